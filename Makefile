@@ -1,0 +1,37 @@
+# What a person or CI runs. Each target says what it is for after two hashes; `make` alone lists them.
+
+SHELL := /bin/sh
+CARGO ?= cargo
+# More flags for the daemon of `make run`, such as DAEMON_FLAGS=-v=4.
+DAEMON_FLAGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: control-plane ## start a control plane, the daemon with every controller and the samples, until Ctrl-C
+	$(CARGO) build --locked --release -p portreeve -p portreeve-run
+	@target/release/portreeve-run target/release/portreeve deploy/samples $(DAEMON_FLAGS)
+
+.PHONY: test
+test: control-plane ## run every test of the workspace, on real servers
+	$(CARGO) test --locked --workspace
+
+.PHONY: lint
+lint: ## check format, lints, docs and the rules of this tree
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	$(CARGO) test --locked -p portreeve-tests --test tidy
+
+.PHONY: verify
+verify: lint test ## everything that has to pass before a change goes in
+
+.PHONY: control-plane
+control-plane: ## build etcd and kube-apiserver into the cache, unless they are there
+	@hack/controlplane/build etcd kube-apiserver >/dev/null
+
+.PHONY: update
+update: ## regenerate deploy/crds and deploy/rbac
+	@hack/update

@@ -1,0 +1,231 @@
+//! The daemon as a library: [`main`] for a binary with controllers of one's own, [`run`] for tests and embedders.
+
+pub mod logging;
+mod manifests;
+mod options;
+mod registry;
+
+use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
+
+use axum::Router;
+use portreeve_client::{Connection, Fence, Metrics, Open, ReadOnly, chain};
+use portreeve_informer::Tuning;
+use portreeve_manager::{Manager, selection::UnknownNames};
+use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
+use portreeve_serving::{Endpoints, Server};
+use prometheus::Registry;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
+};
+
+use crate::options::{Command, ListFormat};
+pub use crate::{
+    options::{Config, Options},
+    registry::CONTROLLERS,
+};
+
+/// How long one call to the apiserver may take.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Why the daemon ended, other than by being asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `--controllers` names what nobody is.
+    #[error("invalid --controllers")]
+    Controllers(#[source] UnknownNames),
+    /// The apiserver's address or credentials cannot be used.
+    #[error("failed to set up the connection to the apiserver")]
+    Connection(#[source] portreeve_client::Error),
+    /// The listener cannot be opened.
+    #[error("failed to serve health and metrics")]
+    Serving(#[source] portreeve_serving::Error),
+    /// Two metrics have one name.
+    #[error("failed to register metrics")]
+    Metrics(#[source] prometheus::Error),
+    /// The manager failed.
+    #[error("failed to run controllers")]
+    Manager(#[source] portreeve_manager::Error),
+    /// A manifest cannot be printed.
+    #[error("failed to print a manifest")]
+    Manifest(#[source] serde_saphyr::ser_error::Error),
+    /// Standard output is closed.
+    #[error("failed to write to standard output")]
+    Print(#[source] std::io::Error),
+    /// The operating system refuses something basic.
+    #[error("failed to set up {what}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// 3 when reconciles were still running at the end of their time, else 1. (2 is a lost lease.)
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Manager(portreeve_manager::Error::DrainTimeout { .. }) => 3,
+            _ => 1,
+        }
+    }
+}
+
+/// The whole binary: reads the command line, runs, and returns the exit code. `known` is every controller that it offers.
+pub fn main(known: &[Descriptor]) -> ExitCode {
+    let config = match Config::parse(std::env::args_os(), known) {
+        Ok(config) => config,
+        Err(usage) => {
+            let code = u8::from(usage.use_stderr());
+            // Nothing is left to do about a closed terminal.
+            usage.print().ok();
+            return ExitCode::from(code);
+        }
+    };
+    match execute(config, known) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let text = chain(&error);
+            writeln!(std::io::stderr(), "error: {text}").ok();
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn execute(config: Config, known: &[Descriptor]) -> Result<(), Error> {
+    let print = |text: &str| std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print);
+    let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
+    match &config.options.command {
+        Some(Command::Crds { controllers }) => {
+            print(&manifests::crds(&enabled(&controllers.controllers)?).map_err(Error::Manifest)?)
+        }
+        Some(Command::Rbac {
+            controllers,
+            namespace,
+            install_crds,
+        }) => {
+            let enabled = enabled(&controllers.controllers)?;
+            print(&manifests::rbac(&enabled, namespace, *install_crds).map_err(Error::Manifest)?)
+        }
+        None if config.options.controllers.list_controllers => match config.options.controllers.output {
+            ListFormat::Table => print(&manifests::table(known)),
+            ListFormat::Json => print(&format!("{:#}\n", manifests::list(known))),
+        },
+        None => daemon(config, known),
+    }
+}
+
+/// Runs until a signal. The second signal ends the process at once.
+fn daemon(config: Config, known: &[Descriptor]) -> Result<(), Error> {
+    logging::init(config.options.logging.logging_format, config.options.logging.v);
+    std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
+    let system = |what| move |source| Error::System { what, source };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(system("the runtime"))?;
+    runtime.block_on(async {
+        let stop = Shutdown::new();
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("the handler of SIGINT"))?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(system("the handler of SIGTERM"))?;
+        let asked = stop.clone();
+        let signals = async move {
+            let name = either(&mut interrupt, &mut terminate).await;
+            tracing::info!(signal = name, "asked to stop; a second signal ends the process at once");
+            asked.request();
+            let name = either(&mut interrupt, &mut terminate).await;
+            tracing::warn!(signal = name, "asked to stop again");
+        };
+        tokio::select! {
+            result = run(config, known, Arc::new(SystemClock), stop) => result,
+            () = signals => std::process::exit(1),
+        }
+    })
+}
+
+async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    }
+}
+
+/// Runs the enabled ones of the `known` controllers until `stop` is requested.
+///
+/// Health and metrics are served before anything else starts and after everything else has stopped.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
+    let enabled = config.enabled(known).map_err(Error::Controllers)?;
+    let Options {
+        manager,
+        client,
+        serving,
+        ..
+    } = &config.options;
+    let registry = Registry::new();
+    let fence: Arc<dyn Fence> = if manager.dry_run {
+        Arc::new(ReadOnly)
+    } else {
+        Arc::new(Open)
+    };
+    let settings = portreeve_client::Settings {
+        program: concat!("portreeve/", env!("CARGO_PKG_VERSION")).to_owned(),
+        call_limit: CALL_LIMIT,
+        fence,
+        metrics: Metrics::register(&registry).map_err(Error::Metrics)?,
+    };
+    let connection = Connection::open(client, settings).await.map_err(Error::Connection)?;
+    let server = Server::bind(serving).map_err(Error::Serving)?;
+    let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        controllers = names.join(","),
+        apiserver = %connection.url(),
+        dry_run = manager.dry_run,
+        "portreeve starts"
+    );
+    let manager = Manager::new(connection, manager_settings(manager), clock, &registry).map_err(Error::Manager)?;
+    let closed = Shutdown::new();
+    let mut serving = JoinSet::new();
+    if let Some(server) = server {
+        tracing::info!(address = %server.local_addr(), "serving health and metrics over HTTPS");
+        let endpoints = Endpoints {
+            health: manager.health(),
+            registry: registry.clone(),
+            extra: Router::new(),
+        };
+        serving.spawn(server.serve(endpoints, closed.token()));
+    }
+    let result = manager.run(&enabled, &config.flags, stop).await.map_err(Error::Manager);
+    closed.request();
+    while let Some(end) = serving.join_next().await {
+        match end {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(err = chain(&error), "the listener failed"),
+            Err(error) => tracing::error!(err = %error, "the listener broke"),
+        }
+    }
+    tracing::info!("stopped");
+    result
+}
+
+fn manager_settings(options: &options::Manager) -> portreeve_manager::Settings {
+    let resync_period = options.min_resync_period;
+    portreeve_manager::Settings {
+        program: "portreeve",
+        instance: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        install_crds: options.install_crds,
+        dry_run: options.dry_run,
+        start_interval: options.controller_start_interval,
+        shutdown_timeout: options.controller_shutdown_timeout,
+        tuning: Tuning {
+            resync_period: (!resync_period.is_zero()).then_some(resync_period),
+            ..Tuning::default()
+        },
+    }
+}

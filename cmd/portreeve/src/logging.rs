@@ -1,0 +1,241 @@
+//! Logs: one line an event on stderr, as text for people or as JSON with the keys of Kubernetes' own components.
+//!
+//! What is here: the format, what each `-v` shows, and the JSON layer. What is not here: rotation, files, and changing
+//! the verbosity while running.
+//!
+//! Architecture Invariant: no secret reaches a log by way of a library. `filter` is the one place that decides how
+//! much other people's crates may say, and no verbosity lifts its caps.
+//! Architecture Invariant: an event is one line, whatever is in it: fields quote others' data, and a line break or a
+//! terminal's escape sequence in there must not pass for a line of ours.
+
+mod json;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::{self, Debug, Write as _};
+use std::io::IsTerminal;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use self::json::Json;
+
+/// How log lines look: `--logging-format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Lines for people: time, level, target, message, fields.
+    #[default]
+    Text,
+    /// One JSON object a line, with Kubernetes' keys.
+    Json,
+}
+
+/// Sends the logs of the whole process to stderr from now on.
+///
+/// The first call counts: a process that has its logs set up already, as a test may, keeps them.
+pub fn init(format: Format, verbosity: u8) {
+    let registry = tracing_subscriber::registry().with(filter(verbosity));
+    let result = match format {
+        Format::Text => {
+            let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            let colours = std::io::stderr().is_terminal() && !plain;
+            let text = tracing_subscriber::fmt::layer()
+                .fmt_fields(OneLine)
+                .with_writer(std::io::stderr)
+                .with_ansi(colours);
+            registry.with(text).try_init()
+        }
+        Format::Json => registry
+            .with(Json {
+                writer: std::io::stderr,
+                now: SystemTime::now,
+            })
+            .try_init(),
+    };
+    if result.is_err() {
+        tracing::debug!("logs are set up already");
+    }
+}
+
+/// What a verbosity shows.
+///
+/// | `-v` | ours | other crates |
+/// |------|------|--------------|
+/// | 0–3  | info | warn         |
+/// | 4–5  | debug | warn        |
+/// | 6–7  | trace | warn        |
+/// | 8–   | trace | debug       |
+///
+/// Other crates are never shown at trace, where HTTP and TLS stacks print headers and bytes: bearer tokens among them.
+/// Two say too much before that, and are capped whatever the verbosity:
+///
+/// - `kube_client` logs whole response bodies at warn when it cannot decode them, and status bodies at debug. A body may
+///   be a Secret. Errors only: those carry a status or an error, and every failed call comes back to us anyway.
+/// - `h2` prints decoded header frames at debug. Nothing of ours speaks HTTP/2 today; the cap is for the day it does.
+fn filter(verbosity: u8) -> Targets {
+    let ours = match verbosity {
+        0..=3 => LevelFilter::INFO,
+        4..=5 => LevelFilter::DEBUG,
+        6.. => LevelFilter::TRACE,
+    };
+    let others = if verbosity < 8 {
+        LevelFilter::WARN
+    } else {
+        LevelFilter::DEBUG
+    };
+    Targets::new()
+        .with_default(others)
+        .with_target("portreeve", ours)
+        .with_target("kube_client", LevelFilter::ERROR)
+        .with_target("h2", LevelFilter::WARN)
+}
+
+/// Fields for people: the message, then `name=value`, every text quoted and its control characters escaped.
+struct OneLine;
+
+impl<'writer> FormatFields<'writer> for OneLine {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut found = Fields::default();
+        fields.record(&mut found);
+        let mut gap = "";
+        if let Some(Value::String(message)) = found.0.remove("message") {
+            writer.write_str(&message.replace(char::is_control, " "))?;
+            gap = " ";
+        }
+        for (name, value) in &found.0 {
+            match value {
+                Value::String(text) => write!(writer, "{gap}{name}={text:?}")?,
+                value => write!(writer, "{gap}{name}={value}")?,
+            }
+            gap = " ";
+        }
+        Ok(())
+    }
+}
+
+/// Structured fields by name, so that one key stands in a line once.
+#[derive(Default)]
+struct Fields(BTreeMap<String, Value>);
+
+impl Fields {
+    fn set(&mut self, field: &Field, value: impl Into<Value>) {
+        let name = field.name();
+        let name = name.strip_prefix("r#").unwrap_or(name);
+        let name = if name == "err" { "error" } else { name };
+        self.0.insert(name.to_owned(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.set(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.set(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.set(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.set(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field, value);
+    }
+
+    /// The whole chain: what an error says never includes its source.
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        let mut chain = value.to_string();
+        let mut source = value.source();
+        while let Some(error) = source {
+            // Writing to a string cannot fail.
+            _ = write!(chain, ": {error}");
+            source = error.source();
+        }
+        self.set(field, chain);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.set(field, format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    fn text(fields: impl RecordFields) -> String {
+        let mut line = String::new();
+        OneLine.format_fields(Writer::new(&mut line), fields).unwrap();
+        line
+    }
+
+    /// The text of every event meanwhile.
+    struct Texts(std::sync::mpsc::Sender<String>);
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Texts {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            self.0.send(text(event)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_text_line_is_one_line() {
+        let (tx, rx) = std::sync::mpsc::channel();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(Texts(tx)), || {
+            let error = std::io::Error::other("gone\u{9b}2J");
+            tracing::info!(n = 1, object = %"a\nb\u{1b}[31m", name = "c d", "two\nlines {}", 1);
+            tracing::info!(error = &error as &dyn Error, ok = true);
+        });
+        let expected = [
+            r#"two lines 1 n=1 name="c d" object="a\nb\u{1b}[31m""#,
+            r#"error="gone\u{9b}2J" ok=true"#,
+        ];
+        assert_eq!(rx.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_each_verbosity_shows() {
+        let most = |verbosity, target| {
+            let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
+            let filter = filter(verbosity);
+            levels
+                .into_iter()
+                .find(|level| filter.would_enable(target, level))
+                .unwrap()
+        };
+        let rows = [
+            (0, Level::INFO, Level::WARN),
+            (1, Level::INFO, Level::WARN),
+            (3, Level::INFO, Level::WARN),
+            (4, Level::DEBUG, Level::WARN),
+            (5, Level::DEBUG, Level::WARN),
+            (6, Level::TRACE, Level::WARN),
+            (7, Level::TRACE, Level::WARN),
+            (8, Level::TRACE, Level::DEBUG),
+            (255, Level::TRACE, Level::DEBUG),
+        ];
+        for (verbosity, ours, others) in rows {
+            assert_eq!(most(verbosity, "portreeve_foo::decide"), ours, "-v {verbosity}");
+            assert_eq!(most(verbosity, "portreeve"), ours, "-v {verbosity}");
+            assert_eq!(most(verbosity, "hyper::proto::h1"), others, "-v {verbosity}");
+            assert_eq!(most(verbosity, "rustls::server::hs"), others, "-v {verbosity}");
+            assert_eq!(most(verbosity, "h2::codec"), Level::WARN, "-v {verbosity}");
+            assert_eq!(most(verbosity, "kube_client::client"), Level::ERROR, "-v {verbosity}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What to do about a Foo: one look at its Deployment, one plan.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use portreeve_api::{
+    FOOS, FooStatus,
+    conditions::{self, Finding, Truth},
+};
+use portreeve_reconcile::{Effect, Note, NoteType, Plan, Propagation, Target};
+
+use crate::{
+    SeenFoo,
+    deployment::{self, DEPLOYMENTS, SeenDeployment},
+};
+
+/// All that is known about a Foo.
+pub(crate) struct Observed {
+    pub(crate) foo: Arc<SeenFoo>,
+    /// The Deployment of the name that the Foo asks for, whoever it belongs to.
+    pub(crate) deployment: Option<Arc<SeenDeployment>>,
+    /// Deployments that belong to the Foo under names that it asked for once.
+    pub(crate) outdated: Vec<Arc<SeenDeployment>>,
+}
+
+pub(crate) fn decide(seen: &Observed, now: Timestamp) -> Plan {
+    let Observed {
+        foo,
+        deployment,
+        outdated,
+    } = seen;
+    if foo.metadata.is_terminating() {
+        return Plan::nothing();
+    }
+    let Some(deployment) = deployment else {
+        return Plan::of(vec![Effect::Create(deployment::desired(foo))]);
+    };
+    if !deployment.is_controlled_by(foo) {
+        // The outdated ones stay: they are all that runs until the conflict ends.
+        return Plan::of(conflict(foo, now));
+    }
+    if deployment.metadata.is_terminating() {
+        return Plan::of(report(foo, &Verdict::TERMINATING, 0, now));
+    }
+    if deployment.has_drifted_from(foo) {
+        return Plan::of(vec![Effect::Apply {
+            object: deployment::desired(foo),
+            uid: Arc::clone(&deployment.metadata.uid),
+            version: Arc::clone(&deployment.metadata.resource_version),
+        }]);
+    }
+    let mut effects: Vec<_> = outdated
+        .iter()
+        .filter(|outdated| !outdated.metadata.is_terminating())
+        .map(|outdated| Effect::Delete {
+            target: Target::of(&DEPLOYMENTS, &outdated.metadata),
+            propagation: Propagation::Background,
+        })
+        .collect();
+    effects.extend(report(foo, &Verdict::SYNCED, deployment.status.available_replicas, now));
+    Plan::of(effects)
+}
+
+/// What is said of a Foo, in conditions and in an event.
+struct Verdict {
+    ready: Truth,
+    conflict: Truth,
+    reason: &'static str,
+    message: String,
+    event: Option<NoteType>,
+}
+
+impl Verdict {
+    const SYNCED: Self = Self {
+        ready: Truth::True,
+        conflict: Truth::False,
+        reason: "Synced",
+        message: String::new(),
+        event: Some(NoteType::Normal),
+    };
+    const TERMINATING: Self = Self {
+        ready: Truth::False,
+        conflict: Truth::False,
+        reason: "DeploymentTerminating",
+        message: String::new(),
+        event: None,
+    };
+}
+
+fn conflict(foo: &SeenFoo, now: Timestamp) -> Vec<Effect> {
+    let name = &foo.spec.deployment_name;
+    let verdict = Verdict {
+        ready: Truth::False,
+        conflict: Truth::True,
+        reason: "ErrResourceExists",
+        // sample-controller's words.
+        message: format!("Resource {name:?} already exists and is not managed by Foo"),
+        event: Some(NoteType::Warning),
+    };
+    report(foo, &verdict, 0, now)
+}
+
+/// The status that says so, if it does not say so yet, and the event, if that is news.
+fn report(foo: &SeenFoo, verdict: &Verdict, available_replicas: i32, now: Timestamp) -> Vec<Effect> {
+    let finding = |type_, status| Finding {
+        type_,
+        status,
+        reason: verdict.reason,
+        message: &verdict.message,
+    };
+    let findings = [finding("Ready", verdict.ready), finding("Conflict", verdict.conflict)];
+    let generation = foo.metadata.generation;
+    let status = FooStatus {
+        available_replicas,
+        observed_generation: generation,
+        conditions: conditions::updated(&foo.status.conditions, &findings, generation, now),
+    };
+    if status == foo.status {
+        return Vec::new();
+    }
+    let target = Target::of(&FOOS, &foo.metadata);
+    let before = conditions::find(&foo.status.conditions, "Ready");
+    let is_news = before.is_none_or(|before| {
+        (before.status, &*before.reason, &before.message) != (verdict.ready, verdict.reason, &verdict.message)
+    });
+    let event = verdict.event.filter(|_| is_news).map(|type_| {
+        let note = Note {
+            type_,
+            reason: verdict.reason,
+            action: "Sync",
+            message: if verdict.message.is_empty() {
+                "Foo synced successfully".to_owned()
+            } else {
+                verdict.message.clone()
+            },
+        };
+        Effect::Event(target.clone(), note)
+    });
+    // The event after the status: a status that was decided on a stale cache is refused, and then there is no news.
+    let patch = Effect::PatchStatus {
+        target: target.clone(),
+        status: serde_json::json!(status),
+    };
+    [patch].into_iter().chain(event).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! The Deployment that a Foo asks for, and the one that is there.
+
+use std::collections::BTreeMap;
+
+use portreeve_api::{FOOS, Metadata, ObjectKey, OwnerReference, Resource};
+use portreeve_informer::Projection;
+use portreeve_reconcile::Object;
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+use crate::SeenFoo;
+
+/// Where Deployments are served.
+pub(crate) const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
+
+/// What is kept of a Deployment: its spec as bytes, which is a tenth of what the decoded tree takes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct SeenDeployment {
+    pub(crate) metadata: Metadata,
+    spec: Box<RawValue>,
+    #[serde(default)]
+    pub(crate) status: SeenStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct SeenStatus {
+    pub(crate) available_replicas: i32,
+}
+
+impl Projection for SeenDeployment {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl SeenDeployment {
+    /// Whether `foo`, and not another one of its name, controls this Deployment.
+    pub(crate) fn is_controlled_by(&self, foo: &SeenFoo) -> bool {
+        self.metadata
+            .controller()
+            .is_some_and(|owner| *owner.uid == *foo.metadata.uid)
+    }
+
+    /// Whether any field that `foo` owns has another value than it asks for.
+    pub(crate) fn has_drifted_from(&self, foo: &SeenFoo) -> bool {
+        let labels = labels(foo);
+        let labelled = labels.iter().all(|(label, value)| {
+            let actual = self.metadata.labels.get(*label);
+            actual.is_some_and(|actual| **actual == **value)
+        });
+        // What the apiserver sent is JSON; were it not, an apply would set it right.
+        let actual = serde_json::from_str::<Value>(self.spec.get()).unwrap_or_default();
+        !labelled || !covers(&actual, &spec(foo))
+    }
+}
+
+/// The Deployment that `foo` asks for: exactly the fields that it owns.
+pub(crate) fn desired(foo: &SeenFoo) -> Object {
+    let name = foo.spec.deployment_name.as_str();
+    let key: ObjectKey = foo.metadata.key().sibling(name);
+    let body = json!({
+        "apiVersion": DEPLOYMENTS.api_version(),
+        "kind": DEPLOYMENTS.kind,
+        "metadata": {
+            "name": name,
+            "namespace": key.namespace,
+            "labels": labels(foo),
+            "ownerReferences": [OwnerReference::to_controller(&FOOS, &foo.metadata)],
+        },
+        "spec": spec(foo),
+    });
+    Object {
+        resource: DEPLOYMENTS,
+        key,
+        body,
+    }
+}
+
+fn labels(foo: &SeenFoo) -> BTreeMap<&'static str, &str> {
+    BTreeMap::from([("app", "nginx"), ("controller", &*foo.metadata.name)])
+}
+
+fn spec(foo: &SeenFoo) -> Value {
+    json!({
+        "replicas": foo.spec.replicas,
+        "selector": { "matchLabels": labels(foo) },
+        "template": {
+            "metadata": { "labels": labels(foo) },
+            "spec": { "containers": [{ "name": "nginx", "image": "nginx:latest" }] },
+        },
+    })
+}
+
+/// Whether everything that `desired` says is so in `actual`, which may say more: defaults, and fields of others.
+///
+/// Elements of lists are matched by name, as server-side apply merges them.
+fn covers(actual: &Value, desired: &Value) -> bool {
+    match (actual, desired) {
+        (Value::Object(actual), Value::Object(desired)) => desired
+            .iter()
+            .all(|(field, value)| actual.get(field).is_some_and(|actual| covers(actual, value))),
+        (Value::Array(actual), Value::Array(desired)) => desired.iter().all(|value| {
+            let same = |element: &&Value| element.get("name") == value.get("name");
+            actual.iter().find(same).is_some_and(|element| covers(element, value))
+        }),
+        (actual, desired) => actual == desired,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_looked_for_within_what_is_there() {
+        let desired = json!({"replicas": 1, "containers": [{"name": "nginx", "image": "nginx:latest"}]});
+        let table = [
+            (
+                json!({"replicas": 1, "containers": [{"name": "nginx", "image": "nginx:latest"}]}),
+                true,
+            ),
+            (
+                json!({"replicas": 1, "paused": true, "containers": [
+                    {"name": "sidecar", "image": "x"}, {"name": "nginx", "image": "nginx:latest", "tty": true}]}),
+                true,
+            ),
+            (
+                json!({"replicas": 2, "containers": [{"name": "nginx", "image": "nginx:latest"}]}),
+                false,
+            ),
+            (
+                json!({"replicas": 1, "containers": [{"name": "nginx", "image": "nginx:9.9"}]}),
+                false,
+            ),
+            (
+                json!({"replicas": 1, "containers": [{"name": "other", "image": "nginx:latest"}]}),
+                false,
+            ),
+            (json!({"replicas": 1}), false),
+            (Value::Null, false),
+        ];
+        for (actual, expected) in table {
+            assert_eq!(covers(&actual, &desired), expected, "{actual}");
+        }
+    }
+}

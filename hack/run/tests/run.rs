@@ -1,0 +1,112 @@
+//! `portreeve-run` with a shell script in the daemon's place.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use portreeve_testing::{Process, Signal, eventually};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+const SAMPLES: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: two}\n";
+
+struct Scene {
+    run: Process,
+    _folder: TempDir,
+}
+
+impl Scene {
+    /// Starts `portreeve-run` on a daemon with this script as its body.
+    fn start(daemon: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let samples = folder.path().join("samples");
+        fs::create_dir(&samples)?;
+        fs::write(samples.join("samples.yaml"), SAMPLES)?;
+        fs::write(samples.join("README.md"), "no sample")?;
+        let binary = folder.path().join("daemon");
+        fs::write(&binary, format!("#!/bin/sh\n{daemon}\n"))?;
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755))?;
+        let program = Path::new(env!("CARGO_BIN_EXE_portreeve-run"));
+        let args = [binary.as_os_str(), samples.as_os_str(), "-v=2".as_ref()];
+        let run = Process::spawn("portreeve-run", program, args, &[], &folder.path().join("log"))?;
+        Ok(Self { run, _folder: folder })
+    }
+
+    async fn line(&self, start: &str) -> Result<String> {
+        self.run.wait_for_log(LIMIT, |line| line.starts_with(start)).await
+    }
+
+    /// The control plane's folder, from the line that names its kubeconfig.
+    async fn plane(&self) -> Result<PathBuf> {
+        let line = self.line("  kubeconfig").await?;
+        let kubeconfig = line.split_whitespace().nth(1).context("a path")?;
+        Ok(Path::new(kubeconfig).parent().context("a folder")?.to_path_buf())
+    }
+}
+
+async fn vanishes(folder: &Path) -> Result<()> {
+    eventually(LIMIT, "the control plane to vanish", || async {
+        (!folder.exists()).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_sigterm_stops_the_daemon_and_then_everything() -> Result<()> {
+    let daemon = "trap 'echo daemon: told to stop; exit 0' TERM; echo daemon: \"$@\"; while :; do sleep 0.05; done";
+    let scene = Scene::start(daemon)?;
+    let flags = scene.line("daemon:").await?;
+    for flag in [
+        "--kubeconfig=/",
+        "--controllers=*",
+        "--install-crds",
+        "--secure-port=",
+        "-v=2",
+    ] {
+        ensure!(flags.contains(flag), "{flags} lacks {flag}");
+    }
+    scene.line("Applied ConfigMap one.").await?;
+    scene.line("Applied Namespace two.").await?;
+    let plane = scene.plane().await?;
+    ensure!(plane.exists());
+    scene.run.signal(Signal::TERM)?;
+    scene.line("daemon: told to stop").await?;
+    let status = scene.run.wait(LIMIT).await?;
+    ensure!(status.success(), "it ended with {status}{}", scene.run.log_tail());
+    vanishes(&plane).await
+}
+
+#[tokio::test]
+async fn a_daemon_that_dies_is_a_failure_that_is_told() -> Result<()> {
+    let scene = Scene::start("echo daemon: \"$@\"; exit 3")?;
+    let status = scene.run.wait(LIMIT).await?;
+    ensure!(status.code() == Some(1), "it ended with {status}");
+    scene
+        .line("error: the daemon ended by itself with exit status: 3")
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_daemon_does_not_outlive_a_runner_that_is_killed() -> Result<()> {
+    // Deaf to every polite signal, as a hung daemon is.
+    let scene = Scene::start("trap '' TERM INT HUP; echo \"daemon: $$\"; while :; do sleep 0.05; done")?;
+    let line = scene.line("daemon:").await?;
+    let pid = line.split_whitespace().nth(1).context("its pid")?;
+    let plane = scene.plane().await?;
+    scene.run.signal(Signal::KILL)?;
+    scene.run.wait(LIMIT).await?;
+    vanishes(&plane).await?;
+    eventually(LIMIT, "the daemon to vanish", || async {
+        let alive = Command::new("/bin/sh")
+            .args(["-c", &format!("kill -0 {pid} 2>/dev/null")])
+            .status()?;
+        ensure!(!alive.success(), "the process {pid} is there");
+        Ok(())
+    })
+    .await
+}

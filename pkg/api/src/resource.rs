@@ -1,0 +1,129 @@
+//! Where a kind of object lives in the API: group, version, plural and scope.
+
+use std::{borrow::Cow, fmt};
+
+use crate::ObjectKey;
+
+/// Whether objects of a resource live in namespaces.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Scope {
+    /// Objects belong to the cluster.
+    Cluster,
+    /// Each object belongs to a namespace.
+    Namespaced,
+}
+
+/// One served resource. `const` where the kind is known at compile time, owned strings where discovery found it.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Resource {
+    /// The API group; empty for the core group.
+    pub group: Cow<'static, str>,
+    /// The version, such as `v1`.
+    pub version: Cow<'static, str>,
+    /// The kind, such as `Deployment`.
+    pub kind: Cow<'static, str>,
+    /// The plural that stands in URLs, such as `deployments`.
+    pub plural: Cow<'static, str>,
+    /// Whether its objects live in namespaces.
+    pub scope: Scope,
+}
+
+impl Resource {
+    /// A namespaced resource known at compile time.
+    pub const fn namespaced(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+    ) -> Self {
+        Self::known(group, version, kind, plural, Scope::Namespaced)
+    }
+
+    /// A cluster-scoped resource known at compile time.
+    pub const fn cluster(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
+        Self::known(group, version, kind, plural, Scope::Cluster)
+    }
+
+    const fn known(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        scope: Scope,
+    ) -> Self {
+        Self {
+            group: Cow::Borrowed(group),
+            version: Cow::Borrowed(version),
+            kind: Cow::Borrowed(kind),
+            plural: Cow::Borrowed(plural),
+            scope,
+        }
+    }
+
+    /// `group/version`, or the bare version for the core group: what stands in `apiVersion`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_string()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// `plural.group`, the name that a CustomResourceDefinition of this resource has.
+    pub fn crd_name(&self) -> String {
+        format!("{}.{}", self.plural, self.group)
+    }
+
+    /// The URL path that lists and creates; without a namespace, the one that lists all of them.
+    pub fn collection_path(&self, namespace: Option<&str>) -> String {
+        let root = if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        };
+        match namespace {
+            Some(namespace) => format!("{root}/namespaces/{namespace}/{}", self.plural),
+            None => format!("{root}/{}", self.plural),
+        }
+    }
+
+    /// The URL path of one object.
+    pub fn object_path(&self, key: &ObjectKey) -> String {
+        format!("{}/{}", self.collection_path(key.namespace.as_deref()), key.name)
+    }
+}
+
+/// `plural.version.group`, as kubectl names a resource in full; `plural.version` in the core group.
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.plural, self.version)?;
+        if self.group.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ".{}", self.group)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_follow_the_api_conventions() {
+        let pods = Resource::namespaced("", "v1", "Pod", "pods");
+        let nodes = Resource::cluster("", "v1", "Node", "nodes");
+        let deployments = Resource::namespaced("apps", "v1", "Deployment", "deployments");
+        assert_eq!(pods.collection_path(None), "/api/v1/pods");
+        assert_eq!(pods.collection_path(Some("a")), "/api/v1/namespaces/a/pods");
+        assert_eq!(nodes.object_path(&ObjectKey::cluster("n")), "/api/v1/nodes/n");
+        assert_eq!(
+            deployments.object_path(&ObjectKey::namespaced("a", "b")),
+            "/apis/apps/v1/namespaces/a/deployments/b"
+        );
+        assert_eq!(deployments.api_version(), "apps/v1");
+        assert_eq!(pods.api_version(), "v1");
+        assert_eq!(deployments.to_string(), "deployments.v1.apps");
+        assert_eq!(pods.to_string(), "pods.v1");
+    }
+}

@@ -1,0 +1,104 @@
+//! What an apiserver's refusal means to whoever asked.
+
+use std::time::Duration;
+
+use kube::core::Status;
+
+use crate::fence::Fenced;
+
+/// A failed call, classified by what can cure it. Pure: it reads nothing but the error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Answer {
+    /// 404: there is no such object, or no such resource.
+    NotFound,
+    /// 409 `AlreadyExists`: somebody created it first.
+    AlreadyExists,
+    /// 409 in any other sense: what the decision was based on has changed.
+    Conflict,
+    /// 410, or `Expired`: the version asked for is no longer kept. List again.
+    Expired,
+    /// 401 and 403: not allowed, until somebody changes the rules.
+    Forbidden,
+    /// 400, 405, 415 and 422: the request itself is wrong. Sending it again cannot help.
+    Invalid,
+    /// The write was refused by this process's own fence.
+    Fenced,
+    /// Everything that time may cure: 429, 5xx, time limits, broken connections.
+    Transient,
+}
+
+impl Answer {
+    /// Classifies an error of the client.
+    pub fn of(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_status(status),
+            kube::Error::Service(source) if source.is::<Fenced>() => Self::Fenced,
+            _ => Self::Transient,
+        }
+    }
+
+    /// Classifies a `Status` that came as a body or as a watch event.
+    pub fn of_status(status: &Status) -> Self {
+        match (status.code, status.reason.as_str()) {
+            (_, "AlreadyExists") => Self::AlreadyExists,
+            (_, "Expired" | "Gone") | (410, _) => Self::Expired,
+            (404, _) => Self::NotFound,
+            (409, _) => Self::Conflict,
+            (401 | 403, _) => Self::Forbidden,
+            (400 | 405 | 413 | 415 | 422, _) => Self::Invalid,
+            _ => Self::Transient,
+        }
+    }
+}
+
+/// How long the apiserver asked to be left alone (`Retry-After`), if it did.
+pub fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else {
+        return None;
+    };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: u16, reason: &str) -> Answer {
+        let status = Status {
+            code,
+            reason: reason.to_owned(),
+            ..Status::default()
+        };
+        Answer::of(&kube::Error::Api(status.boxed()))
+    }
+
+    #[test]
+    fn refusals_are_told_apart_by_what_cures_them() {
+        let table = [
+            (404, "NotFound", Answer::NotFound),
+            (409, "AlreadyExists", Answer::AlreadyExists),
+            (409, "Conflict", Answer::Conflict),
+            (410, "Expired", Answer::Expired),
+            (410, "Gone", Answer::Expired),
+            (410, "", Answer::Expired),
+            (401, "Unauthorized", Answer::Forbidden),
+            (403, "Forbidden", Answer::Forbidden),
+            (422, "Invalid", Answer::Invalid),
+            (400, "BadRequest", Answer::Invalid),
+            (429, "TooManyRequests", Answer::Transient),
+            (500, "InternalError", Answer::Transient),
+            (503, "ServiceUnavailable", Answer::Transient),
+            (504, "Timeout", Answer::Transient),
+        ];
+        for (code, reason, expected) in table {
+            assert_eq!(status(code, reason), expected, "{code} {reason}");
+        }
+    }
+
+    #[test]
+    fn a_fenced_write_is_recognised() {
+        let error = kube::Error::Service(Box::new(Fenced("not the leader")));
+        assert_eq!(Answer::of(&error), Answer::Fenced);
+    }
+}

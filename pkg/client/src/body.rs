@@ -1,0 +1,80 @@
+//! A response body that is measured, and that ends in an error when its time is up.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use prometheus::Histogram;
+use tokio::time::{Instant, Sleep};
+use tower::BoxError;
+
+/// A call took longer than it may.
+#[derive(Debug, thiserror::Error)]
+#[error("no complete answer within {limit:?}")]
+pub(crate) struct TimedOut {
+    pub(crate) limit: Duration,
+}
+
+/// Wraps the body of a response. Without it a connection that went silent in mid-body would hang its reader for ever.
+pub(crate) struct TimedBody<B> {
+    inner: B,
+    /// `None` for a watch: its reader judges silence by its own idle limit.
+    deadline: Option<(Pin<Box<Sleep>>, Duration)>,
+    size: u64,
+    sizes: Histogram,
+}
+
+impl<B> TimedBody<B> {
+    pub(crate) fn new(inner: B, deadline: Option<(Instant, Duration)>, sizes: Histogram) -> Self {
+        Self {
+            inner,
+            deadline: deadline.map(|(at, limit)| (Box::pin(tokio::time::sleep_until(at)), limit)),
+            size: 0,
+            sizes,
+        }
+    }
+}
+
+impl<B> Body for TimedBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
+            if let Some(Ok(frame)) = &frame {
+                self.size += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if let Some((sleep, limit)) = &mut self.deadline
+            && sleep.as_mut().poll(cx).is_ready()
+        {
+            let limit = *limit;
+            return Poll::Ready(Some(Err(Box::new(TimedOut { limit }))));
+        }
+        Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl<B> Drop for TimedBody<B> {
+    fn drop(&mut self) {
+        #[expect(clippy::cast_precision_loss, reason = "a histogram's sum is a float")]
+        self.sizes.observe(self.size as f64);
+    }
+}

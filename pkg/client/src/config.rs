@@ -1,0 +1,222 @@
+//! From flags to a connection pool, and from the pool to a client for each component.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use http::{HeaderValue, Uri};
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{Client as Pool, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use parking_lot::Mutex;
+use tower::{BoxError, ServiceBuilder, util::BoxCloneSyncService};
+
+use crate::{
+    Fence, Metrics,
+    call::{Calls, Shared},
+    rate::Bucket,
+};
+
+/// How long a connection may take to open, TLS aside.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How soon a silent connection is probed, and how long unanswered data may stay unanswered.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// The flags that say how to reach the apiserver. Flatten them into a command line.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Apiserver")]
+#[group(skip)]
+pub struct Args {
+    /// Path to a kubeconfig file with authorization and the apiserver's location. Without it and without --master, the in-cluster
+    /// configuration is used.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The address of the apiserver. Overrides the one in the kubeconfig.
+    #[arg(long, value_name = "URL")]
+    pub master: Option<Uri>,
+    /// Requests a second to the apiserver. 0, the default, sets no limit here: the apiserver's priority and fairness decides, and
+    /// its Retry-After is obeyed.
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = rate)]
+    pub kube_api_qps: f32,
+    /// How many requests may exceed --kube-api-qps at once. Without effect while that is 0.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    pub kube_api_burst: u32,
+}
+
+fn rate(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(rate) if rate == 0.0 || (0.001..=1e6).contains(&rate) => Ok(rate),
+        _ => Err("give 0 (no limit) or requests a second, from 0.001 to 1000000".to_owned()),
+    }
+}
+
+/// What a connection needs besides the flags.
+pub struct Settings {
+    /// `name/version` of the program, the first part of the user agent.
+    pub program: String,
+    /// How long one call may take, body included; watches are exempt once they are open.
+    pub call_limit: Duration,
+    /// Asked before each mutating request.
+    pub fence: Arc<dyn Fence>,
+    /// Where requests are counted.
+    pub metrics: Metrics,
+}
+
+/// A step on the way to a connection that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `--kubeconfig` cannot be used.
+    #[error("failed to load --kubeconfig {path}")]
+    LoadKubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: kube::config::KubeconfigError,
+    },
+    /// There is no in-cluster configuration.
+    #[error("failed to load the in-cluster configuration; outside of a cluster set --kubeconfig or --master")]
+    LoadInCluster(#[source] kube::config::InClusterError),
+    /// TLS or the credentials cannot be set up.
+    #[error("failed to set up TLS or credentials for {url}")]
+    SetUp {
+        /// The apiserver's address.
+        url: Uri,
+        /// What is wrong.
+        #[source]
+        source: kube::Error,
+    },
+    /// The user agent holds what a header cannot.
+    #[error("failed to use {agent:?} as user agent")]
+    UserAgent {
+        /// The text.
+        agent: String,
+        /// What is wrong.
+        #[source]
+        source: http::header::InvalidHeaderValue,
+    },
+}
+
+type Pooled = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
+
+/// One pool of connections to one apiserver. Cheap to clone.
+#[derive(Clone)]
+pub struct Connection {
+    pool: Pooled,
+    shared: Arc<Shared>,
+    program: String,
+    namespace: String,
+    url: Uri,
+}
+
+impl Connection {
+    /// Loads the configuration that `args` name and sets the pool up. Sends nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the configuration cannot be read or used; the error names the flag.
+    pub async fn open(args: &Args, settings: Settings) -> Result<Self, Error> {
+        let config = load(args).await?;
+        let limiter = (args.kube_api_qps > 0.0).then(|| Bucket::new(args.kube_api_qps, args.kube_api_burst));
+        Self::with_config(config, limiter, settings)
+    }
+
+    /// Sets the pool up from a configuration that is already loaded, without a rate limit.
+    ///
+    /// # Errors
+    ///
+    /// Fails when TLS or credentials cannot be set up.
+    pub fn from_config(config: Config, settings: Settings) -> Result<Self, Error> {
+        Self::with_config(config, None, settings)
+    }
+
+    fn with_config(config: Config, limiter: Option<Bucket>, settings: Settings) -> Result<Self, Error> {
+        let url = config.cluster_url.clone();
+        let pool = pool(&config).map_err(|source| Error::SetUp {
+            url: url.clone(),
+            source,
+        })?;
+        Ok(Self {
+            pool,
+            shared: Arc::new(Shared {
+                fence: settings.fence,
+                limiter: limiter.map(Mutex::new),
+                metrics: settings.metrics,
+                limit: settings.call_limit,
+                host: url.authority().map(ToString::to_string).unwrap_or_default(),
+            }),
+            program: settings.program,
+            namespace: config.default_namespace,
+            url,
+        })
+    }
+
+    /// A client for one component: same connections, same stations, its own name in the user agent.
+    ///
+    /// # Errors
+    ///
+    /// Fails when `component` cannot stand in a header.
+    pub fn client(&self, component: &str) -> Result<Client, Error> {
+        let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+        let agent = format!("{} ({os}/{arch}) {component}", self.program);
+        let user_agent = HeaderValue::from_str(&agent).map_err(|source| Error::UserAgent { agent, source })?;
+        let calls = Calls {
+            inner: self.pool.clone(),
+            shared: Arc::clone(&self.shared),
+            user_agent,
+        };
+        Ok(Client::new(calls, self.namespace.clone()))
+    }
+
+    /// The apiserver's address.
+    pub fn url(&self) -> &Uri {
+        &self.url
+    }
+}
+
+async fn load(args: &Args) -> Result<Config, Error> {
+    let mut config = match (&args.kubeconfig, &args.master) {
+        (Some(path), _) => {
+            let failed = |source| Error::LoadKubeconfig {
+                path: path.clone(),
+                source,
+            };
+            let file = Kubeconfig::read_from(path).map_err(failed)?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(failed)?
+        }
+        (None, Some(master)) => Config::new(master.clone()),
+        (None, None) => Config::incluster().map_err(Error::LoadInCluster)?,
+    };
+    if let Some(master) = &args.master {
+        config.cluster_url = master.clone();
+    }
+    Ok(config)
+}
+
+/// The innermost part: base URL, credentials and hyper's pool. Its clones share the connections.
+fn pool(config: &Config) -> Result<Pooled, kube::Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE / 3));
+    #[cfg(target_os = "linux")]
+    tcp.set_tcp_user_timeout(Some(KEEPALIVE));
+    let tls = config.rustls_https_connector_with_connector(tcp)?;
+    let pool: Pool<_, Body> = Pool::builder(TokioExecutor::new()).build(tls);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(pool);
+    Ok(BoxCloneSyncService::new(service))
+}

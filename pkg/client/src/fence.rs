@@ -1,0 +1,40 @@
+//! The gate that every mutating request passes right before it leaves.
+
+use tokio::time::Instant;
+
+/// Decides whether this process may change anything now.
+///
+/// Asked once for each mutating request, right before it is sent. Leader election implements it: who does not lead does not write.
+pub trait Fence: Send + Sync + 'static {
+    /// Lets a request through, until when: a request still under way at that time is dropped. `None` sets no end.
+    ///
+    /// # Errors
+    ///
+    /// [`Fenced`] says why nothing may be written now. The queue backs off and asks again.
+    fn admit(&self) -> Result<Option<Instant>, Fenced>;
+}
+
+/// A write was refused before it left this process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("not sent: {0}")]
+pub struct Fenced(pub &'static str);
+
+/// The fence of a process that need not lead: everything passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Open;
+
+impl Fence for Open {
+    fn admit(&self) -> Result<Option<Instant>, Fenced> {
+        Ok(None)
+    }
+}
+
+/// The fence of `--dry-run`: nothing passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadOnly;
+
+impl Fence for ReadOnly {
+    fn admit(&self) -> Result<Option<Instant>, Fenced> {
+        Err(Fenced("--dry-run writes nothing"))
+    }
+}

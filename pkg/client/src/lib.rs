@@ -1,0 +1,23 @@
+//! The one way to the apiserver.
+//!
+//! [`Connection::open`] turns [`Args`] into one connection pool; [`Connection::client`] hands out a [`kube::Client`] on it for each
+//! component. Every request passes the same stations, in this order: the [`Fence`] (mutating requests), the rate limit (when one is
+//! set), the clock (a call has a time limit, body included; a watch only until its headers come) and the metrics. Bodies are never
+//! logged, nothing is retried here: who asked decides that, by [`Answer`].
+//!
+//! Architecture Invariant: there is no other place in Portreeve that opens a connection to an apiserver.
+
+mod answer;
+mod body;
+mod call;
+mod chain;
+mod config;
+mod fence;
+mod metrics;
+mod rate;
+
+pub use answer::{Answer, retry_after};
+pub use chain::chain;
+pub use config::{Args, Connection, Error, Settings};
+pub use fence::{Fence, Fenced, Open, ReadOnly};
+pub use metrics::Metrics;

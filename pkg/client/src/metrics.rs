@@ -1,0 +1,67 @@
+//! The `rest_client_*` metrics, by the names, labels and buckets that Kubernetes' components use.
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+
+const DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+const SIZES: &[f64] = &[
+    64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0,
+];
+
+/// What the client counts. One for each process, in the registry that it was made with.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(crate) requests: IntCounterVec,
+    pub(crate) durations: HistogramVec,
+    pub(crate) request_sizes: HistogramVec,
+    pub(crate) response_sizes: HistogramVec,
+    pub(crate) limiter_durations: HistogramVec,
+}
+
+impl Metrics {
+    /// Makes the metrics and registers them.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the registry already holds metrics of these names.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            HistogramVec::new(options, &["verb", "host"])
+        };
+        let metrics = Self {
+            requests: IntCounterVec::new(
+                Opts::new(
+                    "rest_client_requests_total",
+                    "Number of HTTP requests, partitioned by status code, method, and host.",
+                ),
+                &["code", "method", "host"],
+            )?,
+            durations: histogram(
+                "rest_client_request_duration_seconds",
+                "Request latency in seconds. Broken down by verb, and host.",
+                DURATIONS,
+            )?,
+            request_sizes: histogram(
+                "rest_client_request_size_bytes",
+                "Request size in bytes. Broken down by verb and host.",
+                SIZES,
+            )?,
+            response_sizes: histogram(
+                "rest_client_response_size_bytes",
+                "Response size in bytes. Broken down by verb and host.",
+                SIZES,
+            )?,
+            limiter_durations: histogram(
+                "rest_client_rate_limiter_duration_seconds",
+                "Client side rate limiter latency in seconds. Broken down by verb, and host.",
+                DURATIONS,
+            )?,
+        };
+        registry.register(Box::new(metrics.requests.clone()))?;
+        registry.register(Box::new(metrics.durations.clone()))?;
+        registry.register(Box::new(metrics.request_sizes.clone()))?;
+        registry.register(Box::new(metrics.response_sizes.clone()))?;
+        registry.register(Box::new(metrics.limiter_durations.clone()))?;
+        Ok(metrics)
+    }
+}

@@ -1,0 +1,40 @@
+//! Shared informers: one list-and-watch a resource, however many controllers ask.
+//!
+//! [`Factory::informer`] hands out [`Informer`]s: a read-only store of projections ([`Projection`]: what is decided on, nothing
+//! more), indexes, and subscriptions that see every change in order. Whoever subscribes late gets what is in the store first; when
+//! the last informer of a watch is dropped, the watch ends.
+//!
+//! The pure part is [`Store`]; [`reflect`] is the loop around it that lists, watches and recovers. The loop writes into any
+//! [`Sink`], so that a controller with a model of its own (the garbage collector's graph) keeps no second copy.
+//!
+//! Architecture Invariant: a handler never blocks and never fails; memory is bounded by distinct objects and keys, not by events.
+
+mod factory;
+pub mod indexes;
+mod informer;
+mod metadata;
+mod protocol;
+mod report;
+mod store;
+mod watch;
+
+pub use factory::{Factory, Tuning};
+pub use informer::{Index, Informer, NotSynced, Subscription};
+pub use metadata::MetadataOnly;
+pub use report::{Report, Reporting, Trouble};
+pub use store::{Cause, Change, Delta, Event, IndexFn, Store};
+pub use watch::{Sink, Watch, reflect};
+
+use portreeve_api::Metadata;
+
+/// What an informer keeps of each object: a struct that names the fields that are decided on.
+///
+/// It is decoded straight from the wire; what it does not name is skipped and never stored, managedFields above all. Keep what is
+/// only compared or passed on as a whole (a Pod template) as raw JSON.
+pub trait Projection: serde::de::DeserializeOwned + Send + Sync + 'static {
+    /// Ask the apiserver for `PartialObjectMetadata` alone.
+    const METADATA_ONLY: bool = false;
+
+    /// Identity and version.
+    fn metadata(&self) -> &Metadata;
+}

@@ -1,0 +1,262 @@
+//! What the health endpoints say, from what informers and queues report.
+//!
+//! /livez fails for stuck workers alone: a restart cures those, and nothing else. /readyz fails for what an operator must look at:
+//! a watch that is forbidden, stale or not complete yet. A definition that is missing and an object that cannot be decoded are
+//! listed and fail nothing: one tenant's object must not block a rollout.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
+use portreeve_client::Answer;
+use portreeve_informer::{Factory, Report};
+use portreeve_reconcile::{Vital, Vitals};
+use portreeve_serving::{Check, Health, State};
+use tokio::time::Instant;
+
+/// A reconcile may take as long as its calls, each of which has a limit; one that takes longer than this hangs.
+const STUCK: Duration = Duration::from_secs(300);
+/// How much longer than the idle limit a watch may be without contact: it is given the time to reconnect.
+const GRACE: Duration = Duration::from_secs(30);
+/// How many undecodable objects a line names.
+const NAMED: usize = 3;
+
+/// How far the manager has come.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The apiserver has answered.
+    pub(crate) reached: bool,
+    /// Why it has not, so far.
+    pub(crate) waiting_for: String,
+    /// Every controller is built.
+    pub(crate) started: bool,
+    pub(crate) controllers: Vec<&'static str>,
+    pub(crate) vitals: Vec<Vital>,
+}
+
+pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -> Health {
+    let livez = Arc::clone(progress);
+    let healthz = Arc::clone(progress);
+    let readyz = Arc::clone(progress);
+    let informers = informers.clone();
+    Health {
+        livez: Arc::new(move || workers(&livez.read())),
+        healthz: Arc::new(move || workers(&healthz.read())),
+        readyz: Arc::new(move || {
+            let mut checks = vec![startup(&readyz.read())];
+            let stale_after = informers.tuning().idle_limit + GRACE;
+            let now = Instant::now();
+            checks.extend(informers.reports().iter().map(|report| Check {
+                name: format!("informer/{}", report.name.replace(' ', "_")),
+                state: watch(report, stale_after, now),
+            }));
+            checks
+        }),
+    }
+}
+
+fn startup(progress: &Progress) -> Check {
+    if progress.started {
+        Check::ok("startup")
+    } else if progress.reached {
+        Check::failed("startup", "controllers are being built")
+    } else {
+        Check::failed(
+            "startup",
+            format!("waiting for the apiserver: {}", progress.waiting_for),
+        )
+    }
+}
+
+/// One check for each controller, as kube-controller-manager has; these can fail.
+fn workers(progress: &Progress) -> Vec<Check> {
+    let vitals_of = |name: &str| {
+        let own = progress.vitals.iter().filter(move |vital| vital.controller == name);
+        own.map(|vital| (vital.take)()).collect::<Vec<_>>()
+    };
+    let check = |name: &&'static str| Check {
+        name: (*name).to_owned(),
+        state: worker(&vitals_of(name)),
+    };
+    progress.controllers.iter().map(check).collect()
+}
+
+fn worker(vitals: &[Vitals]) -> State {
+    let longest = vitals.iter().filter_map(|vitals| vitals.longest_running).max();
+    match longest {
+        Some(longest) if longest > STUCK => State::Failed(format!(
+            "an item has been in work for {} s, which no reconcile takes: a worker is stuck",
+            longest.as_secs()
+        )),
+        _ => State::Ok,
+    }
+}
+
+fn watch(report: &Report, stale_after: Duration, now: Instant) -> State {
+    let age = report.last_contact.map(|at| now.saturating_duration_since(at));
+    if let Some(trouble) = &report.trouble {
+        match trouble.answer {
+            Answer::NotFound => {
+                return State::Note(format!(
+                    "the resource is not served, waiting for its definition: {}",
+                    trouble.message
+                ));
+            }
+            Answer::Forbidden => return State::Failed(format!("forbidden: {}", trouble.message)),
+            _ if !report.synced => return State::Failed(format!("not synced: {}", trouble.message)),
+            _ => {}
+        }
+    }
+    if !report.synced {
+        return State::Failed("not synced: the first list is still under way".to_owned());
+    }
+    let trouble = report.trouble.as_ref().map(|trouble| trouble.message.as_str());
+    if let Some(age) = age.filter(|age| *age > stale_after) {
+        let reason = trouble.unwrap_or("the connection is silent");
+        return State::Failed(format!("stale, last heard of {} s ago: {reason}", age.as_secs()));
+    }
+    let mut notes: Vec<String> = trouble
+        .map(|trouble| format!("reconnecting: {trouble}"))
+        .into_iter()
+        .collect();
+    if !report.undecodable.is_empty() {
+        let count = report.undecodable.len();
+        let shown = report.undecodable.iter().take(NAMED);
+        let shown: Vec<_> = shown.map(|(key, error)| format!("{key}: {error}")).collect();
+        notes.push(format!(
+            "{count} objects cannot be decoded and are skipped: {}",
+            shown.join("; ")
+        ));
+    }
+    if notes.is_empty() {
+        State::Ok
+    } else {
+        State::Note(notes.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portreeve_api::ObjectKey;
+    use portreeve_informer::Trouble;
+
+    use super::*;
+
+    const STALE: Duration = Duration::from_secs(120);
+
+    fn report() -> Report {
+        Report {
+            name: "foos".to_owned(),
+            synced: true,
+            last_contact: Some(Instant::now()),
+            trouble: None,
+            undecodable: Vec::new(),
+            objects: 1,
+        }
+    }
+
+    fn troubled(answer: Answer) -> Option<Trouble> {
+        let message = "why".to_owned();
+        Some(Trouble { answer, message })
+    }
+
+    fn fails(report: &Report, after: Duration) -> bool {
+        let now = report.last_contact.unwrap_or_else(Instant::now) + after;
+        matches!(watch(report, STALE, now), State::Failed(_))
+    }
+
+    #[test]
+    fn readiness_fails_for_what_an_operator_must_look_at_and_for_nothing_else() {
+        let soon = Duration::from_secs(1);
+        let table = [
+            ("synced", report(), soon, false),
+            ("silent for too long", report(), STALE + soon, true),
+            (
+                "first list under way",
+                Report {
+                    synced: false,
+                    ..report()
+                },
+                soon,
+                true,
+            ),
+            (
+                "forbidden",
+                Report {
+                    trouble: troubled(Answer::Forbidden),
+                    ..report()
+                },
+                soon,
+                true,
+            ),
+            (
+                "not served",
+                Report {
+                    trouble: troubled(Answer::NotFound),
+                    synced: false,
+                    ..report()
+                },
+                soon,
+                false,
+            ),
+            (
+                "not served any more",
+                Report {
+                    trouble: troubled(Answer::NotFound),
+                    ..report()
+                },
+                STALE * 9,
+                false,
+            ),
+            (
+                "reconnecting",
+                Report {
+                    trouble: troubled(Answer::Transient),
+                    ..report()
+                },
+                soon,
+                false,
+            ),
+            (
+                "reconnecting for too long",
+                Report {
+                    trouble: troubled(Answer::Transient),
+                    ..report()
+                },
+                STALE * 2,
+                true,
+            ),
+            (
+                "unreachable from the start",
+                Report {
+                    trouble: troubled(Answer::Transient),
+                    synced: false,
+                    ..report()
+                },
+                soon,
+                true,
+            ),
+            (
+                "an object that cannot be decoded",
+                Report {
+                    undecodable: vec![(ObjectKey::namespaced("n", "a"), "bad".to_owned())],
+                    ..report()
+                },
+                soon,
+                false,
+            ),
+        ];
+        for (case, report, after, expected) in table {
+            assert_eq!(fails(&report, after), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn liveness_fails_for_a_stuck_worker_and_not_for_a_busy_one() {
+        let running = |seconds| Vitals {
+            longest_running: Some(Duration::from_secs(seconds)),
+            oldest_waiting: Some(Duration::from_secs(100_000)),
+        };
+        assert!(matches!(worker(&[running(299)]), State::Ok));
+        assert!(matches!(worker(&[running(1), running(301)]), State::Failed(_)));
+    }
+}

@@ -1,0 +1,84 @@
+//! The manager's own metrics, and those of the informers, which are read when they are scraped.
+
+use portreeve_informer::Factory;
+use prometheus::{
+    IntGauge, IntGaugeVec, Opts, Registry,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+
+pub(crate) struct Metrics {
+    running: IntGaugeVec,
+}
+
+impl Metrics {
+    pub(crate) fn register(registry: &Registry, informers: Factory) -> Result<Self, prometheus::Error> {
+        let running = IntGaugeVec::new(
+            Opts::new(
+                "running_managed_controllers",
+                "Indicates where instances of a controller are currently running",
+            ),
+            &["name", "manager"],
+        )?;
+        registry.register(Box::new(running.clone()))?;
+        registry.register(Box::new(Informers::new(informers)?))?;
+        Ok(Self { running })
+    }
+
+    pub(crate) fn running(&self, controller: &str, manager: &str) -> IntGauge {
+        self.running.with_label_values(&[controller, manager])
+    }
+}
+
+/// Reads the factory's reports at each scrape: a gauge that is set elsewhere would be wrong in between.
+struct Informers {
+    factory: Factory,
+    synced: IntGaugeVec,
+    objects: IntGaugeVec,
+    undecodable: IntGaugeVec,
+}
+
+impl Informers {
+    fn new(factory: Factory) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
+        Ok(Self {
+            factory,
+            synced: gauge(
+                "portreeve_informer_synced",
+                "Whether the watch has seen a complete list (1) or not yet (0).",
+            )?,
+            objects: gauge(
+                "portreeve_informer_objects",
+                "Number of objects in the store of the watch.",
+            )?,
+            undecodable: gauge(
+                "portreeve_informer_undecodable_objects",
+                "Number of objects that exist and cannot be decoded.",
+            )?,
+        })
+    }
+}
+
+impl Collector for Informers {
+    fn desc(&self) -> Vec<&Desc> {
+        [&self.synced, &self.objects, &self.undecodable]
+            .into_iter()
+            .flat_map(Collector::desc)
+            .collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let gauges = [&self.synced, &self.objects, &self.undecodable];
+        gauges.iter().for_each(|gauge| gauge.reset());
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        for report in self.factory.reports() {
+            let name = [report.name.as_str()];
+            self.synced.with_label_values(&name).set(report.synced.into());
+            self.objects.with_label_values(&name).set(count(report.objects));
+            self.undecodable
+                .with_label_values(&name)
+                .set(count(report.undecodable.len()));
+        }
+        gauges.into_iter().flat_map(Collector::collect).collect()
+    }
+}

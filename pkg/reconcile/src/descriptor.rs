@@ -1,0 +1,159 @@
+//! What a controller tells the manager of itself, and what it gets to build itself from.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
+use portreeve_informer::{Factory, Informer, Projection, Watch};
+use prometheus::Registry;
+
+use crate::{Clock, Events, Keyed, Metrics, Reconciler, Shutdown};
+
+/// One controller, as the registry lists it.
+#[derive(Clone, Copy)]
+pub struct Descriptor {
+    /// An ID, such as `foo-controller`: for `--controllers`, logs, metrics and events. Never renamed, only aliased.
+    pub name: &'static str,
+    /// Other names that `--controllers` takes. Never removed.
+    pub aliases: &'static [&'static str],
+    /// Whether `*` includes it.
+    pub on_by_default: bool,
+    /// The definitions that it needs in the cluster.
+    pub crds: fn() -> Vec<CustomResourceDefinition>,
+    /// What it must be allowed to do; `portreeve rbac` and deploy/rbac are made from these.
+    pub rules: &'static [Rule],
+    /// Its own flags, by Kubernetes' naming: `--concurrent-foo-syncs`.
+    pub flags: fn() -> Vec<clap::Arg>,
+    /// Makes it. Sends nothing.
+    pub build: fn(&mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError>,
+}
+
+/// What a role allows: the fields of an RBAC `PolicyRule`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rule {
+    /// API groups; the empty string is the core group.
+    pub groups: &'static [&'static str],
+    /// Resources, with `/status` and the like as resources of their own.
+    pub resources: &'static [&'static str],
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+}
+
+/// A controller that was built. Most are [`Keyed`]; this trait is the way out for what is no keyed reconcile.
+pub trait Controller: Send {
+    /// Runs until told to stop; returns only after its workers have drained.
+    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), Crash>>;
+}
+
+/// A controller ended though nobody had asked it to.
+#[derive(Debug, thiserror::Error)]
+#[error("{controller} ended: {reason}")]
+pub struct Crash {
+    /// Which one.
+    pub controller: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+/// A controller could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// It reads a flag that its descriptor does not declare, or as another type.
+    #[error("failed to read --{flag}, which {controller} should have declared among its flags")]
+    Flag {
+        /// Which controller.
+        controller: &'static str,
+        /// Which flag.
+        flag: &'static str,
+        /// What clap says.
+        #[source]
+        source: clap::parser::MatchesError,
+    },
+    /// It has no client.
+    #[error("failed to make a client for {controller}")]
+    Client {
+        /// Which controller.
+        controller: &'static str,
+        /// What is wrong.
+        #[source]
+        source: portreeve_client::Error,
+    },
+}
+
+/// What all controllers of a process share. Cheap to clone.
+#[derive(Clone)]
+pub struct Shared {
+    /// Shared informers.
+    pub informers: Factory,
+    /// Where events go.
+    pub events: Events,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+    /// For metrics of one's own.
+    pub registry: Registry,
+    /// The queues' metrics.
+    pub queues: portreeve_workqueue::Metrics,
+    /// The workers' metrics.
+    pub metrics: Metrics,
+    /// Log plans, write nothing.
+    pub dry_run: bool,
+}
+
+/// What a controller is built from.
+pub struct Setup<'a> {
+    /// The descriptor's name.
+    pub name: &'static str,
+    /// A client with the controller's name in its user agent.
+    pub client: Client,
+    /// The command line; holds the descriptor's own flags.
+    pub flags: &'a clap::ArgMatches,
+    /// What all controllers share.
+    pub shared: Shared,
+    /// The vital signs that the controller has reported while it was built.
+    pub vitals: Vec<Vital>,
+}
+
+/// How the workers of a queue fare now, for `/livez`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Vitals {
+    /// How long the oldest item in work has been so.
+    pub longest_running: Option<Duration>,
+    /// How long the oldest item that is due has waited.
+    pub oldest_waiting: Option<Duration>,
+}
+
+/// A queue by name, and a way to take its vital signs.
+#[derive(Clone)]
+pub struct Vital {
+    /// The controller.
+    pub controller: &'static str,
+    /// Takes the signs.
+    pub take: Arc<dyn Fn() -> Vitals + Send + Sync>,
+}
+
+impl Setup<'_> {
+    /// The shared informer of a watch.
+    pub fn informer<T: Projection>(&self, watch: Watch) -> Informer<T> {
+        self.shared.informers.informer(watch)
+    }
+
+    /// The value of one of the controller's own flags, which needs a default.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the descriptor does not declare the flag with that type and a default.
+    pub fn flag<T: Clone + Default + Send + Sync + 'static>(&self, flag: &'static str) -> Result<T, BuildError> {
+        let value = self.flags.try_get_one::<T>(flag).map_err(|source| BuildError::Flag {
+            controller: self.name,
+            flag,
+            source,
+        })?;
+        Ok(value.cloned().unwrap_or_default())
+    }
+
+    /// Starts to build a controller that reconciles keys. `queue` names its work queue in metrics.
+    pub fn keyed<R: Reconciler>(&mut self, queue: &'static str, reconciler: R) -> Keyed<R> {
+        Keyed::new(self, queue, reconciler)
+    }
+}

@@ -1,0 +1,172 @@
+//! A controller made of a reconciler, a queue and workers.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use portreeve_api::ObjectKey;
+use portreeve_informer::{Cause, Delta, Informer, NotSynced, Projection, Subscription};
+use portreeve_workqueue::{Lane, Queue};
+use tokio::task::JoinSet;
+
+use crate::{
+    Controller, Crash, Reconciler, Setup, Shutdown, Vital, Vitals,
+    apply::Applier,
+    worker::{Refusals, Worker},
+};
+
+/// How long is waited for caches before that is said in the log; then it is waited on.
+const SYNC_NOTICE: Duration = Duration::from_secs(30);
+
+/// A keyed controller under construction, and then the controller itself.
+pub struct Keyed<R> {
+    name: &'static str,
+    queue: Queue<ObjectKey>,
+    reconciler: Arc<R>,
+    applier: Applier,
+    shared: crate::Shared,
+    workers: usize,
+    syncs: Vec<Synced>,
+    subscriptions: Vec<Subscription>,
+}
+
+type Synced = Box<dyn Fn() -> BoxFuture<'static, Result<(), NotSynced>> + Send + Sync>;
+
+impl<R: Reconciler> Keyed<R> {
+    pub(crate) fn new(setup: &mut Setup<'_>, queue: &'static str, reconciler: R) -> Self {
+        let queue = Queue::new(queue, &setup.shared.queues);
+        let observed = queue.clone();
+        setup.vitals.push(Vital {
+            controller: setup.name,
+            take: Arc::new(move || {
+                let seen = observed.observe();
+                Vitals {
+                    longest_running: seen.longest_running,
+                    oldest_waiting: seen.oldest_ready,
+                }
+            }),
+        });
+        Self {
+            name: setup.name,
+            queue,
+            reconciler: Arc::new(reconciler),
+            applier: Applier {
+                client: setup.client.clone(),
+                events: setup.shared.events.clone(),
+                manager: setup.name.to_owned(),
+                dry_run: setup.shared.dry_run,
+            },
+            shared: setup.shared.clone(),
+            workers: 1,
+            syncs: Vec::new(),
+            subscriptions: Vec::new(),
+        }
+    }
+
+    /// How many keys are worked on at once; at least 1, which is the default.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Who owns the written fields and reports the events; the controller's name by default.
+    #[must_use]
+    pub fn field_manager(mut self, manager: &str) -> Self {
+        manager.clone_into(&mut self.applier.manager);
+        self
+    }
+
+    /// Queues the keys that `keys` maps each change to. Workers start only once this informer is synced.
+    ///
+    /// Keys are queued from now on, so that a standby has them ready when it comes to lead.
+    #[must_use]
+    pub fn watch<T, K>(mut self, informer: &Informer<T>, keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static) -> Self
+    where
+        T: Projection,
+        K: IntoIterator<Item = ObjectKey>,
+    {
+        let queue = self.queue.clone();
+        self.subscriptions.push(informer.subscribe(move |delta| {
+            let lane = match delta.cause {
+                Cause::Watched => Lane::Urgent,
+                Cause::Listed | Cause::Replayed | Cause::Resynced => Lane::Routine,
+            };
+            for key in keys(delta) {
+                queue.add(key, lane);
+            }
+        }));
+        let informer = informer.clone();
+        self.syncs.push(Box::new(move || {
+            let informer = informer.clone();
+            Box::pin(async move { informer.synced(SYNC_NOTICE).await })
+        }));
+        self
+    }
+
+    /// The finished controller.
+    pub fn build(self) -> Box<dyn Controller> {
+        Box::new(self)
+    }
+
+    /// Waits for every cache, for as long as that takes: a resource may come a day later.
+    async fn wait_for_caches(&self) {
+        for sync in &self.syncs {
+            while let Err(missing) = sync().await {
+                tracing::warn!(controller = self.name, reason = %missing, "waiting for a cache");
+            }
+        }
+    }
+
+    async fn run_workers(self, stop: Shutdown) -> Result<(), Crash> {
+        let name = self.name;
+        tokio::select! {
+            () = self.wait_for_caches() => {}
+            () = stop.requested() => return Ok(()),
+        }
+        tracing::info!(
+            controller = name,
+            workers = self.workers,
+            "caches are synced, starting workers"
+        );
+        let metrics = &self.shared.metrics;
+        metrics
+            .workers
+            .with_label_values(&[name])
+            .set(i64::try_from(self.workers).unwrap_or(i64::MAX));
+        let worker = Arc::new(Worker {
+            name,
+            reconciler: self.reconciler,
+            applier: self.applier,
+            queue: self.queue.clone(),
+            clock: Arc::clone(&self.shared.clock),
+            metrics: self.shared.metrics.clone(),
+            refusals: Refusals::default(),
+        });
+        let mut workers = JoinSet::new();
+        for _ in 0..self.workers {
+            workers.spawn(Arc::clone(&worker).run());
+        }
+        let first = tokio::select! {
+            () = stop.requested() => None,
+            end = workers.join_next() => end,
+        };
+        // From here on no item is taken any more; what runs, runs to its end.
+        self.queue.close();
+        let mut broken = first.and_then(Result::err);
+        while let Some(end) = workers.join_next().await {
+            broken = broken.or(end.err());
+        }
+        broken.map_or(Ok(()), |error| {
+            Err(Crash {
+                controller: name,
+                reason: error.to_string(),
+            })
+        })
+    }
+}
+
+impl<R: Reconciler> Controller for Keyed<R> {
+    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), Crash>> {
+        Box::pin(self.run_workers(stop))
+    }
+}

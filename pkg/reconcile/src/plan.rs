@@ -1,0 +1,177 @@
+//! What a decision consists of: effects as data, and when to decide again.
+//!
+//! Architecture Invariant: values only. A plan can be compared, printed, and stopped after any prefix.
+
+use std::{fmt, sync::Arc};
+
+use jiff::Timestamp;
+use portreeve_api::{Metadata, ObjectKey, Resource};
+use serde_json::Value;
+
+/// What to do about one key. Effects run in order; the first that fails ends the plan.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Plan {
+    /// What to do; empty when everything is as it should be.
+    pub effects: Vec<Effect>,
+    /// When to decide again.
+    pub next: Next,
+}
+
+impl Plan {
+    /// Nothing to do until something changes.
+    pub fn nothing() -> Self {
+        Self::of(Vec::new())
+    }
+
+    /// Do this, then wait for a change.
+    pub fn of(effects: Vec<Effect>) -> Self {
+        Self {
+            effects,
+            next: Next::OnChange,
+        }
+    }
+}
+
+/// When to decide again, should nothing change before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Next {
+    /// Not before something changes.
+    OnChange,
+    /// At that time.
+    At(Timestamp),
+}
+
+/// One change of the world. Every one is safe to repeat: names are deterministic, writes carry the UID and version that the
+/// decision was based on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Effect {
+    /// POST. If it exists already, the key is observed again: the cache had not seen it yet.
+    Create(Object),
+    /// Server-side apply, forced, on the object of that UID and version alone.
+    Apply {
+        /// The fields to own.
+        object: Object,
+        /// Which object; another one of the same name is left alone.
+        uid: Arc<str>,
+        /// The version that was decided on.
+        version: Arc<str>,
+    },
+    /// Merge patch of the status subresource, on the version that was decided on.
+    PatchStatus {
+        /// Which object.
+        target: Target,
+        /// The `status` to merge.
+        status: Value,
+    },
+    /// DELETE, on that UID and version alone.
+    Delete {
+        /// Which object.
+        target: Target,
+        /// What becomes of its dependents.
+        propagation: Propagation,
+    },
+    /// An Event. Queued and best-effort: never fails or delays a plan.
+    Event(Target, Note),
+}
+
+/// A whole manifest.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Object {
+    /// Where it lives.
+    pub resource: Resource,
+    /// What it is called.
+    pub key: ObjectKey,
+    /// The manifest, with apiVersion, kind and metadata.
+    pub body: Value,
+}
+
+/// An object that exists, as it was when the decision was made.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Target {
+    /// Where it lives.
+    pub resource: Resource,
+    /// What it is called.
+    pub key: ObjectKey,
+    /// Which one of that name.
+    pub uid: Arc<str>,
+    /// In which version.
+    pub version: Arc<str>,
+}
+
+impl Target {
+    /// The object that has this metadata.
+    pub fn of(resource: &Resource, metadata: &Metadata) -> Self {
+        Self {
+            resource: resource.clone(),
+            key: metadata.key(),
+            uid: Arc::clone(&metadata.uid),
+            version: Arc::clone(&metadata.resource_version),
+        }
+    }
+}
+
+/// What becomes of the dependents of a deleted object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Propagation {
+    /// They are collected after it is gone.
+    Background,
+    /// It stays until those that block it are gone.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+/// What an Event says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Note {
+    /// Whether somebody should look.
+    pub type_: NoteType,
+    /// Why, in CamelCase: what dashboards count.
+    pub reason: &'static str,
+    /// What was being done, in CamelCase.
+    pub action: &'static str,
+    /// The sentence.
+    pub message: String,
+}
+
+/// The two types of Events.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NoteType {
+    /// As expected.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// One line for the log: what, on which object.
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create(object) => write!(f, "create {} {}", object.resource.kind, object.key),
+            Self::Apply { object, .. } => write!(f, "apply {} {}", object.resource.kind, object.key),
+            Self::PatchStatus { target, .. } => write!(f, "patch status of {} {}", target.resource.kind, target.key),
+            Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
+            Self::Event(target, note) => {
+                write!(f, "event {} on {} {}", note.reason, target.resource.kind, target.key)
+            }
+        }
+    }
+}
+
+/// Effects joined by commas, or `nothing`.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for effect in &self.effects {
+            write!(f, "{separator}{effect}")?;
+            separator = ", ";
+        }
+        if self.effects.is_empty() {
+            f.write_str("nothing")?;
+        }
+        match self.next {
+            Next::OnChange => Ok(()),
+            Next::At(time) => write!(f, "; again at {time}"),
+        }
+    }
+}

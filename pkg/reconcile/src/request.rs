@@ -1,0 +1,159 @@
+//! Effects as HTTP requests. Pure: the applier sends what this builds.
+
+use http::Request;
+use kube::{
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
+    core::request,
+};
+use portreeve_api::{ObjectKey, Resource};
+use serde_json::{Value, json};
+
+use crate::{Effect, Object, Propagation};
+
+/// An effect could not be put into a request: a fault of the controller that planned it.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to build the request")]
+pub(crate) struct Unbuildable(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+/// The request of a mutating effect; `None` for an event, which goes another way.
+pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8>>>, Unbuildable> {
+    let failed = |source: request::Error| Unbuildable(source.into());
+    let request = match effect {
+        Effect::Create(object) => {
+            let parameters = PostParams {
+                field_manager: Some(manager.to_owned()),
+                ..PostParams::default()
+            };
+            let body = serde_json::to_vec(&object.body).map_err(|source| Unbuildable(source.into()))?;
+            collection(&object.resource, &object.key).create(&parameters, body)
+        }
+        Effect::Apply { object, uid, version } => {
+            let body = conditional(&object.body, uid, version);
+            let parameters = PatchParams::apply(manager).force();
+            let Object { resource, key, .. } = object;
+            collection(resource, key).patch(&key.name, &parameters, &Patch::Apply(body))
+        }
+        Effect::PatchStatus { target, status } => {
+            let body = conditional(&json!({ "status": status }), &target.uid, &target.version);
+            let parameters = PatchParams {
+                field_manager: Some(manager.to_owned()),
+                ..PatchParams::default()
+            };
+            let collection = collection(&target.resource, &target.key);
+            collection.patch_subresource("status", &target.key.name, &parameters, &Patch::Merge(body))
+        }
+        Effect::Delete { target, propagation } => {
+            let parameters = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: Some(target.uid.to_string()),
+                    resource_version: Some(target.version.to_string()),
+                }),
+                propagation_policy: Some(match propagation {
+                    Propagation::Background => PropagationPolicy::Background,
+                    Propagation::Foreground => PropagationPolicy::Foreground,
+                    Propagation::Orphan => PropagationPolicy::Orphan,
+                }),
+                ..DeleteParams::default()
+            };
+            collection(&target.resource, &target.key).delete(&target.key.name, &parameters)
+        }
+        Effect::Event(..) => return Ok(None),
+    };
+    request.map(Some).map_err(failed)
+}
+
+fn collection(resource: &Resource, key: &ObjectKey) -> request::Request {
+    request::Request::new(resource.collection_path(key.namespace.as_deref()))
+}
+
+/// The same body, valid for one object in one version alone.
+///
+/// Without them a forced apply that was decided on a stale cache takes over, or creates, an object that is not ours.
+fn conditional(body: &Value, uid: &str, version: &str) -> Value {
+    let mut body = body.clone();
+    body["metadata"]["uid"] = uid.into();
+    body["metadata"]["resourceVersion"] = version.into();
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Target;
+
+    const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
+
+    fn target() -> Target {
+        Target {
+            resource: PODS,
+            key: ObjectKey::namespaced("n", "a"),
+            uid: Arc::from("u1"),
+            version: Arc::from("7"),
+        }
+    }
+
+    fn build(effect: &Effect) -> (String, Value) {
+        let request = of(effect, "manager").unwrap().unwrap();
+        let line = format!("{} {}", request.method(), request.uri());
+        (line, serde_json::from_slice(request.body()).unwrap())
+    }
+
+    #[test]
+    fn a_delete_carries_uid_version_and_policy() {
+        let (line, body) = build(&Effect::Delete {
+            target: target(),
+            propagation: Propagation::Foreground,
+        });
+        assert_eq!(line, "DELETE /api/v1/namespaces/n/pods/a?");
+        assert_eq!(
+            body,
+            json!({"preconditions": {"uid": "u1", "resourceVersion": "7"}, "propagationPolicy": "Foreground"})
+        );
+    }
+
+    #[test]
+    fn an_apply_is_forced_and_bound_to_one_object() {
+        let (line, body) = build(&Effect::Apply {
+            object: Object {
+                resource: PODS,
+                key: ObjectKey::namespaced("n", "a"),
+                body: json!({"metadata": {"name": "a"}, "spec": {}}),
+            },
+            uid: Arc::from("u1"),
+            version: Arc::from("7"),
+        });
+        assert_eq!(
+            line,
+            "PATCH /api/v1/namespaces/n/pods/a?&force=true&fieldManager=manager"
+        );
+        assert_eq!(
+            body["metadata"],
+            json!({"name": "a", "uid": "u1", "resourceVersion": "7"})
+        );
+    }
+
+    #[test]
+    fn a_status_patch_is_bound_to_the_version_it_was_decided_on() {
+        let (line, body) = build(&Effect::PatchStatus {
+            target: target(),
+            status: json!({"ready": true}),
+        });
+        assert_eq!(line, "PATCH /api/v1/namespaces/n/pods/a/status?&fieldManager=manager");
+        assert_eq!(
+            body,
+            json!({"metadata": {"uid": "u1", "resourceVersion": "7"}, "status": {"ready": true}})
+        );
+    }
+
+    #[test]
+    fn a_create_names_its_field_manager() {
+        let (line, _) = build(&Effect::Create(Object {
+            resource: PODS,
+            key: ObjectKey::namespaced("n", "a"),
+            body: json!({}),
+        }));
+        assert_eq!(line, "POST /api/v1/namespaces/n/pods?&fieldManager=manager");
+    }
+}

@@ -1,0 +1,164 @@
+//! One key at a time: observe, decide, apply, and tell the queue how it went.
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use portreeve_api::ObjectKey;
+use portreeve_client::chain;
+use portreeve_workqueue::{Outcome, Queue};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::{
+    Clock, Metrics, Next, Plan,
+    apply::{Applied, Applier, EffectError},
+};
+
+/// The part that differs from controller to controller. Level-triggered: the key is all the input there is.
+pub trait Reconciler: Send + Sync + 'static {
+    /// Everything that a decision is based on.
+    type Observed: Send;
+
+    /// Reads caches; `None` when there is nothing to decide on. Sync, so it cannot do I/O.
+    fn observe(&self, key: &ObjectKey) -> Option<Self::Observed>;
+
+    /// Decides what to do. Pure: the same sight at the same time is the same plan, and once the plan is carried out and seen, the
+    /// next one is empty.
+    fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
+}
+
+pub(crate) struct Worker<R> {
+    pub(crate) name: &'static str,
+    pub(crate) reconciler: Arc<R>,
+    pub(crate) applier: Applier,
+    pub(crate) queue: Queue<ObjectKey>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Metrics,
+    pub(crate) refusals: Refusals,
+}
+
+/// What was refused last, by key: each refusal is logged once, not at each try.
+///
+/// Bounded by the keys that are refused now: an entry goes when its key succeeds or is gone.
+#[derive(Default)]
+pub(crate) struct Refusals(Mutex<HashMap<ObjectKey, String>>);
+
+impl Refusals {
+    /// Whether this refusal is news.
+    fn is_new(&self, key: &ObjectKey, text: &str) -> bool {
+        let before = self.0.lock().insert(key.clone(), text.to_owned());
+        before.as_deref() != Some(text)
+    }
+
+    fn clear(&self, key: &ObjectKey) {
+        self.0.lock().remove(key);
+    }
+}
+
+/// How a reconcile went, as `controller_runtime_reconcile_total` has it.
+#[derive(Clone, Copy)]
+enum Ending {
+    Success,
+    Error,
+    Requeue,
+    RequeueAfter,
+}
+
+impl Ending {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Error => "error",
+            Self::Requeue => "requeue",
+            Self::RequeueAfter => "requeue_after",
+        }
+    }
+}
+
+impl<R: Reconciler> Worker<R> {
+    /// Works until the queue is closed.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let active = self.metrics.active.with_label_values(&[self.name]);
+        while let Some(work) = self.queue.take().await {
+            active.inc();
+            let started = Instant::now();
+            let span = tracing::info_span!("reconcile", controller = self.name, object = %work.key());
+            // Nothing outlives the panic but locks, and those do not poison: the item is simply tried again.
+            let reconcile = AssertUnwindSafe(self.reconcile(work.key()).instrument(span)).catch_unwind();
+            let (outcome, ending) = reconcile.await.unwrap_or_else(|panic| {
+                self.metrics.panics.with_label_values(&[self.name]).inc();
+                let message = panic_message(&*panic);
+                tracing::error!(controller = self.name, object = %work.key(), err = message, "a reconcile panicked");
+                (Outcome::Retry, Ending::Error)
+            });
+            work.finish(outcome);
+            self.count(ending, started);
+            active.dec();
+        }
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> (Outcome, Ending) {
+        let now = self.clock.now();
+        let Some(seen) = self.reconciler.observe(key) else {
+            self.refusals.clear(key);
+            return (Outcome::Forget, Ending::Success);
+        };
+        let plan = self.reconciler.decide(&seen, now);
+        if !plan.effects.is_empty() {
+            tracing::info!(%plan, dry_run = self.applier.dry_run, "decided");
+        }
+        match self.applier.run(&plan).await {
+            Applied::Done => {
+                self.refusals.clear(key);
+                self.next(plan.next, now)
+            }
+            Applied::LookAgain => {
+                tracing::debug!("the cache was behind, looking again");
+                (Outcome::Retry, Ending::Requeue)
+            }
+            Applied::Failed { error, after } => {
+                tracing::warn!(err = chain(&error), "failed, trying again");
+                (Outcome::RetryAfter(after), Ending::Error)
+            }
+            Applied::Refused { error, after } => {
+                self.note_refusal(key, &error);
+                (Outcome::RetryAfter(after), Ending::Error)
+            }
+        }
+    }
+
+    fn next(&self, next: Next, now: Timestamp) -> (Outcome, Ending) {
+        match next {
+            Next::OnChange => (Outcome::Forget, Ending::Success),
+            Next::At(time) => {
+                let wait = time.duration_since(now).try_into().unwrap_or_default();
+                (Outcome::At(Instant::now() + wait), Ending::RequeueAfter)
+            }
+        }
+    }
+
+    fn note_refusal(&self, key: &ObjectKey, error: &EffectError) {
+        self.metrics.terminal_errors.with_label_values(&[self.name]).inc();
+        let text = chain(error);
+        if self.refusals.is_new(key, &text) {
+            tracing::error!(err = text, "refused; this will not pass by itself");
+        }
+    }
+
+    fn count(&self, ending: Ending, started: Instant) {
+        let seconds = started.elapsed().as_secs_f64();
+        self.metrics.seconds.with_label_values(&[self.name]).observe(seconds);
+        self.metrics.total.with_label_values(&[self.name, ending.label()]).inc();
+        if matches!(ending, Ending::Error) {
+            self.metrics.errors.with_label_values(&[self.name]).inc();
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "(no message)".to_owned())
+}

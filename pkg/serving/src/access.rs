@@ -1,0 +1,260 @@
+//! Which paths are open to everybody: `--authorization-always-allow-paths`.
+//!
+//! A list of exact paths and of prefixes (written with a trailing `*`), matched as Kubernetes matches them, except that
+//! a path which is not in its plain form is never open: with `%`, `//`, `.` or `..` in it, two readers could disagree
+//! on what it names, and the check must never be the reader that is mistaken.
+//!
+//! Architecture Invariant: pure; when in doubt a path is closed.
+
+use std::str::FromStr;
+
+/// The paths that are served without asking who the client is.
+///
+/// ```
+/// let open: portreeve_serving::AllowedPaths = "/livez,/debug/*".parse()?;
+/// assert!(open.allow("/livez") && open.allow("/debug/graph") && !open.allow("/metrics"));
+/// # Ok::<(), portreeve_serving::InvalidPath>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowedPaths(Vec<Pattern>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    Exact(String),
+    Prefix(String),
+}
+
+/// A path of `--authorization-always-allow-paths` that could never match, or not what its author meant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPath {
+    /// Request paths are absolute.
+    #[error("the path {path:?} must start with /, as in /metrics")]
+    NotAbsolute {
+        /// The path as given.
+        path: String,
+    },
+    /// There are no globs.
+    #[error("the path {path:?} has a * before its end: only a trailing * is understood, as in /debug/*")]
+    InnerStar {
+        /// The path as given.
+        path: String,
+    },
+    /// A request for it would be refused.
+    #[error("the path {path:?} can never be allowed: write it without %, //, \\, . and .. segments, ? and #")]
+    NotPlain {
+        /// The path as given.
+        path: String,
+    },
+}
+
+impl AllowedPaths {
+    /// Whether this path of a request (without its query) is open to everybody.
+    pub fn allow(&self, path: &str) -> bool {
+        is_plain(path)
+            && self.0.iter().any(|pattern| match pattern {
+                Pattern::Exact(exact) => path == exact,
+                Pattern::Prefix(prefix) => path.starts_with(prefix),
+            })
+    }
+}
+
+/// Whether the path has one reading only. A `*` is no part of this: it means nothing in a request.
+fn is_plain(path: &str) -> bool {
+    let Some(rest) = path.strip_prefix('/') else {
+        return false;
+    };
+    let ambiguous = |c: char| matches!(c, '%' | '\\' | '?' | '#') || c.is_control() || c.is_whitespace();
+    // The last segment may be empty: that is a trailing slash.
+    let (parents, last) = rest
+        .rsplit_once('/')
+        .map_or((None, rest), |(parents, last)| (Some(parents), last));
+    !path.contains(ambiguous)
+        && parents.is_none_or(|parents| parents.split('/').all(|segment| !matches!(segment, "" | "." | "..")))
+        && !matches!(last, "." | "..")
+}
+
+impl FromStr for AllowedPaths {
+    type Err = InvalidPath;
+
+    /// Reads a comma-separated list; empty entries are skipped, so that `""` is the empty list.
+    fn from_str(list: &str) -> Result<Self, InvalidPath> {
+        let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        entries.map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = InvalidPath;
+
+    fn from_str(path: &str) -> Result<Self, InvalidPath> {
+        let prefix = path.strip_suffix('*');
+        let text = prefix.unwrap_or(path);
+        let path = path.to_owned();
+        if !text.starts_with('/') {
+            return Err(InvalidPath::NotAbsolute { path });
+        }
+        if text.contains('*') {
+            return Err(InvalidPath::InnerStar { path });
+        }
+        if !is_plain(text) {
+            return Err(InvalidPath::NotPlain { path });
+        }
+        let text = text.to_owned();
+        Ok(if prefix.is_some() {
+            Self::Prefix(text)
+        } else {
+            Self::Exact(text)
+        })
+    }
+}
+
+impl FromIterator<Self> for AllowedPaths {
+    fn from_iter<I: IntoIterator<Item = Self>>(lists: I) -> Self {
+        Self(lists.into_iter().flat_map(|list| list.0).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(list: &str, rows: &[(&str, bool)]) {
+        let allowed: AllowedPaths = list.parse().unwrap();
+        for (path, open) in rows {
+            assert_eq!(allowed.allow(path), *open, "{path:?} under {list:?}");
+        }
+    }
+
+    fn check_error(list: &str, expected: &Expect) {
+        expected.assert_eq(&list.parse::<AllowedPaths>().unwrap_err().to_string());
+    }
+
+    #[test]
+    fn an_exact_path_matches_itself_only() {
+        check(
+            "/healthz,/readyz,/livez",
+            &[
+                ("/healthz", true),
+                ("/livez", true),
+                ("/", false),
+                ("", false),
+                ("*", false),
+                ("healthz", false),
+                ("/healthz/", false),
+                ("/healthz/ping", false),
+                ("/healthzz", false),
+                ("/health", false),
+                ("/HEALTHZ", false),
+                ("//healthz", false),
+                ("/./healthz", false),
+                ("/healthz/.", false),
+                ("/healthz/..", false),
+                ("/healthz/../metrics", false),
+                ("/metrics/../healthz", false),
+                ("/%68ealthz", false),
+                ("/healthz%00", false),
+                ("/healthz%2f", false),
+                ("/healthz;x", false),
+                ("/healthz?verbose", false),
+                ("/healthz\\", false),
+                ("/metrics", false),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_star_matches_what_begins_so() {
+        check(
+            "/debug/*",
+            &[
+                ("/debug", false),
+                ("/debug/", true),
+                ("/debug/graph", true),
+                ("/debug/controllers/foo/graph", true),
+                ("/debug/*", true),
+                ("/debug/..", false),
+                ("/debug/../metrics", false),
+                ("/debug/./graph", false),
+                ("/debug//graph", false),
+                ("/debug//", false),
+                ("/debug/%2e%2e/metrics", false),
+                ("/debug/%2E%2E%2Fmetrics", false),
+                ("/debug/..%2fmetrics", false),
+                ("/debug/..\\metrics", false),
+                ("/debug/...", true),
+                ("/debug/a..b", true),
+            ],
+        );
+        check(
+            "/debug*",
+            &[
+                ("/debug", true),
+                ("/debugger", true),
+                ("/debug/x", true),
+                ("/debu", false),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_root_and_everything() {
+        check(
+            "/",
+            &[("/", true), ("", false), ("//", false), ("/livez", false), ("*", false)],
+        );
+        check(
+            "/*",
+            &[
+                ("/", true),
+                ("/metrics", true),
+                ("//metrics", false),
+                ("", false),
+                ("*", false),
+            ],
+        );
+        check("", &[("/", false), ("", false), ("/livez", false)]);
+        check(
+            " /livez , ,/metrics,",
+            &[("/livez", true), ("/metrics", true), ("/", false)],
+        );
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_meant_is_refused() {
+        check_error(
+            "metrics",
+            &expect![[r#"the path "metrics" must start with /, as in /metrics"#]],
+        );
+        check_error("*", &expect![[r#"the path "*" must start with /, as in /metrics"#]]);
+        check_error(
+            "/livez,/debug/*/graph",
+            &expect![[
+                r#"the path "/debug/*/graph" has a * before its end: only a trailing * is understood, as in /debug/*"#
+            ]],
+        );
+        check_error(
+            "/debug/**",
+            &expect![[
+                r#"the path "/debug/**" has a * before its end: only a trailing * is understood, as in /debug/*"#
+            ]],
+        );
+        check_error(
+            "/a/../b",
+            &expect![[
+                r#"the path "/a/../b" can never be allowed: write it without %, //, \, . and .. segments, ? and #"#
+            ]],
+        );
+        check_error(
+            "//",
+            &expect![[r#"the path "//" can never be allowed: write it without %, //, \, . and .. segments, ? and #"#]],
+        );
+        check_error(
+            "/%6detrics",
+            &expect![[
+                r#"the path "/%6detrics" can never be allowed: write it without %, //, \, . and .. segments, ? and #"#
+            ]],
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! What the listener answers: the check of who may ask, then health, metrics, and the caller's own routes.
+//!
+//! Architecture Invariant: whether a path is allowed is decided before any route is looked at, so that an
+//! unauthorized client cannot learn which paths exist.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, Request, StatusCode};
+use prometheus::Registry;
+use tower::ServiceExt;
+
+use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
+use crate::{AllowedPaths, Check, health};
+
+/// Looks once at everything that an endpoint is about. It is called for each request, on the runtime's own threads:
+/// read what is known, never wait or compute long.
+pub type Provider = Arc<dyn Fn() -> Vec<Check> + Send + Sync>;
+
+/// The checks behind each health endpoint; `ping` is always added in front.
+#[derive(Clone)]
+pub struct Health {
+    /// Fails when only a restart helps.
+    pub livez: Provider,
+    /// Fails when this replica cannot do its work now.
+    pub readyz: Provider,
+    /// Kubernetes' older endpoint, which its controller manager still has.
+    pub healthz: Provider,
+}
+
+/// What a [`Server`](crate::Server) serves.
+#[derive(Clone)]
+pub struct Endpoints {
+    /// The checks.
+    pub health: Health,
+    /// What `/metrics` shows. Serving adds its own metrics, and the process's: a registry can be served once.
+    pub registry: Registry,
+    /// Every other route. The health paths and `/metrics` are never asked of it.
+    pub extra: Router,
+}
+
+/// All that a connection needs to answer its requests.
+#[derive(Clone)]
+pub(crate) struct Front {
+    allowed: Arc<AllowedPaths>,
+    routes: Router,
+    request_limit: Duration,
+}
+
+impl Front {
+    /// # Errors
+    /// If the registry already has one of serving's metrics.
+    pub(crate) fn new(
+        endpoints: Endpoints,
+        allowed: AllowedPaths,
+        request_limit: Duration,
+    ) -> Result<Self, prometheus::Error> {
+        let Endpoints {
+            health: Health { livez, readyz, healthz },
+            registry,
+            extra,
+        } = endpoints;
+        let metrics = Metrics::register(registry)?;
+        let routes = Router::new()
+            .merge(health_routes("livez", &livez, &metrics))
+            .merge(health_routes("readyz", &readyz, &metrics))
+            .merge(health_routes("healthz", &healthz, &metrics))
+            .route("/metrics", get(async move || render(&metrics)))
+            // Not merged: a route of the caller that is also ours would panic.
+            .fallback_service(extra);
+        Ok(Self {
+            allowed: Arc::new(allowed),
+            routes,
+            request_limit,
+        })
+    }
+
+    /// Answers one request within the time limit.
+    pub(crate) async fn answer(&self, request: Request<Body>) -> Response {
+        let mut response = if self.allowed.allow(request.uri().path()) {
+            match tokio::time::timeout(self.request_limit, self.routes.clone().oneshot(request)).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(never)) => match never {},
+                Err(_) => text(StatusCode::GATEWAY_TIMEOUT, "The request took too long\n".to_owned()),
+            }
+        } else {
+            text(StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned())
+        };
+        // What is asked here is the state of this moment, and it is never a page.
+        let headers = response.headers_mut();
+        headers
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-cache, private"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+}
+
+fn health_routes(endpoint: &'static str, provider: &Provider, metrics: &Metrics) -> Router {
+    let (all, one, metrics) = (Arc::clone(provider), Arc::clone(provider), metrics.clone());
+    let summary = async move |Query(pairs): Query<Vec<(String, String)>>| {
+        let query = health::Query::from_pairs(pairs);
+        let checks = health::with_ping(all());
+        metrics.observe(
+            endpoint,
+            &checks,
+            checks.iter().filter(|check| !query.exclude.contains(&check.name)),
+        );
+        let answer = health::summary(endpoint, &checks, &query);
+        if !answer.status.is_success() {
+            tracing::debug!(endpoint, checks = answer.body, "health check failed");
+        }
+        text(answer.status, answer.body)
+    };
+    let single = async move |Path(name): Path<String>| {
+        let answer = health::single(&health::with_ping(one()), &name);
+        answer.map_or_else(
+            || StatusCode::NOT_FOUND.into_response(),
+            |answer| text(answer.status, answer.body),
+        )
+    };
+    Router::new()
+        .route(&format!("/{endpoint}"), get(summary))
+        // A wildcard and not a parameter: names may have slashes in them.
+        .route(&format!("/{endpoint}/{{*name}}"), get(single))
+}
+
+fn render(metrics: &Metrics) -> Response {
+    match metrics.render() {
+        Ok(body) => ([(CONTENT_TYPE, METRICS_TYPE)], body).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "failed to encode the metrics");
+            text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "failed to encode the metrics: see the log\n".to_owned(),
+            )
+        }
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response {
+    (status, body).into_response()
+}

@@ -1,0 +1,352 @@
+//! Health checks, and how Kubernetes prints them.
+//!
+//! A [`Check`] is the result of looking once; who looks, and when, is the caller's business. The texts are those of
+//! Kubernetes' `k8s.io/apiserver/pkg/server/healthz`, with two differences: a failed check says why even in the list
+//! (there the reason is withheld), and a passing one may carry a note.
+//!
+//! Architecture Invariant: pure; no IO, no clock, no HTTP types but the status code.
+
+use std::collections::BTreeSet;
+
+use http::StatusCode;
+
+/// The name of the check that is always there and always passes: whoever reads its answer has reached the process.
+const PING: &str = "ping";
+
+/// One named health check, as it was found.
+///
+/// Names are part of URLs (`/readyz/<name>`): keep to letters, digits, `-`, `.`, `_` and `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What was looked at, for example `informer/foos.samplecontroller.k8s.io`.
+    pub name: String,
+    /// What was found.
+    pub state: State,
+}
+
+/// What a health check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing to tell.
+    Ok,
+    /// Passes, but whoever reads the list should know this.
+    Note(String),
+    /// Fails the endpoint, for this reason. Anybody who may read the endpoint reads it: no secrets.
+    Failed(String),
+}
+
+impl Check {
+    /// A check that passes.
+    pub fn ok(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            state: State::Ok,
+        }
+    }
+
+    /// A check that passes with a remark.
+    pub fn note(name: impl Into<String>, note: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            state: State::Note(note.into()),
+        }
+    }
+
+    /// A check that fails.
+    pub fn failed(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            state: State::Failed(reason.into()),
+        }
+    }
+}
+
+/// What a client asks of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Query {
+    pub(crate) verbose: bool,
+    pub(crate) exclude: BTreeSet<String>,
+}
+
+impl Query {
+    /// Reads a decoded query string: `verbose` counts whatever its value is, `exclude` may come more than once.
+    pub(crate) fn from_pairs(pairs: Vec<(String, String)>) -> Self {
+        pairs.into_iter().fold(Self::default(), |mut query, (key, value)| {
+            match key.as_str() {
+                "verbose" => query.verbose = true,
+                "exclude" => _ = query.exclude.insert(value),
+                _ => {}
+            }
+            query
+        })
+    }
+}
+
+/// A plain text answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: String,
+}
+
+/// The caller's checks behind the one that is always there.
+pub(crate) fn with_ping(checks: Vec<Check>) -> Vec<Check> {
+    std::iter::once(Check::ok(PING)).chain(checks).collect()
+}
+
+/// The answer of a whole endpoint (`livez`, `readyz`, `healthz`): one line a check when asked for, and always on failure.
+pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> Answer {
+    let mut failing = false;
+    let mut unknown: BTreeSet<&str> = query.exclude.iter().map(String::as_str).collect();
+    let mut list = String::new();
+    for Check { name, state } in checks {
+        let line = if query.exclude.contains(name) {
+            unknown.remove(name.as_str());
+            format!("[+]{name} excluded: ok\n")
+        } else {
+            match state {
+                State::Ok => format!("[+]{name} ok\n"),
+                State::Note(note) => format!("[+]{name} ok: {}\n", one_line(note)),
+                State::Failed(reason) => {
+                    failing = true;
+                    format!("[-]{name} failed: {}\n", one_line(reason))
+                }
+            }
+        };
+        list.push_str(&line);
+    }
+    if !unknown.is_empty() {
+        let names: Vec<String> = unknown.iter().map(|name| format!("{name:?}")).collect();
+        let names = names.join(",");
+        list = format!("{list}warn: some health checks cannot be excluded: no matches for {names}\n");
+    }
+    if failing {
+        Answer {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            body: format!("{list}{endpoint} check failed\n"),
+        }
+    } else if query.verbose {
+        Answer {
+            status: StatusCode::OK,
+            body: format!("{list}{endpoint} check passed\n"),
+        }
+    } else {
+        Answer {
+            status: StatusCode::OK,
+            body: "ok".to_owned(),
+        }
+    }
+}
+
+/// The answer for one check alone, or nothing if there is no such check.
+pub(crate) fn single(checks: &[Check], name: &str) -> Option<Answer> {
+    let check = checks.iter().find(|check| check.name == name)?;
+    Some(match &check.state {
+        State::Ok | State::Note(_) => Answer {
+            status: StatusCode::OK,
+            body: "ok".to_owned(),
+        },
+        State::Failed(reason) => Answer {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            body: format!("internal server error: {}\n", one_line(reason)),
+        },
+    })
+}
+
+/// Reasons quote errors, and errors quote others' data: a line break in one must not look like another check's line.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn query(text: &str) -> Query {
+        let pairs = text.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        Query::from_pairs(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
+    fn passing() -> Vec<Check> {
+        with_ping(vec![
+            Check::ok("informer/foos"),
+            Check::note("crd/crontabs", "not installed"),
+        ])
+    }
+
+    fn failing() -> Vec<Check> {
+        with_ping(vec![
+            Check::failed("informer/foos", "forbidden"),
+            Check::ok("workers"),
+            Check::failed("clock", "is 9 s off"),
+        ])
+    }
+
+    fn show(answer: Option<Answer>) -> String {
+        answer.map_or_else(
+            || "none".to_owned(),
+            |answer| format!("{} {}", answer.status.as_u16(), answer.body),
+        )
+    }
+
+    fn check(endpoint: &str, checks: &[Check], text: &str, expected: &Expect) {
+        expected.assert_eq(&show(Some(summary(endpoint, checks, &query(text)))));
+    }
+
+    fn check_single(checks: &[Check], name: &str, expected: &Expect) {
+        expected.assert_eq(&show(single(checks, name)));
+    }
+
+    #[test]
+    fn all_pass() {
+        check("readyz", &passing(), "", &expect!["200 ok"]);
+        check("readyz", &with_ping(vec![]), "", &expect!["200 ok"]);
+        check("readyz", &passing(), "exclude=informer/foos", &expect!["200 ok"]);
+        check("readyz", &passing(), "exclude=nobody&other=1", &expect!["200 ok"]);
+    }
+
+    #[test]
+    fn verbose_lists_every_check_in_order() {
+        check(
+            "readyz",
+            &passing(),
+            "verbose",
+            &expect![[r"
+            200 [+]ping ok
+            [+]informer/foos ok
+            [+]crd/crontabs ok: not installed
+            readyz check passed
+        "]],
+        );
+        check(
+            "livez",
+            &passing(),
+            "verbose=false",
+            &expect![[r"
+            200 [+]ping ok
+            [+]informer/foos ok
+            [+]crd/crontabs ok: not installed
+            livez check passed
+        "]],
+        );
+        check(
+            "healthz",
+            &with_ping(vec![]),
+            "verbose=true",
+            &expect![[r"
+            200 [+]ping ok
+            healthz check passed
+        "]],
+        );
+    }
+
+    #[test]
+    fn failing_always_lists() {
+        check(
+            "readyz",
+            &failing(),
+            "",
+            &expect![[r"
+            500 [+]ping ok
+            [-]informer/foos failed: forbidden
+            [+]workers ok
+            [-]clock failed: is 9 s off
+            readyz check failed
+        "]],
+        );
+        check(
+            "healthz",
+            &failing(),
+            "verbose&exclude=clock",
+            &expect![[r"
+            500 [+]ping ok
+            [-]informer/foos failed: forbidden
+            [+]workers ok
+            [+]clock excluded: ok
+            healthz check failed
+        "]],
+        );
+    }
+
+    #[test]
+    fn excluding_every_failed_check_passes() {
+        check(
+            "livez",
+            &failing(),
+            "exclude=clock&exclude=informer/foos",
+            &expect!["200 ok"],
+        );
+        check(
+            "livez",
+            &failing(),
+            "exclude=clock&verbose&exclude=informer/foos",
+            &expect![[r"
+                200 [+]ping ok
+                [+]informer/foos excluded: ok
+                [+]workers ok
+                [+]clock excluded: ok
+                livez check passed
+            "]],
+        );
+    }
+
+    #[test]
+    fn an_unknown_exclude_warns() {
+        check(
+            "readyz",
+            &passing(),
+            "verbose&exclude=zeta&exclude=alpha&exclude=ping",
+            &expect![[r#"
+                200 [+]ping excluded: ok
+                [+]informer/foos ok
+                [+]crd/crontabs ok: not installed
+                warn: some health checks cannot be excluded: no matches for "alpha","zeta"
+                readyz check passed
+            "#]],
+        );
+        check(
+            "readyz",
+            &failing(),
+            "exclude=",
+            &expect![[r#"
+            500 [+]ping ok
+            [-]informer/foos failed: forbidden
+            [+]workers ok
+            [-]clock failed: is 9 s off
+            warn: some health checks cannot be excluded: no matches for ""
+            readyz check failed
+        "#]],
+        );
+    }
+
+    #[test]
+    fn a_reason_cannot_forge_a_line() {
+        check(
+            "readyz",
+            &with_ping(vec![Check::failed("a", "x\n[+]b ok\r\ny")]),
+            "",
+            &expect![[r"
+                500 [+]ping ok
+                [-]a failed: x [+]b ok  y
+                readyz check failed
+            "]],
+        );
+    }
+
+    #[test]
+    fn one_check_alone() {
+        check_single(&passing(), "ping", &expect!["200 ok"]);
+        check_single(&passing(), "crd/crontabs", &expect!["200 ok"]);
+        check_single(
+            &failing(),
+            "informer/foos",
+            &expect![[r"
+            500 internal server error: forbidden
+        "]],
+        );
+        check_single(&failing(), "informer", &expect!["none"]);
+    }
+}

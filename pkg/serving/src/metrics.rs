@@ -1,0 +1,168 @@
+//! `/metrics` in Prometheus' text format, and the metrics that belong to serving itself.
+//!
+//! Those are the process's own (`process_resident_memory_bytes` and its family) and the results of health checks, by
+//! Kubernetes' names. Everybody else's metrics come with the registry.
+//!
+//! Architecture Invariant: no global registry.
+
+use std::collections::HashSet;
+
+use prometheus::core::Collector;
+use prometheus::proto::LabelPair;
+use prometheus::{GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
+
+use crate::{Check, State};
+
+/// The content type of what [`Metrics::render`] gives.
+pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
+
+const STATUSES: [&str; 2] = ["success", "error"];
+
+/// The registry and what this crate has put into it.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    healthcheck: GaugeVec,
+    healthchecks_total: IntCounterVec,
+}
+
+impl Metrics {
+    /// Adds serving's own metrics to the registry.
+    ///
+    /// # Errors
+    /// If the registry already has one of their names.
+    pub(crate) fn register(registry: Registry) -> Result<Self, prometheus::Error> {
+        let healthcheck = GaugeVec::new(
+            Opts::new(
+                "kubernetes_healthcheck",
+                "This metric records the result of a single healthcheck.",
+            ),
+            &["name", "type"],
+        )?;
+        let healthchecks_total = IntCounterVec::new(
+            Opts::new(
+                "kubernetes_healthchecks_total",
+                "This metric records the results of all healthcheck.",
+            ),
+            &["name", "type", "status"],
+        )?;
+        registry.register(Box::new(healthcheck.clone()))?;
+        registry.register(Box::new(healthchecks_total.clone()))?;
+        #[cfg(target_os = "linux")]
+        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        Ok(Self {
+            registry,
+            healthcheck,
+            healthchecks_total,
+        })
+    }
+
+    /// Records what an endpoint found. `all` are the checks that exist, `evaluated` those that the client did not exclude.
+    ///
+    /// Checks come and go with the informers that they are about. The series of one that is gone are removed, so that
+    /// no dashboard shows a resource's last failure for ever and memory stays bounded by what exists.
+    pub(crate) fn observe<'a>(&self, endpoint: &str, all: &[Check], evaluated: impl Iterator<Item = &'a Check>) {
+        let existing: HashSet<&str> = all.iter().map(|check| check.name.as_str()).collect();
+        for family in self.healthcheck.collect() {
+            for metric in family.get_metric() {
+                let labels = metric.get_label();
+                let label = |key: &str| labels.iter().find(|label| label.name() == key).map(LabelPair::value);
+                if let (Some(name), Some(kind)) = (label("name"), label("type"))
+                    && kind == endpoint
+                    && !existing.contains(name)
+                {
+                    self.forget(name, endpoint);
+                }
+            }
+        }
+        for Check { name, state } in evaluated {
+            let (value, status) = match state {
+                State::Ok | State::Note(_) => (1.0, STATUSES[0]),
+                State::Failed(_) => (0.0, STATUSES[1]),
+            };
+            self.healthcheck
+                .with_label_values(&[name.as_str(), endpoint])
+                .set(value);
+            self.healthchecks_total
+                .with_label_values(&[name.as_str(), endpoint, status])
+                .inc();
+        }
+    }
+
+    /// Removing a series that is not there is an error of the library and none of ours: a check may never have failed,
+    /// and two requests may come at once.
+    fn forget(&self, name: &str, endpoint: &str) {
+        _ = self.healthcheck.remove_label_values(&[name, endpoint]);
+        for status in STATUSES {
+            _ = self.healthchecks_total.remove_label_values(&[name, endpoint, status]);
+        }
+    }
+
+    /// Everything in the registry, as text.
+    ///
+    /// # Errors
+    /// If somebody's collector gives a family that cannot be encoded.
+    pub(crate) fn render(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(metrics: &Metrics, expected: &Expect) {
+        let text = metrics.render().unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| line.contains("healthcheck") && !line.starts_with('#'));
+        expected.assert_eq(&lines.collect::<Vec<_>>().join("\n"));
+    }
+
+    #[test]
+    fn checks_are_counted_and_forgotten_when_gone() {
+        let metrics = Metrics::register(Registry::new()).unwrap();
+        let checks = [
+            Check::ok("ping"),
+            Check::note("crd", "missing"),
+            Check::failed("informer", "forbidden"),
+        ];
+        metrics.observe("readyz", &checks, checks.iter());
+        metrics.observe("readyz", &checks, checks[..1].iter());
+        metrics.observe("livez", &checks[2..], checks[2..].iter());
+        check(
+            &metrics,
+            &expect![[r#"
+            kubernetes_healthcheck{name="crd",type="readyz"} 1
+            kubernetes_healthcheck{name="informer",type="livez"} 0
+            kubernetes_healthcheck{name="informer",type="readyz"} 0
+            kubernetes_healthcheck{name="ping",type="readyz"} 1
+            kubernetes_healthchecks_total{name="crd",status="success",type="readyz"} 1
+            kubernetes_healthchecks_total{name="informer",status="error",type="livez"} 1
+            kubernetes_healthchecks_total{name="informer",status="error",type="readyz"} 1
+            kubernetes_healthchecks_total{name="ping",status="success",type="readyz"} 2"#]],
+        );
+
+        metrics.observe("readyz", &checks[..1], checks[..1].iter());
+        check(
+            &metrics,
+            &expect![[r#"
+            kubernetes_healthcheck{name="informer",type="livez"} 0
+            kubernetes_healthcheck{name="ping",type="readyz"} 1
+            kubernetes_healthchecks_total{name="informer",status="error",type="livez"} 1
+            kubernetes_healthchecks_total{name="ping",status="success",type="readyz"} 3"#]],
+        );
+    }
+
+    #[test]
+    fn a_registry_is_used_once() {
+        let registry = Registry::new();
+        Metrics::register(registry.clone()).unwrap();
+        assert!(matches!(
+            Metrics::register(registry),
+            Err(prometheus::Error::AlreadyReg)
+        ));
+    }
+}

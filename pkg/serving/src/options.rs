@@ -1,0 +1,172 @@
+//! The flags of the HTTPS listener, by Kubernetes' names, to be flattened into the daemon's own arguments.
+//!
+//! Architecture Invariant: values only; nothing is read or bound here.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use crate::AllowedPaths;
+
+/// The port of Kubernetes' own controller manager, which scrape configurations already know.
+const SECURE_PORT: u16 = 10257;
+
+/// The paths that probes need and that tell nothing about the cluster's objects.
+const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
+
+/// Where and how the daemon serves HTTPS. [`Args::default`] is what no flag at all gives.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Secure serving")]
+#[group(skip)]
+pub struct Args {
+    /// The port on which to serve HTTPS with authentication and authorization. If 0, don't serve HTTPS at all.
+    #[arg(long, value_name = "PORT", default_value_t = SECURE_PORT)]
+    pub secure_port: u16,
+
+    /// The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4 interface; :: means every
+    /// interface of both IP families.
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    pub bind_address: IpAddr,
+
+    /// File containing the x509 certificate for HTTPS (CA certificates, if any, concatenated after the server
+    /// certificate). If --tls-cert-file and --tls-private-key-file are not provided, a self-signed certificate and key
+    /// are generated in memory.
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// File containing the x509 private key matching --tls-cert-file.
+    #[arg(long, value_name = "FILE")]
+    pub tls_private_key_file: Option<PathBuf>,
+
+    /// A comma-separated list of HTTP paths to skip during authorization, i.e. these are served to everybody. A path
+    /// that ends in * allows every path that begins with what stands before it. Give an empty list to allow none.
+    #[arg(long, value_name = "PATHS", default_value = ALWAYS_ALLOWED)]
+    pub authorization_always_allow_paths: Vec<AllowedPaths>,
+}
+
+impl Args {
+    /// The address to listen on, or nothing when `--secure-port=0` turns serving off.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        (self.secure_port != 0).then(|| SocketAddr::new(self.bind_address, self.secure_port))
+    }
+
+    /// All lists of `--authorization-always-allow-paths` as one.
+    pub(crate) fn allowed_paths(&self) -> AllowedPaths {
+        self.authorization_always_allow_paths.iter().cloned().collect()
+    }
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self {
+            secure_port: SECURE_PORT,
+            bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            tls_cert_file: None,
+            tls_private_key_file: None,
+            authorization_always_allow_paths: ALWAYS_ALLOWED.parse().into_iter().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    /// The daemon.
+    #[derive(Debug, Parser)]
+    #[command(name = "portreeve", term_width = 100)]
+    struct Command {
+        #[command(flatten)]
+        serving: Args,
+        /// Not about serving.
+        #[arg(long)]
+        other: bool,
+    }
+
+    fn parse(flags: &[&str]) -> Result<Args, clap::Error> {
+        Command::try_parse_from([&["portreeve"], flags].concat()).map(|command| command.serving)
+    }
+
+    fn check_error(flags: &[&str], expected: &Expect) {
+        expected.assert_eq(&parse(flags).unwrap_err().to_string());
+    }
+
+    #[test]
+    fn default_is_what_no_flag_gives() {
+        assert_eq!(format!("{:?}", parse(&[]).unwrap()), format!("{:?}", Args::default()));
+        assert_eq!(Args::default().address(), Some("0.0.0.0:10257".parse().unwrap()));
+        assert!(Args::default().allowed_paths().allow("/livez"));
+    }
+
+    #[test]
+    fn port_zero_turns_serving_off() {
+        assert_eq!(parse(&["--secure-port=0"]).unwrap().address(), None);
+    }
+
+    #[test]
+    fn given_paths_replace_the_default_and_repeated_lists_add_up() {
+        let flag = "--authorization-always-allow-paths";
+        let args = parse(&[flag, "/metrics,/debug/*", flag, "/livez"])
+            .unwrap()
+            .allowed_paths();
+        assert!(args.allow("/metrics") && args.allow("/debug/x") && args.allow("/livez"));
+        assert!(!args.allow("/healthz"));
+        assert!(!parse(&[&format!("{flag}=")]).unwrap().allowed_paths().allow("/livez"));
+    }
+
+    #[test]
+    fn a_bad_value_dies_in_the_parser() {
+        check_error(
+            &["--authorization-always-allow-paths=/livez,metrics"],
+            &expect![[r#"
+                error: invalid value '/livez,metrics' for '--authorization-always-allow-paths <PATHS>': the path "metrics" must start with /, as in /metrics
+
+                For more information, try '--help'.
+            "#]],
+        );
+        check_error(
+            &["--bind-address=localhost"],
+            &expect![[r"
+            error: invalid value 'localhost' for '--bind-address <IP>': invalid IP address syntax
+
+            For more information, try '--help'.
+        "]],
+        );
+    }
+
+    #[test]
+    fn help() {
+        use clap::CommandFactory;
+        expect![[r"
+            The daemon
+
+            Usage: portreeve [OPTIONS]
+
+            Options:
+              -h, --help  Print help
+
+            Secure serving:
+                  --secure-port <PORT>
+                      The port on which to serve HTTPS with authentication and authorization. If 0, don't serve
+                      HTTPS at all [default: 10257]
+                  --bind-address <IP>
+                      The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4
+                      interface; :: means every interface of both IP families [default: 0.0.0.0]
+                  --tls-cert-file <FILE>
+                      File containing the x509 certificate for HTTPS (CA certificates, if any, concatenated
+                      after the server certificate). If --tls-cert-file and --tls-private-key-file are not
+                      provided, a self-signed certificate and key are generated in memory
+                  --tls-private-key-file <FILE>
+                      File containing the x509 private key matching --tls-cert-file
+                  --authorization-always-allow-paths <PATHS>
+                      A comma-separated list of HTTP paths to skip during authorization, i.e. these are served
+                      to everybody. A path that ends in * allows every path that begins with what stands before
+                      it. Give an empty list to allow none [default: /healthz,/readyz,/livez]
+                  --other
+                      Not about serving
+        "]]
+        .assert_eq(&Command::command().render_help().to_string());
+    }
+}

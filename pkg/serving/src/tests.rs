@@ -1,0 +1,164 @@
+//! A real server on a free port of 127.0.0.1, and a client that speaks TLS and HTTP by hand: half-done requests are as
+//! easy to send as whole ones.
+
+mod answers;
+mod limits;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use prometheus::Registry;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::Limits;
+use crate::{Args, Check, Endpoints, Error, Health, Provider, Server};
+
+/// Waits for what must happen at once; only a broken test waits as long as this.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what)
+        .await
+        .expect("it never happened")
+}
+
+fn provider(checks: Vec<Check>) -> Provider {
+    Arc::new(move || checks.clone())
+}
+
+fn endpoints() -> Endpoints {
+    let passing = provider(vec![Check::ok("workers")]);
+    let health = Health {
+        livez: passing.clone(),
+        readyz: passing.clone(),
+        healthz: passing,
+    };
+    Endpoints {
+        health,
+        registry: Registry::new(),
+        extra: Router::new(),
+    }
+}
+
+/// Flags with these paths open.
+fn open_to_all(paths: &str) -> Args {
+    Args {
+        authorization_always_allow_paths: vec![paths.parse().unwrap()],
+        ..Args::default()
+    }
+}
+
+/// A route `/wait` that tells when a request has come, and answers when it is released.
+struct Gate {
+    started: mpsc::Receiver<()>,
+    release: Arc<Semaphore>,
+}
+
+impl Gate {
+    fn new() -> (Self, Router) {
+        let (tx, started) = mpsc::channel(16);
+        let release = Arc::new(Semaphore::new(0));
+        let gate = Arc::clone(&release);
+        let wait = async move || {
+            tx.send(()).await.unwrap();
+            gate.acquire().await.unwrap().forget();
+            "waited"
+        };
+        (Self { started, release }, Router::new().route("/wait", get(wait)))
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    certificate: CertificateDer<'static>,
+    stop: CancellationToken,
+    task: JoinSet<Result<(), Error>>,
+}
+
+impl Running {
+    fn start(args: &Args, limits: Limits, endpoints: Endpoints) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::from_listener(listener, args).unwrap();
+        let (address, certificate) = (server.local_addr(), server.certificate().clone());
+        let stop = CancellationToken::new();
+        let mut task = JoinSet::new();
+        task.spawn(server.serve_within(limits, endpoints, stop.clone()));
+        Self {
+            address,
+            certificate,
+            stop,
+            task,
+        }
+    }
+
+    fn with(endpoints: Endpoints) -> Self {
+        Self::start(&open_to_all("/*"), Limits::default(), endpoints)
+    }
+
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let stream = soon(TcpStream::connect(self.address)).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        soon(TlsConnector::from(Arc::new(config)).connect(name, stream))
+            .await
+            .unwrap()
+    }
+
+    async fn request(&self, method: &str, path: &str) -> Reply {
+        let mut stream = self.connect().await;
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        soon(stream.write_all(head.as_bytes())).await.unwrap();
+        Reply::read(stream).await
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        self.request("GET", path).await
+    }
+
+    /// The end of `serve`, which nothing but the stop brings about.
+    async fn stopped(&mut self) -> Result<(), Error> {
+        soon(self.task.join_next()).await.unwrap().unwrap()
+    }
+}
+
+struct Reply {
+    head: String,
+    body: String,
+}
+
+impl Reply {
+    async fn read(mut stream: TlsStream<TcpStream>) -> Self {
+        let mut text = String::new();
+        soon(stream.read_to_string(&mut text)).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        Self {
+            head: head.to_lowercase(),
+            body: body.to_owned(),
+        }
+    }
+
+    fn status(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap()
+    }
+
+    /// Status and body in one line or more, for expectations.
+    fn show(&self) -> String {
+        format!("{} {}", self.status(), self.body)
+    }
+}

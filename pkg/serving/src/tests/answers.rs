@@ -1,0 +1,287 @@
+//! What clients are told.
+
+use std::error::Error as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use expect_test::{Expect, expect};
+
+use super::*;
+use crate::CertificateError;
+
+async fn check(running: &Running, path: &str, expected: &Expect) {
+    expected.assert_eq(&running.get(path).await.show());
+}
+
+#[tokio::test]
+async fn health_endpoints() {
+    let readyz = provider(vec![
+        Check::failed("informer/foos", "forbidden"),
+        Check::note("crd", "missing"),
+    ]);
+    let mut endpoints = endpoints();
+    endpoints.health.readyz = readyz;
+    let running = Running::with(endpoints);
+    check(&running, "/livez", &expect!["200 ok"]).await;
+    check(
+        &running,
+        "/healthz?verbose",
+        &expect![[r"
+        200 [+]ping ok
+        [+]workers ok
+        healthz check passed
+    "]],
+    )
+    .await;
+    check(
+        &running,
+        "/readyz",
+        &expect![[r"
+        500 [+]ping ok
+        [-]informer/foos failed: forbidden
+        [+]crd ok: missing
+        readyz check failed
+    "]],
+    )
+    .await;
+    check(&running, "/readyz?exclude=informer%2Ffoos", &expect!["200 ok"]).await;
+    check(
+        &running,
+        "/readyz?verbose&exclude=informer/foos&exclude=x",
+        &expect![[r#"
+            200 [+]ping ok
+            [+]informer/foos excluded: ok
+            [+]crd ok: missing
+            warn: some health checks cannot be excluded: no matches for "x"
+            readyz check passed
+        "#]],
+    )
+    .await;
+    check(
+        &running,
+        "/readyz/informer/foos",
+        &expect![[r"
+        500 internal server error: forbidden
+    "]],
+    )
+    .await;
+    check(&running, "/readyz/ping", &expect!["200 ok"]).await;
+    check(&running, "/readyz/informer", &expect!["404 "]).await;
+    check(&running, "/readyz/", &expect!["404 "]).await;
+    check(&running, "/nothing", &expect!["404 "]).await;
+}
+
+#[tokio::test]
+async fn a_check_is_asked_at_each_request() {
+    let ready = Arc::new(AtomicBool::new(false));
+    let mut endpoints = endpoints();
+    let seen = Arc::clone(&ready);
+    endpoints.health.readyz = Arc::new(move || {
+        let not_yet = (!seen.load(Ordering::Relaxed)).then(|| Check::failed("informers", "not synced"));
+        not_yet.into_iter().collect()
+    });
+    let running = Running::with(endpoints);
+    assert_eq!(running.get("/readyz").await.status(), "500");
+    ready.store(true, Ordering::Relaxed);
+    assert_eq!(running.get("/readyz").await.status(), "200");
+}
+
+#[tokio::test]
+async fn health_is_for_get_and_head() {
+    let running = Running::with(endpoints());
+    let head = running.request("HEAD", "/livez").await;
+    assert_eq!((head.status(), head.body.as_str()), ("200", ""));
+    assert!(head.head.contains("cache-control: no-cache, private"), "{}", head.head);
+    assert!(head.head.contains("x-content-type-options: nosniff"), "{}", head.head);
+    assert_eq!(running.request("POST", "/livez").await.status(), "405");
+    assert_eq!(running.request("DELETE", "/readyz/ping").await.status(), "405");
+}
+
+#[tokio::test]
+async fn only_allowed_paths_are_open_and_the_rest_tells_nothing() {
+    let running = Running::start(&Args::default(), Limits::default(), endpoints());
+    check(
+        &running,
+        "/livez?verbose",
+        &expect![[r"
+        200 [+]ping ok
+        [+]workers ok
+        livez check passed
+    "]],
+    )
+    .await;
+    for path in [
+        "/metrics",
+        "/nothing",
+        "/livez/ping",
+        "//livez",
+        "/livez/../metrics",
+        "/%6civez",
+        "/",
+        "*",
+    ] {
+        assert_eq!(running.get(path).await.show(), "401 Unauthorized\n", "{path}");
+    }
+    assert_eq!(running.request("POST", "/metrics").await.status(), "401");
+    // The absolute form names its path as well.
+    assert_eq!(running.get("https://localhost/metrics").await.status(), "401");
+    assert_eq!(running.get("https://localhost/livez").await.status(), "200");
+}
+
+#[tokio::test]
+async fn metrics_are_those_of_the_registry_the_process_and_the_checks() {
+    let endpoints = endpoints();
+    let gauge = prometheus::IntGauge::new("portreeve_test", "A metric of somebody else.").unwrap();
+    endpoints.registry.register(Box::new(gauge.clone())).unwrap();
+    gauge.set(7);
+    let running = Running::with(endpoints);
+    running.get("/livez").await;
+    let metrics = running.get("/metrics").await;
+    assert!(
+        metrics.head.contains("content-type: text/plain; version=0.0.4"),
+        "{}",
+        metrics.head
+    );
+    for line in [
+        "portreeve_test 7",
+        "kubernetes_healthcheck{name=\"workers\",type=\"livez\"} 1",
+        "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"livez\"} 1",
+    ] {
+        assert!(
+            metrics.body.lines().any(|found| found == line),
+            "{line} in {}",
+            metrics.body
+        );
+    }
+    #[cfg(target_os = "linux")]
+    assert!(
+        metrics.body.contains("\nprocess_resident_memory_bytes "),
+        "{}",
+        metrics.body
+    );
+}
+
+#[tokio::test]
+async fn extra_routes_do_not_replace_ours() {
+    let mut endpoints = endpoints();
+    endpoints.extra = Router::new()
+        .route("/debug/graph", get(async || "graph"))
+        .route("/livez", get(async || "theirs"))
+        .route("/metrics", get(async || "theirs"));
+    let running = Running::with(endpoints);
+    check(&running, "/debug/graph", &expect!["200 graph"]).await;
+    check(&running, "/livez", &expect!["200 ok"]).await;
+    assert_ne!(running.get("/metrics").await.body, "theirs");
+}
+
+#[tokio::test]
+async fn a_panic_in_a_handler_ends_its_connection_only() {
+    let mut endpoints = endpoints();
+    endpoints.extra = Router::new().route("/panic", get(async || -> &'static str { panic!("a test's own panic") }));
+    let running = Running::with(endpoints);
+    let mut stream = running.connect().await;
+    soon(stream.write_all(b"GET /panic HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        .await
+        .unwrap();
+    assert_eq!(soon(stream.read(&mut [0; 16])).await.unwrap_or(0), 0);
+    assert_eq!(running.get("/livez").await.status(), "200");
+}
+
+#[tokio::test]
+async fn the_certificate_of_the_files_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    std::fs::write(&certificate, generated.cert.pem()).unwrap();
+    std::fs::write(&key, generated.signing_key.serialize_pem()).unwrap();
+    let files = Args {
+        tls_cert_file: Some(certificate),
+        tls_private_key_file: Some(key),
+        ..Args::default()
+    };
+    let running = Running::start(&files, Limits::default(), endpoints());
+    let stream = running.connect().await;
+    assert_eq!(
+        stream.get_ref().1.peer_certificates().unwrap()[0],
+        *generated.cert.der()
+    );
+}
+
+fn bind_error(args: &Args) -> Error {
+    Server::bind(args).expect_err("it must not be bound")
+}
+
+#[test]
+fn a_key_of_another_certificate_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, other] = [(); 2].map(|()| rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap());
+    let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    std::fs::write(&certificate, one.cert.pem()).unwrap();
+    std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
+    let args = Args {
+        // Nothing is bound before the certificate is known to be good.
+        bind_address: Ipv4Addr::LOCALHOST.into(),
+        tls_cert_file: Some(certificate),
+        tls_private_key_file: Some(key),
+        ..Args::default()
+    };
+    assert!(matches!(
+        bind_error(&args),
+        Error::Certificate(CertificateError::KeyMismatch { .. })
+    ));
+}
+
+#[test]
+fn a_port_in_use_ends_the_start() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let args = Args {
+        secure_port: port,
+        bind_address: Ipv4Addr::LOCALHOST.into(),
+        ..Args::default()
+    };
+    let error = bind_error(&args);
+    expect!["failed to listen on 127.0.0.1:PORT: choose a free port with --secure-port (0 serves nothing) and an address of this machine with --bind-address"].assert_eq(&error.to_string().replace(&port.to_string(), "PORT"));
+    assert!(error.source().unwrap().to_string().contains("in use"), "{error:?}");
+}
+
+#[test]
+fn port_zero_binds_nothing() {
+    assert!(
+        Server::bind(&Args {
+            secure_port: 0,
+            ..Args::default()
+        })
+        .unwrap()
+        .is_none()
+    );
+}
+
+#[test]
+fn a_free_port_is_bound_at_once() {
+    let bound = (0..10).find_map(|_| {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let args = Args {
+            secure_port: port,
+            bind_address: Ipv4Addr::LOCALHOST.into(),
+            ..Args::default()
+        };
+        // Another process may have been given the port in between.
+        Server::bind(&args).ok().flatten()
+    });
+    let bound = bound.unwrap();
+    assert!(std::net::TcpStream::connect(bound.local_addr()).is_ok());
+}
+
+#[tokio::test]
+async fn a_registry_that_was_served_is_refused() {
+    let endpoints = endpoints();
+    let running = Running::with(endpoints.clone());
+    running.get("/livez").await;
+    let mut again = Running::with(endpoints);
+    assert!(matches!(again.stopped().await, Err(Error::RegisterMetrics { .. })));
+}

@@ -1,0 +1,202 @@
+//! Bad clients, too many clients, and the end.
+
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(50);
+
+fn slots(connections: usize) -> Limits {
+    Limits {
+        connections,
+        ..Limits::default()
+    }
+}
+
+/// Whether the server has ended this connection; waits until it has.
+async fn closed(stream: &mut (impl AsyncReadExt + Unpin)) -> bool {
+    let mut answer = Vec::new();
+    // An end without TLS's own goodbye and a reset are ends too.
+    _ = soon(stream.read_to_end(&mut answer)).await;
+    answer.is_empty()
+}
+
+async fn ask_to_wait(running: &Running) -> TlsStream<TcpStream> {
+    let mut stream = running.connect().await;
+    soon(stream.write_all(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        .await
+        .unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_client_that_never_shakes_hands_blocks_nobody() {
+    let running = Running::with(endpoints());
+    let _silent = soon(TcpStream::connect(running.address)).await.unwrap();
+    let mut noisy = soon(TcpStream::connect(running.address)).await.unwrap();
+    soon(noisy.write_all(b"GET /livez HTTP/1.1\r\n\r\n")).await.unwrap();
+    assert_eq!(running.get("/livez").await.status(), "200");
+}
+
+#[tokio::test]
+async fn a_handshake_has_a_time_limit() {
+    let running = Running::start(
+        &Args::default(),
+        Limits {
+            handshake: SHORT,
+            ..Limits::default()
+        },
+        endpoints(),
+    );
+    let mut silent = soon(TcpStream::connect(running.address)).await.unwrap();
+    assert!(closed(&mut silent).await);
+}
+
+#[tokio::test]
+async fn a_requests_head_has_a_time_limit() {
+    let running = Running::start(
+        &Args::default(),
+        Limits {
+            headers: SHORT,
+            ..Limits::default()
+        },
+        endpoints(),
+    );
+    let mut slow = running.connect().await;
+    soon(slow.write_all(b"GET /livez HTTP/1.1\r\nHo")).await.unwrap();
+    assert!(closed(&mut slow).await);
+}
+
+#[tokio::test]
+async fn an_answer_has_a_time_limit() {
+    let (mut gate, extra) = Gate::new();
+    let limits = Limits {
+        request: SHORT,
+        ..Limits::default()
+    };
+    let running = Running::start(&open_to_all("/wait"), limits, Endpoints { extra, ..endpoints() });
+    let reply = running.get("/wait").await;
+    soon(gate.started.recv()).await.unwrap();
+    assert_eq!(reply.show(), "504 The request took too long\n");
+}
+
+#[tokio::test]
+async fn the_connection_unused_for_longest_makes_room() {
+    let limits = Limits {
+        patience: SHORT,
+        ..slots(2)
+    };
+    let running = Running::start(&Args::default(), limits, endpoints());
+    let mut oldest = soon(TcpStream::connect(running.address)).await.unwrap();
+    let mut second = running.connect().await;
+    assert_eq!(running.get("/livez").await.status(), "200");
+    assert!(closed(&mut oldest).await);
+    // The newer one was left alone, and is still served.
+    soon(second.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        .await
+        .unwrap();
+    assert_eq!(Reply::read(second).await.status(), "200");
+}
+
+#[tokio::test]
+async fn a_request_in_work_keeps_its_slot_and_others_wait() {
+    let (mut gate, extra) = Gate::new();
+    let mut running = Running::start(&open_to_all("/*"), slots(2), Endpoints { extra, ..endpoints() });
+    let first = ask_to_wait(&running).await;
+    let second = ask_to_wait(&running).await;
+    for _ in 0..2 {
+        soon(gate.started.recv()).await.unwrap();
+    }
+    // Both slots are taken by requests in work: the third is answered only once one of them is.
+    let (third, ()) = tokio::join!(running.get("/livez"), async {
+        assert!(gate.started.try_recv().is_err());
+        gate.release.add_permits(1);
+    });
+    assert_eq!(third.status(), "200");
+    gate.release.add_permits(1);
+    running.stop.cancel();
+    running.stopped().await.unwrap();
+    drop((first, second));
+}
+
+#[tokio::test]
+async fn never_more_connections_than_slots() {
+    let (mut gate, extra) = Gate::new();
+    // Nobody is thrown out for being slow here, however slow the machine is.
+    let limits = Limits {
+        patience: Duration::from_mins(1),
+        ..slots(2)
+    };
+    let running = Running::start(&open_to_all("/wait"), limits, Endpoints { extra, ..endpoints() });
+    let clients = async {
+        tokio::join!(
+            running.get("/wait"),
+            running.get("/wait"),
+            running.get("/wait"),
+            running.get("/wait")
+        )
+    };
+    let rounds = async {
+        for _ in 0..2 {
+            soon(gate.started.recv()).await.unwrap();
+        }
+        for _ in 0..2 {
+            assert!(gate.started.try_recv().is_err(), "a third request was let in");
+            gate.release.add_permits(1);
+            soon(gate.started.recv()).await.unwrap();
+        }
+        gate.release.add_permits(2);
+    };
+    let ((a, b, c, d), ()) = tokio::join!(clients, rounds);
+    for reply in [a, b, c, d] {
+        assert_eq!(reply.show(), "200 waited");
+    }
+}
+
+#[tokio::test]
+async fn stopping_lets_a_request_in_work_end_and_accepts_no_more() {
+    let (mut gate, extra) = Gate::new();
+    let mut running = Running::start(
+        &open_to_all("/*"),
+        Limits::default(),
+        Endpoints { extra, ..endpoints() },
+    );
+    let waiting = ask_to_wait(&running).await;
+    let mut unused = running.connect().await;
+    let mut silent = soon(TcpStream::connect(running.address)).await.unwrap();
+    soon(gate.started.recv()).await.unwrap();
+
+    running.stop.cancel();
+    assert!(closed(&mut unused).await && closed(&mut silent).await);
+    soon(async { while TcpStream::connect(running.address).await.is_ok() {} }).await;
+    assert!(
+        running.task.try_join_next().is_none(),
+        "the server must wait for the request"
+    );
+
+    gate.release.add_permits(1);
+    let reply = Reply::read(waiting).await;
+    assert_eq!(reply.show(), "200 waited");
+    assert!(reply.head.contains("connection: close"), "{}", reply.head);
+    running.stopped().await.unwrap();
+}
+
+#[tokio::test]
+async fn stopping_waits_no_longer_than_the_limit() {
+    let (mut gate, extra) = Gate::new();
+    let limits = Limits {
+        drain: SHORT,
+        ..Limits::default()
+    };
+    let mut running = Running::start(&open_to_all("/*"), limits, Endpoints { extra, ..endpoints() });
+    let mut waiting = ask_to_wait(&running).await;
+    soon(gate.started.recv()).await.unwrap();
+    running.stop.cancel();
+    running.stopped().await.unwrap();
+    assert!(closed(&mut waiting).await);
+}
+
+#[tokio::test]
+async fn stopping_before_the_first_client_ends_at_once() {
+    let mut running = Running::with(endpoints());
+    running.stop.cancel();
+    running.stopped().await.unwrap();
+}

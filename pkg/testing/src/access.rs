@@ -1,0 +1,242 @@
+//! What a test is given inside a control plane: a namespace of its own, and clients with a service account's rights.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::ClusterResourceScope;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::control_plane::ControlPlane;
+use crate::eventually::eventually;
+
+const FIELD_MANAGER: &str = "portreeve-testing";
+/// How long the apiserver's authorizer may take to learn of a new role. It watches roles, and usually takes milliseconds.
+const RIGHTS_LIMIT: Duration = Duration::from_secs(10);
+
+/// A fresh namespace. It is not deleted: no controller would empty it, and it goes with the control plane.
+#[derive(Clone)]
+pub struct Namespace {
+    name: String,
+    client: Client,
+}
+
+impl Namespace {
+    /// Its name: the prefix that was asked for and something unique.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The administrator's client that it was made with.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The objects of a kind in this namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
+    {
+        Api::namespaced(self.client.clone(), &self.name)
+    }
+}
+
+impl ControlPlane {
+    /// Makes a namespace that no other test has, with an administrator's client of the caller's runtime in it.
+    ///
+    /// # Errors
+    /// When the apiserver does not make it.
+    pub async fn namespace(&self, prefix: &str) -> Result<Namespace> {
+        let client = self.client()?;
+        let metadata = ObjectMeta {
+            generate_name: Some(format!("{prefix}-")),
+            ..ObjectMeta::default()
+        };
+        let namespaces: Api<NamespaceObject> = Api::all(client.clone());
+        let made = namespaces
+            .create(
+                &PostParams::default(),
+                &NamespaceObject {
+                    metadata,
+                    ..NamespaceObject::default()
+                },
+            )
+            .await
+            .with_context(|| format!("failed to create a namespace {prefix}-"))?;
+        let name = made.metadata.name.context("the apiserver gave the namespace no name")?;
+        Ok(Namespace { name, client })
+    }
+
+    /// A client with the rights of a service account that has exactly these rules in every namespace: the account, its role and its
+    /// binding are made, or changed when they are there. Returns once the apiserver grants the rules.
+    ///
+    /// # Errors
+    /// When the apiserver refuses one of them or does not grant the rules within ten seconds.
+    pub async fn service_account_client(&self, namespace: &str, name: &str, rules: Vec<PolicyRule>) -> Result<Client> {
+        let token = self.grant(namespace, name, rules).await?;
+        let config = self.access().with_token(token).config()?;
+        Client::try_from(config).with_context(|| format!("failed to build a client for {namespace}/{name}"))
+    }
+
+    /// The same as [`ControlPlane::service_account_client`], as a kubeconfig for a process. Its token is good for an hour.
+    ///
+    /// # Errors
+    /// When the apiserver refuses one of them or does not grant the rules within ten seconds.
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        name: &str,
+        rules: Vec<PolicyRule>,
+    ) -> Result<PathBuf> {
+        let token = self.grant(namespace, name, rules).await?;
+        let path = self.folder().join(format!("{namespace}-{name}.kubeconfig"));
+        self.access().with_token(token).write_kubeconfig(&path)?;
+        Ok(path)
+    }
+
+    /// Returns a token of the account.
+    async fn grant(&self, namespace: &str, name: &str, rules: Vec<PolicyRule>) -> Result<String> {
+        let client = self.client()?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        // No namespace has a colon in its name, so no two accounts share a role.
+        let role = format!("{namespace}:{name}");
+        let first = rules.first().cloned();
+        apply(
+            &accounts,
+            name,
+            &ServiceAccount {
+                metadata: named(name),
+                ..ServiceAccount::default()
+            },
+        )
+        .await?;
+        apply(
+            &cluster_wide(&client),
+            &role,
+            &ClusterRole {
+                metadata: named(&role),
+                rules: Some(rules),
+                ..ClusterRole::default()
+            },
+        )
+        .await?;
+        let subject = Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: name.to_owned(),
+            namespace: Some(namespace.to_owned()),
+            ..Subject::default()
+        };
+        let role_ref = RoleRef {
+            api_group: Some("rbac.authorization.k8s.io".to_owned()),
+            kind: "ClusterRole".to_owned(),
+            name: role.clone(),
+        };
+        let binding = ClusterRoleBinding {
+            metadata: named(&role),
+            role_ref,
+            subjects: Some(vec![subject]),
+        };
+        apply(&cluster_wide(&client), &role, &binding).await?;
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec::default()),
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await
+            .with_context(|| format!("failed to request a token of {namespace}/{name}"))?;
+        if let Some(rule) = first {
+            wait_until_granted(&client, format!("system:serviceaccount:{namespace}:{name}"), rule).await?;
+        }
+        answer
+            .status
+            .and_then(|status| status.token)
+            .context("the apiserver answered a token request without a token")
+    }
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    }
+}
+
+fn cluster_wide<K>(client: &Client) -> Api<K>
+where
+    K: Resource<Scope = ClusterResourceScope, DynamicType: Default>,
+{
+    Api::all(client.clone())
+}
+
+/// Makes the object, or makes what is there the same.
+async fn apply<K>(api: &Api<K>, name: &str, object: &K) -> Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    api.patch(name, &params, &Patch::Apply(object))
+        .await
+        .with_context(|| format!("failed to apply {name}"))?;
+    Ok(())
+}
+
+/// All the rules are in one role, so the first one stands for them.
+async fn wait_until_granted(client: &Client, user: String, rule: PolicyRule) -> Result<()> {
+    let any = |values: Option<Vec<String>>| values.into_iter().flatten().next();
+    let verb = rule.verbs.into_iter().next();
+    let what = format!("{user} to be granted its rules");
+    let path = any(rule.non_resource_urls);
+    let resource = any(rule.resources);
+    ensure!(
+        path.is_some() || resource.is_some(),
+        "the first rule of {user} names neither a resource nor a path"
+    );
+    let resource_attributes = resource.map(|resource| {
+        let (resource, subresource) = match resource.split_once('/') {
+            Some((resource, subresource)) => (resource.to_owned(), Some(subresource.to_owned())),
+            None => (resource, None),
+        };
+        ResourceAttributes {
+            group: any(rule.api_groups),
+            name: any(rule.resource_names),
+            resource: Some(resource),
+            subresource,
+            verb: verb.clone(),
+            ..ResourceAttributes::default()
+        }
+    });
+    let non_resource_attributes = path.map(|path| NonResourceAttributes { path: Some(path), verb });
+    let spec = SubjectAccessReviewSpec {
+        user: Some(user),
+        resource_attributes,
+        non_resource_attributes,
+        ..SubjectAccessReviewSpec::default()
+    };
+    let review = SubjectAccessReview {
+        spec,
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    eventually(RIGHTS_LIMIT, &what, || async {
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        let status = answer.status.context("no verdict")?;
+        if status.allowed {
+            Ok(())
+        } else {
+            Err(anyhow!("denied: {}", status.reason.unwrap_or_default()))
+        }
+    })
+    .await
+}

@@ -1,0 +1,103 @@
+//! Where the servers' binaries are: the same lookup as `hack/controlplane/build`, which makes them. Nothing is built here.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+/// The one place that names versions; `hack/controlplane/build` reads the same file.
+const GO_MOD: &str = include_str!("../../../hack/controlplane/go.mod");
+
+/// The binary of `server`, which is `etcd`, `kube-apiserver` or `kube-controller-manager`.
+///
+/// Looked for at `TEST_ASSET_<SERVER>`, in the folder `KUBEBUILDER_ASSETS`, and in the cache that `make control-plane` fills.
+///
+/// # Errors
+/// When it is in none of them, or when `TEST_ASSET_<SERVER>` points to nothing.
+pub fn server_binary(server: &str) -> Result<PathBuf> {
+    let variable = format!("TEST_ASSET_{}", server.replace('-', "_").to_uppercase());
+    if let Some(path) = path_from(&variable) {
+        if !path.is_file() {
+            bail!("{variable} is set to {}, which is not a file", path.display());
+        }
+        return Ok(path);
+    }
+    let cache = cache()?;
+    let found = path_from("KUBEBUILDER_ASSETS")
+        .into_iter()
+        .chain([cache.clone()])
+        .map(|folder| folder.join(server))
+        .find(|binary| binary.is_file());
+    let target = if server == "kube-controller-manager" {
+        "hack/controlplane/build kube-controller-manager"
+    } else {
+        "make control-plane"
+    };
+    found.with_context(|| {
+        format!(
+            "no {server} in {}: run `{target}` once, or set {variable} or KUBEBUILDER_ASSETS",
+            cache.display()
+        )
+    })
+}
+
+/// The folder that `hack/controlplane/build` fills: one for each set of versions and platform.
+fn cache() -> Result<PathBuf> {
+    let root = match path_from("PORTREEVE_CACHE") {
+        Some(root) => root,
+        None => match path_from("XDG_CACHE_HOME") {
+            Some(caches) => caches.join("portreeve"),
+            None => path_from("HOME").context("HOME is not set")?.join(".cache/portreeve"),
+        },
+    };
+    let etcd = required_version(GO_MOD, "go.etcd.io/etcd/server/v3").context("go.mod does not require etcd")?;
+    let kubernetes = required_version(GO_MOD, "k8s.io/kubernetes").context("go.mod does not require Kubernetes")?;
+    // Go's names for what Rust calls otherwise.
+    let system = match env::consts::OS {
+        "macos" => "darwin",
+        other => other,
+    };
+    let processor = match env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    Ok(root
+        .join("controlplane")
+        .join(format!("etcd-{etcd}_kubernetes-{kubernetes}_{system}-{processor}")))
+}
+
+/// A variable that is set to nothing counts as not set, as it does in the shell.
+fn path_from(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+    go_mod.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some(module))
+            .then(|| words.next()?.strip_prefix('v'))
+            .flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_the_require_lines() {
+        let go_mod = "tool (\n\tk8s.io/kubernetes/cmd/kube-apiserver\n)\nrequire (\n\tk8s.io/kubernetes v1.36.3 // indirect\n)\n";
+        assert_eq!(required_version(go_mod, "k8s.io/kubernetes"), Some("1.36.3"));
+        assert_eq!(required_version(go_mod, "go.etcd.io/etcd/server/v3"), None);
+    }
+
+    #[test]
+    fn the_cache_is_keyed_by_both_versions() {
+        let cache = cache().expect("go.mod names both versions");
+        let key = cache.file_name().expect("a key").to_string_lossy().into_owned();
+        assert!(key.starts_with("etcd-3.") && key.contains("_kubernetes-1."), "{key}");
+    }
+}

@@ -1,0 +1,82 @@
+//! The little that is asked of etcd directly, over its JSON gateway.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// The longest that one request may take. A compaction of a test's worth of revisions takes milliseconds.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// An address, not a connection: each request dials anew, so it may be used from any runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct Etcd {
+    url: String,
+}
+
+impl Etcd {
+    pub(crate) fn new(url: String) -> Self {
+        Self { url }
+    }
+
+    pub(crate) async fn health(&self) -> Result<()> {
+        self.call(Method::GET, "/health", None).await.map(drop)
+    }
+
+    /// Forgets every revision before the current one, on disk too, and returns the current one.
+    pub(crate) async fn compact(&self) -> Result<i64> {
+        // Any key will do, for every answer carries the revision; this one, a zero byte, is not there.
+        let answer = self
+            .call(Method::POST, "/v3/kv/range", Some(json!({"key": "AA=="})))
+            .await?;
+        let revision = answer["header"]["revision"]
+            .as_str()
+            .context("etcd's answer carries no revision")?;
+        self.call(
+            Method::POST,
+            "/v3/kv/compaction",
+            Some(json!({"revision": revision, "physical": true})),
+        )
+        .await?;
+        revision
+            .parse()
+            .with_context(|| format!("failed to parse etcd's revision {revision:?}"))
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(
+                body.map(|body| Bytes::from(body.to_string())).unwrap_or_default(),
+            ))
+            .context("failed to build a request to etcd")?;
+        let exchange = async {
+            let response = client.request(request).await.context("failed to reach etcd")?;
+            let status = response.status();
+            let body = response
+                .into_body()
+                .collect()
+                .await
+                .context("failed to read etcd's answer")?
+                .to_bytes();
+            ensure!(
+                status.is_success(),
+                "etcd answered {path} with {status}: {}",
+                String::from_utf8_lossy(&body)
+            );
+            serde_json::from_slice(&body).with_context(|| format!("failed to parse etcd's answer to {path}"))
+        };
+        timeout(REQUEST_LIMIT, exchange)
+            .await
+            .with_context(|| format!("etcd did not answer {path} in {REQUEST_LIMIT:?}"))?
+    }
+}

@@ -1,0 +1,109 @@
+//! Waiting for a condition that another process brings about.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How often the condition is looked at: short against what is waited for, long against the cost of a look at two busy cores.
+const INTERVAL: Duration = Duration::from_millis(25);
+
+/// What one look at a condition found. An `Option` is the condition or nothing; the error of a `Result` also says what was
+/// seen instead, and the last of them ends up in the failure.
+pub trait Observation {
+    /// What is found once the condition holds.
+    type Found;
+
+    /// The condition's value, or what was seen instead of it.
+    ///
+    /// # Errors
+    /// When the condition does not hold yet.
+    fn verdict(self) -> Result<Self::Found, String>;
+}
+
+impl<T> Observation for Option<T> {
+    type Found = T;
+
+    fn verdict(self) -> Result<T, String> {
+        self.ok_or_else(|| "nothing yet".to_owned())
+    }
+}
+
+impl<T, E: Display> Observation for Result<T, E> {
+    type Found = T;
+
+    fn verdict(self) -> Result<T, String> {
+        // The alternate form prints the whole chain of an `anyhow::Error`.
+        self.map_err(|error| format!("{error:#}"))
+    }
+}
+
+/// Looks again and again until the condition holds, and returns what was found. `what` completes "timed out waiting for".
+///
+/// Not for what a server can tell by itself: a watch is faster and sees every state in between.
+///
+/// # Errors
+/// When the condition does not hold within `limit`: the error says what was waited for, and what was seen last.
+pub async fn eventually<O, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> Result<O::Found>
+where
+    O: Observation,
+    F: Future<Output = O>,
+{
+    let deadline = Instant::now() + limit;
+    let mut seen = "no answer yet".to_owned();
+    // A look that hangs is ended by the deadline too.
+    while let Ok(observation) = timeout_at(deadline, look()).await {
+        match observation.verdict() {
+            Ok(found) => return Ok(found),
+            Err(state) => seen = state,
+        }
+        if Instant::now() + INTERVAL > deadline {
+            break;
+        }
+        sleep(INTERVAL).await;
+    }
+    bail!("timed out after {limit:?} waiting for {what}; last seen: {seen}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn returns_what_was_found_once_it_is_there() {
+        let mut looks = 0;
+        let found = eventually(Duration::from_secs(1), "the third look", || {
+            looks += 1;
+            let looks = looks;
+            async move { (looks == 3).then_some(looks) }
+        });
+        assert_eq!(found.await.ok(), Some(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_names_the_condition_and_the_last_state() {
+        let mut replicas = 0;
+        let failed = eventually(Duration::from_secs(1), "3 replicas", || {
+            replicas = 2.min(replicas + 1);
+            let seen = format!("{replicas} replicas");
+            async move { Err::<(), _>(seen) }
+        });
+        let error = failed.await.map_err(|error| error.to_string());
+        assert_eq!(
+            error,
+            Err("timed out after 1s waiting for 3 replicas; last seen: 2 replicas".to_owned())
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_hangs_is_ended() {
+        let failed = eventually(Duration::from_secs(1), "an answer", std::future::pending::<Option<()>>);
+        let error = failed.await.map_err(|error| error.to_string());
+        assert_eq!(
+            error,
+            Err("timed out after 1s waiting for an answer; last seen: no answer yet".to_owned())
+        );
+    }
+}

@@ -1,0 +1,26 @@
+//! A real control plane for tests: etcd and kube-apiserver as processes, with nothing mocked and nothing left behind.
+//!
+//! [`ControlPlane`] starts both from the binaries that `make control-plane` builds; [`Process`] supervises any program, such as the
+//! daemon under test; [`eventually`] waits for a condition with a limit. Only tests and `hack/run` use this crate.
+//!
+//! There is no fake apiserver here and no controller manager. Whoever needs a Deployment's status or a Pod writes it.
+
+mod access;
+mod assets;
+mod control_plane;
+mod credentials;
+mod etcd;
+mod eventually;
+mod ports;
+mod process;
+mod scratch;
+mod server;
+
+pub use access::Namespace;
+pub use assets::server_binary;
+pub use control_plane::{Builder, ControlPlane};
+pub use eventually::{Observation, eventually};
+pub use ports::free_port;
+pub use process::Process;
+pub use rustix::process::Signal;
+pub use server::Server;

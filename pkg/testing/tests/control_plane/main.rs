@@ -1,0 +1,6 @@
+//! The harness against the real servers. They must be there: `make control-plane`.
+
+mod access;
+mod leftovers;
+mod process;
+mod servers;

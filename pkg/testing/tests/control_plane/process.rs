@@ -1,0 +1,142 @@
+//! Supervised processes, with a shell as the program.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use portreeve_testing::{Process, Signal};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn shell(folder: &TempDir, script: &str) -> Result<Process> {
+    let log = folder.path().join("log");
+    Process::spawn(
+        "shell",
+        Path::new("/bin/sh"),
+        ["-c", script],
+        &[("GREETING", "good day")],
+        &log,
+    )
+}
+
+#[tokio::test]
+async fn arguments_environment_output_and_status_pass_through() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let log = folder.path().join("log");
+    let script = "echo \"$GREETING, $1\"; echo oops >&2; exit 7";
+    let args = ["-c", script, "sh", "two words; $HOME"];
+    let process = Process::spawn("shell", Path::new("/bin/sh"), args, &[("GREETING", "good day")], &log)?;
+    ensure!(process.wait(LIMIT).await?.code() == Some(7));
+    ensure!(process.exit_status().and_then(|status| status.code()) == Some(7));
+    ensure!(
+        fs::read_to_string(&log)? == "good day, two words; $HOME\noops\n",
+        "{}",
+        process.log_tail()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn signals_reach_the_program_itself() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    // SIGINT is not ignored, as it would be in a shell's background job.
+    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+        let process = shell(&folder, "echo ready; exec sleep 1000")?;
+        process.wait_for_log(LIMIT, |line| line == "ready").await?;
+        process.signal(signal)?;
+        let status = process.wait(LIMIT).await?;
+        ensure!(
+            status.signal() == Some(signal.as_raw()),
+            "{signal:?} ended it with {status}"
+        );
+        let refused = process.signal(signal).err().context("it has ended")?;
+        ensure!(
+            refused
+                .to_string()
+                .starts_with("cannot signal shell: it has ended with signal"),
+            "{refused}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_paused_program_goes_on_where_it_stood() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let process = shell(
+        &folder,
+        "trap 'echo told; exit 3' TERM; echo ready; while :; do sleep 0.01; done",
+    )?;
+    process.wait_for_log(LIMIT, |line| line == "ready").await?;
+    process.pause()?;
+    process.signal(Signal::TERM)?;
+    ensure!(
+        process.wait(Duration::from_millis(200)).await.is_err(),
+        "a stopped program handles no signal"
+    );
+    process.resume()?;
+    ensure!(process.wait(LIMIT).await?.code() == Some(3));
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_lines_of_this_run_are_waited_for() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    shell(&folder, "echo first")?
+        .wait_for_log(LIMIT, |line| line == "first")
+        .await?;
+    let again = shell(&folder, "echo second")?;
+    let error = again
+        .wait_for_log(LIMIT, |line| line == "first")
+        .await
+        .err()
+        .context("this run did not write it")?;
+    ensure!(
+        error
+            .to_string()
+            .contains("shell ended with exit status: 0 before it wrote"),
+        "{error}"
+    );
+    ensure!(
+        error.to_string().ends_with("first\nsecond"),
+        "the tail has both runs: {error}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn waits_are_bounded_and_say_what_the_log_ends_with() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let process = shell(&folder, "echo started; exec sleep 1000")?;
+    process.wait_for_log(LIMIT, |line| line == "started").await?;
+    let limit = Duration::from_millis(50);
+    let error = process.wait(limit).await.err().context("it sleeps")?.to_string();
+    ensure!(
+        error.starts_with("shell still runs after 50ms; its log") && error.ends_with("started"),
+        "{error}"
+    );
+    let error = process
+        .wait_for_log(limit, |line| line == "done")
+        .await
+        .err()
+        .context("it sleeps")?
+        .to_string();
+    ensure!(
+        error.starts_with("shell did not write the expected line within 50ms"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_ends_with_127() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let log = folder.path().join("log");
+    let process = Process::spawn("missing", Path::new("/nowhere/missing"), [""; 0], &[], &log)?;
+    ensure!(process.wait(LIMIT).await?.code() == Some(127));
+    ensure!(process.log_tail().contains("not found"), "{}", process.log_tail());
+    Ok(())
+}

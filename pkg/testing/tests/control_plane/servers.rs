@@ -1,0 +1,165 @@
+//! Stopping, killing, pausing and compacting, each on a control plane of its own.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt};
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::{Value, from_value, json};
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Long enough for any answer of a server that runs, short enough to wait for one that does not come.
+const NO_ANSWER: Duration = Duration::from_secs(1);
+
+fn config_map(name: &str) -> Result<ConfigMap> {
+    Ok(from_value(json!({"metadata": {"name": name}}))?)
+}
+
+#[tokio::test]
+async fn the_apiserver_keeps_its_data_through_a_stop_and_a_crash() -> Result<()> {
+    let begun = Instant::now();
+    let plane = ControlPlane::start().await?;
+    println!("started in {:?}", begun.elapsed());
+    let namespace = plane.namespace("restart").await?;
+    let config_maps = namespace.api::<ConfigMap>();
+    config_maps.create(&PostParams::default(), &config_map("kept")?).await?;
+
+    let first = plane.apiserver().pid()?;
+    let begun = Instant::now();
+    let status = plane.apiserver().stop().await?;
+    println!("the apiserver stopped in {:?} with {status}", begun.elapsed());
+    ensure!(status.success(), "the apiserver did not stop by itself: {status}");
+    ensure!(
+        plane.apiserver().pid().is_err() && plane.apiserver().stop().await.is_err(),
+        "it is stopped"
+    );
+    config_maps.get("kept").await.err().context("nobody should answer")?;
+    plane.apiserver().start().await?;
+    ensure!(
+        plane.apiserver().pid()? != first && plane.apiserver().start().await.is_err(),
+        "it runs anew"
+    );
+    config_maps.get("kept").await?;
+
+    plane.apiserver().kill().await?;
+    plane.etcd().kill().await?;
+    plane.etcd().start().await?;
+    plane.apiserver().start().await?;
+    config_maps.get("kept").await?;
+
+    let begun = Instant::now();
+    plane.etcd().restart().await?;
+    println!("etcd restarted in {:?}", begun.elapsed());
+    eventually(LIMIT, "the apiserver to find etcd again", || config_maps.get("kept")).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_paused_server_answers_nothing_until_it_is_resumed() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let namespace = plane.namespace("pause").await?;
+    let config_maps = namespace.api::<ConfigMap>();
+
+    plane.etcd().pause()?;
+    let (write, object) = (PostParams::default(), config_map("late")?);
+    let unanswered = timeout(NO_ANSWER, config_maps.create(&write, &object)).await;
+    ensure!(
+        unanswered.is_err(),
+        "etcd is paused, and a write was answered with {unanswered:?}"
+    );
+    plane.etcd().resume()?;
+    eventually(LIMIT, "a write after etcd went on", || {
+        config_maps.create(&write, &object)
+    })
+    .await
+    .or_else(|error| {
+        // The write that went unanswered may have been done by now.
+        if error.to_string().contains("AlreadyExists") {
+            Ok(object.clone())
+        } else {
+            Err(error)
+        }
+    })?;
+
+    plane.apiserver().pause()?;
+    let unanswered = timeout(NO_ANSWER, config_maps.get("late")).await;
+    ensure!(
+        unanswered.is_err(),
+        "the apiserver is paused, and a read was answered with {unanswered:?}"
+    );
+    plane.apiserver().resume()?;
+    eventually(LIMIT, "a read after the apiserver went on", || config_maps.get("late")).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_watch_from_before_a_compaction_is_gone_after_a_restart() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let namespace = plane.namespace("compact").await?;
+    let config_maps: Api<ConfigMap> = namespace.api();
+    let old = config_maps
+        .create(&PostParams::default(), &config_map("first")?)
+        .await?;
+    let old = old.resource_version().context("it has one")?;
+    for name in ["second", "third"] {
+        config_maps.create(&PostParams::default(), &config_map(name)?).await?;
+    }
+    let kept = plane.compact().await?;
+    ensure!(kept > old.parse()?, "compacted to {kept}, before {old}");
+    plane.apiserver().restart().await?;
+
+    let mut events = config_maps.watch(&WatchParams::default(), &old).await?.boxed();
+    match timeout(LIMIT, events.next())
+        .await?
+        .context("the watch ended without an event")?
+    {
+        Ok(WatchEvent::Error(status)) if status.code == 410 => {}
+        Err(kube::Error::Api(status)) if status.code == 410 => {}
+        other => bail!("expected 410, got {other:?}"),
+    }
+    ensure!(
+        config_maps.list(&ListParams::default()).await?.items.len() >= 3,
+        "the current state is kept"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_audit_log_has_every_request_that_was_answered() -> Result<()> {
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "RequestResponse", "resources": [{"group": "", "resources": ["configmaps"]}], "verbs": ["create"]},
+            {"level": "Metadata"},
+        ],
+    });
+    let plane = ControlPlane::builder()
+        .audit_policy(policy.to_string())
+        .apiserver_arg("--v=3")
+        .start()
+        .await?;
+    let namespace = plane.namespace("audit").await?;
+    namespace
+        .api::<ConfigMap>()
+        .create(&PostParams::default(), &config_map("noted")?)
+        .await?;
+    let log = fs::read_to_string(plane.audit_log().context("there is a policy")?)?;
+    let events = log
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<Vec<Value>, _>>()?;
+    let created = |event: &&Value| event["verb"] == "create" && event["objectRef"]["name"] == "noted";
+    let event = events.iter().find(created).context("the create is not in the log")?;
+    ensure!(
+        event["responseObject"]["metadata"]["uid"].is_string(),
+        "the event lacks the response: {event}"
+    );
+    Ok(())
+}

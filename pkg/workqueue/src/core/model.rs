@@ -1,0 +1,329 @@
+//! The core against a model of it that is too simple to be wrong: a list of wishes, searched from end to end by every call.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use proptest::prelude::*;
+use tokio::time::Instant;
+
+use super::{Core, Lane, Outcome, State, Take, line::PASSED_OVER_AT_MOST, waiting::Waiting};
+use crate::limiter::Backoff;
+
+type Key = u8;
+
+/// Times are milliseconds; those of the calls are relative to the moment of the call.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Add(Key, Lane),
+    AddAt(Key, u64, Lane),
+    Take,
+    /// Ends the run that began `n`th, modulo those that run.
+    Done(usize, End),
+    Pass(u64),
+    Observe,
+    Close,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Forget,
+    Retry,
+    RetryAfter(u64),
+    At(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    when: u64,
+    lane: Lane,
+    /// When the wish came into force, and as which call: what comes out first among equals.
+    placed: (u64, usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    key: Key,
+    lane: Lane,
+    /// When and in which lane it is wanted again.
+    again: Option<(u64, Lane)>,
+}
+
+#[derive(Default, Debug)]
+struct Model {
+    now: u64,
+    calls: usize,
+    wishes: BTreeMap<Key, Wish>,
+    running: Vec<Running>,
+    failures: BTreeMap<Key, u32>,
+    passed_over: u32,
+    closed: bool,
+}
+
+#[derive(Debug, Eq, PartialEq)]
+enum Taken {
+    Run(Key, Lane, u32),
+    Sleep(u64),
+    Idle,
+    Closed,
+}
+
+impl Model {
+    fn wish(&mut self, key: Key, when: u64, lane: Lane) {
+        let placed = (when.max(self.now), self.calls);
+        let wish = Wish { when, lane, placed };
+        if let Some(running) = self.running.iter_mut().find(|running| running.key == key) {
+            running.again = Some(running.again.map_or((when, lane), |(w, l)| (w.min(when), l.min(lane))));
+        } else if let Some(before) = self.wishes.get_mut(&key) {
+            let raised = lane < before.lane;
+            before.lane = before.lane.min(lane);
+            if before.when > self.now && when < before.when {
+                *before = Wish {
+                    lane: before.lane,
+                    ..wish
+                };
+            } else if before.when <= self.now && raised {
+                before.placed = (self.now, self.calls);
+            }
+        } else {
+            self.wishes.insert(key, wish);
+        }
+    }
+
+    fn add(&mut self, key: Key, when: u64, lane: Lane) {
+        if !self.closed {
+            self.wish(key, when.max(self.now), lane);
+        }
+    }
+
+    fn first(&self, lane: Lane) -> Option<Key> {
+        let ready = self
+            .wishes
+            .iter()
+            .filter(|(_, wish)| wish.when <= self.now && wish.lane == lane);
+        ready.min_by_key(|(_, wish)| wish.placed).map(|(key, _)| *key)
+    }
+
+    fn take(&mut self) -> Taken {
+        if self.closed {
+            return Taken::Closed;
+        }
+        let (key, lane) = match (self.first(Lane::Urgent), self.first(Lane::Routine)) {
+            (None, None) => {
+                let next = self.wishes.values().map(|wish| wish.when).min();
+                return next.map_or(Taken::Idle, Taken::Sleep);
+            }
+            (Some(_), Some(routine)) if self.passed_over == PASSED_OVER_AT_MOST => (routine, Lane::Routine),
+            (Some(urgent), routine) => {
+                self.passed_over = routine.map_or(0, |_| self.passed_over + 1);
+                (urgent, Lane::Urgent)
+            }
+            (None, Some(routine)) => (routine, Lane::Routine),
+        };
+        if lane == Lane::Routine {
+            self.passed_over = 0;
+        }
+        self.wishes.remove(&key);
+        self.running.push(Running { key, lane, again: None });
+        Taken::Run(key, lane, self.failures.get(&key).copied().unwrap_or(0))
+    }
+
+    fn done(&mut self, n: usize, end: End) -> Option<Key> {
+        if self.running.is_empty() {
+            return None;
+        }
+        let Running { key, lane, again } = self.running.remove(n % self.running.len());
+        let failures = self.failures.remove(&key).unwrap_or(0);
+        if self.closed {
+            return Some(key);
+        }
+        let backoff = || 5 << failures.min(10);
+        let next = match end {
+            End::Forget => None,
+            End::Retry => Some(backoff()),
+            End::RetryAfter(least) => Some(least.max(backoff())),
+            End::At(delay) => Some(delay),
+        };
+        if matches!(end, End::Retry | End::RetryAfter(_)) {
+            self.failures.insert(key, failures + 1);
+        }
+        let wishes = next.map(|delay| (self.now + delay, lane)).into_iter().chain(again);
+        if let Some((when, lane)) = wishes.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))) {
+            self.wish(key, when, lane);
+        }
+        Some(key)
+    }
+}
+
+struct Pair {
+    core: Core<Key>,
+    model: Model,
+    zero: Instant,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self {
+            core: Core::new(Backoff::DEFAULT),
+            model: Model::default(),
+            zero: Instant::now(),
+        }
+    }
+
+    fn at(&self, millis: u64) -> Instant {
+        self.zero + Duration::from_millis(millis)
+    }
+
+    fn call(&mut self, call: Call) {
+        self.model.calls += 1;
+        let now = self.at(self.model.now);
+        match call {
+            Call::Add(key, lane) => {
+                self.model.add(key, self.model.now, lane);
+                self.core.add(key, lane, now);
+            }
+            Call::AddAt(key, delay, lane) => {
+                let when = self.model.now + delay;
+                self.model.add(key, when, lane);
+                self.core.add_at(key, self.at(when), lane, now);
+            }
+            Call::Take => {
+                self.take();
+            }
+            Call::Done(n, end) => {
+                if let Some(key) = self.model.done(n, end) {
+                    let outcome = match end {
+                        End::Forget => Outcome::Forget,
+                        End::Retry => Outcome::Retry,
+                        End::RetryAfter(least) => Outcome::RetryAfter(Duration::from_millis(least)),
+                        End::At(delay) => Outcome::At(now + Duration::from_millis(delay)),
+                    };
+                    assert!(self.core.done(&key, outcome, now).is_some(), "{key} runs");
+                }
+            }
+            Call::Pass(millis) => self.model.now += millis,
+            Call::Observe => self.observe(),
+            Call::Close => {
+                self.core.close();
+                self.model.closed = true;
+                self.model.wishes.clear();
+                self.model
+                    .failures
+                    .retain(|key, _| self.model.running.iter().any(|running| running.key == *key));
+            }
+        }
+        self.check_orders();
+    }
+
+    fn take(&mut self) -> Taken {
+        let now = self.at(self.model.now);
+        let taken = match self.core.take(now) {
+            Take::Run(run) => Taken::Run(run.key, run.lane, run.failures),
+            Take::Sleep(until) => Taken::Sleep(u64::try_from((until - self.zero).as_millis()).unwrap()),
+            Take::Idle => Taken::Idle,
+            Take::Closed => Taken::Closed,
+        };
+        assert_eq!(taken, self.model.take());
+        taken
+    }
+
+    fn observe(&mut self) {
+        let seen = self.core.observe(self.at(self.model.now));
+        let ready = self
+            .model
+            .wishes
+            .values()
+            .filter(|wish| wish.when <= self.model.now)
+            .count();
+        assert_eq!(seen.ready, ready);
+        assert_eq!(seen.delayed, self.model.wishes.len() - ready);
+        assert_eq!(seen.running, self.model.running.len());
+    }
+
+    /// Every key is in the one order that its state names, and there is nothing else: neither stale entries nor keys without a wish.
+    fn check_orders(&self) {
+        let Core {
+            items,
+            waiting: Waiting { delayed, line, .. },
+            running,
+            ..
+        } = &self.core;
+        assert_eq!(items.len(), self.model.wishes.len() + self.model.running.len());
+        assert_eq!(items.len(), delayed.len() + line.len() + running.len());
+        for (key, item) in items {
+            let found = match item.state {
+                State::Delayed => delayed.get(&(item.at, item.ticket)),
+                State::Ready => line.find(item.ticket, item.lane),
+                State::Running { .. } => running.get(&item.ticket),
+            };
+            assert_eq!(found, Some(key));
+            assert_eq!(item.failures, self.model.failures.get(key).copied().unwrap_or(0));
+        }
+    }
+
+    /// Works everything off. It ends, because the model holds each wish once.
+    fn drain(&mut self) {
+        for _ in 0..self.model.running.len() {
+            self.call(Call::Done(0, End::Forget));
+        }
+        loop {
+            match self.take() {
+                Taken::Run(..) => self.call(Call::Done(0, End::Forget)),
+                Taken::Sleep(until) => self.model.now = until,
+                Taken::Idle | Taken::Closed => break,
+            }
+        }
+        self.check_orders();
+        assert!(self.core.items.is_empty());
+    }
+}
+
+fn lane() -> impl Strategy<Value = Lane> {
+    prop_oneof![Just(Lane::Urgent), Just(Lane::Routine)]
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let key = 0..12u8;
+    let end = prop_oneof![
+        3 => Just(End::Forget),
+        3 => Just(End::Retry),
+        1 => (0..60u64).prop_map(End::RetryAfter),
+        1 => (0..60u64).prop_map(End::At),
+    ];
+    let call = prop_oneof![
+        60 => (key.clone(), lane()).prop_map(|(key, lane)| Call::Add(key, lane)),
+        40 => (key, 0..60u64, lane()).prop_map(|(key, delay, lane)| Call::AddAt(key, delay, lane)),
+        80 => Just(Call::Take),
+        60 => (any::<usize>(), end).prop_map(|(n, end)| Call::Done(n, end)),
+        40 => (0..30u64).prop_map(Call::Pass),
+        20 => Just(Call::Observe),
+        1 => Just(Call::Close),
+    ];
+    prop::collection::vec(call, 0..200)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// One holder, one redelivery, order in a lane, the share of the routine lane, the backoff, nothing lost, nothing kept.
+    #[test]
+    fn the_core_does_what_the_model_does(calls in calls()) {
+        let mut pair = Pair::new();
+        for call in calls {
+            pair.call(call);
+        }
+        pair.drain();
+    }
+
+    /// Adding the same keys ever again, whatever else happens, holds no more than those keys.
+    #[test]
+    fn memory_is_bounded_by_distinct_keys(calls in calls()) {
+        let mut pair = Pair::new();
+        for _ in 0..5 {
+            for call in calls.iter().filter(|call| !matches!(call, Call::Close)) {
+                pair.call(*call);
+            }
+            let Core { items, waiting: Waiting { delayed, line, .. }, running, .. } = &pair.core;
+            prop_assert!(items.len() <= 12);
+            prop_assert!(delayed.len() + line.len() + running.len() <= 12);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What the core promises, as scripts. A line is `<milliseconds> <call> -> <answer>`; without an arrow the answer does not matter.
+
+mod delays;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Core, Done, Lane, Outcome, Run, Take};
+use crate::limiter::Backoff;
+
+struct Script {
+    core: Core<String>,
+    zero: Instant,
+}
+
+impl Script {
+    fn at(&self, millis: &str) -> Instant {
+        self.zero + Duration::from_millis(millis.parse().unwrap())
+    }
+
+    fn outcome(&self, word: &str) -> Outcome {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("forget", _) => Outcome::Forget,
+            ("retry", _) => Outcome::Retry,
+            ("after", "max") => Outcome::RetryAfter(Duration::MAX),
+            ("after", millis) => Outcome::RetryAfter(Duration::from_millis(millis.parse().unwrap())),
+            ("at", millis) => Outcome::At(self.at(millis)),
+            other => panic!("no outcome: {other:?}"),
+        }
+    }
+
+    fn call(&mut self, text: &str) -> String {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let now = self.at(words[0]);
+        match words[1..] {
+            ["add", key, lane] => format!("{:?}", self.core.add(key.into(), parse_lane(lane), now)),
+            ["add", key, lane, when] => {
+                let when = self.at(when);
+                format!("{:?}", self.core.add_at(key.into(), when, parse_lane(lane), now))
+            }
+            ["take"] => match self.core.take(now) {
+                Take::Run(Run {
+                    key,
+                    lane,
+                    failures,
+                    waited,
+                }) => format!("{key} {lane:?} failures={failures} waited={}", waited.as_millis()),
+                Take::Sleep(until) => format!("Sleep {}", (until - self.zero).as_millis()),
+                Take::Idle => "Idle".to_owned(),
+                Take::Closed => "Closed".to_owned(),
+            },
+            ["done", key, outcome] => match self.core.done(&key.to_owned(), self.outcome(outcome), now) {
+                Some(Done { ran, wake }) => format!("ran={} {wake:?}", ran.as_millis()),
+                None => "not running".to_owned(),
+            },
+            ["close"] => format!("{:?}", self.core.close()),
+            ["observe"] => {
+                let seen = self.core.observe(now);
+                let millis = |time: Option<Duration>| time.map_or("-".to_owned(), |time| time.as_millis().to_string());
+                format!(
+                    "ready={} delayed={} running={} rerun={} oldest={} longest={} unfinished={}",
+                    seen.ready,
+                    seen.delayed,
+                    seen.running,
+                    seen.rerun,
+                    millis(seen.oldest_ready),
+                    millis(seen.longest_running),
+                    seen.unfinished.as_millis()
+                )
+            }
+            ["tally"] => {
+                let tally = self.core.drain_tally();
+                format!("added={} retried={}", tally.added, tally.retried)
+            }
+            ["held"] => self.core.items.len().to_string(),
+            _ => panic!("no call: {text}"),
+        }
+    }
+}
+
+fn parse_lane(word: &str) -> Lane {
+    match word {
+        "urgent" => Lane::Urgent,
+        "routine" => Lane::Routine,
+        other => panic!("no lane: {other}"),
+    }
+}
+
+#[track_caller]
+fn check(script: &str) {
+    let mut run = Script {
+        core: Core::new(Backoff::DEFAULT),
+        zero: Instant::now(),
+    };
+    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (call, expected) = line.split_once(" -> ").unwrap_or((line, ""));
+        let answer = run.call(call);
+        assert!(
+            expected.is_empty() || answer == expected,
+            "{call}\n  answered {answer}\n  expected {expected}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_queue_is_idle() {
+    check("0 take -> Idle");
+}
+
+#[test]
+fn keys_come_out_in_the_order_they_went_in() {
+    check(
+        "0 add a urgent -> One
+         0 add b urgent -> One
+         0 add c urgent -> One
+         5 take -> a Urgent failures=0 waited=5
+         5 take -> b Urgent failures=0 waited=5
+         6 take -> c Urgent failures=0 waited=6
+         6 take -> Idle",
+    );
+}
+
+#[test]
+fn a_key_that_is_ready_is_held_once_and_keeps_its_place() {
+    check(
+        "0 add a urgent
+         0 add b urgent
+         1 add a urgent -> Nobody
+         1 add a routine -> Nobody
+         1 add a urgent 50 -> Nobody
+         2 take -> a Urgent failures=0 waited=2
+         2 take -> b Urgent failures=0 waited=2
+         2 take -> Idle",
+    );
+}
+
+#[test]
+fn a_key_that_runs_has_no_second_holder() {
+    check(
+        "0 add a urgent
+         0 take
+         1 add a urgent -> Nobody
+         1 take -> Idle
+         2 add a urgent 5
+         9 take -> Idle",
+    );
+}
+
+#[test]
+fn add_while_running_is_redelivered_once() {
+    check(
+        "0 add a urgent
+         0 take
+         1 add a urgent -> Nobody
+         2 add a routine -> Nobody
+         5 done a forget -> ran=5 One
+         5 take -> a Urgent failures=0 waited=4
+         5 done a forget -> ran=0 Nobody
+         5 take -> Idle
+         5 held -> 0",
+    );
+}
+
+#[test]
+fn redelivery_goes_to_the_end_of_its_own_lane() {
+    check(
+        "0 add a urgent
+         0 take
+         1 add a routine
+         2 add b routine
+         3 add c urgent
+         4 done a forget
+         4 take -> c Urgent failures=0 waited=1
+         4 take -> b Routine failures=0 waited=2
+         4 take -> a Routine failures=0 waited=3",
+    );
+}
+
+#[test]
+fn urgent_keys_go_before_routine_ones() {
+    check(
+        "0 add a routine
+         0 add b urgent
+         0 take -> b Urgent failures=0 waited=0
+         0 take -> a Routine failures=0 waited=0",
+    );
+}
+
+#[test]
+fn an_urgent_add_moves_a_routine_key_up() {
+    check(
+        "0 add a routine
+         0 add b routine
+         0 add c urgent
+         1 add b urgent -> Nobody
+         1 take -> c Urgent failures=0 waited=1
+         1 take -> b Urgent failures=0 waited=1
+         1 take -> a Routine failures=0 waited=1
+         1 take -> Idle",
+    );
+}
+
+#[test]
+fn an_urgent_add_moves_a_delayed_routine_key_up_at_its_time() {
+    check(
+        "0 add a routine 9
+         0 add a urgent 20 -> Nobody
+         9 take -> a Urgent failures=0 waited=0",
+    );
+}
+
+#[test]
+fn every_eighth_take_serves_the_routine_lane() {
+    let mut core = Core::new(Backoff::DEFAULT);
+    let now = Instant::now();
+    for key in 0..30 {
+        core.add(key, Lane::Urgent, now);
+        core.add(key + 100, Lane::Routine, now);
+    }
+    let taken: Vec<i32> = (0..24)
+        .map(|_| match core.take(now) {
+            Take::Run(run) => run.key,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let routine: Vec<(usize, i32)> = taken.into_iter().enumerate().filter(|(_, key)| *key >= 100).collect();
+    assert_eq!(routine, [(7, 100), (15, 101), (23, 102)]);
+}
+
+#[test]
+fn a_routine_key_that_comes_after_a_run_of_urgent_ones_has_no_claim_yet() {
+    let adds = (0..20)
+        .map(|n| format!("0 add u{n} urgent"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let takes = "\n0 take".repeat(10);
+    check(&format!(
+        "{adds}{takes}\n0 add a routine\n0 take -> u10 Urgent failures=0 waited=0"
+    ));
+}
+
+#[test]
+fn only_a_key_that_runs_can_be_done() {
+    check(
+        "0 done a forget -> not running
+         0 add a urgent
+         0 done a forget -> not running
+         0 take -> a Urgent failures=0 waited=0
+         0 done a retry
+         0 done a forget -> not running
+         0 take -> Sleep 5",
+    );
+}
+
+#[test]
+fn close_drops_what_waits_and_lets_runs_end() {
+    check(
+        "0 add a urgent
+         0 take
+         0 add b urgent
+         0 add c routine 50
+         0 add a urgent
+         1 close -> All
+         1 held -> 1
+         1 take -> Closed
+         1 add d urgent -> Nobody
+         1 add d urgent 50 -> Nobody
+         2 observe -> ready=0 delayed=0 running=1 rerun=1 oldest=- longest=2 unfinished=2
+         3 done a retry -> ran=3 Nobody
+         3 held -> 0
+         99 take -> Closed",
+    );
+}
+
+#[test]
+fn an_observation_counts_keys_and_ages() {
+    check(
+        "0 observe -> ready=0 delayed=0 running=0 rerun=0 oldest=- longest=- unfinished=0
+         0 add a urgent
+         0 add b urgent
+         0 add c routine
+         2 add d urgent
+         5 take -> a Urgent failures=0 waited=5
+         7 take -> b Urgent failures=0 waited=7
+         8 add a urgent
+         8 add b urgent 20
+         8 add e urgent 12
+         10 observe -> ready=2 delayed=1 running=2 rerun=1 oldest=10 longest=5 unfinished=8
+         20 observe -> ready=3 delayed=0 running=2 rerun=2 oldest=20 longest=15 unfinished=28",
+    );
+}
+
+#[test]
+fn the_tally_counts_what_became_ready_and_what_was_put_off() {
+    check(
+        "0 add a urgent
+         0 add a urgent
+         0 tally -> added=1 retried=0
+         0 add b urgent 10
+         0 tally -> added=0 retried=1
+         10 take
+         10 tally -> added=1 retried=0
+         10 add a urgent
+         10 done a retry
+         10 tally -> added=1 retried=1
+         10 tally -> added=0 retried=0",
+    );
+}
+
+#[test]
+fn a_burst_gives_its_memory_back() {
+    let mut core = Core::new(Backoff::DEFAULT);
+    let now = Instant::now();
+    for key in 0..100_000 {
+        core.add(key, Lane::Routine, now);
+    }
+    while let Take::Run(run) = core.take(now) {
+        core.done(&run.key, Outcome::Forget, now).unwrap();
+    }
+    assert!(core.items.capacity() < 4096, "{}", core.items.capacity());
+}

@@ -1,0 +1,165 @@
+//! Keys that wait for a time: because somebody asked for it, or because they failed.
+
+use super::check;
+
+#[test]
+fn a_delay_while_running_is_kept() {
+    check(
+        "0 add a urgent
+         0 take
+         1 add a urgent 50 -> Nobody
+         2 done a forget -> ran=2 All
+         2 take -> Sleep 50
+         50 take -> a Urgent failures=0 waited=0",
+    );
+}
+
+#[test]
+fn the_earliest_of_several_delays_wins() {
+    check(
+        "0 add a urgent 50 -> All
+         0 add a urgent 70 -> Nobody
+         0 take -> Sleep 50
+         0 add a urgent 30 -> All
+         0 take -> Sleep 30
+         29 take -> Sleep 30
+         35 take -> a Urgent failures=0 waited=5
+         35 done a forget
+         99 take -> Idle",
+    );
+}
+
+#[test]
+fn only_a_nearer_time_wakes_the_sleepers() {
+    check(
+        "0 add a urgent 50 -> All
+         0 add b urgent 60 -> Nobody
+         0 add c urgent 50 -> Nobody
+         0 add b urgent 40 -> All",
+    );
+}
+
+#[test]
+fn an_add_of_a_delayed_key_makes_it_ready_now() {
+    check(
+        "0 add a urgent 50
+         10 add a routine -> One
+         10 take -> a Urgent failures=0 waited=0
+         10 done a forget
+         99 take -> Idle",
+    );
+}
+
+#[test]
+fn a_time_that_has_passed_means_now() {
+    check(
+        "20 add a urgent 5 -> One
+         21 take -> a Urgent failures=0 waited=1
+         22 done a at=3 -> ran=1 One
+         22 tally -> added=2 retried=0",
+    );
+}
+
+#[test]
+fn keys_that_become_due_line_up_by_their_times_before_later_adds() {
+    check(
+        "0 add b urgent 20
+         0 add c urgent 20
+         0 add a urgent 10
+         30 add d urgent
+         30 take -> a Urgent failures=0 waited=20
+         30 take -> b Urgent failures=0 waited=10
+         30 take -> c Urgent failures=0 waited=10
+         30 take -> d Urgent failures=0 waited=0",
+    );
+}
+
+#[test]
+fn retries_back_off_until_success() {
+    check(
+        "0 add a routine
+         0 take -> a Routine failures=0 waited=0
+         0 done a retry -> ran=0 All
+         0 take -> Sleep 5
+         5 take -> a Routine failures=1 waited=0
+         5 done a retry
+         5 take -> Sleep 15
+         15 take -> a Routine failures=2 waited=0
+         15 done a retry
+         35 take -> a Routine failures=3 waited=0
+         35 done a forget
+         35 held -> 0
+         40 add a urgent
+         40 take -> a Urgent failures=0 waited=0
+         40 done a retry
+         40 take -> Sleep 45",
+    );
+}
+
+#[test]
+fn a_server_may_ask_for_more_than_the_backoff_but_not_for_less() {
+    check(
+        "0 add a urgent
+         0 take
+         0 done a after=100
+         0 take -> Sleep 100
+         100 take -> a Urgent failures=1 waited=0
+         100 done a after=3
+         100 take -> Sleep 110
+         110 take -> a Urgent failures=2 waited=0",
+    );
+}
+
+#[test]
+fn an_endless_delay_is_a_year() {
+    check(
+        "0 add a urgent
+         0 take
+         0 done a after=max
+         0 take -> Sleep 31536000000",
+    );
+}
+
+#[test]
+fn a_scheduled_run_forgets_failures_and_keeps_its_lane() {
+    check(
+        "0 add a routine
+         0 take
+         0 done a retry
+         5 take -> a Routine failures=1 waited=0
+         6 done a at=60 -> ran=1 All
+         6 take -> Sleep 60
+         60 take -> a Routine failures=0 waited=0",
+    );
+}
+
+#[test]
+fn news_during_a_failing_run_is_served_at_once_and_once_and_backoff_goes_on() {
+    check(
+        "0 add a urgent
+         0 take
+         0 done a retry
+         5 take -> a Urgent failures=1 waited=0
+         6 add a urgent
+         7 done a retry -> ran=2 One
+         7 take -> a Urgent failures=2 waited=1
+         8 done a retry
+         8 take -> Sleep 28
+         28 take -> a Urgent failures=3 waited=0
+         28 done a forget
+         99 take -> Idle",
+    );
+}
+
+#[test]
+fn an_add_during_backoff_keeps_the_failures() {
+    check(
+        "0 add a urgent
+         0 take
+         0 done a retry
+         1 add a urgent -> One
+         1 take -> a Urgent failures=1 waited=0
+         1 done a retry
+         1 take -> Sleep 11",
+    );
+}

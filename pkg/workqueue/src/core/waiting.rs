@@ -1,0 +1,112 @@
+//! The keys that wait: for their time, or in the line for a taker.
+//!
+//! Architecture Invariant: a key that was placed is in one of the two orders until it is taken out; nothing stale is left behind.
+
+use std::{collections::BTreeMap, mem};
+
+use tokio::time::Instant;
+
+use super::{
+    Item, State, Wake,
+    line::{Lane, Line, Ticket},
+};
+
+/// When and in which lane a key is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    pub(super) when: Instant,
+    pub(super) lane: Lane,
+}
+
+impl Due {
+    /// The earlier of the times, in the higher of the lanes.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            when: self.when.min(other.when),
+            lane: self.lane.min(other.lane),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting<K> {
+    /// By time, and among equals by the order of asking.
+    pub(super) delayed: BTreeMap<(Instant, Ticket), K>,
+    pub(super) line: Line<K>,
+    tickets: Ticket,
+    added: u64,
+}
+
+impl<K> Waiting<K> {
+    pub(super) fn new() -> Self {
+        Self {
+            delayed: BTreeMap::new(),
+            line: Line::new(),
+            tickets: 0,
+            added: 0,
+        }
+    }
+
+    /// Lets a key wait that is in neither order.
+    pub(super) fn place(&mut self, key: K, due: Due, failures: u32, now: Instant) -> (Item, Wake) {
+        let Due { when, lane } = due;
+        let (ticket, state, wake) = if when <= now {
+            (self.line_up(key, lane), State::Ready, Wake::One)
+        } else {
+            let nearest = self.next_time().is_none_or(|first| when < first);
+            let ticket = self.ticket();
+            self.delayed.insert((when, ticket), key);
+            (ticket, State::Delayed, if nearest { Wake::All } else { Wake::Nobody })
+        };
+        let item = Item {
+            failures,
+            lane,
+            ticket,
+            at: when,
+            state,
+        };
+        (item, wake)
+    }
+
+    /// Puts a key at the end of a lane.
+    pub(super) fn line_up(&mut self, key: K, lane: Lane) -> Ticket {
+        let ticket = self.ticket();
+        self.added += 1;
+        self.line.push(ticket, key, lane);
+        ticket
+    }
+
+    /// Moves a key from the routine lane to the end of the urgent one.
+    pub(super) fn raise(&mut self, from: Ticket) -> Ticket {
+        let to = self.ticket();
+        self.line.raise(from, to);
+        to
+    }
+
+    /// Takes out the first key whose time has come.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<K> {
+        let first = self.delayed.first_entry()?;
+        let (when, _) = *first.key();
+        (when <= now).then(|| first.remove())
+    }
+
+    /// The first time for which a key waits.
+    pub(super) fn next_time(&self) -> Option<Instant> {
+        self.delayed.first_key_value().map(|(&(when, _), _)| when)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.delayed.clear();
+        self.line.clear();
+    }
+
+    /// How many keys lined up since the last call.
+    pub(super) fn drain_added(&mut self) -> u64 {
+        mem::take(&mut self.added)
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        self.tickets
+    }
+}

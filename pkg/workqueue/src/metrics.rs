@@ -1,0 +1,220 @@
+//! The `workqueue_*` metrics, by the names, labels and buckets of Kubernetes' components.
+//!
+//! Depth, unfinished work and the longest run are observed when the registry is read, and not written by a ticker as client-go does every
+//! 500 ms: a value that is read is as old as the scrape and not older, a run of 400 ms is seen, and there is no task to stop.
+//!
+//! Architecture Invariant: no global registry, and no strong reference to a queue: its gauges end with it, its counters stay.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    core::{Collector, Desc},
+    exponential_buckets,
+    proto::MetricFamily,
+};
+
+use crate::core::{Observation, Tally};
+
+/// What all queues count. One for each process, in the registry that it was made with; clones are the same.
+#[derive(Clone)]
+pub struct Metrics {
+    families: Arc<Families>,
+}
+
+/// Looks at a queue; `None` when it is gone.
+type Observe = Box<dyn Fn() -> Option<Observation> + Send + Sync>;
+
+struct Families {
+    adds: IntCounterVec,
+    retries: IntCounterVec,
+    queue_durations: HistogramVec,
+    work_durations: HistogramVec,
+    depth: IntGaugeVec,
+    unfinished: GaugeVec,
+    longest: GaugeVec,
+    /// Also held during a scrape, so that two of them do not reset each other's gauges.
+    queues: Mutex<Vec<(&'static str, Observe)>>,
+}
+
+impl Metrics {
+    /// Makes the metrics and registers them.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the registry already holds metrics of these names.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let label = ["name"];
+        // 10 ns to 10 s, as in Kubernetes; controller-runtime's go on to 1000 s.
+        let buckets = exponential_buckets(10e-9, 10.0, 10)?;
+        let histogram = |name: &str, help: &str| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.clone());
+            HistogramVec::new(options, &label)
+        };
+        let families = Families {
+            adds: IntCounterVec::new(Opts::new("workqueue_adds_total", "Keys that became ready."), &label)?,
+            retries: IntCounterVec::new(
+                Opts::new(
+                    "workqueue_retries_total",
+                    "Keys that were asked for later, by a backoff or by a time.",
+                ),
+                &label,
+            )?,
+            queue_durations: histogram(
+                "workqueue_queue_duration_seconds",
+                "How long keys were due before a worker took them.",
+            )?,
+            work_durations: histogram("workqueue_work_duration_seconds", "How long workers held keys.")?,
+            depth: IntGaugeVec::new(
+                Opts::new("workqueue_depth", "Keys that are due and not yet taken."),
+                &label,
+            )?,
+            unfinished: GaugeVec::new(
+                Opts::new(
+                    "workqueue_unfinished_work_seconds",
+                    "Sum of the seconds for which workers have held the keys that they hold now. It grows steadily when a worker is stuck.",
+                ),
+                &label,
+            )?,
+            longest: GaugeVec::new(
+                Opts::new(
+                    "workqueue_longest_running_processor_seconds",
+                    "For how many seconds the longest of the present holds has lasted.",
+                ),
+                &label,
+            )?,
+            queues: Mutex::default(),
+        };
+        let metrics = Self {
+            families: Arc::new(families),
+        };
+        registry.register(Box::new(metrics.clone()))?;
+        Ok(metrics)
+    }
+
+    /// The series of one queue. They exist from now on, at zero.
+    pub(crate) fn series(&self, name: &'static str) -> Series {
+        let Families {
+            adds,
+            retries,
+            queue_durations,
+            work_durations,
+            ..
+        } = &*self.families;
+        Series {
+            adds: adds.with_label_values(&[name]),
+            retries: retries.with_label_values(&[name]),
+            queue_durations: queue_durations.with_label_values(&[name]),
+            work_durations: work_durations.with_label_values(&[name]),
+        }
+    }
+
+    /// Has `observe` asked at every scrape, until it answers `None`.
+    pub(crate) fn watch(&self, name: &'static str, observe: Observe) {
+        let mut queues = self.families.queues.lock();
+        queues.retain(|(_, observe)| observe().is_some());
+        queues.push((name, observe));
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Families {
+    fn collectors(&self) -> [&dyn Collector; 7] {
+        let Self {
+            adds,
+            retries,
+            queue_durations,
+            work_durations,
+            depth,
+            unfinished,
+            longest,
+            queues: _,
+        } = self;
+        [
+            adds,
+            retries,
+            queue_durations,
+            work_durations,
+            depth,
+            unfinished,
+            longest,
+        ]
+    }
+
+    /// Looks at the queues that are left and sets their gauges. Queues of one name share one, which adds up.
+    fn refresh(&self, queues: &mut Vec<(&'static str, Observe)>) {
+        self.depth.reset();
+        self.unfinished.reset();
+        self.longest.reset();
+        queues.retain(|(name, observe)| {
+            let Some(seen) = observe() else { return false };
+            let depth = i64::try_from(seen.ready + seen.rerun).unwrap_or(i64::MAX);
+            self.depth.with_label_values(&[*name]).add(depth);
+            self.unfinished
+                .with_label_values(&[*name])
+                .add(seen.unfinished.as_secs_f64());
+            let longest: Gauge = self.longest.with_label_values(&[*name]);
+            longest.set(
+                longest
+                    .get()
+                    .max(seen.longest_running.unwrap_or_default().as_secs_f64()),
+            );
+            true
+        });
+    }
+}
+
+/// Every family comes from this one collector, because looking at a queue may also count: keys become ready by being due.
+impl Collector for Metrics {
+    fn desc(&self) -> Vec<&Desc> {
+        self.families
+            .collectors()
+            .into_iter()
+            .flat_map(Collector::desc)
+            .collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut queues = self.families.queues.lock();
+        self.families.refresh(&mut queues);
+        self.families
+            .collectors()
+            .into_iter()
+            .flat_map(Collector::collect)
+            .collect()
+    }
+}
+
+/// What one queue counts as it goes.
+pub(crate) struct Series {
+    adds: IntCounter,
+    retries: IntCounter,
+    queue_durations: Histogram,
+    work_durations: Histogram,
+}
+
+impl Series {
+    pub(crate) fn count(&self, tally: Tally) {
+        let Tally { added, retried } = tally;
+        if added > 0 {
+            self.adds.inc_by(added);
+        }
+        if retried > 0 {
+            self.retries.inc_by(retried);
+        }
+    }
+
+    pub(crate) fn waited(&self, time: Duration) {
+        self.queue_durations.observe(time.as_secs_f64());
+    }
+
+    pub(crate) fn worked(&self, time: Duration) {
+        self.work_durations.observe(time.as_secs_f64());
+    }
+}

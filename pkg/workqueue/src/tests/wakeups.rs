@@ -1,0 +1,197 @@
+//! No wake-up is lost, whatever takers do: takers that are polled by hand, and only when they were woken, as a runtime does it.
+//!
+//! What happens between two awaits of takers on different threads is out of reach here; `workers_on_many_threads_…` covers that.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use proptest::prelude::*;
+use tokio::time::{Instant, advance};
+
+use super::{millis, queue};
+use crate::{Lane, Outcome, Queue, Work};
+
+/// Whether a taker may be polled.
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+struct Taker {
+    future: Pin<Box<dyn Future<Output = Option<Work<u8>>>>>,
+    woken: Arc<Flag>,
+}
+
+impl Taker {
+    fn new(queue: &Queue<u8>) -> Self {
+        let queue = queue.clone();
+        Self {
+            future: Box::pin(async move { queue.take().await }),
+            woken: Arc::new(Flag(AtomicBool::new(true))),
+        }
+    }
+
+    /// The work, if the taker was woken and found some.
+    fn poll(&mut self) -> Option<Work<u8>> {
+        if !self.woken.0.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        let waker = Waker::from(Arc::clone(&self.woken));
+        match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(work) => Some(work.unwrap()),
+            Poll::Pending => None,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn adds_at_once_wake_as_many_takers() {
+    let queue = queue();
+    let mut takers: Vec<Taker> = (0..4).map(|_| Taker::new(&queue)).collect();
+    assert!(takers.iter_mut().all(|taker| taker.poll().is_none()));
+    for key in 0..3 {
+        queue.add(key, Lane::Urgent);
+    }
+    let work: Vec<Work<u8>> = takers.iter_mut().filter_map(Taker::poll).collect();
+    assert_eq!(work.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taker_that_is_dropped_after_being_woken_wakes_the_next() {
+    let queue = queue();
+    let (mut first, mut second) = (Taker::new(&queue), Taker::new(&queue));
+    assert!(first.poll().is_none() && second.poll().is_none());
+    queue.add(0, Lane::Urgent);
+    drop(first);
+    assert!(second.poll().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleeper_does_not_rely_on_another_to_keep_a_time() {
+    let queue = queue();
+    let (mut first, mut second) = (Taker::new(&queue), Taker::new(&queue));
+    assert!(first.poll().is_none() && second.poll().is_none());
+    queue.add_at(0, Instant::now() + millis(10), Lane::Urgent);
+    assert!(first.poll().is_none() && second.poll().is_none());
+    queue.add(1, Lane::Urgent);
+    let busy = first.poll().unwrap();
+    advance(millis(10)).await;
+    assert_eq!(second.poll().map(|work| *work.key()), Some(0));
+    drop(busy);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nearer_time_reaches_a_sleeper_with_a_later_one() {
+    let queue = queue();
+    let mut taker = Taker::new(&queue);
+    queue.add_at(0, Instant::now() + millis(100), Lane::Urgent);
+    assert!(taker.poll().is_none());
+    queue.add_at(1, Instant::now() + millis(10), Lane::Urgent);
+    assert!(taker.poll().is_none());
+    advance(millis(10)).await;
+    assert_eq!(taker.poll().map(|work| *work.key()), Some(1));
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrive,
+    /// The `n`th taker, modulo those that there are.
+    Poll(usize),
+    Cancel(usize),
+    Add(u8),
+    AddAt(u8, u64),
+    Finish(usize, Option<u64>),
+    Advance(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let any = any::<usize>;
+    let step = prop_oneof![
+        3 => Just(Step::Arrive),
+        4 => any().prop_map(Step::Poll),
+        2 => any().prop_map(Step::Cancel),
+        4 => (0..6u8).prop_map(Step::Add),
+        3 => (0..6u8, 0..40u64).prop_map(|(key, delay)| Step::AddAt(key, delay)),
+        3 => (any(), prop::option::of(0..40u64)).prop_map(|(n, delay)| Step::Finish(n, delay)),
+        1 => (1..20u64).prop_map(Step::Advance),
+    ];
+    prop::collection::vec(step, 0..80)
+}
+
+#[derive(Default)]
+struct World {
+    takers: Vec<Taker>,
+    held: Vec<Work<u8>>,
+}
+
+impl World {
+    fn poll(&mut self, n: usize) -> bool {
+        let work = self.takers[n].poll();
+        let served = work.is_some();
+        if served {
+            self.takers.remove(n);
+        }
+        self.held.extend(work);
+        served
+    }
+
+    /// Lets every woken taker run, as a runtime would, until all of them sleep.
+    fn settle(&mut self) {
+        while let Some(n) = self
+            .takers
+            .iter()
+            .position(|taker| taker.woken.0.load(Ordering::SeqCst))
+        {
+            self.poll(n);
+        }
+    }
+
+    async fn step(&mut self, queue: &Queue<u8>, step: Step) {
+        let (takers, held) = (self.takers.len().max(1), self.held.len().max(1));
+        match step {
+            Step::Arrive => self.takers.push(Taker::new(queue)),
+            Step::Poll(n) if !self.takers.is_empty() => drop(self.poll(n % takers)),
+            Step::Cancel(n) if !self.takers.is_empty() => drop(self.takers.remove(n % takers)),
+            Step::Add(key) => queue.add(key, Lane::Urgent),
+            Step::AddAt(key, delay) => queue.add_at(key, Instant::now() + millis(delay), Lane::Urgent),
+            Step::Finish(n, delay) if !self.held.is_empty() => {
+                let outcome = delay.map_or(Outcome::Forget, |delay| Outcome::At(Instant::now() + millis(delay)));
+                self.held.remove(n % held).finish(outcome);
+            }
+            Step::Advance(time) => advance(millis(time)).await,
+            Step::Poll(_) | Step::Cancel(_) | Step::Finish(..) => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Once every woken taker has run, nobody sleeps while a key is ready; and that holds again whenever time passes.
+    #[test]
+    fn nobody_sleeps_while_a_key_is_ready(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let queue = queue();
+            let mut world = World::default();
+            for step in steps {
+                world.step(&queue, step).await;
+            }
+            for _ in 0..45 {
+                world.settle();
+                assert!(world.takers.is_empty() || queue.observe().ready == 0, "{:?}", queue.observe());
+                advance(millis(1)).await;
+            }
+        });
+    }
+}
