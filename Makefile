@@ -24,6 +24,7 @@ lint: ## check format, lints, docs and the rules of this tree
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) test --locked -p portreeve-tests --test tidy
+	@hack/verify
 
 .PHONY: verify
 verify: lint test ## everything that has to pass before a change goes in

@@ -109,7 +109,7 @@ fn execute(config: Config, known: &[Descriptor]) -> Result<(), Error> {
             let enabled = enabled(&controllers.controllers)?;
             print(&manifests::rbac(&enabled, namespace, *install_crds).map_err(Error::Manifest)?)
         }
-        None if config.options.controllers.list_controllers => match config.options.controllers.output {
+        None if config.options.choice.list_controllers => match config.options.choice.output {
             ListFormat::Table => print(&manifests::table(known)),
             ListFormat::Json => print(&format!("{:#}\n", manifests::list(known))),
         },

@@ -103,9 +103,10 @@ pub(crate) fn table(known: &[Descriptor]) -> String {
     let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let (name, aliases) = (width(0), width(1));
-    rows.iter()
-        .map(|row| format!("{:name$}   {:aliases$}   {}\n", row[0], row[1], row[2]))
-        .collect()
+    let lines = rows
+        .iter()
+        .map(|row| format!("{:name$}   {:aliases$}   {}", row[0], row[1], row[2]));
+    lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
 /// The known controllers as JSON, for programs.
@@ -129,10 +130,10 @@ mod tests {
 
     #[test]
     fn controllers_are_listed_for_people_and_for_programs() {
-        expect![[r#"
+        expect![[r"
             NAME             ALIASES   DEFAULT
             foo-controller   foo       on
-        "#]]
+        "]]
         .assert_eq(&table(CONTROLLERS));
         assert_eq!(list(CONTROLLERS)[0]["name"], "foo-controller");
     }

@@ -23,7 +23,7 @@ pub struct Options {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
     #[command(flatten)]
-    pub(crate) controllers: Controllers,
+    pub(crate) choice: Choice,
     #[command(flatten)]
     pub(crate) manager: Manager,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(crate) struct Only {
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Controllers")]
-pub(crate) struct Controllers {
+pub(crate) struct Choice {
     /// A list of controllers to enable. '*' enables all on-by-default controllers, 'foo' enables the controller named 'foo', '-foo'
     /// disables it. The first item that names a controller decides.
     #[arg(
@@ -173,7 +173,7 @@ impl Config {
     ///
     /// Fails on names that nobody has.
     pub fn enabled(&self, known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {
-        enabled(&self.options.controllers.controllers, known)
+        enabled(&self.options.choice.controllers, known)
     }
 }
 

@@ -1,1 +1,91 @@
-//! Skeleton.
+//! A controller of one's own: each ConfigMap that is labelled `example.dev/copy-to=NAME` is kept copied under that name.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use portreeve_api::{Metadata, ObjectKey, OwnerReference, Resource};
+use portreeve_informer::{Delta, Informer, Projection, Watch};
+use portreeve_reconcile::{Descriptor, Effect, Object, Plan, Reconciler, Rule};
+use serde::Deserialize;
+use serde_json::json;
+
+const LABEL: &str = "example.dev/copy-to";
+const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
+
+/// The plug: what `portreeve::main` is given.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "copy-controller",
+    aliases: &["copy"],
+    on_by_default: true,
+    crds: Vec::new,
+    rules: &[Rule {
+        groups: &[""],
+        resources: &["configmaps"],
+        verbs: &["create", "list", "patch", "watch"],
+    }],
+    flags: Vec::new,
+    build: |setup| {
+        let maps: Informer<SeenMap> = setup.informer(Watch::all(CONFIG_MAPS));
+        let controller = setup.keyed("ConfigMaps", Copier(maps.clone())).workers(2);
+        Ok(controller.watch(&maps, concerned).build())
+    },
+};
+
+/// What is kept of a ConfigMap: what is decided on, and nothing more.
+#[derive(Deserialize)]
+struct SeenMap {
+    metadata: Metadata,
+    #[serde(default)]
+    data: BTreeMap<String, String>,
+}
+
+impl Projection for SeenMap {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// A change concerns the map itself and, if it is a copy, the map that it is a copy of.
+fn concerned(delta: &Delta<SeenMap>) -> Vec<ObjectKey> {
+    let owner = delta.change.object().metadata.controller();
+    let original = owner.map(|owner| delta.key().sibling(&*owner.name));
+    original.into_iter().chain([delta.key()]).collect()
+}
+
+struct Copier(Informer<SeenMap>);
+
+impl Reconciler for Copier {
+    type Observed = (Arc<SeenMap>, ObjectKey, Option<Arc<SeenMap>>);
+
+    fn observe(&self, key: &ObjectKey) -> Option<Self::Observed> {
+        let original = self.0.get(key)?;
+        let name = original.metadata.labels.get(LABEL)?;
+        let copy = key.sibling(&**name);
+        let present = self.0.get(&copy);
+        Some((original, copy, present))
+    }
+
+    fn decide(&self, (original, key, present): &Self::Observed, _now: Timestamp) -> Plan {
+        let owner = OwnerReference::to_controller(&CONFIG_MAPS, &original.metadata);
+        let metadata = json!({"name": key.name, "namespace": key.namespace, "ownerReferences": [owner]});
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": original.data});
+        let (resource, key) = (CONFIG_MAPS, key.clone());
+        let object = Object { resource, key, body };
+        let Some(present) = present else {
+            return Plan::of(vec![Effect::Create(object)]);
+        };
+        let ours = present
+            .metadata
+            .controller()
+            .is_some_and(|owner| *owner.uid == *original.metadata.uid);
+        if !ours || present.data == original.data {
+            return Plan::nothing();
+        }
+        let Metadata {
+            uid,
+            resource_version: version,
+            ..
+        } = present.metadata.clone();
+        Plan::of(vec![Effect::Apply { object, uid, version }])
+    }
+}

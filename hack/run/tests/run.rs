@@ -9,6 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::{Process, Signal, eventually};
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -93,20 +96,23 @@ async fn a_daemon_that_dies_is_a_failure_that_is_told() -> Result<()> {
 
 #[tokio::test]
 async fn a_daemon_does_not_outlive_a_runner_that_is_killed() -> Result<()> {
-    // Deaf to every polite signal, as a hung daemon is.
-    let scene = Scene::start("trap '' TERM INT HUP; echo \"daemon: $$\"; while :; do sleep 0.05; done")?;
-    let line = scene.line("daemon:").await?;
-    let pid = line.split_whitespace().nth(1).context("its pid")?;
+    let folder = tempfile::tempdir()?;
+    let pulse = folder.path().join("pulse");
+    ensure!(Command::new("mkfifo").arg(&pulse).status()?.success());
+    let mut reader = pipe::OpenOptions::new().open_receiver(&pulse)?;
+    // Deaf to every polite signal, as a hung daemon is, and with a pipe in its hand that ends with it.
+    let daemon = format!(
+        "trap '' TERM INT HUP; exec 9>'{}'; while :; do sleep 0.05; done",
+        pulse.display()
+    );
+    let scene = Scene::start(&daemon)?;
     let plane = scene.plane().await?;
     scene.run.signal(Signal::KILL)?;
     scene.run.wait(LIMIT).await?;
     vanishes(&plane).await?;
-    eventually(LIMIT, "the daemon to vanish", || async {
-        let alive = Command::new("/bin/sh")
-            .args(["-c", &format!("kill -0 {pid} 2>/dev/null")])
-            .status()?;
-        ensure!(!alive.success(), "the process {pid} is there");
-        Ok(())
-    })
-    .await
+    let mut pulses = Vec::new();
+    timeout(LIMIT, reader.read_to_end(&mut pulses))
+        .await
+        .context("the daemon lives on")??;
+    Ok(())
 }

@@ -26,7 +26,7 @@ mod tests {
     #[error("{text}")]
     struct Step {
         text: &'static str,
-        source: Option<Box<Step>>,
+        source: Option<Box<Self>>,
     }
 
     fn step(text: &'static str, source: Option<Step>) -> Step {
@@ -40,7 +40,10 @@ mod tests {
     fn each_cause_is_said_once() {
         let plain = step("failed to list", Some(step("refused", Some(step("no rights", None)))));
         assert_eq!(chain(&plain), "failed to list: refused: no rights");
-        let repeated = step("failed to list", Some(step("refused: no rights", Some(step("no rights", None)))));
+        let repeated = step(
+            "failed to list",
+            Some(step("refused: no rights", Some(step("no rights", None)))),
+        );
         assert_eq!(chain(&repeated), "failed to list: refused: no rights");
     }
 }

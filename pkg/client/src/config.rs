@@ -89,7 +89,7 @@ pub enum Error {
         url: Uri,
         /// What is wrong.
         #[source]
-        source: kube::Error,
+        source: Box<kube::Error>,
     },
     /// The user agent holds what a header cannot.
     #[error("failed to use {agent:?} as user agent")]
@@ -139,7 +139,7 @@ impl Connection {
         let url = config.cluster_url.clone();
         let pool = pool(&config).map_err(|source| Error::SetUp {
             url: url.clone(),
-            source,
+            source: Box::new(source),
         })?;
         Ok(Self {
             pool,

@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
-        let now = Instant::now() + Duration::from_secs(3600);
+        let now = Instant::now() + Duration::from_hours(1);
         let mut bucket = Bucket::new(10.0, 3);
         let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);

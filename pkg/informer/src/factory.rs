@@ -117,7 +117,13 @@ impl Factory {
     /// How each watch fares, by name.
     pub fn reports(&self) -> Vec<Report> {
         let definitions = self.0.definitions.noted();
-        let mut reports: Vec<_> = self.0.shared.lock().values().filter_map(|entry| (entry.report)()).collect();
+        let mut reports: Vec<_> = self
+            .0
+            .shared
+            .lock()
+            .values()
+            .filter_map(|entry| (entry.report)())
+            .collect();
         reports.push(Report {
             name: CRDS.to_string(),
             synced: definitions.last_contact.is_some(),

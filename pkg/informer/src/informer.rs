@@ -71,11 +71,7 @@ impl<T: Projection> Informer<T> {
     }
 
     /// An index over this store. One name is one index, whoever asks: give different functions different names.
-    pub fn index(
-        &self,
-        name: &'static str,
-        values: impl Fn(&T) -> Vec<Box<str>> + Send + Sync + 'static,
-    ) -> Index<T> {
+    pub fn index(&self, name: &'static str, values: impl Fn(&T) -> Vec<Box<str>> + Send + Sync + 'static) -> Index<T> {
         let number = self.0.core.store.write().add_index(name, Arc::new(values));
         Index {
             informer: self.clone(),
@@ -238,6 +234,7 @@ impl<T: Projection> Sink for Arc<Core<T>> {
             subscribers.handlers.iter().for_each(|(_, handler)| handler(delta));
         }
         // After the subscribers: who waits for the sync finds every key of the first list in its queue.
-        self.synced.send_if_modified(|was| std::mem::replace(was, synced) != synced);
+        self.synced
+            .send_if_modified(|was| std::mem::replace(was, synced) != synced);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) enum Heard<T> {
 
 /// Decodes an object of a list.
 pub(crate) fn listed<T: Projection>(raw: &RawValue) -> Event<T> {
-    decode(raw).map_or_else(|bad| bad.event(), Event::Listed)
+    decode(raw).map_or_else(Bad::event, Event::Listed)
 }
 
 /// Decodes a line of a watch.
@@ -173,7 +173,9 @@ mod tests {
     fn a_deleted_object_that_cannot_be_decoded_is_still_deleted() {
         let line = br#"{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"5"},"spec":7}}"#;
         let heard = heard::<Sized>(line).unwrap();
-        assert!(matches!(heard, Heard::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
-            if &*key.name == "a" && v == "5"));
+        assert!(
+            matches!(heard, Heard::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
+            if &*key.name == "a" && v == "5")
+        );
     }
 }

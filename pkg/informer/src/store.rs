@@ -228,7 +228,11 @@ impl<T: Projection> Store<T> {
     }
 
     fn cause(&self) -> Cause {
-        if self.is_synced() { Cause::Watched } else { Cause::Listed }
+        if self.is_synced() {
+            Cause::Watched
+        } else {
+            Cause::Listed
+        }
     }
 
     fn see(&mut self, key: &ObjectKey) {

@@ -270,7 +270,12 @@ impl<S: Sink> Run<S> {
         query.add("allowWatchBookmarks", "true");
         query.add("resourceVersion", version);
         query.add("timeoutSeconds", &fastrand::u32(300..600).to_string());
-        let mut body = self.watch_loop.send::<S::Object>(query).await.map_err(Error::Watch)?.into_body();
+        let mut body = self
+            .watch_loop
+            .send::<S::Object>(query)
+            .await
+            .map_err(Error::Watch)?
+            .into_body();
         self.watch_loop.reporting.contact(Instant::now());
         let idle_limit = self.watch_loop.idle_limit;
         let mut buffer = BytesMut::new();
@@ -374,8 +379,13 @@ impl Query {
         for byte in value.bytes() {
             match byte {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => self.0.push(byte.into()),
-                _ => self.0.push_str(&format!("%{byte:02X}")),
+                _ => self.0.extend(['%', hex(byte >> 4), hex(byte & 15)]),
             }
         }
     }
+}
+
+/// The hexadecimal digit of a number below 16.
+fn hex(number: u8) -> char {
+    char::from_digit(number.into(), 16).unwrap_or('0').to_ascii_uppercase()
 }

@@ -69,7 +69,9 @@ impl Collector for Informers {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let gauges = [&self.synced, &self.objects, &self.undecodable];
-        gauges.iter().for_each(|gauge| gauge.reset());
+        for gauge in gauges {
+            gauge.reset();
+        }
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         for report in self.factory.reports() {
             let name = [report.name.as_str()];

@@ -95,15 +95,12 @@ fn judge(effect: &Effect, error: kube::Error) -> Option<Applied> {
     let after = retry_after(&error).unwrap_or_default();
     match (Answer::of(&error), effect) {
         (Answer::NotFound, Effect::Delete { .. }) => None,
-        (Answer::NotFound, Effect::Create(_)) => Some(Applied::Refused {
+        // There is no namespace, or no such resource, to create it in.
+        (Answer::NotFound, Effect::Create(_)) | (Answer::Forbidden | Answer::Invalid, _) => Some(Applied::Refused {
             error: EffectError::of(effect, error),
             after: REFUSED_PAUSE,
         }),
         (Answer::NotFound | Answer::AlreadyExists | Answer::Conflict | Answer::Expired, _) => Some(Applied::LookAgain),
-        (Answer::Forbidden | Answer::Invalid, _) => Some(Applied::Refused {
-            error: EffectError::of(effect, error),
-            after: REFUSED_PAUSE,
-        }),
         (Answer::Fenced | Answer::Transient, _) => Some(Applied::Failed {
             error: EffectError::of(effect, error),
             after,

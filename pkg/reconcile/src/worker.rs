@@ -112,7 +112,7 @@ impl<R: Reconciler> Worker<R> {
         match self.applier.run(&plan).await {
             Applied::Done => {
                 self.refusals.clear(key);
-                self.next(plan.next, now)
+                after(plan.next, now)
             }
             Applied::LookAgain => {
                 tracing::debug!("the cache was behind, looking again");
@@ -125,16 +125,6 @@ impl<R: Reconciler> Worker<R> {
             Applied::Refused { error, after } => {
                 self.note_refusal(key, &error);
                 (Outcome::RetryAfter(after), Ending::Error)
-            }
-        }
-    }
-
-    fn next(&self, next: Next, now: Timestamp) -> (Outcome, Ending) {
-        match next {
-            Next::OnChange => (Outcome::Forget, Ending::Success),
-            Next::At(time) => {
-                let wait = time.duration_since(now).try_into().unwrap_or_default();
-                (Outcome::At(Instant::now() + wait), Ending::RequeueAfter)
             }
         }
     }
@@ -153,6 +143,17 @@ impl<R: Reconciler> Worker<R> {
         self.metrics.total.with_label_values(&[self.name, ending.label()]).inc();
         if matches!(ending, Ending::Error) {
             self.metrics.errors.with_label_values(&[self.name]).inc();
+        }
+    }
+}
+
+/// How a plan that succeeded ends its item.
+fn after(next: Next, now: Timestamp) -> (Outcome, Ending) {
+    match next {
+        Next::OnChange => (Outcome::Forget, Ending::Success),
+        Next::At(time) => {
+            let wait = time.duration_since(now).try_into().unwrap_or_default();
+            (Outcome::At(Instant::now() + wait), Ending::RequeueAfter)
         }
     }
 }

@@ -206,7 +206,10 @@ impl<K: Clone + Eq + Hash> Core<K> {
                 }
                 let before = *item;
                 self.waiting.delayed.remove(&(before.at, before.ticket));
-                let due = Due { when, lane: before.lane };
+                let due = Due {
+                    when,
+                    lane: before.lane,
+                };
                 let (placed, wake) = self.waiting.place(entry.key().clone(), due, before.failures, now);
                 entry.insert(placed);
                 wake

@@ -135,7 +135,7 @@ impl Model {
         if self.closed {
             return Some(key);
         }
-        let backoff = || 5 << failures.min(10);
+        let backoff = || (5u64 << failures.min(20)).min(1_000_000);
         let next = match end {
             End::Forget => None,
             End::Retry => Some(backoff()),

@@ -1,0 +1,49 @@
+//! The example does what it says, on the real apiserver.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams, PostParams};
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::json;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_labelled_config_map_is_copied_and_kept_so() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let kubeconfig = plane.kubeconfig().to_string_lossy().into_owned();
+    let program = Path::new(env!("CARGO_BIN_EXE_portreeve-example"));
+    let _daemon = plane.spawn(
+        "example",
+        program,
+        &["--kubeconfig", &kubeconfig, "--secure-port=0"],
+        &[],
+    )?;
+    let namespace = plane.namespace("copies").await?;
+    let maps = namespace.api::<ConfigMap>();
+    let original = json!({
+        "metadata": {"name": "original", "labels": {"example.dev/copy-to": "copy"}},
+        "data": {"greeting": "hello"},
+    });
+    maps.create(&PostParams::default(), &serde_json::from_value(original)?)
+        .await?;
+    let copied = |greeting: &'static str| {
+        let maps = maps.clone();
+        move || {
+            let maps = maps.clone();
+            async move {
+                let copy = maps.get_opt("copy").await.ok().flatten()?;
+                (copy.data?.get("greeting")? == greeting).then_some(())
+            }
+        }
+    };
+    eventually(LIMIT, "the copy", copied("hello")).await?;
+
+    let drift = json!({"data": {"greeting": "goodbye"}});
+    maps.patch("copy", &PatchParams::default(), &Patch::Merge(drift))
+        .await?;
+    eventually(LIMIT, "the copy to be repaired", copied("hello")).await?;
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! How source files look: what they open with, how long they are, and what pure ones must not name.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::root;
+
+/// The longest file that can be read in one sitting.
+const LONGEST: usize = 450;
+/// File names that promise a pure core.
+const PURE: &[&str] = &[
+    "core",
+    "decide",
+    "elector",
+    "graph",
+    "limiter",
+    "plan",
+    "schedule",
+    "selection",
+    "store",
+    "verdict",
+];
+/// What a pure core does not name: async code, clocks, locks, logs, clients, randomness.
+const IMPURE: &[&str] = &[
+    "async fn",
+    ".await",
+    "::now()",
+    "Mutex",
+    "RwLock",
+    "tracing::",
+    "kube::Client",
+    "kube::Api",
+    "fastrand",
+    "std::fs",
+    "std::env",
+];
+/// What nobody writes.
+const BANNED: &[&str] = &[
+    "#[ignore",
+    "#[should_panic",
+    "todo!(",
+    "unimplemented!(",
+    "FIXME",
+    "/root/",
+    "/home/",
+    "/tmp/",
+];
+
+/// The Rust files of the tree, by their path within it.
+fn sources() -> Result<Vec<(PathBuf, String)>> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+        .current_dir(root())
+        .output()
+        .context("failed to run git ls-files")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let list = String::from_utf8(output.stdout)?;
+    let existing = list.lines().filter(|path| root().join(path).is_file());
+    existing
+        .map(|path| Ok((PathBuf::from(path), fs::read_to_string(root().join(path))?)))
+        .collect()
+}
+
+fn is_this_test(path: &Path) -> bool {
+    path.starts_with("tests/tidy")
+}
+
+#[test]
+fn every_file_says_first_what_it_is() -> Result<()> {
+    for (path, text) in sources()? {
+        let is_test_module =
+            path.file_stem().is_some_and(|stem| stem == "tests") || path.to_string_lossy().contains("/tests/");
+        let opens = text.starts_with("//!") || is_test_module;
+        ensure!(opens, "{} does not open with //!", path.display());
+    }
+    Ok(())
+}
+
+#[test]
+fn every_file_can_be_read_in_one_sitting() -> Result<()> {
+    for (path, text) in sources()? {
+        let lines = text.lines().count();
+        ensure!(
+            lines <= LONGEST,
+            "{} has {lines} lines, more than {LONGEST}: split it",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_left_undone_skipped_or_bound_to_one_machine() -> Result<()> {
+    for (path, text) in sources()? {
+        for banned in BANNED {
+            let found = text.contains(banned) && !is_this_test(&path);
+            ensure!(!found, "{} contains {banned}", path.display());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn pure_cores_name_no_clock_lock_log_or_client() -> Result<()> {
+    for (path, text) in sources()? {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let folder = path
+            .parent()
+            .and_then(Path::file_name)
+            .and_then(|folder| folder.to_str())
+            .unwrap_or_default();
+        // src/core.rs is a core, and so is what lies in src/core/, its tests aside.
+        let is_test = ["tests", "model"].contains(&stem) || path.to_string_lossy().contains("/tests/");
+        if is_test || !PURE.contains(&stem) && !PURE.contains(&folder) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in lines {
+            let impure = IMPURE.iter().find(|word| line.contains(**word));
+            ensure!(
+                impure.is_none(),
+                "{} is a pure core, but says: {}",
+                path.display(),
+                line.trim()
+            );
+        }
+    }
+    Ok(())
+}
