@@ -5,7 +5,7 @@ mod manifests;
 mod options;
 mod registry;
 
-use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
+use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use axum::Router;
 use portreeve_client::{Connection, Fence, Metrics, Open, ReadOnly, chain};
@@ -179,7 +179,9 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         fence,
         metrics: Metrics::register(&registry).map_err(Error::Metrics)?,
     };
-    let connection = Connection::open(client, settings).await.map_err(Error::Connection)?;
+    // Boxed, or else rustc cannot see that the whole may run on any thread.
+    let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
+    let connection = opening.await.map_err(Error::Connection)?;
     let server = Server::bind(serving).map_err(Error::Serving)?;
     let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
     tracing::info!(
@@ -193,7 +195,6 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     let closed = Shutdown::new();
     let mut serving = JoinSet::new();
     if let Some(server) = server {
-        tracing::info!(address = %server.local_addr(), "serving health and metrics over HTTPS");
         let endpoints = Endpoints {
             health: manager.health(),
             registry: registry.clone(),

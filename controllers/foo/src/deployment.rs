@@ -49,9 +49,11 @@ impl SeenDeployment {
             let actual = self.metadata.labels.get(*label);
             actual.is_some_and(|actual| **actual == **value)
         });
+        let owner = serde_json::from_value(OwnerReference::to_controller(&FOOS, &foo.metadata)).ok();
+        let owned = self.metadata.controller() == owner.as_ref();
         // What the apiserver sent is JSON; were it not, an apply would set it right.
         let actual = serde_json::from_str::<Value>(self.spec.get()).unwrap_or_default();
-        !labelled || !covers(&actual, &spec(foo))
+        !labelled || !owned || !covers(&actual, &spec(foo))
     }
 }
 

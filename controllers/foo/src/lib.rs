@@ -129,8 +129,12 @@ impl Reconciler for FooReconciler {
 
     fn observe(&self, key: &ObjectKey) -> Option<Observed> {
         let foo = self.foos.get(key)?;
+        // A reference from another namespace owns nothing, whatever UID it names.
         let mut owned = self.owned.get(&foo.metadata.uid);
-        owned.retain(|deployment| *deployment.metadata.name != *foo.spec.deployment_name);
+        owned.retain(|deployment| {
+            let Metadata { namespace, name, .. } = &deployment.metadata;
+            *namespace == foo.metadata.namespace && **name != *foo.spec.deployment_name
+        });
         owned.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         Some(Observed {
             deployment: self.deployments.get(&key.sibling(foo.spec.deployment_name.as_str())),

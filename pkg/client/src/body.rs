@@ -12,27 +12,31 @@ use prometheus::Histogram;
 use tokio::time::{Instant, Sleep};
 use tower::BoxError;
 
-/// A call took longer than it may.
-#[derive(Debug, thiserror::Error)]
-#[error("no complete answer within {limit:?}")]
-pub(crate) struct TimedOut {
-    pub(crate) limit: Duration,
+/// Why a call was dropped before its answer was complete.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum CutOff {
+    /// It took longer than a call may.
+    #[error("no complete answer within {0:?}")]
+    TimedOut(Duration),
+    /// The fence had let it through until then. Nobody knows whether the apiserver carried it out.
+    #[error("dropped on its way: the time in which this process may write was over")]
+    FenceClosed,
 }
 
 /// Wraps the body of a response. Without it a connection that went silent in mid-body would hang its reader for ever.
 pub(crate) struct TimedBody<B> {
     inner: B,
-    /// `None` for a watch: its reader judges silence by its own idle limit.
-    deadline: Option<(Pin<Box<Sleep>>, Duration)>,
+    /// `None` for an open watch: its reader judges silence by its own idle limit.
+    deadline: Option<(Pin<Box<Sleep>>, CutOff)>,
     size: u64,
     sizes: Histogram,
 }
 
 impl<B> TimedBody<B> {
-    pub(crate) fn new(inner: B, deadline: Option<(Instant, Duration)>, sizes: Histogram) -> Self {
+    pub(crate) fn new(inner: B, deadline: Option<(Instant, CutOff)>, sizes: Histogram) -> Self {
         Self {
             inner,
-            deadline: deadline.map(|(at, limit)| (Box::pin(tokio::time::sleep_until(at)), limit)),
+            deadline: deadline.map(|(at, reason)| (Box::pin(tokio::time::sleep_until(at)), reason)),
             size: 0,
             sizes,
         }
@@ -54,11 +58,10 @@ where
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        if let Some((sleep, limit)) = &mut self.deadline
+        if let Some((sleep, reason)) = &mut self.deadline
             && sleep.as_mut().poll(cx).is_ready()
         {
-            let limit = *limit;
-            return Poll::Ready(Some(Err(Box::new(TimedOut { limit }))));
+            return Poll::Ready(Some(Err(Box::new(*reason))));
         }
         Poll::Pending
     }

@@ -9,9 +9,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Either, Full, Limited};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use kube::{
     client::Body,
     core::{Status, response::StatusDetails},
@@ -22,12 +22,14 @@ use tower::{BoxError, Service};
 
 use crate::{
     Fence, Metrics,
-    body::{TimedBody, TimedOut},
+    body::{CutOff, TimedBody},
     rate::Bucket,
 };
 
-/// The largest refusal that is read to add a `Retry-After` to it. A real one has a few hundred bytes.
+/// The largest refusal that is read. A real one has a few hundred bytes.
 const LARGEST_REFUSAL: usize = 64 << 10;
+/// How many characters of a refusal that is no Status are kept. It ends up in logs and reports.
+const LONGEST_TEXT: usize = 300;
 
 /// What all calls of a process share.
 pub(crate) struct Shared {
@@ -36,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// How long a call may take, body included.
     pub(crate) limit: Duration,
-    /// `host:port` of the apiserver, for labels.
+    /// `host:port` of the apiserver, for labels. Nothing else of its URL, which may hold a password.
     pub(crate) host: String,
 }
 
@@ -90,9 +92,12 @@ impl Shared {
         let watch = is_watch(request.uri());
         self.wait_for_token(&method).await;
         let started = Instant::now();
-        let deadline = started + self.limit;
+        let limit = (started + self.limit, CutOff::TimedOut(self.limit));
         // Last, so that nothing stands between the fence's word and the wire.
         let fenced_at = if mutates(&method) { self.fence.admit()? } else { None };
+        let (until, reason) = fenced_at
+            .filter(|at| *at < limit.0)
+            .map_or(limit, |at| (at, CutOff::FenceClosed));
         if let Some(size) = request.body().size_hint().exact() {
             #[expect(clippy::cast_precision_loss, reason = "a histogram's sum is a float")]
             self.metrics
@@ -100,19 +105,25 @@ impl Shared {
                 .with_label_values(&[method.as_str(), &self.host])
                 .observe(size as f64);
         }
-        let until = fenced_at.map_or(deadline, |at| at.min(deadline));
         let answer = match tokio::time::timeout_at(until, inner.call(request)).await {
             Ok(answer) => answer.map_err(Into::into),
-            Err(_) => Err(TimedOut { limit: self.limit }.into()),
+            Err(_) => Err(reason.into()),
         };
         self.record(&method, started, answer.as_ref().ok().map(Response::status));
         let sizes = self
             .metrics
             .response_sizes
             .with_label_values(&[method.as_str(), &self.host]);
-        let deadline = (!watch).then_some((until, self.limit));
-        let answer = answer?.map(|body| TimedBody::new(body, deadline, sizes));
-        with_retry_after(answer).await
+        let answer = answer?;
+        // Only an open watch goes on; one that is refused ends like any other call.
+        let open_watch = watch && answer.status().is_success();
+        let deadline = (!open_watch).then_some((until, reason));
+        let answer = answer.map(|body| TimedBody::new(body, deadline, sizes));
+        if answer.status().is_client_error() || answer.status().is_server_error() {
+            with_status(answer).await.map(|answer| answer.map(Either::Right))
+        } else {
+            Ok(answer.map(Either::Left))
+        }
     }
 
     async fn wait_for_token(&self, method: &Method) {
@@ -150,42 +161,57 @@ fn is_watch(uri: &http::Uri) -> bool {
         .any(|parameter| matches!(parameter, "watch=true" | "watch=1"))
 }
 
-/// Moves a `Retry-After` header into the body's Status, where [`crate::retry_after`] finds it.
+/// Makes the body of every refusal a Status with a code, and puts a `Retry-After` header into it, where [`crate::retry_after`] finds it.
 ///
-/// Priority and fairness refuses with a header and plain text; kube's client keeps neither.
-async fn with_retry_after<B>(answer: Response<TimedBody<B>>) -> Result<Answered<B>, BoxError>
+/// Priority and fairness refuses with a header and plain text, an unknown path with plain text, a proxy with whatever it likes. kube's
+/// client keeps neither header nor code of those, and logs their text.
+async fn with_status<B>(answer: Response<TimedBody<B>>) -> Result<Response<Full<Bytes>>, BoxError>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    let seconds: Option<u32> = answer
-        .headers()
-        .get(header::RETRY_AFTER)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.parse().ok());
-    let (Some(seconds), false) = (seconds, answer.status().is_success()) else {
-        return Ok(answer.map(Either::Left));
-    };
     let (mut parts, body) = answer.into_parts();
-    let text = Limited::new(body, LARGEST_REFUSAL).collect().await?.to_bytes();
-    let mut status = serde_json::from_slice(&text).unwrap_or_else(|_| Status {
-        code: parts.status.as_u16(),
-        message: String::from_utf8_lossy(&text).trim().to_owned(),
-        reason: parts.status.canonical_reason().unwrap_or_default().replace(' ', ""),
-        ..Status::default()
-    });
-    let details = status.details.get_or_insert_with(|| StatusDetails {
-        name: String::new(),
-        group: String::new(),
-        kind: String::new(),
-        uid: String::new(),
-        causes: Vec::new(),
-        retry_after_seconds: 0,
-    });
-    details.retry_after_seconds = seconds;
+    let text = match Limited::new(body, LARGEST_REFUSAL).collect().await {
+        Ok(text) => text.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => Bytes::from_static(b"(a refusal that is too long to read)"),
+        Err(error) => return Err(error),
+    };
+    let mut status = serde_json::from_slice(&text)
+        .ok()
+        .filter(|status: &Status| status.code != 0 || !status.reason.is_empty())
+        .unwrap_or_else(|| Status {
+            message: String::from_utf8_lossy(&text)
+                .trim()
+                .chars()
+                .take(LONGEST_TEXT)
+                .collect(),
+            reason: parts.status.canonical_reason().unwrap_or_default().replace(' ', ""),
+            ..Status::default()
+        });
+    if status.code == 0 {
+        status.code = parts.status.as_u16();
+    }
+    if let Some(seconds) = retry_after_header(&parts.headers) {
+        let details = status.details.get_or_insert_with(|| StatusDetails {
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        });
+        details.retry_after_seconds = seconds;
+    }
     parts.headers.remove(header::CONTENT_LENGTH);
+    let json = HeaderValue::from_static("application/json");
+    parts.headers.insert(header::CONTENT_TYPE, json);
     let body = serde_json::to_vec(&status)?;
-    Ok(Response::from_parts(parts, Either::Right(Full::from(body))))
+    Ok(Response::from_parts(parts, Full::from(body)))
+}
+
+/// In seconds, as the apiserver writes it; the form with a date is not understood.
+fn retry_after_header(headers: &HeaderMap) -> Option<u32> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
 #[cfg(test)]

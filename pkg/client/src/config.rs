@@ -11,7 +11,7 @@ use hyper_util::{
 use kube::{
     Client, Config,
     client::{Body, ConfigExt},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use parking_lot::Mutex;
 use tower::{BoxError, ServiceBuilder, util::BoxCloneSyncService};
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The address of the apiserver. Overrides the one in the kubeconfig.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = master)]
     pub master: Option<Uri>,
     /// Requests a second to the apiserver. 0, the default, sets no limit here: the apiserver's priority and fairness decides, and
     /// its Retry-After is obeyed.
@@ -53,6 +53,29 @@ fn rate(text: &str) -> Result<f32, String> {
         Ok(rate) if rate == 0.0 || (0.001..=1e6).contains(&rate) => Ok(rate),
         _ => Err("give 0 (no limit) or requests a second, from 0.001 to 1000000".to_owned()),
     }
+}
+
+fn master(text: &str) -> Result<Uri, String> {
+    let url = text.parse::<Uri>().map_err(|error| error.to_string())?;
+    address(&url).ok_or_else(|| "give a URL such as https://10.0.0.1:6443".to_owned())
+}
+
+/// Scheme, host, port and path of an apiserver's URL; `None` when it cannot be one. A user name and password in it are dropped: no
+/// client of Kubernetes sends them, and what is left may stand in logs, errors and labels.
+fn address(url: &Uri) -> Option<Uri> {
+    let scheme = url.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"))?;
+    let authority = host(url)?;
+    let builder = Uri::builder().scheme(scheme).authority(authority);
+    builder.path_and_query(url.path()).build().ok()
+}
+
+/// `host:port`, the port only if the URL has one.
+fn host(url: &Uri) -> Option<String> {
+    let host = url.host().filter(|host| !host.is_empty())?;
+    Some(match url.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    })
 }
 
 /// What a connection needs besides the flags.
@@ -77,11 +100,22 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         #[source]
-        source: kube::config::KubeconfigError,
+        source: KubeconfigError,
+    },
+    /// `--kubeconfig` is no kubeconfig.
+    #[error("failed to parse --kubeconfig {path}: {problem}")]
+    ParseKubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// Where it is wrong, without the text that stands there: the parser shows whole lines, with the tokens in them.
+        problem: String,
     },
     /// There is no in-cluster configuration.
     #[error("failed to load the in-cluster configuration; outside of a cluster set --kubeconfig or --master")]
     LoadInCluster(#[source] kube::config::InClusterError),
+    /// The cluster's URL in the configuration is none.
+    #[error("failed to use the apiserver's address: it is not a URL such as https://10.0.0.1:6443")]
+    Address,
     /// TLS or the credentials cannot be set up.
     #[error("failed to set up TLS or credentials for {url}")]
     SetUp {
@@ -100,6 +134,20 @@ pub enum Error {
         #[source]
         source: http::header::InvalidHeaderValue,
     },
+}
+
+impl Error {
+    fn of_kubeconfig(path: PathBuf, source: KubeconfigError) -> Self {
+        let KubeconfigError::Parse(source) = source else {
+            return Self::LoadKubeconfig { path, source };
+        };
+        let text = source.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        // Values stand in quotes of one kind or another.
+        let problem = line.split(['"', '`', '\'']).next().unwrap_or_default().trim_end();
+        let problem = problem.trim_start_matches("error: ").to_owned();
+        Self::ParseKubeconfig { path, problem }
+    }
 }
 
 type Pooled = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
@@ -130,13 +178,14 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Fails when TLS or credentials cannot be set up.
+    /// Fails when the address, TLS or the credentials cannot be used.
     pub fn from_config(config: Config, settings: Settings) -> Result<Self, Error> {
         Self::with_config(config, None, settings)
     }
 
-    fn with_config(config: Config, limiter: Option<Bucket>, settings: Settings) -> Result<Self, Error> {
-        let url = config.cluster_url.clone();
+    fn with_config(mut config: Config, limiter: Option<Bucket>, settings: Settings) -> Result<Self, Error> {
+        let url = address(&config.cluster_url).ok_or(Error::Address)?;
+        config.cluster_url = url.clone();
         let pool = pool(&config).map_err(|source| Error::SetUp {
             url: url.clone(),
             source: Box::new(source),
@@ -148,7 +197,7 @@ impl Connection {
                 limiter: limiter.map(Mutex::new),
                 metrics: settings.metrics,
                 limit: settings.call_limit,
-                host: url.authority().map(ToString::to_string).unwrap_or_default(),
+                host: host(&url).unwrap_or_default(),
             }),
             program: settings.program,
             namespace: config.default_namespace,
@@ -182,10 +231,7 @@ impl Connection {
 async fn load(args: &Args) -> Result<Config, Error> {
     let mut config = match (&args.kubeconfig, &args.master) {
         (Some(path), _) => {
-            let failed = |source| Error::LoadKubeconfig {
-                path: path.clone(),
-                source,
-            };
+            let failed = |error| Error::of_kubeconfig(path.clone(), error);
             let file = Kubeconfig::read_from(path).map_err(failed)?;
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
@@ -220,3 +266,6 @@ fn pool(config: &Config) -> Result<Pooled, kube::Error> {
         .service(pool);
     Ok(BoxCloneSyncService::new(service))
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,27 +9,27 @@ use tokio::time::Instant;
 pub(crate) struct Bucket {
     /// The time that one token takes to grow.
     period: Duration,
-    /// How many tokens fit.
-    burst: u32,
-    /// When the bucket was, or will be, empty: tokens have been growing since then.
-    empty_at: Option<Instant>,
+    /// The time that a full bucket takes to grow.
+    depth: Duration,
+    /// When the bucket will be full again, if nobody asks meanwhile. It may be asked for more than it holds.
+    full_at: Option<Instant>,
 }
 
 impl Bucket {
     pub(crate) fn new(qps: f32, burst: u32) -> Self {
+        let period = Duration::from_secs_f32(1.0 / qps);
         Self {
-            period: Duration::from_secs_f32(1.0 / qps),
-            burst: burst.max(1),
-            empty_at: None,
+            period,
+            depth: period.saturating_mul(burst.max(1)),
+            full_at: None,
         }
     }
 
     /// Takes one token, if need be one that has yet to grow, and says how long that takes.
     pub(crate) fn take(&mut self, now: Instant) -> Duration {
-        let full_since = now.checked_sub(self.period * self.burst).unwrap_or(now);
-        let empty_at = self.empty_at.map_or(full_since, |at| at.max(full_since)) + self.period;
-        self.empty_at = Some(empty_at);
-        empty_at.saturating_duration_since(now)
+        let full_at = self.full_at.map_or(now, |at| at.max(now)) + self.period;
+        self.full_at = Some(full_at);
+        full_at.saturating_duration_since(now).saturating_sub(self.depth)
     }
 }
 
@@ -39,10 +39,28 @@ mod tests {
 
     #[test]
     fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
-        let now = Instant::now() + Duration::from_hours(1);
+        let now = Instant::now();
         let mut bucket = Bucket::new(10.0, 3);
         let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
         assert_eq!(bucket.take(now + Duration::from_secs(10)), Duration::ZERO);
+    }
+
+    /// The clock may be younger than the bucket is deep: it starts with the machine.
+    #[test]
+    fn a_burst_that_takes_years_to_grow_passes_at_once() {
+        let now = Instant::now();
+        let mut bucket = Bucket::new(0.001, u32::MAX);
+        assert_eq!(bucket.take(now), Duration::ZERO);
+        assert_eq!(bucket.take(now), Duration::ZERO);
+    }
+
+    #[test]
+    fn tokens_that_have_grown_may_be_taken_together() {
+        let now = Instant::now();
+        let mut bucket = Bucket::new(10.0, 3);
+        let later = now + Duration::from_millis(200);
+        let waits = [now, now, now, later, later, later].map(|at| bucket.take(at).as_millis());
+        assert_eq!(waits, [0, 0, 0, 0, 0, 100]);
     }
 }

@@ -11,14 +11,16 @@ use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::Resource;
 use tokio::sync::Notify;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
 use tracing::Instrument;
 
 use crate::{
-    Event, Informer, MetadataOnly, Projection, Report, Reporting, Sink, Watch,
+    Event, Informer, Loop, MetadataOnly, Projection, Report, Reporting, Sink, Watch,
     informer::{Core, Handle},
     reflect,
-    watch::Loop,
 };
 
 /// CustomResourceDefinitions: when one comes, who waits for its resource is woken.
@@ -61,32 +63,36 @@ struct Inner {
     tasks: TaskTracker,
     stop: CancellationToken,
     definitions: Reporting,
+    _ends_definitions: DropGuard,
 }
 
 struct Entry {
     handle: Weak<dyn Any + Send + Sync>,
-    report: Box<dyn Fn() -> Option<Report> + Send + Sync>,
+    report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     wake: Arc<Notify>,
 }
 
 impl Factory {
-    /// A factory whose watches go through `client`. Starts the one watch on CustomResourceDefinitions.
+    /// A factory whose watches go through `client`. Starts the one watch on CustomResourceDefinitions, which ends with the factory, so
+    /// it has to be called within a runtime.
     pub fn new(client: Client, tuning: Tuning) -> Self {
+        let stop = CancellationToken::new();
+        let ended = stop.child_token();
         let inner = Arc::new(Inner {
             client,
             tuning,
             shared: Mutex::default(),
             tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
+            stop,
             definitions: Reporting::default(),
+            _ends_definitions: ended.clone().drop_guard(),
         });
         let waker = Waker(Arc::downgrade(&inner));
         let watch = inner.watch_loop(Watch::all(CRDS), inner.definitions.clone(), Arc::default());
-        let stop = inner.stop.clone();
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = reflect(watch, waker) => {}
-                () = stop.cancelled() => {}
+                () = ended.cancelled() => {}
             }
         });
         Self(inner)
@@ -107,7 +113,7 @@ impl Factory {
         let core = Arc::downgrade(&handle.core);
         let entry = Entry {
             handle: Arc::downgrade(&any),
-            report: Box::new(move || core.upgrade().map(|core| core.report())),
+            report: Arc::new(move || core.upgrade().map(|core| core.report())),
             wake,
         };
         shared.insert(key, entry);
@@ -117,13 +123,15 @@ impl Factory {
     /// How each watch fares, by name.
     pub fn reports(&self) -> Vec<Report> {
         let definitions = self.0.definitions.noted();
-        let mut reports: Vec<_> = self
+        // Asked outside of the lock: each one takes its informer's.
+        let shared: Vec<_> = self
             .0
             .shared
             .lock()
             .values()
-            .filter_map(|entry| (entry.report)())
+            .map(|entry| Arc::clone(&entry.report))
             .collect();
+        let mut reports: Vec<_> = shared.iter().filter_map(|report| report()).collect();
         reports.push(Report {
             name: CRDS.to_string(),
             synced: definitions.last_contact.is_some(),
@@ -141,7 +149,7 @@ impl Factory {
         &self.0.tuning
     }
 
-    /// Ends every watch and waits until each has.
+    /// Ends every watch, also of informers that are still held, and waits until each has. Their stores stay as they are.
     pub async fn stop(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
@@ -213,3 +221,6 @@ impl Sink for Waker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

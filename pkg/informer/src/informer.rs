@@ -82,7 +82,7 @@ impl<T: Projection> Informer<T> {
     /// Calls `handler` with every change from now on, after an `Added` for each object that is there already.
     ///
     /// Changes of one object come in order. The handler must not block; it may read stores. It is not called any more once the
-    /// subscription is dropped. Subscribing from within a handler of the same informer is a deadlock.
+    /// subscription is dropped. Within a handler, subscribing and dropping a subscription are deadlocks.
     pub fn subscribe(&self, handler: impl Fn(&Delta<T>) + Send + Sync + 'static) -> Subscription {
         self.0.core.subscribe(Arc::new(handler))
     }
@@ -181,9 +181,13 @@ impl<T: Projection> Core<T> {
         subscribers.handlers.push((number, handler));
         let core: Weak<Self> = Arc::downgrade(self);
         Subscription(Some(Box::new(move || {
-            if let Some(core) = core.upgrade() {
-                core.subscribers.lock().handlers.retain(|(known, _)| *known != number);
-            }
+            let Some(core) = core.upgrade() else { return };
+            let mut subscribers = core.subscribers.lock();
+            let place = subscribers.handlers.iter().position(|(known, _)| *known == number);
+            let removed = place.map(|place| subscribers.handlers.remove(place));
+            // What the handler holds may be a subscription too: it is dropped outside of the lock.
+            drop(subscribers);
+            drop(removed);
         })))
     }
 

@@ -9,21 +9,26 @@
 //!
 //! Architecture Invariant: a handler never blocks and never fails; memory is bounded by distinct objects and keys, not by events.
 
+mod backoff;
 mod factory;
 pub mod indexes;
 mod informer;
 mod metadata;
 mod protocol;
+mod reflect;
 mod report;
+#[cfg(test)]
+mod scripted;
 mod store;
 mod watch;
 
 pub use factory::{Factory, Tuning};
 pub use informer::{Index, Informer, NotSynced, Subscription};
 pub use metadata::MetadataOnly;
+pub use reflect::{Loop, Sink, reflect};
 pub use report::{Report, Reporting, Trouble};
 pub use store::{Cause, Change, Delta, Event, IndexFn, Store};
-pub use watch::{Sink, Watch, reflect};
+pub use watch::Watch;
 
 use portreeve_api::Metadata;
 

@@ -2,8 +2,11 @@
 //!
 //! Objects are kept as raw slices until each is decoded by itself, so that one bad object cannot poison the rest.
 
-use portreeve_api::{Metadata, ObjectKey};
-use serde::Deserialize;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use portreeve_api::ObjectKey;
+use serde::{Deserialize, de::Error as _};
 use serde_json::value::RawValue;
 
 use crate::{Event, Projection};
@@ -15,6 +18,12 @@ pub(crate) struct Page<'a> {
     pub(crate) metadata: PageMetadata,
     #[serde(borrow, default)]
     pub(crate) items: Option<Vec<&'a RawValue>>,
+}
+
+impl<'a> Page<'a> {
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, BadJson> {
+        serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -37,7 +46,46 @@ struct Line<'a> {
 /// The part of an object that names it, for those that decode no further.
 #[derive(Deserialize)]
 struct Named {
-    metadata: Metadata,
+    metadata: Name,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Name {
+    namespace: Option<Arc<str>>,
+    name: Arc<str>,
+    resource_version: String,
+}
+
+/// Cuts the bytes of a watch into lines, however they arrive.
+#[derive(Default)]
+pub(crate) struct Lines {
+    buffer: BytesMut,
+    /// How much of the buffer is known to hold no end of a line: a long one is not searched again with each piece of it.
+    searched: usize,
+}
+
+impl Lines {
+    pub(crate) fn push(&mut self, data: &[u8]) {
+        self.buffer.extend_from_slice(data);
+    }
+
+    /// The next complete line, with its end.
+    pub(crate) fn next(&mut self) -> Option<BytesMut> {
+        let rest = self.buffer.get(self.searched..).unwrap_or_default();
+        let Some(end) = memchr::memchr(b'\n', rest) else {
+            self.searched = self.buffer.len();
+            return None;
+        };
+        let line = self.buffer.split_to(self.searched + end + 1);
+        self.searched = 0;
+        Some(line)
+    }
+
+    /// How many bytes there are of a line whose end has not come.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.buffer.len()
+    }
 }
 
 /// What a line of a watch says.
@@ -53,46 +101,78 @@ pub(crate) enum Heard<T> {
 
 /// Decodes an object of a list.
 pub(crate) fn listed<T: Projection>(raw: &RawValue) -> Event<T> {
-    decode(raw).map_or_else(Bad::event, Event::Listed)
+    decode(raw).map_or_else(|bad| bad.event(), Event::Listed)
 }
 
 /// Decodes a line of a watch.
-pub(crate) fn heard<T: Projection>(line: &[u8]) -> Result<Heard<T>, serde_json::Error> {
+pub(crate) fn heard<T: Projection>(line: &[u8]) -> Result<Heard<T>, BadJson> {
+    hear(line).map_err(|error| BadJson::new(&error))
+}
+
+fn hear<T: Projection>(line: &[u8]) -> Result<Heard<T>, serde_json::Error> {
     let Line { type_, object } = serde_json::from_slice(line)?;
     match type_ {
-        "BOOKMARK" => {
-            let Named { metadata } = serde_json::from_str(object.get())?;
-            let version = Some(metadata.resource_version.to_string());
-            Ok(Heard::Bookmark { version })
-        }
-        "ERROR" => Ok(Heard::Failed(serde_json::from_str(object.get())?)),
-        "DELETED" => Ok(match decode::<T>(object) {
+        "ADDED" | "MODIFIED" => Ok(match decode::<T>(object) {
             Ok(object) => Heard::Event {
-                version: Some(object.metadata().resource_version.to_string()),
-                event: Event::Deleted(object),
-            },
-            Err(bad) => Heard::Event {
-                version: bad.version,
-                event: Event::DeletedUndecodable(bad.key),
-            },
-        }),
-        _ => Ok(match decode::<T>(object) {
-            Ok(object) => Heard::Event {
-                version: Some(object.metadata().resource_version.to_string()),
+                version: version(&object.metadata().resource_version),
                 event: Event::Applied(object),
             },
             Err(bad) => Heard::Event {
-                version: bad.version.clone(),
+                version: version(&bad.version),
                 event: bad.event(),
             },
         }),
+        "DELETED" => Ok(match decode::<T>(object) {
+            Ok(object) => Heard::Event {
+                version: version(&object.metadata().resource_version),
+                event: Event::Deleted(object),
+            },
+            Err(bad) => Heard::Event {
+                version: version(&bad.version),
+                event: Event::DeletedUndecodable(bad.key),
+            },
+        }),
+        "BOOKMARK" => {
+            let Named { metadata } = serde_json::from_str(object.get())?;
+            let version = version(&metadata.resource_version);
+            Ok(Heard::Bookmark { version })
+        }
+        "ERROR" => Ok(Heard::Failed(serde_json::from_str(object.get())?)),
+        unknown => Err(serde_json::Error::unknown_variant(
+            unknown,
+            &["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"],
+        )),
+    }
+}
+
+/// An object without a version does not say where to resume; an empty one would make the watch start anywhere.
+fn version(version: &str) -> Option<String> {
+    (!version.is_empty()).then(|| version.to_owned())
+}
+
+/// JSON that is not what is expected, told without the values in it: they may be secret, and this ends up in logs.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadJson(String);
+
+impl BadJson {
+    fn new(error: &serde_json::Error) -> Self {
+        Self(without_values(&error.to_string()))
+    }
+}
+
+/// serde quotes the text that it did not expect. What it did expect stands in backticks, and stays.
+fn without_values(text: &str) -> String {
+    match (text.find('"'), text.rfind('"')) {
+        (Some(first), Some(last)) if first < last => format!("{}\"…\"{}", &text[..first], &text[last + 1..]),
+        _ => text.to_owned(),
     }
 }
 
 /// An object that is not what the projection expects.
 struct Bad {
     key: ObjectKey,
-    version: Option<String>,
+    version: String,
     error: String,
 }
 
@@ -108,20 +188,37 @@ impl Bad {
 fn decode<T: Projection>(raw: &RawValue) -> Result<T, Bad> {
     serde_json::from_str(raw.get()).map_err(|error| {
         let named = serde_json::from_str::<Named>(raw.get()).map(|named| named.metadata);
-        let metadata = named.unwrap_or_else(|_| Metadata {
-            name: "(unnamed)".into(),
-            ..Metadata::default()
-        });
+        let Name {
+            namespace,
+            name,
+            resource_version,
+        } = named.unwrap_or_default();
+        let name = if name.is_empty() { "(unnamed)".into() } else { name };
         Bad {
-            key: metadata.key(),
-            version: (!metadata.resource_version.is_empty()).then(|| metadata.resource_version.to_string()),
-            error: error.to_string(),
+            key: ObjectKey { namespace, name },
+            version: resource_version,
+            error: explain::<T>(raw, &error),
         }
     })
 }
 
+/// Decodes once more, to find out in which field the error is. That is too slow to do each time.
+#[cold]
+fn explain<T: Projection>(raw: &RawValue, error: &serde_json::Error) -> String {
+    let mut deserializer = serde_json::Deserializer::from_str(raw.get());
+    let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
+    let path = located.map(|error| error.path().to_string());
+    let error = without_values(&error.to_string());
+    match path {
+        Some(path) if path != "." => format!("{path}: {error}"),
+        _ => error,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use portreeve_api::Metadata;
+
     use super::*;
     use crate::MetadataOnly;
 

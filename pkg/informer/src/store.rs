@@ -42,7 +42,7 @@ pub enum Event<T> {
 pub enum Change<T> {
     /// The object is new to the store.
     Added(Arc<T>),
-    /// The object has another version, or the same one when it is a resync.
+    /// The same object has another version, or the same one when it is a resync.
     Updated {
         /// Before.
         old: Arc<T>,
@@ -53,7 +53,8 @@ pub enum Change<T> {
     Deleted {
         /// The last state known.
         last: Arc<T>,
-        /// Whether `last` is its final state. `false`: the deletion itself was missed and found by a relist.
+        /// Whether `last` is its final state. `false`: the deletion was missed and found by a relist, or its final state could not
+        /// be decoded.
         is_final: bool,
     },
 }
@@ -160,7 +161,7 @@ impl<T: Projection> Store<T> {
                 self.phase = Phase::Listing { seen, first };
                 Vec::new()
             }
-            Event::Listed(object) | Event::Applied(object) => self.upsert(object).into_iter().collect(),
+            Event::Listed(object) | Event::Applied(object) => self.upsert(object),
             Event::Deleted(last) => self.delete(last).into_iter().collect(),
             Event::Synced => self.sweep(),
             Event::Undecodable { key, error } => {
@@ -168,7 +169,7 @@ impl<T: Projection> Store<T> {
                 self.undecodable.insert(key, error);
                 Vec::new()
             }
-            Event::DeletedUndecodable(key) => self.forget(&key, true).into_iter().collect(),
+            Event::DeletedUndecodable(key) => self.forget(&key).into_iter().collect(),
         };
         changes.into_iter().map(|change| Delta { change, cause }).collect()
     }
@@ -241,43 +242,51 @@ impl<T: Projection> Store<T> {
         }
     }
 
-    fn upsert(&mut self, object: T) -> Option<Change<T>> {
+    fn upsert(&mut self, object: T) -> Vec<Change<T>> {
         let key = object.metadata().key();
         self.see(&key);
         self.undecodable.remove(&key);
         let new = Arc::new(object);
+        let (was, is) = (self.objects.get(&key).map(|was| was.metadata()), new.metadata());
+        let recreated = was.is_some_and(|was| was.uid != is.uid);
+        if !recreated && was.is_some_and(|was| was.resource_version == is.resource_version) {
+            return Vec::new();
+        }
+        // Another object of the same name: that the one before was deleted has been missed.
+        let deleted = if recreated { self.forget(&key) } else { None };
+        let change = self.insert(key, new);
+        deleted.into_iter().chain([change]).collect()
+    }
+
+    fn insert(&mut self, key: ObjectKey, new: Arc<T>) -> Change<T> {
         let Some(slot) = self.objects.get_mut(&key) else {
             self.indexes.iter_mut().for_each(|index| index.insert(&key, &new));
             self.objects.insert(key, Arc::clone(&new));
-            return Some(Change::Added(new));
+            return Change::Added(new);
         };
-        let (was, is) = (slot.metadata(), new.metadata());
-        if was.resource_version == is.resource_version && was.uid == is.uid {
-            return None;
-        }
         let old = std::mem::replace(slot, Arc::clone(&new));
         for index in &mut self.indexes {
             index.replace(&key, &old, &new);
         }
-        Some(Change::Updated { old, new })
+        Change::Updated { old, new }
     }
 
     fn delete(&mut self, last: T) -> Option<Change<T>> {
-        let key = last.metadata().key();
-        self.forget(&key, true)?;
+        self.forget(&last.metadata().key())?;
         Some(Change::Deleted {
             last: Arc::new(last),
             is_final: true,
         })
     }
 
-    fn forget(&mut self, key: &ObjectKey, is_final: bool) -> Option<Change<T>> {
+    /// Removes an object whose final state is not known.
+    fn forget(&mut self, key: &ObjectKey) -> Option<Change<T>> {
         self.undecodable.remove(key);
         let last = self.objects.remove(key)?;
         for index in &mut self.indexes {
             index.remove(key, &last);
         }
-        Some(Change::Deleted { last, is_final })
+        Some(Change::Deleted { last, is_final: false })
     }
 
     /// Ends a list: what it did not name is gone.
@@ -287,7 +296,7 @@ impl<T: Projection> Store<T> {
         };
         let known = self.objects.keys().chain(self.undecodable.keys());
         let gone: HashSet<ObjectKey> = known.filter(|key| !seen.contains(*key)).cloned().collect();
-        gone.iter().filter_map(|key| self.forget(key, false)).collect()
+        gone.iter().filter_map(|key| self.forget(key)).collect()
     }
 }
 

@@ -121,7 +121,7 @@ async fn write(
             definition: definition.clone(),
             source,
         })?;
-        tracing::info!(%plan, dry_run = applier.dry_run, "installing");
+        tracing::info!(%plan, "installing definitions");
         match applier.run(&plan).await {
             Applied::Done => return Ok(true),
             Applied::LookAgain => {}

@@ -29,6 +29,8 @@ pub(crate) struct Progress {
     pub(crate) waiting_for: String,
     /// Every controller is built.
     pub(crate) started: bool,
+    /// It is on its way out.
+    pub(crate) stopping: bool,
     pub(crate) controllers: Vec<&'static str>,
     pub(crate) vitals: Vec<Vital>,
 }
@@ -42,7 +44,7 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -
         livez: Arc::new(move || workers(&livez.read())),
         healthz: Arc::new(move || workers(&healthz.read())),
         readyz: Arc::new(move || {
-            let mut checks = vec![startup(&readyz.read())];
+            let mut checks = lifecycle(&readyz.read());
             let stale_after = informers.tuning().idle_limit + GRACE;
             let now = Instant::now();
             checks.extend(informers.reports().iter().map(|report| Check {
@@ -54,17 +56,22 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -
     }
 }
 
-fn startup(progress: &Progress) -> Check {
-    if progress.started {
+/// Where the manager is on its way from start to stop.
+fn lifecycle(progress: &Progress) -> Vec<Check> {
+    let startup = if progress.started {
         Check::ok("startup")
     } else if progress.reached {
         Check::failed("startup", "controllers are being built")
     } else {
-        Check::failed(
-            "startup",
-            format!("waiting for the apiserver: {}", progress.waiting_for),
-        )
-    }
+        let reason = &progress.waiting_for;
+        Check::failed("startup", format!("waiting for the apiserver: {reason}"))
+    };
+    let shutdown = if progress.stopping {
+        Check::failed("shutdown", "the process is shutting down")
+    } else {
+        Check::ok("shutdown")
+    };
+    vec![startup, shutdown]
 }
 
 /// One check for each controller, as kube-controller-manager has; these can fail.

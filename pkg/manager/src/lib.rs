@@ -203,6 +203,7 @@ impl Running {
             () = stop.requested() => None,
         };
         tracing::info!("stopping: no item is taken any more, running ones end");
+        self.progress.write().stopping = true;
         stop.request();
         let drained = self.drain(&mut tasks).await;
         crash.map_or(drained, |crash| Err(Error::Crash(crash)))
@@ -221,7 +222,7 @@ impl Running {
             manager: self.settings.program.to_owned(),
             dry_run: self.settings.dry_run,
         };
-        let wanted = controllers.iter().flat_map(|controller| (controller.crds)());
+        let wanted: Vec<_> = controllers.iter().flat_map(|controller| (controller.crds)()).collect();
         definitions::install(&applier, wanted).await.map_err(Error::Install)
     }
 
@@ -302,7 +303,7 @@ impl Running {
 
     async fn drain(&self, tasks: &mut JoinSet<Named>) -> Result<(), Error> {
         let limit = self.settings.shutdown_timeout;
-        let mut left: Vec<&str> = self.progress.read().controllers.clone();
+        let mut left: Vec<&'static str> = self.progress.read().controllers.clone();
         let joined = async {
             while let Some(end) = tasks.join_next().await {
                 match end {

@@ -116,3 +116,6 @@ impl EffectError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

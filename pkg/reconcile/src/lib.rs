@@ -15,6 +15,8 @@ mod keyed;
 mod metrics;
 mod plan;
 mod request;
+#[cfg(test)]
+mod scripted;
 mod shutdown;
 mod worker;
 

@@ -107,7 +107,8 @@ impl<R: Reconciler> Worker<R> {
         };
         let plan = self.reconciler.decide(&seen, now);
         if !plan.effects.is_empty() {
-            tracing::info!(%plan, dry_run = self.applier.dry_run, "decided");
+            let message = if self.applier.dry_run { "decided, and not done: dry run" } else { "decided" };
+            tracing::info!(%plan, "{message}");
         }
         match self.applier.run(&plan).await {
             Applied::Done => {
@@ -163,3 +164,6 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "(no message)".to_owned())
 }
+
+#[cfg(test)]
+mod tests;

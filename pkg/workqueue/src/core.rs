@@ -1,12 +1,13 @@
 //! The state of one queue and every rule about it: who is ready, who waits, who runs, and what follows from each call.
 //!
-//! One rule covers adds, delays, redelivery and backoff: **a key has one due, the earliest that anyone asked for, in the highest lane that
-//! anyone asked for.** It is the rule of controller-runtime's priority queue; client-go's delaying queue delivers a key that was added both now
-//! and later twice. Nothing is lost by it, because a reconcile sees the state and not the event, and asks for its own next time.
+//! One rule covers adds, delays, redelivery and backoff: **a key has one due, the earliest that anyone asked for, in
+//! the highest lane that anyone asked for.** It is the rule of controller-runtime's priority queue; client-go's
+//! delaying queue delivers a key that was added both now and later twice. Nothing is lost by it, because a reconcile
+//! sees the state and not the event, and asks for its own next time.
 //!
-//! Architecture Invariant: no async, no clock, no lock, no log, no randomness; the time is an argument, and whom to wake is a result. Every key
-//! is held in `items` and in exactly one order, of `waiting` or `running`, so memory is bounded by distinct keys and never by calls, and no
-//! failure counter outlives its key.
+//! Architecture Invariant: no async, no clock, no lock, no log, no randomness; the time is an argument, and whom to
+//! wake is a result. Every key is held in `items` and in exactly one order, of `waiting` or `running`, so memory is
+//! bounded by distinct keys and never by calls, and no failure counter outlives its key.
 
 mod line;
 #[cfg(test)]
@@ -39,16 +40,18 @@ const SMALL_TABLE: usize = 1024;
 
 /// How a run of a key ended. One value ends it; there is nothing else to remember.
 ///
-/// `Retry`, `RetryAfter` and `At` keep the key in the lane in which it ran. A key that was added while it ran is ready again at once, whatever
-/// the outcome: what was added is news that the run has not seen, and may be the cure. Its failures still count, so that the backoff goes on
-/// from where it was if the next run fails too; the delay of the failed run is not served in addition, because the next run decides anew.
+/// `Retry`, `RetryAfter` and `At` keep the key in the lane in which it ran. A key that was added while it ran is ready
+/// again at once, whatever the outcome: what was added is news that the run has not seen, and may be the cure. Its
+/// failures still count, so that the backoff goes on from where it was if the next run fails too; the delay of the
+/// failed run is not served in addition, because the next run decides anew.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// Success, and nothing more to do until the key is added. Failures are forgotten.
     Forget,
     /// Failure: again after the backoff (5 ms, doubled by each failure in a row, at most 1000 s).
     Retry,
-    /// Failure: again after the backoff, but not before this delay (a server's `Retry-After`). It counts as a failure like `Retry`.
+    /// Failure: again after the backoff, but not before this delay (a server's `Retry-After`). It counts as a failure
+    /// like `Retry`.
     RetryAfter(Duration),
     /// Success, and again at this time. Failures are forgotten.
     At(Instant),
@@ -63,9 +66,11 @@ pub struct Observation {
     pub delayed: usize,
     /// Keys that are held by a worker.
     pub running: usize,
-    /// Those of `running` that will be ready again as soon as they end. `workqueue_depth` is this and `ready`, as in client-go.
+    /// Those of `running` that will be ready again as soon as they end. `workqueue_depth` is this and `ready`, as in
+    /// client-go.
     pub rerun: usize,
-    /// How long ago the key at the head of a lane was due; of the two lanes the longer time. `None` when nothing is ready.
+    /// How long ago the key at the head of a lane was due; of the two lanes the longer time. `None` when nothing is
+    /// ready.
     pub oldest_ready: Option<Duration>,
     /// How long the longest of the runs that have not ended has taken. `None` when nothing runs.
     pub longest_running: Option<Duration>,
@@ -93,7 +98,8 @@ pub(crate) struct Run<K> {
     pub(crate) lane: Lane,
     /// How many runs in a row had failed before this one.
     pub(crate) failures: u32,
-    /// How long the key has been due. Counted from the add, even of one during a run of the same key, as client-go counts it.
+    /// How long the key has been due. Counted from the add, even of one during a run of the same key, as client-go
+    /// counts it.
     pub(crate) waited: Duration,
 }
 
@@ -111,7 +117,8 @@ pub(crate) enum Wake {
     Nobody,
     /// One key more is ready.
     One,
-    /// The time to look again came nearer, or the queue was closed. Everybody, so that no sleeper relies on another one to keep the time.
+    /// The time to look again came nearer, or the queue was closed. Everybody, so that no sleeper relies on another one
+    /// to keep the time.
     All,
 }
 
@@ -325,7 +332,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Makes ready what is due. The first step of every call, so that order does not depend on how often somebody looks.
+    /// Makes ready what is due. The first step of every call, so that order does not depend on how often somebody
+    /// looks.
     fn advance(&mut self, now: Instant) {
         while let Some(key) = self.waiting.pop_due(now) {
             let item = held(&mut self.items, &key);
@@ -334,8 +342,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Gives memory back after a burst: when seven eighths of a large table are empty. The next shrink is then so many removals away that
-    /// its cost does not show.
+    /// Gives memory back after a burst: when seven eighths of a large table are empty. The next shrink is then so many
+    /// removals away that its cost does not show.
     fn shrink(&mut self) {
         let capacity = self.items.capacity();
         if capacity > SMALL_TABLE && self.items.len() < capacity / 8 {

@@ -1,10 +1,11 @@
 //! The work queue between informers and workers: keys go in as often as they like and come out one holder at a time.
 //!
-//! Keys that wait are held once, in two lanes; a key that fails comes back after a growing delay; a key that is added while it runs runs once
-//! more. `core` decides all of that. This module is the shell around it: it owns the lock, the clock, and the sleep of the takers.
+//! Keys that wait are held once, in two lanes; a key that fails comes back after a growing delay; a key that is added
+//! while it runs runs once more. `core` decides all of that. This module is the shell around it: it owns the lock, the
+//! clock, and the sleep of the takers.
 //!
-//! Architecture Invariant: the lock is held for one call of the core and never across an await. There is no task, no channel and no ticker
-//! here; a queue that is not used costs nothing.
+//! Architecture Invariant: the lock is held for one call of the core and never across an await. There is no task, no
+//! channel and no ticker here; a queue that is not used costs nothing.
 
 mod core;
 mod limiter;
@@ -38,7 +39,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Key for K {}
 
 /// A queue of keys. Clones are handles of the same queue.
 ///
-/// The queue holds every key at most once, so it needs no bound of its own: it is no longer than the set of objects that exist.
+/// The queue holds every key at most once, so it needs no bound of its own: it is no longer than the set of objects
+/// that exist.
 #[derive(Clone)]
 pub struct Queue<K: Key> {
     shared: Arc<Shared<K>>,
@@ -69,14 +71,16 @@ impl<K: Key> Queue<K> {
         Self { shared }
     }
 
-    /// Wants the key now. Nothing happens when it is ready already, except that [`Lane::Urgent`] moves it up; a key that waits for its time
-    /// becomes ready; a key that runs will run once more. Dropped silently once the queue is closed.
+    /// Wants the key now. Nothing happens when it is ready already, except that [`Lane::Urgent`] moves it up; a key
+    /// that waits for its time becomes ready; a key that runs will run once more. Dropped silently once the queue is
+    /// closed.
     pub fn add(&self, key: K, lane: Lane) {
         let wake = self.shared.with(|core, now| core.add(key, lane, now));
         self.shared.wake(wake);
     }
 
-    /// Wants the key at `when`, or now if that has passed. Of several times the earliest wins, also against a backoff that is running.
+    /// Wants the key at `when`, or now if that has passed. Of several times the earliest wins, also against a backoff
+    /// that is running.
     pub fn add_at(&self, key: K, when: Instant, lane: Lane) {
         let wake = self.shared.with(|core, now| core.add_at(key, when, lane, now));
         self.shared.wake(wake);
@@ -84,16 +88,17 @@ impl<K: Key> Queue<K> {
 
     /// Waits for a key that is ready, and takes it. `None` once the queue is closed.
     ///
-    /// Cancel safe: a dropped future has taken nothing. While it is neither dropped nor polled it may hold up a wake-up that another taker
-    /// could have used.
+    /// Cancel safe: a dropped future has taken nothing. While it is neither dropped nor polled it may hold up a wake-up
+    /// that another taker could have used.
     pub async fn take(&self) -> Option<Work<K>> {
         // Workers whose reconciles never wait would otherwise keep their thread from the tasks that add.
         coop::consume_budget().await;
         let shared = &self.shared;
         loop {
-            // A taker enlists before it looks, so that whatever becomes ready after the look wakes somebody: this taker, or one before it in
-            // the list. A taker that leaves with a wake-up which it did not need (cancelled, or served by its own look) hands it on to the
-            // next when `woken` is dropped. Times need no such care: a nearer one wakes every sleeper, so each keeps the time by itself.
+            // A taker enlists before it looks, so that whatever becomes ready after the look wakes somebody: this
+            // taker, or one before it in the list. A taker that leaves with a wake-up which it did not need (cancelled,
+            // or served by its own look) hands it on to the next when `woken` is dropped. Times need no such care: a
+            // nearer one wakes every sleeper, so each keeps the time by itself.
             let mut woken = pin!(shared.takers.notified());
             woken.as_mut().enable();
             match shared.with(Core::take) {
@@ -105,7 +110,8 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// Ends the queue: everything that waits is dropped, takers get `None`, later adds do nothing. Work that was handed out can still finish.
+    /// Ends the queue: everything that waits is dropped, takers get `None`, later adds do nothing. Work that was handed
+    /// out can still finish.
     ///
     /// Unlike client-go's `ShutDown` it does not hand out what is ready: whoever starts next begins with a list.
     pub fn close(&self) {

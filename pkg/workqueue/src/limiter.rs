@@ -1,7 +1,7 @@
 //! How long a key that failed has to wait.
 //!
-//! Architecture Invariant: a function of the number of failures; no clock, no jitter, no memory of keys. The failures themselves are counted
-//! where the key is kept, so that no counter can outlive its key.
+//! Architecture Invariant: a function of the number of failures; no clock, no jitter, no memory of keys. The failures
+//! themselves are counted where the key is kept, so that no counter can outlive its key.
 
 use std::time::Duration;
 
@@ -17,8 +17,9 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// 5 ms to 1000 s, the figures of `DefaultControllerRateLimiter` in client-go's `util/workqueue`.
     ///
-    /// Its second half, a bucket of 10 retries a second for the whole queue, is left out: it makes a thousand keys that failed on one outage
-    /// wait for a minute and a half after the outage is over, and the client already limits what reaches the apiserver.
+    /// Its second half, a bucket of 10 retries a second for the whole queue, is left out: it makes a thousand keys that
+    /// failed on one outage wait for a minute and a half after the outage is over, and the client already limits what
+    /// reaches the apiserver.
     pub(crate) const DEFAULT: Self = Self {
         base: Duration::from_millis(5),
         max: Duration::from_secs(1000),

@@ -1,9 +1,11 @@
 //! The `workqueue_*` metrics, by the names, labels and buckets of Kubernetes' components.
 //!
-//! Depth, unfinished work and the longest run are observed when the registry is read, and not written by a ticker as client-go does every
-//! 500 ms: a value that is read is as old as the scrape and not older, a run of 400 ms is seen, and there is no task to stop.
+//! Depth, unfinished work and the longest run are observed when the registry is read, and not written by a ticker as
+//! client-go does every 500 ms: a value that is read is as old as the scrape and not older, a run of 400 ms is seen,
+//! and there is no task to stop.
 //!
-//! Architecture Invariant: no global registry, and no strong reference to a queue: its gauges end with it, its counters stay.
+//! Architecture Invariant: no global registry, and no strong reference to a queue: its gauges end with it, its counters
+//! stay.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -170,7 +172,8 @@ impl Families {
     }
 }
 
-/// Every family comes from this one collector, because looking at a queue may also count: keys become ready by being due.
+/// Every family comes from this one collector, because looking at a queue may also count: keys become ready by being
+/// due.
 impl Collector for Metrics {
     fn desc(&self) -> Vec<&Desc> {
         self.families

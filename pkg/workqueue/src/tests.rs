@@ -1,4 +1,5 @@
-//! What the shell adds to the core: sleeping, waking, cancelling, guards and metrics. Time is paused wherever it matters.
+//! What the shell adds to the core: sleeping, waking, cancelling, guards and metrics. Time is paused wherever it
+//! matters.
 
 mod metrics;
 mod wakeups;
@@ -190,8 +191,9 @@ async fn a_worker_that_never_waits_lets_others_run() {
     tasks.join_all().await;
 }
 
-/// Eight workers on several threads, and a producer that changes 200 objects over and over. Each object is a number that only grows; a worker
-/// reads it, as a reconcile reads the cache. Whatever the interleaving, no object has two workers, and the last number of each is seen.
+/// Eight workers on several threads, and a producer that changes 200 objects over and over. Each object is a number
+/// that only grows; a worker reads it, as a reconcile reads the cache. Whatever the interleaving, no object has two
+/// workers, and the last number of each is seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn workers_on_many_threads_share_no_key_and_miss_no_change() {
     const OBJECTS: usize = 200;

@@ -1,1 +1,251 @@
+//! The stations, between a `kube::Client` and a scripted service: exact traffic, no server.
 
+mod limits;
+mod metrics;
+mod quiet;
+
+use std::convert::Infallible;
+
+use http_body::Frame;
+use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams},
+};
+use prometheus::Registry;
+use serde_json::json;
+use tower::service_fn;
+
+use super::*;
+use crate::{Answer, Fenced, Open, retry_after};
+
+type Scripted = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The stations of one process.
+struct Stations {
+    registry: Registry,
+    shared: Shared,
+}
+
+fn stations() -> Stations {
+    let registry = Registry::new();
+    let shared = Shared {
+        fence: Arc::new(Open),
+        limiter: None,
+        metrics: Metrics::register(&registry).unwrap(),
+        limit: Duration::from_secs(30),
+        host: "apiserver:6443".to_owned(),
+    };
+    Stations { registry, shared }
+}
+
+impl Stations {
+    fn fence(mut self, fence: impl Fence) -> Self {
+        self.shared.fence = Arc::new(fence);
+        self
+    }
+
+    fn rate(mut self, qps: f32, burst: u32) -> Self {
+        self.shared.limiter = Some(Mutex::new(Bucket::new(qps, burst)));
+        self
+    }
+
+    /// A client whose requests end up in `answer`.
+    fn client<F, A>(self, answer: F) -> Client
+    where
+        F: Fn(Request<Body>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Result<Response<Scripted>, BoxError>> + Send + 'static,
+    {
+        let calls = Calls {
+            inner: service_fn(answer),
+            shared: Arc::new(self.shared),
+            user_agent: HeaderValue::from_static("portreeve/0.1.0 (linux/amd64) foo-controller"),
+        };
+        Client::new(calls, "default")
+    }
+
+    /// A client whose every request gets this answer, and the requests.
+    fn answering(self, code: u16, body: &str) -> (Client, Requests) {
+        let requests = Requests::default();
+        let (seen, body) = (requests.clone(), body.to_owned());
+        let client = self.client(move |request| {
+            seen.0.lock().push(request);
+            let answer = answer(code, &body);
+            async { Ok(answer) }
+        });
+        (client, requests)
+    }
+}
+
+/// What arrived at the scripted service.
+#[derive(Clone, Default)]
+struct Requests(Arc<Mutex<Vec<Request<Body>>>>);
+
+impl Requests {
+    fn methods(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .iter()
+            .map(|request| request.method().to_string())
+            .collect()
+    }
+}
+
+fn answer(code: u16, body: &str) -> Response<Scripted> {
+    let body = Full::from(body.to_owned()).map_err(|never: Infallible| match never {});
+    Response::builder().status(code).body(body.boxed_unsync()).unwrap()
+}
+
+/// An answer whose body begins with `start` and then neither goes on nor ends.
+fn stuck(start: &str) -> Response<Scripted> {
+    use futures::StreamExt;
+    let start = Ok(Frame::data(Bytes::from(start.to_owned())));
+    let frames = futures::stream::iter([start]).chain(futures::stream::pending());
+    Response::new(StreamBody::new(frames).boxed_unsync())
+}
+
+fn config_maps(client: Client) -> Api<ConfigMap> {
+    Api::namespaced(client, "default")
+}
+
+fn config_map() -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap()
+}
+
+/// A fence that lets nothing through, or everything until some time, and counts how often it is asked.
+#[derive(Clone)]
+struct Gate {
+    admits: Result<Option<Duration>, Fenced>,
+    asked: Arc<Mutex<u32>>,
+}
+
+fn gate(admits: Result<Option<Duration>, Fenced>) -> Gate {
+    let asked = Arc::default();
+    Gate { admits, asked }
+}
+
+impl Fence for Gate {
+    fn admit(&self) -> Result<Option<Instant>, Fenced> {
+        *self.asked.lock() += 1;
+        Ok(self.admits?.map(|time| Instant::now() + time))
+    }
+}
+
+#[tokio::test]
+async fn the_user_agent_names_program_and_component() {
+    let (client, requests) = stations().answering(200, "{}");
+    client
+        .request_text(Request::get("/version").body(vec![]).unwrap())
+        .await
+        .unwrap();
+    let requests = requests.0.lock();
+    let agent = requests[0].headers()[header::USER_AGENT].to_str().unwrap();
+    assert_eq!(agent, "portreeve/0.1.0 (linux/amd64) foo-controller");
+}
+
+#[tokio::test]
+async fn the_fence_is_asked_for_what_changes_something_and_for_nothing_else() {
+    let fence = gate(Ok(None));
+    let body = json!({"metadata": {"name": "a"}, "items": []}).to_string();
+    let (client, requests) = stations().fence(fence.clone()).answering(200, &body);
+    let api = config_maps(client);
+    api.get("a").await.unwrap();
+    api.list(&ListParams::default()).await.unwrap();
+    api.watch(&WatchParams::default(), "0").await.map(drop).unwrap();
+    assert_eq!(*fence.asked.lock(), 0);
+    api.create(&PostParams::default(), &config_map()).await.unwrap();
+    api.replace("a", &PostParams::default(), &config_map()).await.unwrap();
+    let patch = Patch::Merge(json!({"data": {}}));
+    api.patch("a", &PatchParams::default(), &patch).await.unwrap();
+    api.delete("a", &DeleteParams::default()).await.unwrap();
+    assert_eq!(*fence.asked.lock(), 4);
+    assert_eq!(
+        requests.methods(),
+        ["GET", "GET", "GET", "POST", "PUT", "PATCH", "DELETE"]
+    );
+}
+
+#[tokio::test]
+async fn a_fenced_write_is_not_sent_and_the_caller_is_told() {
+    let (client, requests) = stations()
+        .fence(gate(Err(Fenced("not the leader"))))
+        .answering(201, "{}");
+    let error = config_maps(client)
+        .create(&PostParams::default(), &config_map())
+        .await
+        .unwrap_err();
+    assert_eq!(Answer::of(&error), Answer::Fenced);
+    assert!(error.to_string().contains("not sent: not the leader"), "{error}");
+    assert!(requests.methods().is_empty());
+}
+
+#[tokio::test]
+async fn a_post_is_sent_once_whatever_the_answer() {
+    for code in [201, 409, 422, 429, 500, 502, 503, 504] {
+        let (client, requests) = stations().answering(code, "{}");
+        let _ = config_maps(client).create(&PostParams::default(), &config_map()).await;
+        assert_eq!(requests.methods(), ["POST"], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn retry_after_is_found_in_the_header_of_a_plain_text_refusal() {
+    let client = stations().client(|_| async {
+        let mut answer = answer(429, "Too many requests, please try again later.\n");
+        let seconds = HeaderValue::from_static("7");
+        answer.headers_mut().insert(header::RETRY_AFTER, seconds);
+        Ok(answer)
+    });
+    let error = config_maps(client).get("a").await.unwrap_err();
+    assert_eq!(retry_after(&error), Some(Duration::from_secs(7)));
+    assert_eq!(Answer::of(&error), Answer::Transient);
+    assert_eq!(
+        crate::chain(&error),
+        "Too many requests, please try again later. (TooManyRequests)"
+    );
+}
+
+#[tokio::test]
+async fn retry_after_is_found_in_a_status() {
+    let status = json!({"kind": "Status", "status": "Failure", "code": 429, "reason": "TooManyRequests",
+                        "message": "storage is (re)initializing", "details": {"retryAfterSeconds": 3}});
+    let (client, _) = stations().answering(429, &status.to_string());
+    let error = config_maps(client).get("a").await.unwrap_err();
+    assert_eq!(retry_after(&error), Some(Duration::from_secs(3)));
+}
+
+#[tokio::test]
+async fn a_refusal_is_understood_by_its_code_when_its_body_is_no_status() {
+    let table = [
+        (404, "404 page not found\n", Answer::NotFound),
+        (404, "", Answer::NotFound),
+        (403, r#"{"error": "denied by the proxy"}"#, Answer::Forbidden),
+        (410, "[]", Answer::Expired),
+        (502, "<html>Bad Gateway</html>", Answer::Transient),
+    ];
+    for (code, body, expected) in table {
+        let (client, _) = stations().answering(code, body);
+        let error = config_maps(client).get("a").await.unwrap_err();
+        assert_eq!(Answer::of(&error), expected, "{code} {body:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_without_end_is_not_read_to_its_end() {
+    let (client, _) = stations().answering(503, &"x".repeat(LARGEST_REFUSAL + 1));
+    let error = config_maps(client).get("a").await.unwrap_err();
+    assert!(error.to_string().contains("too long to read"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_limit_spaces_calls_after_a_burst() {
+    let (client, requests) = stations().rate(10.0, 2).answering(200, r#"{"metadata":{}}"#);
+    let api = config_maps(client);
+    let started = Instant::now();
+    let calls = (0..5).map(|_| api.get("a"));
+    futures::future::try_join_all(calls).await.unwrap();
+    // The clock of timers ticks in milliseconds.
+    assert_eq!(started.elapsed().as_millis() / 10, 30);
+    assert_eq!(requests.methods().len(), 5);
+}

@@ -1,1 +1,396 @@
+//! Events in, changes out: one table for each situation.
 
+mod properties;
+
+use expect_test::{Expect, expect};
+
+use super::*;
+use crate::scripted::{Foo, foo, print};
+
+/// `a@1` is object a at version 1; `a@1+y` has another UID than `a@1`.
+fn object(text: &str) -> Foo {
+    let (text, uid) = text.split_once('+').unwrap_or((text, "x"));
+    let (name, version) = text.split_once('@').unwrap();
+    let mut foo: Foo = serde_json::from_value(foo(name, version.parse().unwrap())).unwrap();
+    foo.metadata.uid = uid.into();
+    foo
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::namespaced("n", name)
+}
+
+/// One event from a word and an object: `listed a@1`.
+fn event(line: &str) -> Event<Foo> {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    match word {
+        "relisting" => Event::Relisting,
+        "synced" => Event::Synced,
+        "listed" => Event::Listed(object(rest)),
+        "applied" => Event::Applied(object(rest)),
+        "deleted" => Event::Deleted(object(rest)),
+        "undecodable" => Event::Undecodable {
+            key: key(rest),
+            error: "bad".to_owned(),
+        },
+        "deleted-undecodable" => Event::DeletedUndecodable(key(rest)),
+        other => panic!("{other} is no event"),
+    }
+}
+
+fn show(delta: &Delta<Foo>) -> String {
+    let change = match &delta.change {
+        Change::Added(object) => format!("added {}", print(&**object)),
+        Change::Updated { old, new } => format!("updated {} to {}", print(&**old), print(&**new)),
+        Change::Deleted { last, is_final } => {
+            let state = if *is_final { "final" } else { "last known" };
+            format!("deleted {} ({state})", print(&**last))
+        }
+    };
+    format!("{change}, {:?}", delta.cause)
+}
+
+/// What a store makes of these events, one line each, and what it holds in the end.
+fn check(events: &[&str], expected: &Expect) {
+    let mut store = Store::default();
+    let mut text = String::new();
+    for line in events {
+        let mut deltas: Vec<_> = store.apply(event(line)).iter().map(show).collect();
+        deltas.sort();
+        text += &format!("{line}: {}\n", deltas.join("; "));
+    }
+    let mut held: Vec<_> = store.iter().map(|object| print(&**object)).collect();
+    held.sort();
+    let bad: Vec<_> = store.undecodable().keys().map(ToString::to_string).collect();
+    text += &format!("holds {held:?}, undecodable {bad:?}, synced {}\n", store.is_synced());
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn a_first_list_adds_and_a_watch_changes() {
+    check(
+        &[
+            "relisting",
+            "listed a@1",
+            "synced",
+            "applied b@2",
+            "applied a@3",
+            "deleted b@4",
+        ],
+        &expect![[r#"
+            relisting: 
+            listed a@1: added a@1, Listed
+            synced: 
+            applied b@2: added b@2, Watched
+            applied a@3: updated a@1 to a@3, Watched
+            deleted b@4: deleted b@4 (final), Watched
+            holds ["a@3"], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn a_relist_tells_what_is_different_and_nothing_else() {
+    check(
+        &[
+            "relisting",
+            "listed same@1",
+            "listed changed@2",
+            "listed gone@3",
+            "synced", //
+            "relisting",
+            "listed same@1",
+            "listed changed@9",
+            "listed new@8",
+            "synced",
+        ],
+        &expect![[r#"
+            relisting: 
+            listed same@1: added same@1, Listed
+            listed changed@2: added changed@2, Listed
+            listed gone@3: added gone@3, Listed
+            synced: 
+            relisting: 
+            listed same@1: 
+            listed changed@9: updated changed@2 to changed@9, Watched
+            listed new@8: added new@8, Watched
+            synced: deleted gone@3 (last known), Watched
+            holds ["changed@9", "new@8", "same@1"], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn a_list_that_is_broken_off_deletes_nothing() {
+    check(
+        &[
+            "relisting",
+            "listed a@1",
+            "listed b@2",
+            "synced", //
+            "relisting",
+            "listed a@1", //
+            "relisting",
+            "listed b@2",
+            "listed a@1",
+            "synced",
+        ],
+        &expect![[r#"
+            relisting: 
+            listed a@1: added a@1, Listed
+            listed b@2: added b@2, Listed
+            synced: 
+            relisting: 
+            listed a@1: 
+            relisting: 
+            listed b@2: 
+            listed a@1: 
+            synced: 
+            holds ["a@1", "b@2"], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn what_only_a_broken_off_list_named_is_gone_with_the_next_one() {
+    check(
+        &["relisting", "listed a@1", "relisting", "listed b@2", "synced"],
+        &expect![[r#"
+            relisting: 
+            listed a@1: added a@1, Listed
+            relisting: 
+            listed b@2: added b@2, Listed
+            synced: deleted a@1 (last known), Listed
+            holds ["b@2"], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn the_same_version_is_no_change() {
+    check(
+        &[
+            "relisting",
+            "listed a@1",
+            "synced",
+            "applied a@1",
+            "relisting",
+            "listed a@1",
+            "synced",
+        ],
+        &expect![[r#"
+            relisting: 
+            listed a@1: added a@1, Listed
+            synced: 
+            applied a@1: 
+            relisting: 
+            listed a@1: 
+            synced: 
+            holds ["a@1"], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn an_object_that_was_recreated_unseen_is_deleted_and_added() {
+    check(
+        &[
+            "relisting",
+            "listed a@1+x",
+            "synced",
+            "relisting",
+            "listed a@7+y",
+            "synced",
+        ],
+        &expect![[r#"
+            relisting: 
+            listed a@1+x: added a@1, Listed
+            synced: 
+            relisting: 
+            listed a@7+y: added a@7, Watched; deleted a@1 (last known), Watched
+            synced: 
+            holds ["a@7"], undecodable [], synced true
+        "#]],
+    );
+}
+
+/// Versions are only ever compared for equality, and two objects may have the same one.
+#[test]
+fn an_object_that_was_recreated_with_the_same_version_is_another_one() {
+    check(&["relisting", "listed a@1+x", "synced", "applied a@1+y"], &expect![[r#"
+        relisting: 
+        listed a@1+x: added a@1, Listed
+        synced: 
+        applied a@1+y: added a@1, Watched; deleted a@1 (last known), Watched
+        holds ["a@1"], undecodable [], synced true
+    "#]]);
+}
+
+#[test]
+fn an_object_that_becomes_undecodable_keeps_its_last_good_state() {
+    check(
+        &[
+            "relisting",
+            "listed a@1",
+            "listed b@2",
+            "synced",
+            "undecodable a", //
+            "relisting",
+            "undecodable a",
+            "undecodable c",
+            "synced",
+        ],
+        &expect![[r#"
+            relisting: 
+            listed a@1: added a@1, Listed
+            listed b@2: added b@2, Listed
+            synced: 
+            undecodable a: 
+            relisting: 
+            undecodable a: 
+            undecodable c: 
+            synced: deleted b@2 (last known), Watched
+            holds ["a@1"], undecodable ["n/a", "n/c"], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn an_object_that_becomes_good_again_is_no_longer_undecodable() {
+    check(
+        &[
+            "relisting",
+            "undecodable a",
+            "listed b@1",
+            "synced",
+            "applied a@2",
+            "undecodable b",
+            "applied b@1",
+        ],
+        &expect![[r#"
+            relisting: 
+            undecodable a: 
+            listed b@1: added b@1, Listed
+            synced: 
+            applied a@2: added a@2, Watched
+            undecodable b: 
+            applied b@1: 
+            holds ["a@2", "b@1"], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn a_deletion_ends_what_was_undecodable_and_says_that_the_state_is_not_final() {
+    check(
+        &[
+            "relisting",
+            "listed a@1",
+            "undecodable b",
+            "undecodable c",
+            "synced", //
+            "deleted-undecodable a",
+            "deleted-undecodable b",
+            "deleted c@5",
+        ],
+        &expect![[r#"
+            relisting: 
+            listed a@1: added a@1, Listed
+            undecodable b: 
+            undecodable c: 
+            synced: 
+            deleted-undecodable a: deleted a@1 (last known), Watched
+            deleted-undecodable b: 
+            deleted c@5: 
+            holds [], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn the_deletion_of_what_was_never_known_is_no_change() {
+    check(
+        &["relisting", "synced", "deleted a@1", "deleted-undecodable b"],
+        &expect![[r#"
+            relisting: 
+            synced: 
+            deleted a@1: 
+            deleted-undecodable b: 
+            holds [], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn undecodable_objects_that_a_relist_does_not_name_are_forgotten() {
+    check(
+        &["relisting", "undecodable a", "synced", "relisting", "synced"],
+        &expect![[r#"
+            relisting: 
+            undecodable a: 
+            synced: 
+            relisting: 
+            synced: 
+            holds [], undecodable [], synced true
+        "#]],
+    );
+}
+
+#[test]
+fn a_store_stays_synced_while_it_is_listed_again() {
+    let mut store = Store::default();
+    let mut synced = Vec::new();
+    for line in ["relisting", "relisting", "synced", "relisting", "relisting", "synced"] {
+        store.apply(event(line));
+        synced.push(store.is_synced());
+    }
+    assert_eq!(synced, [false, false, true, true, true, true]);
+}
+
+fn by_version() -> IndexFn<Foo> {
+    Arc::new(|object: &Foo| vec![(*object.metadata.resource_version).into()])
+}
+
+fn found(store: &Store<Foo>, index: usize, value: &str) -> Vec<String> {
+    let mut found: Vec<_> = store.by_index(index, value).map(|object| print(&**object)).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn an_index_covers_what_was_there_before_it_and_what_comes_after() {
+    let mut store = Store::default();
+    for line in ["relisting", "listed a@1", "listed b@1", "synced"] {
+        store.apply(event(line));
+    }
+    let index = store.add_index("version", by_version());
+    assert_eq!(found(&store, index, "1"), ["a@1", "b@1"]);
+    store.apply(event("applied c@1"));
+    store.apply(event("applied a@2"));
+    store.apply(event("deleted b@3"));
+    assert_eq!(found(&store, index, "1"), ["c@1"]);
+    assert_eq!(found(&store, index, "2"), ["a@2"]);
+    assert!(found(&store, index, "3").is_empty());
+}
+
+#[test]
+fn one_name_is_one_index() {
+    let mut store = Store::<Foo>::default();
+    let first = store.add_index("version", by_version());
+    let other = store.add_index("namespace", Arc::new(crate::indexes::by_namespace));
+    assert_ne!(first, other);
+    assert_eq!(store.add_index("version", by_version()), first);
+    store.apply(event("applied a@1"));
+    assert_eq!(found(&store, first, "1"), ["a@1"]);
+    assert_eq!(found(&store, other, "n"), ["a@1"]);
+}
+
+#[test]
+fn a_value_that_is_given_twice_is_found_once_and_forgotten_whole() {
+    let mut store = Store::default();
+    let index = store.add_index("twice", Arc::new(|_: &Foo| vec!["v".into(), "v".into()]));
+    store.apply(event("applied a@1"));
+    assert_eq!(found(&store, index, "v"), ["a@1"]);
+    store.apply(event("deleted a@2"));
+    assert!(found(&store, index, "v").is_empty());
+}

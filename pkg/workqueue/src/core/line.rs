@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 /// After so many takes from the urgent lane that passed over a waiting routine key, one routine key is taken.
 ///
-/// So the routine lane keeps an eighth of the takes under any load of urgent ones (a resync of 100,000 keys ends, where controller-runtime's
-/// priority queue lets it wait for ever), and at most every eighth key that an urgent one waits for is a routine one.
+/// So the routine lane keeps an eighth of the takes under any load of urgent ones (a resync of 100,000 keys ends, where
+/// controller-runtime's priority queue lets it wait for ever), and at most every eighth key that an urgent one waits
+/// for is a routine one.
 pub(super) const PASSED_OVER_AT_MOST: u32 = 7;
 
 /// How soon a key is wanted. The smaller value is served first.
@@ -24,7 +25,8 @@ pub(super) type Ticket = u64;
 
 #[derive(Debug)]
 pub(super) struct Line<K> {
-    /// Ordered maps and not deques, so that a key can leave from the middle without leaving a gap that would have to be skipped later.
+    /// Ordered maps and not deques, so that a key can leave from the middle without leaving a gap that would have to be
+    /// skipped later.
     urgent: BTreeMap<Ticket, K>,
     routine: BTreeMap<Ticket, K>,
     passed_over: u32,

@@ -1,4 +1,5 @@
-//! The core against a model of it that is too simple to be wrong: a list of wishes, searched from end to end by every call.
+//! The core against a model of it that is too simple to be wrong: a list of wishes, searched from end to end by every
+//! call.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -238,7 +239,8 @@ impl Pair {
         assert_eq!(seen.running, self.model.running.len());
     }
 
-    /// Every key is in the one order that its state names, and there is nothing else: neither stale entries nor keys without a wish.
+    /// Every key is in the one order that its state names, and there is nothing else: neither stale entries nor keys
+    /// without a wish.
     fn check_orders(&self) {
         let Core {
             items,
@@ -303,7 +305,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// One holder, one redelivery, order in a lane, the share of the routine lane, the backoff, nothing lost, nothing kept.
+    /// One holder, one redelivery, order in a lane, the share of the routine lane, the backoff, nothing lost, nothing
+    /// kept.
     #[test]
     fn the_core_does_what_the_model_does(calls in calls()) {
         let mut pair = Pair::new();

@@ -1,4 +1,5 @@
-//! What the core promises, as scripts. A line is `<milliseconds> <call> -> <answer>`; without an arrow the answer does not matter.
+//! What the core promises, as scripts. A line is `<milliseconds> <call> -> <answer>`; without an arrow the answer does
+//! not matter.
 
 mod delays;
 

@@ -1,6 +1,7 @@
 //! The keys that wait: for their time, or in the line for a taker.
 //!
-//! Architecture Invariant: a key that was placed is in one of the two orders until it is taken out; nothing stale is left behind.
+//! Architecture Invariant: a key that was placed is in one of the two orders until it is taken out; nothing stale is
+//! left behind.
 
 use std::{collections::BTreeMap, mem};
 

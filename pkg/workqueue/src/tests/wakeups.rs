@@ -1,6 +1,8 @@
-//! No wake-up is lost, whatever takers do: takers that are polled by hand, and only when they were woken, as a runtime does it.
+//! No wake-up is lost, whatever takers do: takers that are polled by hand, and only when they were woken, as a runtime
+//! does it.
 //!
-//! What happens between two awaits of takers on different threads is out of reach here; `workers_on_many_threads_…` covers that.
+//! What happens between two awaits of takers on different threads is out of reach here; `workers_on_many_threads_…`
+//! covers that.
 
 use std::{
     future::Future,

@@ -1,0 +1,72 @@
+//! What is counted, by name, label and value.
+
+use prometheus::TextEncoder;
+
+use super::*;
+
+/// The lines of the registry, as they are scraped.
+fn lines(registry: &Registry) -> Vec<String> {
+    let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+    text.lines().map(ToOwned::to_owned).collect()
+}
+
+fn assert_scraped(registry: &Registry, expected: &[&str]) {
+    let lines = lines(registry);
+    for expected in expected {
+        assert!(lines.iter().any(|line| line == expected), "no {expected} in {lines:#?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_are_counted_by_code_method_and_host() {
+    let stations = stations();
+    let registry = stations.registry.clone();
+    let client = stations.client(|request| async move {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        match request.method().as_str() {
+            "GET" => Ok(answer(404, "")),
+            "POST" => Ok(answer(201, r#"{"metadata":{}}"#)),
+            _ => Err("connection reset".into()),
+        }
+    });
+    let api = config_maps(client);
+    let _ = api.get("a").await;
+    let _ = api.get("b").await;
+    let _ = api.create(&PostParams::default(), &config_map()).await;
+    let _ = api.delete("a", &DeleteParams::default()).await;
+    let sent = serde_json::to_vec(&config_map()).unwrap().len();
+    let expected = [
+        r#"rest_client_requests_total{code="404",host="apiserver:6443",method="GET"} 2"#,
+        r#"rest_client_requests_total{code="201",host="apiserver:6443",method="POST"} 1"#,
+        r#"rest_client_requests_total{code="<error>",host="apiserver:6443",method="DELETE"} 1"#,
+        r#"rest_client_request_duration_seconds_count{host="apiserver:6443",verb="GET"} 2"#,
+        r#"rest_client_request_duration_seconds_sum{host="apiserver:6443",verb="GET"} 0.5"#,
+        r#"rest_client_request_duration_seconds_sum{host="apiserver:6443",verb="DELETE"} 0.25"#,
+        &format!(r#"rest_client_request_size_bytes_sum{{host="apiserver:6443",verb="POST"}} {sent}"#),
+        r#"rest_client_response_size_bytes_sum{host="apiserver:6443",verb="POST"} 15"#,
+    ];
+    assert_scraped(&registry, &expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_the_rate_limit_is_measured_apart_from_the_call() {
+    let stations = stations().rate(2.0, 1);
+    let registry = stations.registry.clone();
+    let (client, _) = stations.answering(200, r#"{"metadata":{}}"#);
+    let api = config_maps(client);
+    api.get("a").await.unwrap();
+    api.get("a").await.unwrap();
+    let expected = [
+        r#"rest_client_rate_limiter_duration_seconds_count{host="apiserver:6443",verb="GET"} 2"#,
+        r#"rest_client_rate_limiter_duration_seconds_sum{host="apiserver:6443",verb="GET"} 0.5"#,
+        r#"rest_client_request_duration_seconds_sum{host="apiserver:6443",verb="GET"} 0"#,
+    ];
+    assert_scraped(&registry, &expected);
+}
+
+#[tokio::test]
+async fn the_metrics_of_two_connections_need_two_registries() {
+    let registry = Registry::new();
+    assert!(Metrics::register(&registry).is_ok());
+    assert!(Metrics::register(&registry).is_err());
+}

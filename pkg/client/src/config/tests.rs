@@ -1,0 +1,217 @@
+//! Flags and files that cannot be used say what to do about it, and tell no secrets.
+
+use std::fs;
+
+use clap::{Args as _, Command, FromArgMatches, error::ErrorKind};
+use prometheus::Registry;
+use tokio::{io::AsyncReadExt, net::TcpListener};
+
+use super::*;
+use crate::{Answer, Open, chain};
+
+const TOKEN: &str = "s3cr3t-t0ken";
+
+fn settings(limit: Duration) -> Settings {
+    Settings {
+        program: "portreeve/0.1.0".to_owned(),
+        call_limit: limit,
+        fence: Arc::new(Open),
+        metrics: Metrics::register(&Registry::new()).unwrap(),
+    }
+}
+
+fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+    let command = Args::augment_args(Command::new("portreeve").no_binary_name(true));
+    Args::from_arg_matches(&command.try_get_matches_from(args)?)
+}
+
+async fn open(args: &[&str]) -> Result<Connection, Error> {
+    Connection::open(&parse(args).unwrap(), settings(Duration::from_secs(1))).await
+}
+
+/// The error and its sources, as it is printed.
+async fn failure(args: &[&str]) -> String {
+    match open(args).await {
+        Ok(_) => panic!("{args:?} is accepted"),
+        Err(error) => chain(&error),
+    }
+}
+
+/// A kubeconfig on disk.
+fn kubeconfig(cluster: &str, user: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         contexts:\n- name: c\n  context: {{cluster: k, user: u}}\n\
+         clusters:\n- name: k\n  cluster: {cluster}\n\
+         users:\n- name: u\n  user: {user}\n"
+    );
+    fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn path(file: &tempfile::NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_not_there_is_named_with_its_flag() {
+    let error = failure(&["--kubeconfig=/nonexistent/kubeconfig"]).await;
+    assert!(
+        error.starts_with("failed to load --kubeconfig /nonexistent/kubeconfig: "),
+        "{error}"
+    );
+    assert!(error.contains("No such file"), "{error}");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_none_is_named_with_the_place() {
+    let file = kubeconfig("{server: 7}", "{token: {}}");
+    let error = failure(&["--kubeconfig", path(&file)]).await;
+    assert!(error.starts_with("failed to parse --kubeconfig /"), "{error}");
+    assert!(error.contains(": line 12 column 17: "), "{error}");
+}
+
+#[tokio::test]
+async fn without_any_configuration_the_error_says_what_to_do() {
+    let error = failure(&[]).await;
+    assert!(
+        error.starts_with(
+            "failed to load the in-cluster configuration; outside of a cluster set --kubeconfig or --master"
+        ),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn master_overrides_the_address_in_the_kubeconfig() {
+    let file = kubeconfig("{server: 'https://a:1'}", "{}");
+    let kubeconfig = format!("--kubeconfig={}", path(&file));
+    assert_eq!(open(&[&kubeconfig]).await.unwrap().url(), "https://a:1/");
+    let both = open(&[&kubeconfig, "--master=https://b:2/path"]).await.unwrap();
+    assert_eq!(both.url(), "https://b:2/path");
+    let master = open(&["--master=http://c:3"]).await.unwrap();
+    assert_eq!(master.url(), "http://c:3/");
+}
+
+#[test]
+fn a_rate_that_is_none_is_refused_with_what_would_be_one() {
+    for bad in ["-1", "fast", "NaN", "inf", "0.0000001"] {
+        let error = parse(&[&format!("--kube-api-qps={bad}")]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ValueValidation);
+        let text = error.to_string();
+        assert!(
+            text.contains("--kube-api-qps") && text.contains("give 0 (no limit) or requests a second"),
+            "{text}"
+        );
+    }
+    assert!(parse(&["--kube-api-qps=20", "--kube-api-burst=0"]).is_err());
+    let args = parse(&["--kube-api-qps=0.5", "--kube-api-burst=7"]).unwrap();
+    assert_eq!(
+        (args.kube_api_qps.to_string(), args.kube_api_burst),
+        ("0.5".to_owned(), 7)
+    );
+}
+
+#[test]
+fn a_master_that_is_no_url_is_refused_with_what_would_be_one() {
+    for bad in ["apiserver:6443", "/path", "ftp://a", "https://", "a b"] {
+        let error = parse(&[&format!("--master={bad}")]).unwrap_err().to_string();
+        assert!(error.contains("--master"), "{error}");
+    }
+    let error = parse(&["--master=10.0.0.1:6443"]).unwrap_err().to_string();
+    assert!(error.contains("give a URL such as https://10.0.0.1:6443"), "{error}");
+}
+
+/// kube would panic on the first request.
+#[tokio::test]
+async fn a_server_without_a_scheme_in_the_kubeconfig_is_an_error() {
+    let file = kubeconfig("{server: 'apiserver:6443'}", "{}");
+    let error = failure(&["--kubeconfig", path(&file)]).await;
+    assert!(
+        error.contains("it is not a URL such as https://10.0.0.1:6443"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_password_in_the_url_gets_nowhere() {
+    let file = kubeconfig(&format!("{{server: 'https://user:{TOKEN}@a:1'}}"), "{}");
+    let connection = open(&["--kubeconfig", path(&file)]).await.unwrap();
+    assert_eq!(connection.url(), "https://a:1/");
+    assert_eq!(connection.shared.host, "a:1");
+    let args = parse(&[&format!("--master=https://user:{TOKEN}@a:1")]).unwrap();
+    assert!(!format!("{args:?}").contains(TOKEN));
+}
+
+#[tokio::test]
+async fn errors_print_no_credentials() {
+    let users = [
+        format!("{{token: '{TOKEN}', exec: 7}}"),
+        format!("{{token: ['{TOKEN}']}}"),
+        format!("{{token: '{TOKEN}', client-certificate-data: '{TOKEN}', client-key-data: '{TOKEN}'}}"),
+        format!("{{username: u, password: {{a: '{TOKEN}'}}}}"),
+        format!("{{token: '{TOKEN}"),
+    ];
+    for user in users {
+        let file = kubeconfig("{server: 'https://a:1'}", &user);
+        let args = parse(&["--kubeconfig", path(&file)]).unwrap();
+        let Err(error) = Connection::open(&args, settings(Duration::from_secs(1))).await else {
+            panic!("{user} is accepted");
+        };
+        let (text, debug) = (chain(&error), format!("{error:?}"));
+        assert!(!text.contains(TOKEN), "Display of {user}: {text}");
+        assert!(!debug.contains(TOKEN), "Debug of {user}: {debug}");
+    }
+}
+
+#[tokio::test]
+async fn a_component_that_cannot_stand_in_a_header_is_refused() {
+    let connection = open(&["--master=http://a:1"]).await.unwrap();
+    assert!(matches!(
+        connection.client("foo\ncontroller"),
+        Err(Error::UserAgent { .. })
+    ));
+}
+
+/// A real connection that opens and then says nothing. The only test here that waits in real time: for as long as its limit.
+#[tokio::test]
+async fn a_black_holed_connection_ends_at_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let limit = Duration::from_millis(50);
+    let connection = Connection::from_config(Config::new(url), settings(limit)).unwrap();
+    let client = connection.client("foo-controller").unwrap();
+    let hole = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = vec![0; 4096];
+        let length = stream.read(&mut request).await.unwrap();
+        let closed = stream.read(&mut [0]).await.unwrap();
+        (String::from_utf8_lossy(&request[..length]).into_owned(), closed)
+    };
+    let (version, (request, closed)) = tokio::join!(client.apiserver_version(), hole);
+    let error = version.unwrap_err();
+    assert_eq!(Answer::of(&error), Answer::Transient);
+    assert!(error.to_string().contains("no complete answer within 50ms"), "{error}");
+    assert!(
+        request.contains("user-agent: portreeve/0.1.0 (") && request.contains(") foo-controller"),
+        "{request}"
+    );
+    // The end of the call is the end of its connection: the pool does not hand out a dead one.
+    assert_eq!(closed, 0);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_refused_is_transient() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    drop(listener);
+    let connection = Connection::from_config(Config::new(url), settings(Duration::from_secs(5))).unwrap();
+    let error = connection
+        .client("foo-controller")
+        .unwrap()
+        .apiserver_version()
+        .await
+        .unwrap_err();
+    assert_eq!(Answer::of(&error), Answer::Transient);
+}

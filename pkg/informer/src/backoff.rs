@@ -1,0 +1,43 @@
+//! How long to wait after a failure.
+
+use std::time::Duration;
+
+use backon::BackoffBuilder;
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// 100 ms to 30 s, doubling, and up to as much again by chance. client-go starts at 800 ms; a control plane that restarts is back
+/// sooner than that.
+pub(crate) struct Backoff(backon::ExponentialBackoff);
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        let builder = backon::ExponentialBuilder::new()
+            .with_min_delay(FIRST)
+            .with_max_delay(LONGEST)
+            .with_jitter()
+            .without_max_times();
+        Self(builder.build())
+    }
+
+    /// The next wait, which is longer than the one before.
+    pub(crate) fn wait(&mut self) -> Duration {
+        self.0.next().unwrap_or(LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_limit_with_jitter() {
+        let mut backoff = Backoff::new();
+        for base in [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
+            let wait = backoff.wait();
+            let range = Duration::from_millis(base)..=Duration::from_millis(2 * base);
+            assert!(range.contains(&wait), "{wait:?} is not in {range:?}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The loop between a recording sink and a scripted apiserver, in paused time: what it asks, and what it makes of the answers.
+
+mod backoff;
+mod list;
+mod watch;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status};
+
+/// A loop that runs, what its sink was given, and the server that it talks to.
+struct Scene {
+    server: Server,
+    events: Arc<Mutex<Vec<String>>>,
+    reporting: Reporting,
+    wake: Arc<Notify>,
+    /// Ends the loop with the test.
+    _loop: JoinSet<()>,
+}
+
+/// Writes events down, one line each.
+struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Sink for Recorder {
+    type Object = Foo;
+
+    fn apply(&mut self, event: Event<Foo>) {
+        let line = match event {
+            Event::Relisting => "relisting".to_owned(),
+            Event::Listed(object) => format!("listed {}", print(&object)),
+            Event::Synced => "synced".to_owned(),
+            Event::Applied(object) => format!("applied {}", print(&object)),
+            Event::Deleted(object) => format!("deleted {}", print(&object)),
+            Event::Undecodable { key, error } => format!("undecodable {key}: {error}"),
+            Event::DeletedUndecodable(key) => format!("deleted undecodable {key}"),
+        };
+        self.0.lock().push(line);
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (client, server) = Server::start();
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (reporting, wake) = (Reporting::default(), Arc::new(Notify::new()));
+        let watch_loop = Loop {
+            client,
+            watch: foos(),
+            page_size: 500,
+            idle_limit: Duration::from_secs(90),
+            reporting: reporting.clone(),
+            wake: Arc::clone(&wake),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(reflect(watch_loop, Recorder(Arc::clone(&events))));
+        Self {
+            server,
+            events,
+            reporting,
+            wake,
+            _loop: tasks,
+        }
+    }
+
+    /// A loop whose first list, of these objects at version 10, is done and noted.
+    async fn listed(items: &[Value]) -> Self {
+        let mut scene = Self::new();
+        scene.server.expect_list().await.answer(&list(10, items));
+        settle().await;
+        scene.events();
+        scene
+    }
+
+    /// What the sink was given since the last look.
+    fn events(&self) -> Vec<String> {
+        std::mem::take(&mut self.events.lock())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.reporting.noted().trouble.map(|trouble| trouble.message)
+    }
+
+    /// How long after `then` the next request comes, and the request.
+    async fn after(&mut self, then: Instant) -> (Duration, Call) {
+        let call = self.server.call().await;
+        (call.at - then, call)
+    }
+}

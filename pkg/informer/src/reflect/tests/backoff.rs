@@ -1,0 +1,173 @@
+//! Failures: how long the loop waits, and what ends the wait.
+
+use super::*;
+
+/// The wait after a failure whose first wait would be `base`, with the tick of the clock.
+fn is_wait(wait: Duration, base: u64) -> bool {
+    let range = Duration::from_millis(base)..=Duration::from_millis(2 * base + 2);
+    range.contains(&wait)
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_back_off_longer_and_longer() {
+    let mut scene = Scene::new();
+    let mut then = Instant::now();
+    scene.server.expect_list().await.refuse();
+    for base in [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
+        let (wait, call) = scene.after(then).await;
+        assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
+        then = call.at;
+        call.refuse();
+    }
+    let trouble = scene.reporting.noted().trouble.unwrap();
+    assert_eq!(trouble.answer, Answer::Transient);
+    assert!(trouble.message.starts_with("failed to list: "), "{}", trouble.message);
+    assert!(trouble.message.ends_with("connection refused"), "{}", trouble.message);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_good_watch_lets_the_next_failure_start_from_the_beginning() {
+    let mut scene = Scene::new();
+    for _ in 0..6 {
+        scene.server.call().await.refuse();
+    }
+    scene.server.expect_list().await.answer(&list(10, &[]));
+    let watch = scene.server.expect_watch(10).await.watch();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let then = Instant::now();
+    watch.cut();
+    let (wait, _call) = scene.after(then).await;
+    assert!(is_wait(wait, 100), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
+    let mut scene = Scene::listed(&[]).await;
+    let mut then = Instant::now();
+    scene.server.expect_watch(10).await.watch().cut();
+    for base in [100, 200, 400, 800] {
+        let (wait, call) = scene.after(then).await;
+        assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
+        then = call.at;
+        call.watch().cut();
+    }
+}
+
+/// An apiserver that shuts down accepts watches and ends them.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_well_but_at_once_backs_off() {
+    let mut scene = Scene::listed(&[]).await;
+    let mut then = Instant::now();
+    scene.server.expect_watch(10).await.watch().end();
+    for base in [100, 200, 400, 800] {
+        let (wait, call) = scene.after(then).await;
+        assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
+        assert!(call.is_watch());
+        then = call.at;
+        call.watch().end();
+    }
+    settle().await;
+    assert_eq!(
+        scene.trouble().as_deref(),
+        Some("the watch ended as soon as it had begun")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_watch_that_brought_something_is_no_failure() {
+    let mut scene = Scene::listed(&[]).await;
+    for version in 10..20 {
+        let call = scene.server.expect_watch(version).await;
+        let then = call.at;
+        let watch = call.watch();
+        watch.bookmark(version + 1);
+        watch.end();
+        assert_eq!(then.elapsed(), Duration::ZERO);
+    }
+    assert_eq!(scene.trouble(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_expires_right_after_its_list_backs_off() {
+    let mut scene = Scene::listed(&[]).await;
+    for base in [100, 200, 400, 800] {
+        let call = scene.server.expect_watch(10).await;
+        let then = call.at;
+        call.answer(&status(410, "Expired"));
+        let (wait, call) = scene.after(then).await;
+        assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
+        call.answer(&list(10, &[]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_obeyed_by_lists_and_watches() {
+    let mut busy = status(429, "TooManyRequests");
+    busy["details"] = json!({"retryAfterSeconds": 7});
+    let mut scene = Scene::new();
+    let call = scene.server.expect_list().await;
+    let then = call.at;
+    call.answer(&busy);
+    let (wait, call) = scene.after(then).await;
+    assert_eq!(wait.as_secs(), 7);
+    call.answer(&list(10, &[]));
+    let call = scene.server.expect_watch(10).await;
+    let then = call.at;
+    call.answer(&busy);
+    // All that was said is "later": a list would only add to the load.
+    let (wait, call) = scene.after(then).await;
+    assert_eq!(wait.as_secs(), 7);
+    assert_eq!(call.query["resourceVersion"], "10");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_that_is_not_there_is_listed_at_once_when_woken() {
+    let mut scene = Scene::new();
+    for _ in 0..8 {
+        scene
+            .server
+            .expect_list()
+            .await
+            .answer_text(404, "404 page not found\n");
+    }
+    settle().await;
+    let trouble = scene.reporting.noted().trouble.unwrap();
+    assert_eq!(trouble.answer, Answer::NotFound);
+    assert_eq!(trouble.message, "failed to list: 404 page not found");
+    let then = Instant::now();
+    scene.wake.notify_one();
+    let (wait, call) = scene.after(then).await;
+    assert_eq!(wait, Duration::ZERO);
+    // Woken a little too early, it asks again soon.
+    call.answer_text(404, "404 page not found\n");
+    let (wait, _call) = scene.after(then).await;
+    assert!(is_wait(wait, 100), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_report_says_when_the_apiserver_was_last_heard_of() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.reporting.noted().last_contact, None);
+    scene.server.expect_list().await.answer(&list(10, &[]));
+    let watch = scene.server.expect_watch(10).await.watch();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    watch.bookmark(11);
+    settle().await;
+    let contact = scene.reporting.noted().last_contact.unwrap();
+    assert!(contact.elapsed() <= Duration::from_millis(1), "{:?}", contact.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_is_dropped_ends_its_request() {
+    let Scene {
+        mut server,
+        _loop: tasks,
+        ..
+    } = Scene::listed(&[]).await;
+    let watch = server.expect_watch(10).await.watch();
+    settle().await;
+    drop(tasks);
+    settle().await;
+    assert!(watch.is_abandoned());
+    server.expect_silence(Duration::from_hours(1)).await;
+}

@@ -1,0 +1,150 @@
+//! Lists: consistent, in pages, and never half believed.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn the_first_list_is_consistent_and_paged() {
+    let mut scene = Scene::new();
+    let call = scene.server.expect_list().await;
+    assert_eq!(call.path, "/apis/samplecontroller.k8s.io/v1alpha1/foos");
+    // Without a resourceVersion the apiserver answers from a quorum read.
+    assert_eq!(call.query.keys().collect::<Vec<_>>(), ["limit"]);
+    assert_eq!(call.query["limit"], "500");
+    assert_eq!(call.accept, None);
+    call.answer(&page(10, "p2", &[foo("a", 1)]));
+    let call = scene.server.expect_list().await;
+    assert_eq!(call.query.keys().collect::<Vec<_>>(), ["continue", "limit"]);
+    assert_eq!(call.query["continue"], "p2");
+    call.answer(&page(10, "p3", &[foo("b", 2)]));
+    let call = scene.server.expect_list().await;
+    assert_eq!(call.query["continue"], "p3");
+    call.answer(&list(10, &[foo("c", 3)]));
+    scene.server.expect_watch(10).await;
+    assert_eq!(
+        scene.events(),
+        ["relisting", "listed a@1", "listed b@2", "listed c@3", "synced"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_list_may_have_no_items_at_all() {
+    let mut scene = Scene::new();
+    let empty = json!({"metadata": {"resourceVersion": "10"}, "items": null});
+    scene.server.expect_list().await.answer(&empty);
+    scene.server.expect_watch(10).await;
+    assert_eq!(scene.events(), ["relisting", "synced"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_on_its_third_page_starts_over() {
+    let mut scene = Scene::new();
+    scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));
+    scene.server.expect_list().await.answer(&page(10, "p3", &[foo("b", 2)]));
+    scene.server.expect_list().await.answer(&status(500, "InternalError"));
+    let call = scene.server.expect_list().await;
+    assert!(!call.query.contains_key("continue"), "{call:?}");
+    // Nothing is synced: what the failed list did not come to is not gone.
+    assert_eq!(scene.events(), ["relisting", "listed a@1", "listed b@2", "relisting"]);
+    assert_eq!(
+        scene.trouble().as_deref(),
+        Some("failed to list: it is InternalError (InternalError)")
+    );
+    call.answer(&list(11, &[foo("a", 1)]));
+    scene.server.expect_watch(11).await;
+    assert_eq!(scene.events(), ["listed a@1", "synced"]);
+    assert_eq!(scene.trouble(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_cut_starts_the_list_over() {
+    let mut scene = Scene::new();
+    let body = scene.server.expect_list().await.open(200);
+    body.text(r#"{"metadata":{"resourceVersion":"10"},"items":[{"#);
+    body.cut();
+    scene.server.expect_list().await.answer(&list(10, &[]));
+    scene.server.expect_watch(10).await;
+    assert_eq!(scene.events(), ["relisting", "relisting", "synced"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_continue_token_starts_over_at_once_and_without_pages() {
+    let mut scene = Scene::new();
+    scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));
+    let call = scene.server.expect_list().await;
+    let then = call.at;
+    call.answer(&status(410, "Expired"));
+    let (after, call) = scene.after(then).await;
+    assert_eq!(after, Duration::ZERO);
+    assert!(call.query.is_empty(), "{call:?}");
+    call.answer(&list(12, &[foo("a", 1), foo("b", 2)]));
+    let watch = scene.server.expect_watch(12).await;
+    assert_eq!(
+        scene.events(),
+        [
+            "relisting",
+            "listed a@1",
+            "relisting",
+            "listed a@1",
+            "listed b@2",
+            "synced"
+        ]
+    );
+    // The next list has pages again.
+    watch.answer(&status(410, "Expired"));
+    assert_eq!(scene.server.expect_list().await.query["limit"], "500");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_object_in_a_list_is_reported_without_its_value_and_the_rest_goes_on() {
+    let mut scene = Scene::new();
+    let items = [foo("a", 1), bad_foo("b", 2), foo("c", 3)];
+    scene.server.expect_list().await.answer(&list(10, &items));
+    scene.server.expect_watch(10).await;
+    let error = r#"undecodable n/b: spec.replicas: invalid type: string "…", expected i32"#;
+    let events = scene.events();
+    assert!(events[2].starts_with(error), "{events:?}");
+    assert_eq!(events[3..], ["listed c@3", "synced"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_no_list_is_backed_off_from() {
+    let mut scene = Scene::new();
+    scene
+        .server
+        .expect_list()
+        .await
+        .answer_text(200, r#"{"items": "hunter2"}"#);
+    scene.server.expect_list().await;
+    let trouble = scene.trouble().unwrap();
+    assert!(
+        trouble.starts_with("failed to decode the answer: invalid type: string"),
+        "{trouble}"
+    );
+    assert!(!trouble.contains("hunter2"), "{trouble}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn metadata_alone_is_asked_for_by_its_media_type() {
+    struct Names;
+    impl Sink for Names {
+        type Object = crate::MetadataOnly;
+        fn apply(&mut self, _: Event<crate::MetadataOnly>) {}
+    }
+    let (client, mut server) = Server::start();
+    let watch_loop = Loop {
+        client,
+        watch: foos(),
+        page_size: 2,
+        idle_limit: Duration::from_secs(90),
+        reporting: Reporting::default(),
+        wake: Arc::default(),
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(reflect(watch_loop, Names));
+    let accept = server.expect_list().await.accept.unwrap();
+    assert_eq!(
+        accept,
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+         application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    );
+}

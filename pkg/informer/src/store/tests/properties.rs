@@ -1,0 +1,145 @@
+//! Whatever happens in whatever order: subscribers can rebuild the store from what they are told, and indexes are never wrong.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Few names, versions and UIDs, so that they meet.
+fn events() -> impl Strategy<Value = Vec<String>> {
+    let object = (0..4_usize, 1..6_u32, 0..3_u32);
+    let word = prop_oneof![
+        4 => Just("listed"),
+        4 => Just("applied"),
+        2 => Just("deleted"),
+        1 => Just("undecodable"),
+        1 => Just("deleted-undecodable"),
+        1 => Just("relisting"),
+        1 => Just("synced"),
+    ];
+    let event = (word, object).prop_map(|(word, (name, version, uid))| {
+        let name = ["a", "b", "c", "d"][name];
+        match word {
+            "relisting" | "synced" => word.to_owned(),
+            "undecodable" | "deleted-undecodable" => format!("{word} {name}"),
+            _ => format!("{word} {name}@{version}+{uid}"),
+        }
+    });
+    proptest::collection::vec(event, 0..60)
+}
+
+fn identity(object: &Foo) -> String {
+    format!("{}+{}", print(object), object.metadata.uid)
+}
+
+fn contents(store: &Store<Foo>) -> BTreeMap<ObjectKey, String> {
+    let objects = store.iter();
+    objects
+        .map(|object| (object.metadata.key(), identity(object)))
+        .collect()
+}
+
+/// Applies a delta as a subscriber would, and checks that it fits what was told before.
+fn replay(told: &mut BTreeMap<ObjectKey, String>, delta: &Delta<Foo>) {
+    let key = delta.key();
+    match &delta.change {
+        Change::Added(object) => assert_eq!(told.insert(key, identity(object)), None),
+        Change::Updated { old, new } => {
+            assert_eq!(old.metadata.uid, new.metadata.uid, "another object is another Added");
+            assert_eq!(told.insert(key, identity(new)), Some(identity(old)));
+        }
+        Change::Deleted { last, is_final } => {
+            let known = told.remove(&key).expect("only what was told can be deleted");
+            assert!(*is_final || known == identity(last));
+        }
+    }
+}
+
+fn by_uid() -> IndexFn<Foo> {
+    Arc::new(|object: &Foo| vec![(*object.metadata.uid).into(), "all".into()])
+}
+
+/// Every value of an index, with what is found under it.
+fn index_contents(store: &Store<Foo>, index: usize) -> BTreeMap<Box<str>, Vec<String>> {
+    let values = store.indexes[index].keys.keys();
+    values
+        .map(|value| (value.clone(), found(store, index, value)))
+        .collect()
+}
+
+/// The same store with its indexes made anew.
+fn rebuilt(store: &Store<Foo>) -> Store<Foo> {
+    Store {
+        objects: store.objects.clone(),
+        ..Store::default()
+    }
+}
+
+proptest! {
+    #[test]
+    fn replaying_the_changes_rebuilds_the_store(events in events()) {
+        let mut store = Store::default();
+        let mut told = BTreeMap::new();
+        for line in &events {
+            for delta in store.apply(event(line)) {
+                replay(&mut told, &delta);
+            }
+            prop_assert_eq!(&told, &contents(&store));
+        }
+    }
+
+    #[test]
+    fn every_index_equals_a_rebuild(events in events(), late in 0..60_usize) {
+        let mut store = Store::default();
+        store.add_index("uid", by_uid());
+        for (number, line) in events.iter().enumerate() {
+            if number == late {
+                store.add_index("version", by_version());
+            }
+            store.apply(event(line));
+            let mut fresh = rebuilt(&store);
+            fresh.add_index("uid", by_uid());
+            prop_assert_eq!(index_contents(&store, 0), index_contents(&fresh, 0));
+            if number >= late {
+                let index = fresh.add_index("version", by_version());
+                prop_assert_eq!(index_contents(&store, 1), index_contents(&fresh, index));
+            }
+        }
+    }
+
+    /// Whatever came before, and however often lists were broken off: a complete list leaves what it named, and nothing else.
+    #[test]
+    fn after_a_complete_list_the_store_holds_what_it_named(
+        before in events(),
+        named in proptest::collection::btree_map("[abcd]", 1..6_u32, 0..4),
+    ) {
+        let mut store = Store::default();
+        before.iter().for_each(|line| drop(store.apply(event(line))));
+        store.apply(Event::Relisting);
+        for (name, version) in &named {
+            store.apply(event(&format!("listed {name}@{version}+z")));
+        }
+        store.apply(Event::Synced);
+        let expected: BTreeMap<_, _> = named
+            .iter()
+            .map(|(name, version)| (key(name), format!("{name}@{version}+z")))
+            .collect();
+        prop_assert_eq!(contents(&store), expected);
+        prop_assert!(store.undecodable().is_empty());
+        prop_assert!(store.is_synced());
+    }
+
+    /// Only a deletion that was seen, or a complete list, can take something away.
+    #[test]
+    fn a_list_that_is_broken_off_takes_nothing_away(before in events(), lists in events()) {
+        let mut store = Store::default();
+        before.iter().for_each(|line| drop(store.apply(event(line))));
+        let known: Vec<_> = contents(&store).into_keys().collect();
+        store.apply(Event::Relisting);
+        for line in lists.iter().filter(|line| line.starts_with("listed") || *line == "relisting") {
+            store.apply(event(line));
+        }
+        for key in known {
+            prop_assert!(store.get(&key).is_some(), "{key} is gone");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+use portreeve_api::{ObjectKey, Resource};
+use prometheus::Registry;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    EventWriter, Next, Note, NoteType, Object, Propagation, Shutdown, Target,
+    scripted::{self, refusal},
+};
+
+const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
+
+fn target() -> Target {
+    Target {
+        resource: PODS,
+        key: ObjectKey::namespaced("n", "a"),
+        uid: "u".into(),
+        version: "1".into(),
+    }
+}
+
+fn create() -> Effect {
+    Effect::Create(Object {
+        resource: PODS,
+        key: ObjectKey::namespaced("n", "a"),
+        body: json!({}),
+    })
+}
+
+fn delete() -> Effect {
+    Effect::Delete {
+        target: target(),
+        propagation: Propagation::Background,
+    }
+}
+
+fn patch() -> Effect {
+    Effect::PatchStatus {
+        target: target(),
+        status: json!({}),
+    }
+}
+
+fn event() -> Effect {
+    let note = Note {
+        type_: NoteType::Normal,
+        reason: "Synced",
+        action: "Sync",
+        message: "done".to_owned(),
+    };
+    Effect::Event(target(), note)
+}
+
+fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scripted::Asked) {
+    let (client, asked) = scripted::client(script);
+    let (events, writer) = Events::channel(client.clone(), "replica", &Registry::new()).unwrap();
+    let applier = Applier {
+        client,
+        events,
+        manager: "manager".to_owned(),
+        dry_run: false,
+    };
+    (applier, writer, asked)
+}
+
+fn name(applied: &Applied) -> &'static str {
+    match applied {
+        Applied::Done => "done",
+        Applied::LookAgain => "look again",
+        Applied::Failed { .. } => "failed",
+        Applied::Refused { .. } => "refused",
+    }
+}
+
+#[tokio::test]
+async fn each_answer_means_one_thing_to_the_plan() {
+    let table = [
+        (create(), 409, "AlreadyExists", "look again"),
+        (create(), 404, "NotFound", "refused"),
+        (create(), 403, "Forbidden", "refused"),
+        (create(), 422, "Invalid", "refused"),
+        (create(), 429, "TooManyRequests", "failed"),
+        (create(), 503, "ServiceUnavailable", "failed"),
+        (patch(), 409, "Conflict", "look again"),
+        (patch(), 404, "NotFound", "look again"),
+        (patch(), 500, "InternalError", "failed"),
+        (delete(), 404, "NotFound", "done"),
+        (delete(), 409, "Conflict", "look again"),
+        (delete(), 504, "Timeout", "failed"),
+    ];
+    for (effect, code, reason, expected) in table {
+        let (applier, _writer, _) = applier(vec![refusal(code, reason)]);
+        let applied = applier.run(&Plan::of(vec![effect.clone()])).await;
+        assert_eq!(name(&applied), expected, "{effect}: {code} {reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_stops_at_the_first_effect_that_does_not_succeed() {
+    let (applier, _writer, asked) = applier(vec![(201, json!({})), refusal(409, "Conflict")]);
+    let applied = applier.run(&Plan::of(vec![create(), patch(), delete()])).await;
+    assert_eq!(name(&applied), "look again");
+    assert_eq!(
+        *asked.lock(),
+        [
+            "POST /api/v1/namespaces/n/pods",
+            "PATCH /api/v1/namespaces/n/pods/a/status"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_already_does_not_stop_the_plan() {
+    let (applier, _writer, asked) = applier(vec![refusal(404, "NotFound")]);
+    let applied = applier.run(&Plan::of(vec![delete(), patch()])).await;
+    assert_eq!(name(&applied), "done");
+    assert_eq!(asked.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn the_apiserver_is_left_alone_for_as_long_as_it_asks() {
+    let (code, mut status) = refusal(429, "TooManyRequests");
+    status["details"] = json!({"retryAfterSeconds": 7});
+    let (applier, _writer, _) = applier(vec![(code, status)]);
+    let applied = applier.run(&Plan::of(vec![create()])).await;
+    assert!(matches!(applied, Applied::Failed { after, .. } if after == Duration::from_secs(7)));
+}
+
+#[tokio::test]
+async fn a_dry_run_sends_nothing() {
+    let (mut applier, writer, asked) = applier(Vec::new());
+    applier.dry_run = true;
+    let plan = Plan {
+        effects: vec![create(), patch(), delete(), event()],
+        next: Next::OnChange,
+    };
+    assert_eq!(name(&applier.run(&plan).await), "done");
+    drop(applier);
+    writer.run(Shutdown::new()).await;
+    assert!(asked.lock().is_empty());
+}
+
+#[tokio::test]
+async fn events_that_wait_are_written_when_it_stops() {
+    let (applier, writer, asked) = applier(Vec::new());
+    assert_eq!(name(&applier.run(&Plan::of(vec![event()])).await), "done");
+    assert!(asked.lock().is_empty(), "an event does not hold the plan up");
+    let stop = Shutdown::new();
+    stop.request();
+    writer.run(stop).await;
+    assert_eq!(*asked.lock(), ["POST /apis/events.k8s.io/v1/namespaces/n/events"]);
+}
+
+#[tokio::test]
+async fn more_events_than_may_wait_are_dropped_and_counted() {
+    let (client, _) = scripted::client(Vec::new());
+    let registry = Registry::new();
+    let (events, _writer) = Events::channel(client, "replica", &registry).unwrap();
+    let Effect::Event(target, note) = event() else {
+        unreachable!()
+    };
+    for _ in 0..1_003 {
+        events.send("manager", &target, &note);
+    }
+    let dropped = registry.gather()[0].get_metric()[0].get_counter().get_value();
+    assert!((dropped - 3.0).abs() < f64::EPSILON, "{dropped}");
+}
+
+#[tokio::test]
+async fn an_error_names_the_effect_and_the_cause() {
+    let (applier, _writer, _) = applier(vec![refusal(403, "Forbidden")]);
+    let Applied::Refused { error, after } = applier.run(&Plan::of(vec![create()])).await else {
+        panic!("a 403 is a refusal");
+    };
+    let text = portreeve_client::chain(&error);
+    assert!(text.starts_with("failed to create Pod n/a: "), "{text}");
+    assert!(text.contains("Forbidden"), "{text}");
+    assert_eq!(after, REFUSED_PAUSE);
+}

@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use portreeve_api::Resource;
+use portreeve_workqueue::Lane;
+use prometheus::Registry;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    Effect, Events, Object,
+    scripted::{self, refusal},
+};
+
+const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
+
+struct Fixed;
+
+impl Clock for Fixed {
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+}
+
+/// Decides by a function of how often it was asked.
+struct Scripted(Mutex<u32>, fn(u32) -> Plan);
+
+impl Reconciler for Scripted {
+    type Observed = u32;
+
+    fn observe(&self, key: &ObjectKey) -> Option<u32> {
+        let mut times = self.0.lock();
+        *times += 1;
+        (&*key.name != "gone").then_some(*times)
+    }
+
+    fn decide(&self, times: &u32, _now: Timestamp) -> Plan {
+        (self.1)(*times)
+    }
+}
+
+struct Bench {
+    worker: Arc<Worker<Scripted>>,
+    asked: scripted::Asked,
+    registry: Registry,
+}
+
+fn bench(script: Vec<(u16, serde_json::Value)>, decide: fn(u32) -> Plan) -> Bench {
+    let registry = Registry::new();
+    let (client, asked) = scripted::client(script);
+    let (events, _) = Events::channel(client.clone(), "replica", &registry).unwrap();
+    let worker = Worker {
+        name: "test-controller",
+        reconciler: Arc::new(Scripted(Mutex::new(0), decide)),
+        applier: Applier {
+            client,
+            events,
+            manager: "manager".to_owned(),
+            dry_run: false,
+        },
+        queue: Queue::new("tests", &portreeve_workqueue::Metrics::register(&registry).unwrap()),
+        clock: Arc::new(Fixed),
+        metrics: Metrics::register(&registry).unwrap(),
+        refusals: Refusals::default(),
+    };
+    Bench {
+        worker: Arc::new(worker),
+        asked,
+        registry,
+    }
+}
+
+impl Bench {
+    /// Works on one key until the reconciler was asked `times` times, then ends the worker.
+    async fn until_asked(&self, name: &str, times: u32) {
+        let queue = self.worker.queue.clone();
+        queue.add(ObjectKey::namespaced("n", name), Lane::Urgent);
+        let mut running = tokio::task::JoinSet::new();
+        running.spawn(Arc::clone(&self.worker).run());
+        while *self.worker.reconciler.0.lock() < times {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        queue.close();
+        running.join_all().await;
+    }
+
+    fn count(&self, metric: &str) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == metric).unwrap();
+        family
+            .get_metric()
+            .iter()
+            .map(|metric| metric.get_counter().get_value())
+            .sum()
+    }
+}
+
+fn create() -> Plan {
+    Plan::of(vec![Effect::Create(Object {
+        resource: PODS,
+        key: ObjectKey::namespaced("n", "a"),
+        body: json!({}),
+    })])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_caught_counted_and_tried_again() {
+    let bench = bench(Vec::new(), |times| {
+        assert!(times > 2, "the first two panic");
+        create()
+    });
+    bench.until_asked("a", 3).await;
+    assert!((bench.count("controller_runtime_reconcile_panics_total") - 2.0).abs() < 0.1);
+    assert_eq!(bench.asked.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_without_an_object_is_done_with() {
+    let bench = bench(Vec::new(), |_| create());
+    bench.until_asked("gone", 1).await;
+    assert!(bench.asked.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_cache_is_looked_at_again() {
+    let script = vec![refusal(409, "AlreadyExists")];
+    let bench = bench(script, |times| if times == 1 { create() } else { Plan::nothing() });
+    bench.until_asked("a", 2).await;
+    assert_eq!(bench.asked.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_tried_again_after_half_a_minute() {
+    let started = Instant::now();
+    let bench = bench(vec![refusal(403, "Forbidden")], |_| create());
+    bench.until_asked("a", 2).await;
+    assert!(started.elapsed() >= Duration::from_secs(30), "{:?}", started.elapsed());
+    assert!((bench.count("controller_runtime_terminal_reconcile_errors_total") - 1.0).abs() < 0.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_names_a_time_is_decided_again_then() {
+    let started = Instant::now();
+    let bench = bench(Vec::new(), |_| Plan {
+        effects: Vec::new(),
+        next: Next::At(Timestamp::from_second(90).unwrap()),
+    });
+    bench.until_asked("a", 2).await;
+    let waited = started.elapsed().as_secs();
+    assert!((90..92).contains(&waited), "{waited}");
+}
+
+#[test]
+fn a_refusal_is_news_once() {
+    let refusals = Refusals::default();
+    let key = ObjectKey::namespaced("n", "a");
+    assert!(refusals.is_new(&key, "forbidden"));
+    assert!(!refusals.is_new(&key, "forbidden"));
+    assert!(refusals.is_new(&key, "invalid"));
+    refusals.clear(&key);
+    assert!(refusals.is_new(&key, "invalid"));
+}

@@ -1,0 +1,110 @@
+//! What the apiserver's audit log says of the daemon: who it says it is, and what it does not ask twice.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::{Value, json};
+
+use crate::{
+    controllers::{self, in_namespace},
+    in_process::InProcess,
+    support::{LIMIT, daemon::Daemon, scene::Scene},
+};
+
+/// Who asks for what, without bodies; each request once, when it is answered.
+pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+    "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) agent: String,
+    pub(crate) verb: String,
+    pub(crate) resource: String,
+    pub(crate) namespace: String,
+}
+
+/// Every request that the daemon has sent so far.
+pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
+    let log = fs::read_to_string(plane.audit_log().context("it has an audit log")?)?;
+    let mut seen = BTreeSet::new();
+    let mut asked = Vec::new();
+    for line in log.lines() {
+        // The last line may be half written.
+        let Ok(event) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let agent = text("/userAgent");
+        // A watch is logged when it is answered and when it ends.
+        if agent.starts_with("portreeve/") && seen.insert(text("/auditID")) {
+            asked.push(Asked {
+                agent,
+                verb: text("/verb"),
+                resource: text("/objectRef/resource"),
+                namespace: text("/objectRef/namespace"),
+            });
+        }
+    }
+    Ok(asked)
+}
+
+#[tokio::test]
+async fn each_request_carries_the_name_of_who_asks() -> Result<()> {
+    let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
+    let daemon = Daemon::start(&plane, "audited-daemon", &["--install-crds"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, "audited").await?;
+    scene.settled_foo("web", 1).await?;
+    scene.wait_for_events("web", &["Synced"]).await?;
+    let mut agents: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for asked in asked_by_the_daemon(&plane)? {
+        agents.entry(asked.agent).or_default().insert(format!("{} {}", asked.verb, asked.resource));
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    let of = |component: &str| {
+        let agent = format!("portreeve/{version} ({os}/{arch}) {component}");
+        let asked = agents.get(&agent).with_context(|| format!("{agent} is not among {agents:#?}"))?;
+        anyhow::Ok(asked.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    ensure!(of("foo-controller")? == ["create deployments", "patch foos"], "{agents:#?}");
+    ensure!(of("events")? == ["create events"], "{agents:#?}");
+    let watched = ["customresourcedefinitions", "deployments", "foos"];
+    let expected: Vec<_> = ["list", "watch"].iter().flat_map(|verb| watched.map(|it| format!("{verb} {it}"))).collect();
+    ensure!(of("shared-informers")? == expected, "{agents:#?}");
+    ensure!(agents.len() == 4, "and the manager, which installs: {agents:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_controllers_that_look_at_the_same_share_one_list_and_one_watch() -> Result<()> {
+    let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
+    let namespace = plane.namespace("twins").await?;
+    for name in ["a", "b", "c"] {
+        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        namespace.api().create(&PostParams::default(), &map).await?;
+    }
+    let flag = in_namespace(namespace.name());
+    let daemon = InProcess::start(&plane, controllers::TWINS, &[&flag]).await?;
+    for queue in [r#"name="FirstTwin""#, r#"name="SecondTwin""#] {
+        daemon.wait_for_metric("workqueue_adds_total", &[queue], 3.0).await?;
+    }
+    let watching = eventually(LIMIT, "the watch to be answered", || async {
+        let asked = asked_by_the_daemon(&plane)?;
+        let mut verbs: Vec<_> = asked.iter().filter(|asked| asked.namespace == namespace.name()).collect();
+        verbs.sort_by(|a, b| a.verb.cmp(&b.verb));
+        let verbs: Vec<_> = verbs.iter().map(|asked| format!("{} {}", asked.verb, asked.resource)).collect();
+        ensure!(verbs.iter().any(|verb| verb.starts_with("watch")), "{verbs:?}");
+        Ok(verbs)
+    });
+    let watching = watching.await?;
+    ensure!(watching == ["list configmaps", "watch configmaps"], "{watching:?}");
+    daemon.stop().await
+}

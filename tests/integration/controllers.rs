@@ -1,0 +1,142 @@
+//! Controllers of the tests' own: they look at the ConfigMaps of one namespace, and each has its fault.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use jiff::Timestamp;
+use portreeve_api::{Metadata, ObjectKey, Resource};
+use portreeve_informer::{Informer, Projection, Watch};
+use portreeve_reconcile::{BuildError, Controller, Descriptor, Effect, Object, Plan, Reconciler, Setup};
+use serde::Deserialize;
+use serde_json::json;
+
+const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
+/// The flag that says where they look.
+const NAMESPACE: &str = "configmap-namespace";
+
+/// Panics at its first decision, and copies each ConfigMap from then on.
+pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one_flag, |setup| {
+    let decisions = AtomicUsize::new(0);
+    copier(setup, "Panicky", move || {
+        assert!(decisions.fetch_add(1, Ordering::Relaxed) > 0, "the first decision is one too many");
+        true
+    })
+})];
+
+/// Does not see the copies of ConfigMaps in its first three decisions, as if its cache were behind.
+pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_flag, |setup| {
+    let decisions = AtomicUsize::new(0);
+    copier(setup, "Blind", move || decisions.fetch_add(1, Ordering::Relaxed) >= 3)
+})];
+
+/// Two that do nothing and look at the same.
+pub(crate) const TWINS: &[Descriptor] = &[
+    descriptor("first-twin-controller", one_flag, |setup| idle(setup, "FirstTwin")),
+    descriptor("second-twin-controller", Vec::new, |setup| idle(setup, "SecondTwin")),
+];
+
+/// Where they look.
+pub(crate) fn in_namespace(namespace: &str) -> String {
+    format!("--{NAMESPACE}={namespace}")
+}
+
+type Build = fn(&mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError>;
+
+const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>, build: Build) -> Descriptor {
+    Descriptor {
+        name,
+        aliases: &[],
+        on_by_default: true,
+        crds: Vec::new,
+        rules: &[],
+        flags,
+        build,
+    }
+}
+
+fn one_flag() -> Vec<clap::Arg> {
+    vec![clap::Arg::new(NAMESPACE).long(NAMESPACE).required(true)]
+}
+
+fn watched(setup: &mut Setup<'_>) -> Result<Informer<SeenMap>, BuildError> {
+    let namespace: String = setup.flag(NAMESPACE)?;
+    Ok(setup.informer(Watch {
+        namespace: Some(namespace.into()),
+        ..Watch::all(CONFIG_MAPS)
+    }))
+}
+
+fn copier(
+    setup: &mut Setup<'_>,
+    queue: &'static str,
+    sees: impl Fn() -> bool + Send + Sync + 'static,
+) -> Result<Box<dyn Controller>, BuildError> {
+    let maps = watched(setup)?;
+    let reconciler = Copier {
+        maps: maps.clone(),
+        sees: Box::new(sees),
+    };
+    Ok(setup.keyed(queue, reconciler).watch(&maps, |delta| [delta.key()]).build())
+}
+
+fn idle(setup: &mut Setup<'_>, queue: &'static str) -> Result<Box<dyn Controller>, BuildError> {
+    let maps = watched(setup)?;
+    Ok(setup.keyed(queue, Idle).watch(&maps, |delta| [delta.key()]).build())
+}
+
+#[derive(Deserialize)]
+struct SeenMap {
+    metadata: Metadata,
+}
+
+impl Projection for SeenMap {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// Keeps an empty `NAME-copy` beside each ConfigMap.
+struct Copier {
+    maps: Informer<SeenMap>,
+    /// Asked at each decision: whether the copy that is there is seen.
+    sees: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Reconciler for Copier {
+    type Observed = (ObjectKey, Option<Arc<SeenMap>>);
+
+    fn observe(&self, key: &ObjectKey) -> Option<Self::Observed> {
+        let original = self.maps.get(key).filter(|map| !map.metadata.name.ends_with("-copy"))?;
+        let copy = key.sibling(format!("{}-copy", original.metadata.name));
+        let present = self.maps.get(&copy);
+        Some((copy, present))
+    }
+
+    fn decide(&self, (key, present): &Self::Observed, _now: Timestamp) -> Plan {
+        if (self.sees)() && present.is_some() {
+            return Plan::nothing();
+        }
+        let metadata = json!({"name": key.name, "namespace": key.namespace});
+        Plan::of(vec![Effect::Create(Object {
+            resource: CONFIG_MAPS,
+            key: key.clone(),
+            body: json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}),
+        })])
+    }
+}
+
+struct Idle;
+
+impl Reconciler for Idle {
+    type Observed = ();
+
+    fn observe(&self, _key: &ObjectKey) -> Option<()> {
+        Some(())
+    }
+
+    fn decide(&self, (): &(), _now: Timestamp) -> Plan {
+        Plan::nothing()
+    }
+}

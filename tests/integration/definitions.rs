@@ -1,0 +1,125 @@
+//! CustomResourceDefinitions that come, go and are installed.
+
+use anyhow::{Context, Result, ensure};
+use http::StatusCode;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, CustomResourceExt, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
+use portreeve_api::Foo;
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::{Value, json};
+
+use crate::support::{
+    LIMIT,
+    daemon::Daemon,
+    scene::{Scene, in_time},
+};
+
+const NAME: &str = "foos.samplecontroller.k8s.io";
+const INFORMER: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
+
+fn definitions(plane: &ControlPlane) -> Result<Api<CustomResourceDefinition>> {
+    Ok(Api::all(plane.client()?))
+}
+
+/// Creates a Foo as soon as the apiserver takes one, and waits until it is settled.
+async fn settle_as_soon_as_served(scene: &Scene, name: &str) -> Result<()> {
+    eventually(LIMIT, "Foos to be served", || scene.create_foo(name, name, 1)).await?;
+    let settled = scene.wait_for_condition(name, "Ready", portreeve_api::conditions::Truth::True);
+    in_time("a Foo is settled once its definition is served", settled).await?;
+    Ok(())
+}
+
+async fn wait_until_not_served(daemon: &Daemon) -> Result<()> {
+    let what = "a note that Foos are not served";
+    let note = format!("[+]{INFORMER} ok: the resource is not served");
+    let (status, text) = daemon.admin.wait_until_readyz(what, |_, text| text.contains(&note)).await?;
+    ensure!(status == StatusCode::OK, "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let scene = Scene::new(&plane, "late").await?;
+    let daemon = Daemon::start(&plane, "early-daemon", &["-v=4"]).await?;
+    wait_until_not_served(&daemon).await?;
+    let definitions = definitions(&plane)?;
+    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    settle_as_soon_as_served(&scene, "first").await?;
+    daemon.admin.wait_until_readyz("Foos to be watched", |_, text| text.contains(&format!("[+]{INFORMER} ok\n"))).await?;
+
+    definitions.delete(NAME, &DeleteParams::default()).await?;
+    eventually(LIMIT, "the definition to be gone", || async {
+        ensure!(definitions.get_opt(NAME).await?.is_none(), "it is there");
+        anyhow::Ok(())
+    })
+    .await?;
+    wait_until_not_served(&daemon).await?;
+    ensure!(scene.deployments().get_opt("first").await?.is_some(), "a Deployment goes by garbage collection alone");
+
+    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    settle_as_soon_as_served(&scene, "second").await?;
+    let (status, _) = daemon.admin.get("/livez").await?;
+    ensure!(status == StatusCode::OK);
+    Ok(())
+}
+
+/// The three rules of `--install-crds`, one daemon after another on one control plane.
+#[tokio::test]
+async fn definitions_are_installed_and_upgraded_but_never_over_other_versions() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let definitions = definitions(&plane)?;
+    let daemon = Daemon::start(&plane, "installing-daemon", &["--install-crds"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let fresh = definitions.get(NAME).await?;
+    let established = |definition: &CustomResourceDefinition| {
+        let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|it| it.type_ == "Established" && it.status == "True"))
+    };
+    ensure!(established(&fresh), "{fresh:?}");
+    Scene::new(&plane, "installed").await?.settled_foo("web", 1).await?;
+    drop(daemon);
+
+    let mut older = json!(Foo::crd());
+    *field(&mut older, "/spec/versions/0/additionalPrinterColumns")? = json!([]);
+    *field(&mut older, "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/replicas/maximum")? = 5.into();
+    replace(&definitions, older).await?;
+    let daemon = Daemon::start(&plane, "upgrading-daemon", &["--install-crds"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let upgraded = definitions.get(NAME).await?;
+    ensure!(json!(upgraded.spec.versions) == json!(fresh.spec.versions), "{upgraded:#?}");
+    drop(daemon);
+
+    let mut newer = json!(Foo::crd());
+    let mut version = field(&mut newer, "/spec/versions/0")?.take();
+    version["storage"] = false.into();
+    let mut next = version.clone();
+    next["name"] = "v1".into();
+    next["storage"] = true.into();
+    newer["spec"]["versions"] = json!([version, next]);
+    replace(&definitions, newer).await?;
+    let before = definitions.get(NAME).await?;
+    let daemon = Daemon::start(&plane, "respectful-daemon", &["--install-crds"]).await?;
+    daemon.wait_for_line(&["ERROR", "not installed", NAME, "v1"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let after = definitions.get(NAME).await?;
+    ensure!(after.metadata.generation == before.metadata.generation, "{after:#?}");
+    ensure!(json!(after.spec) == json!(before.spec), "{after:#?}");
+    Scene::new(&plane, "respected").await?.settled_foo("web", 1).await?;
+    Ok(())
+}
+
+fn field<'a>(value: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
+    value.pointer_mut(pointer).with_context(|| format!("{pointer} is there"))
+}
+
+/// Makes the definition this one, as `kubectl replace` does.
+async fn replace(definitions: &Api<CustomResourceDefinition>, definition: Value) -> Result<()> {
+    let mut definition: CustomResourceDefinition = serde_json::from_value(definition)?;
+    definition.metadata.resource_version = definitions.get(NAME).await?.resource_version();
+    definitions.replace(NAME, &PostParams::default(), &definition).await?;
+    Ok(())
+}

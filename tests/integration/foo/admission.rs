@@ -1,0 +1,51 @@
+//! What the apiserver refuses, with a message that names the field.
+
+use anyhow::{Result, ensure};
+use kube::{
+    Api,
+    api::PostParams,
+    core::{ApiResource, DynamicObject},
+};
+use portreeve_api::Foo;
+use serde_json::json;
+
+use crate::shared::scene;
+
+#[tokio::test]
+async fn what_no_deployment_can_be_made_of_is_refused_by_field() -> Result<()> {
+    let scene = scene("admission").await?;
+    let resource = ApiResource::erase::<Foo>(&());
+    let foos: Api<DynamicObject> = Api::namespaced_with(scene.namespace.client().clone(), scene.name(), &resource);
+    let long = "a".repeat(64);
+    let table = [
+        ("a", json!({"deploymentName": "a", "replicas": 0}), "spec.replicas"),
+        ("a", json!({"deploymentName": "a", "replicas": 11}), "spec.replicas"),
+        ("a", json!({"deploymentName": "a", "replicas": "two"}), "spec.replicas"),
+        ("a", json!({"deploymentName": "Bad_Name"}), "spec.deploymentName"),
+        ("a", json!({"deploymentName": "-a"}), "spec.deploymentName"),
+        ("a", json!({"deploymentName": ""}), "spec.deploymentName"),
+        ("a", json!({"deploymentName": long}), "spec.deploymentName"),
+        ("a", json!({"replicas": 1}), "spec.deploymentName"),
+        (&*long, json!({"deploymentName": "a"}), "the name of a Foo"),
+    ];
+    for (name, spec, field) in table {
+        let foo = DynamicObject::new(name, &resource).data(json!({"spec": spec}));
+        let refused = foos.create(&PostParams::default(), &foo).await;
+        let Err(kube::Error::Api(status)) = refused else {
+            anyhow::bail!("{name} {spec} is not refused: {refused:?}");
+        };
+        ensure!(status.code == 422, "{name} {spec}: {status:?}");
+        ensure!(status.message.contains(field), "{name} {spec}: {}", status.message);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_largest_and_smallest_that_is_allowed_is_reconciled() -> Result<()> {
+    let scene = scene("bounds").await?;
+    let long = "a".repeat(63);
+    let (_, deployment) = scene.settled_foo(&long, 10).await?;
+    ensure!(crate::support::scene::replicas(&deployment) == Some(10));
+    scene.settled_foo("a", 1).await?;
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Foos that are being deleted.
+
+use anyhow::{Result, ensure};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, PropagationPolicy},
+};
+use serde_json::json;
+
+use crate::{shared::scene, support::scene::replicas};
+
+/// Foreground deletion keeps the Foo, with a deletionTimestamp, until its dependents are gone.
+#[tokio::test]
+async fn a_terminating_foo_gets_no_apply_and_no_create() -> Result<()> {
+    let scene = scene("terminating").await?;
+    let (_, deployment) = scene.settled_foo("web", 2).await?;
+    let foreground = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    };
+    scene.foos().delete("web", &foreground).await?;
+    let foo = scene.foos().get("web").await?;
+    ensure!(foo.metadata.deletion_timestamp.is_some(), "{foo:?}");
+    ensure!(foo.finalizers() == ["foregroundDeletion"], "{foo:?}");
+
+    let drifted = scene.merge_deployment("web", json!({"spec": {"replicas": 9}})).await?;
+    wait_for_a_later_foo(&scene, "after-the-drift").await?;
+    let now = scene.deployments().get("web").await?;
+    ensure!(now.uid() == deployment.uid() && replicas(&now) == Some(9), "{now:?}");
+    ensure!(now.resource_version() == drifted.resource_version(), "{now:?}");
+
+    scene.delete_deployment("web").await?;
+    wait_for_a_later_foo(&scene, "after-the-deletion").await?;
+    ensure!(scene.deployments().get_opt("web").await?.is_none(), "it came back");
+    Ok(())
+}
+
+/// The queue is first in, first out, and a Foo settles in several steps: what was due before is done by then.
+async fn wait_for_a_later_foo(scene: &crate::support::scene::Scene, name: &str) -> Result<()> {
+    scene.settled_foo(name, 1).await?;
+    Ok(())
+}

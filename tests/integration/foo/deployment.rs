@@ -1,0 +1,202 @@
+//! The Deployment that a Foo keeps.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use portreeve_api::{Foo, conditions::Truth};
+use serde_json::{Value, json};
+
+use crate::{
+    shared::scene,
+    support::{
+        manifests,
+        scene::{image, in_time, replicas},
+    },
+};
+
+/// The fields that a Foo owns, as they stand in a Deployment.
+fn owned(deployment: &Deployment) -> Value {
+    let deployment = json!(deployment);
+    json!({
+        "labels": deployment["metadata"]["labels"],
+        "ownerReferences": deployment["metadata"]["ownerReferences"],
+        "replicas": deployment["spec"]["replicas"],
+        "selector": deployment["spec"]["selector"],
+        "templateLabels": deployment["spec"]["template"]["metadata"]["labels"],
+        "image": deployment["spec"]["template"]["spec"]["containers"][0]["image"],
+        "container": deployment["spec"]["template"]["spec"]["containers"][0]["name"],
+    })
+}
+
+fn asked_for(foo: &Foo) -> Value {
+    let labels = json!({"app": "nginx", "controller": foo.name_any()});
+    json!({
+        "labels": labels,
+        "ownerReferences": [{
+            "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+            "kind": "Foo",
+            "name": foo.name_any(),
+            "uid": foo.uid(),
+            "controller": true,
+            "blockOwnerDeletion": true,
+        }],
+        "replicas": foo.spec.replicas,
+        "selector": {"matchLabels": labels},
+        "templateLabels": labels,
+        "image": "nginx:latest",
+        "container": "nginx",
+    })
+}
+
+#[tokio::test]
+async fn a_foo_gets_the_deployment_that_it_asks_for() -> Result<()> {
+    let scene = scene("create").await?;
+    let (foo, deployment) = in_time("a new Foo is settled", scene.settled_foo("web", 2)).await?;
+    ensure!(owned(&deployment) == asked_for(&foo), "{:#}", owned(&deployment));
+    let managers: Vec<_> = deployment.managed_fields().iter().map(|fields| &fields.manager).collect();
+    ensure!(managers == [&Some("sample-controller".to_owned())], "{managers:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_replica_is_the_default() -> Result<()> {
+    let scene = scene("default").await?;
+    let foo = json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "kind": "Foo",
+        "metadata": {"name": "web"},
+        "spec": {"deploymentName": "web"},
+    });
+    let client = scene.namespace.client();
+    manifests::apply(client, &foo, Some(scene.name()), &PatchParams::apply("a-user")).await?;
+    scene.wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_samples_are_reconciled() -> Result<()> {
+    let scene = scene("samples").await?;
+    let samples = manifests::documents(include_str!("../../../deploy/samples/foo.yaml"))?;
+    ensure!(samples.len() == 2, "{samples:?}");
+    for mut sample in samples {
+        sample["metadata"]["namespace"] = scene.name().into();
+        let parameters = PatchParams::apply("a-user");
+        manifests::apply(scene.namespace.client(), &sample, Some(scene.name()), &parameters).await?;
+        let name = sample["metadata"]["name"].as_str().context("it has a name")?;
+        let ready = if name == "example-clash" { Truth::False } else { Truth::True };
+        scene.wait_for_condition(name, "Ready", ready).await?;
+    }
+    scene.wait_for_events("example-foo", &["Synced"]).await?;
+    scene.wait_for_events("example-clash", &["ErrResourceExists"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_deployment_follows_the_spec() -> Result<()> {
+    let scene = scene("rescale").await?;
+    scene.settled_foo("web", 1).await?;
+    scene.merge_foo("web", json!({"spec": {"replicas": 5}})).await?;
+    let grown = scene.wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5));
+    in_time("a new size arrives", grown).await?;
+    let foo = scene.wait_for_condition("web", "Ready", Truth::True).await?;
+    ensure!(foo.metadata.generation == Some(2), "{foo:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
+    let scene = scene("drift").await?;
+    let (foo, deployment) = scene.settled_foo("web", 2).await?;
+    let mut owners = json!(deployment.owner_references());
+    owners[0]["blockOwnerDeletion"] = false.into();
+    let containers = |name: &str, image: &str| {
+        json!({"spec": {"template": {"spec": {"containers": [{"name": name, "image": image}]}}}})
+    };
+    let table = [
+        ("replicas", json!({"spec": {"replicas": 9}})),
+        ("replicas to zero", json!({"spec": {"replicas": 0}})),
+        ("image", containers("nginx", "evil:1")),
+        ("a label", json!({"metadata": {"labels": {"app": "other"}}})),
+        ("a missing label", json!({"metadata": {"labels": {"controller": null}}})),
+        ("all labels", json!({"metadata": {"labels": null}})),
+        ("the owner's blocking", json!({"metadata": {"ownerReferences": owners}})),
+    ];
+    for (what, drift) in table {
+        let drifted = scene.merge_deployment("web", drift).await?;
+        ensure!(owned(&drifted) != asked_for(&foo), "{what} is no drift");
+        let repaired = scene.wait_for_deployment("web", "as asked", |found| owned(found) == asked_for(&foo));
+        let repaired = in_time(&format!("drift of {what} is repaired"), repaired).await?;
+        ensure!(repaired.uid() == deployment.uid(), "{what}: it is another Deployment");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_container_is_put_back_beside_the_one_of_others() -> Result<()> {
+    let scene = scene("container").await?;
+    scene.settled_foo("web", 1).await?;
+    let other = json!({"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "other:1"}]}}}});
+    scene.merge_deployment("web", other).await?;
+    let containers = |found: &Deployment| {
+        let template = found.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+        let containers = template.map(|template| template.containers.iter().map(|container| container.name.clone()));
+        containers.into_iter().flatten().collect::<Vec<_>>()
+    };
+    scene
+        .wait_for_deployment("web", "both containers", |found| {
+            let mut names = containers(found);
+            names.sort();
+            names == ["nginx", "other"]
+        })
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_others_add_survives_a_repair() -> Result<()> {
+    let scene = scene("extras").await?;
+    scene.settled_foo("web", 1).await?;
+    let theirs = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"labels": {"team": "blue"}, "annotations": {"note": "kept"}},
+        "spec": {"minReadySeconds": 7},
+    });
+    let patch = Patch::Apply(&theirs);
+    scene.deployments().patch("web", &PatchParams::apply("a-user"), &patch).await?;
+    scene.merge_deployment("web", json!({"spec": {"replicas": 8}})).await?;
+    let repaired = scene
+        .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
+        .await?;
+    ensure!(repaired.labels().get("team").is_some_and(|team| team == "blue"), "{:?}", repaired.labels());
+    ensure!(repaired.annotations().get("note").is_some_and(|note| note == "kept"));
+    ensure!(repaired.spec.as_ref().and_then(|spec| spec.min_ready_seconds) == Some(7));
+    ensure!(image(&repaired) == Some("nginx:latest"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deleted_deployment_comes_back() -> Result<()> {
+    let scene = scene("deleted").await?;
+    let (foo, before) = scene.settled_foo("web", 2).await?;
+    scene.delete_deployment("web").await?;
+    let again = scene.wait_for_deployment("web", "another one", |found| found.uid() != before.uid());
+    let again = in_time("a deleted Deployment comes back", again).await?;
+    ensure!(owned(&again) == asked_for(&foo), "{:#}", owned(&again));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_renamed_deployment_leaves_no_old_one_behind() -> Result<()> {
+    let scene = scene("renamed").await?;
+    scene.settled_foo("web", 2).await?;
+    scene.merge_foo("web", json!({"spec": {"deploymentName": "shop"}})).await?;
+    let gone = scene.wait_for_no_deployment("web");
+    in_time("the old Deployment goes after a rename", gone).await?;
+    let (foo, shop) = (scene.foos().get("web").await?, scene.deployments().get("shop").await?);
+    ensure!(owned(&shop) == asked_for(&foo), "{:#}", owned(&shop));
+    Ok(())
+}

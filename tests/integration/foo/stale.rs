@@ -1,0 +1,166 @@
+//! Plans that come too late: between the decision and the request, the object became somebody else's.
+//!
+//! The plans here are the ones that `decide` makes, with the UID and version that it saw; the unit tests of `decide` hold it to
+//! those. The requests are the applier's own, and the judge is the real apiserver.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::ResourceExt;
+use portreeve_api::{FOOS, Foo, ObjectKey, Resource, conditions::Truth};
+use portreeve_reconcile::{Applied, Applier, Effect, Events, Object, Plan, Propagation, Target};
+use prometheus::Registry;
+use serde_json::json;
+
+use crate::{
+    shared::scene,
+    support::scene::{Scene, foreign, replicas},
+};
+
+const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
+
+/// As a worker has it. Its events are never written.
+fn applier(scene: &Scene) -> Result<Applier> {
+    let client = scene.namespace.client().clone();
+    let (events, _) = Events::channel(client.clone(), "a-test", &Registry::new())?;
+    Ok(Applier {
+        client,
+        events,
+        manager: "sample-controller".to_owned(),
+        dry_run: false,
+    })
+}
+
+/// What a Foo would make of a Deployment.
+fn desired(scene: &Scene, foo: &Foo, name: &str) -> Object {
+    let mut body = foreign(name);
+    body["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": FOOS.api_version(), "kind": "Foo", "name": foo.name_any(), "uid": foo.uid(),
+        "controller": true, "blockOwnerDeletion": true,
+    }]);
+    Object {
+        resource: DEPLOYMENTS,
+        key: ObjectKey::namespaced(scene.name(), name),
+        body,
+    }
+}
+
+fn target(scene: &Scene, deployment: &Deployment) -> Result<Target> {
+    Ok(Target {
+        resource: DEPLOYMENTS,
+        key: ObjectKey::namespaced(scene.name(), deployment.name_any()),
+        uid: deployment.uid().context("it has a UID")?.into(),
+        version: deployment.resource_version().context("it has a version")?.into(),
+    })
+}
+
+/// A Foo that no daemon reconciles: its name is a conflict for ever.
+async fn idle_foo(scene: &Scene) -> Result<Foo> {
+    scene.create_foreign("occupied").await?;
+    scene.create_foo("idle", "occupied", 1).await
+}
+
+async fn expect_look_again(applier: &Applier, effect: Effect) -> Result<()> {
+    let plan = Plan::of(vec![effect]);
+    let applied = applier.run(&plan).await;
+    ensure!(matches!(applied, Applied::LookAgain), "{plan}: {applied:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_object_that_was_replaced_since_the_decision_is_not_taken_over() -> Result<()> {
+    let scene = scene("replaced").await?;
+    let (applier, foo) = (applier(&scene)?, idle_foo(&scene).await?);
+    let Target { uid, version, .. } = target(&scene, &scene.create_foreign("web").await?)?;
+    scene.delete_deployment("web").await?;
+    let theirs = scene.create_foreign("web").await?;
+    let object = desired(&scene, &foo, "web");
+    let now: Arc<str> = theirs.resource_version().context("it has a version")?.into();
+    for version in [version, now] {
+        let (object, uid) = (object.clone(), Arc::clone(&uid));
+        expect_look_again(&applier, Effect::Apply { object, uid, version }).await?;
+    }
+    expect_look_again(&applier, Effect::Create(object)).await?;
+    let after = scene.deployments().get("web").await?;
+    ensure!(json!(after) == json!(theirs), "{after:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_object_that_was_changed_since_the_decision_is_left_as_it_is() -> Result<()> {
+    let scene = scene("changed").await?;
+    let (applier, foo) = (applier(&scene)?, idle_foo(&scene).await?);
+    let seen = target(&scene, &scene.create_foreign("web").await?)?;
+    let changed = scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
+    let apply = Effect::Apply {
+        object: desired(&scene, &foo, "web"),
+        uid: Arc::clone(&seen.uid),
+        version: Arc::clone(&seen.version),
+    };
+    let status = json!({"replicas": 0});
+    let patch = Effect::PatchStatus {
+        target: seen.clone(),
+        status,
+    };
+    let propagation = Propagation::Background;
+    let delete = Effect::Delete {
+        target: seen,
+        propagation,
+    };
+    for effect in [apply, patch, delete] {
+        expect_look_again(&applier, effect).await?;
+    }
+    let after = scene.deployments().get("web").await?;
+    ensure!(json!(after) == json!(changed), "{after:#?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_is_not_made_by_an_apply_and_not_missed_by_a_delete() -> Result<()> {
+    let scene = scene("gone").await?;
+    let (applier, foo) = (applier(&scene)?, idle_foo(&scene).await?);
+    let seen = target(&scene, &scene.create_foreign("web").await?)?;
+    scene.delete_deployment("web").await?;
+    let apply = Effect::Apply {
+        object: desired(&scene, &foo, "web"),
+        uid: Arc::clone(&seen.uid),
+        version: Arc::clone(&seen.version),
+    };
+    expect_look_again(&applier, apply).await?;
+    ensure!(scene.deployments().get_opt("web").await?.is_none(), "the apply made it");
+    let delete = Effect::Delete {
+        target: seen,
+        propagation: Propagation::Background,
+    };
+    let applied = applier.run(&Plan::of(vec![delete])).await;
+    ensure!(matches!(applied, Applied::Done), "{applied:?}");
+    Ok(())
+}
+
+/// The same through the whole daemon: a Deployment drifts and is replaced in the same breath, again and again.
+#[tokio::test]
+async fn no_foreign_object_is_taken_over_while_a_repair_is_under_way() -> Result<()> {
+    let scene = scene("race").await?;
+    scene.settled_foo("web", 2).await?;
+    let mut replaced = 0;
+    for round in 0..20 {
+        scene.merge_deployment("web", json!({"spec": {"replicas": 9}})).await?;
+        scene.delete_deployment("web").await?;
+        // The Foo may be faster, and then it is the Foo's own again.
+        if let Ok(theirs) = scene.create_foreign("web").await {
+            scene.wait_for_condition("web", "Conflict", Truth::True).await?;
+            let after = scene.deployments().get("web").await?;
+            ensure!(json!(after) == json!(theirs), "round {round}: {after:#?}");
+            scene.delete_deployment("web").await?;
+            replaced += 1;
+        }
+        scene.wait_for_condition("web", "Ready", Truth::True).await?;
+        scene
+            .wait_for_deployment("web", "2 replicas", |found| replicas(found) == Some(2))
+            .await?;
+    }
+    println!("replaced {replaced} times of 20");
+    ensure!(replaced > 0, "the Foo was always faster: nothing was tried");
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! A daemon inside the test, with controllers of the test's own.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use portreeve::{Config, Error};
+use portreeve_reconcile::{Descriptor, Shutdown, SystemClock};
+use portreeve_testing::{ControlPlane, eventually, free_port};
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::support::{
+    LIMIT,
+    admin::{Admin, OPEN},
+};
+
+/// How many times another port is tried when somebody takes one between our look and the daemon's.
+const PORT_ATTEMPTS: usize = 5;
+
+/// A running daemon. Dropping it ends it without ceremony.
+pub(crate) struct InProcess {
+    stop: Shutdown,
+    task: JoinSet<Result<(), Error>>,
+    pub(crate) admin: Admin,
+}
+
+impl InProcess {
+    /// Starts a daemon that knows these controllers, and waits until it is ready.
+    pub(crate) async fn start(plane: &ControlPlane, known: &'static [Descriptor], flags: &[&str]) -> Result<Self> {
+        let kubeconfig = format!("--kubeconfig={}", plane.kubeconfig().display());
+        for _ in 0..PORT_ATTEMPTS {
+            let admin = Admin { port: free_port()? };
+            let port = format!("--secure-port={}", admin.port);
+            let common = ["portreeve", &*kubeconfig, &*port, "--bind-address=127.0.0.1", OPEN];
+            let config = Config::parse(common.iter().chain(flags), known)?;
+            let stop = Shutdown::new();
+            let mut task = JoinSet::new();
+            task.spawn(portreeve::run(config, known, Arc::new(SystemClock), stop.clone()));
+            let mut daemon = Self { stop, task, admin };
+            tokio::select! {
+                ready = admin.wait_until_ready() => return ready.map(|()| daemon),
+                end = daemon.task.join_next() => match end {
+                    Some(Ok(Err(Error::Serving(_)))) => {}
+                    end => bail!("the daemon ended: {end:?}"),
+                },
+            }
+        }
+        bail!("found no port in {PORT_ATTEMPTS} attempts");
+    }
+
+    /// Waits until a metric has the value, and returns nothing else.
+    pub(crate) async fn wait_for_metric(&self, name: &str, labels: &[&str], value: f64) -> Result<()> {
+        eventually(LIMIT, &format!("{name}{labels:?} to be {value}"), || async {
+            let found = self.admin.metrics().await?.sum(name, labels);
+            ensure!((found - value).abs() < f64::EPSILON, "it is {found}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Asks it to stop, and waits for its end.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        self.stop.request();
+        let end = timeout(LIMIT, self.task.join_next()).await.context("the daemon's end")?;
+        end.context("it was running")??.context("it ended with an error")
+    }
+}

@@ -1,0 +1,21 @@
+//! The daemon on a real kube-apiserver.
+//!
+//! Tests of one controller's behaviour share a control plane and a daemon, and have a namespace each (`shared`). Tests that delete
+//! definitions, stop servers or give the daemon other flags have a control plane of their own: informers look at all namespaces,
+//! so two daemons on one would do each other's work.
+
+mod audit;
+mod controllers;
+mod definitions;
+mod dry_run;
+mod foo;
+mod in_process;
+mod metrics;
+mod outages;
+mod reconciling;
+mod restart;
+mod rights;
+mod shared;
+#[path = "../support/mod.rs"]
+mod support;
+mod undecodable;

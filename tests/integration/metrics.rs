@@ -1,0 +1,52 @@
+//! The names that dashboards and alerts already know.
+
+use anyhow::{Result, ensure};
+
+use crate::shared;
+
+#[tokio::test]
+async fn metrics_have_the_names_that_kubernetes_made_known() -> Result<()> {
+    let daemon = shared::daemon().await?;
+    let scene = shared::scene("metrics").await?;
+    scene.settled_foo("web", 1).await?;
+    let metrics = daemon.admin.metrics().await?;
+    let names = metrics.names();
+    for name in [
+        "controller_runtime_active_workers",
+        "controller_runtime_max_concurrent_reconciles",
+        "controller_runtime_reconcile_time_seconds",
+        "controller_runtime_reconcile_total",
+        "portreeve_events_dropped_total",
+        "portreeve_informer_objects",
+        "portreeve_informer_synced",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "rest_client_request_duration_seconds",
+        "rest_client_requests_total",
+        "running_managed_controllers",
+        "workqueue_adds_total",
+        "workqueue_depth",
+        "workqueue_longest_running_processor_seconds",
+        "workqueue_queue_duration_seconds",
+        "workqueue_retries_total",
+        "workqueue_unfinished_work_seconds",
+        "workqueue_work_duration_seconds",
+    ] {
+        ensure!(names.contains(name), "{name} is not among {names:#?}");
+    }
+    let foos = r#"resource="foos.v1alpha1.samplecontroller.k8s.io""#;
+    let controller = r#"controller="foo-controller""#;
+    for (name, labels, least) in [
+        ("controller_runtime_max_concurrent_reconciles", vec![controller], 5.0),
+        ("controller_runtime_reconcile_total", vec![controller, r#"result="success""#], 1.0),
+        ("portreeve_informer_synced", vec![foos], 1.0),
+        ("portreeve_informer_objects", vec![foos], 1.0),
+        ("rest_client_requests_total", vec![r#"code="201""#, r#"method="POST""#], 1.0),
+        ("running_managed_controllers", vec![r#"name="foo-controller""#, r#"manager="portreeve""#], 1.0),
+        ("workqueue_adds_total", vec![r#"name="Foos""#], 1.0),
+    ] {
+        let found = metrics.sum(name, &labels);
+        ensure!(found >= least, "{name}{labels:?} is {found}");
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! The apiserver goes away, and comes back.
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use http::StatusCode;
+use portreeve_api::conditions::Truth;
+use portreeve_testing::ControlPlane;
+
+use crate::support::{daemon::Daemon, scene::Scene};
+
+#[tokio::test]
+async fn an_apiserver_that_is_away_at_the_start_is_waited_for() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let scene = Scene::new(&plane, "away").await?;
+    plane.apiserver().stop().await?;
+    let daemon = Daemon::start(&plane, "patient-daemon", &["--install-crds"]).await?;
+    daemon.wait_for_line(&["waiting for the apiserver"]).await?;
+    let (status, text) = daemon.admin.get("/readyz?verbose").await?;
+    ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
+    ensure!(text.contains("waiting for the apiserver"), "{text}");
+    let (status, text) = daemon.admin.get("/livez").await?;
+    ensure!(status == StatusCode::OK, "nothing that a restart cures: {text}");
+    plane.apiserver().start().await?;
+    daemon.admin.wait_until_ready().await?;
+    scene.settled_foo("web", 2).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_apiserver_that_dies_in_mid_work_loses_nothing() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let daemon = Daemon::start(&plane, "enduring-daemon", &["--install-crds"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, "outage").await?;
+    let names: Vec<String> = (0..40).map(|number| format!("web-{number}")).collect();
+    try_join_all(names.iter().map(|name| scene.create_foo(name, name, 1))).await?;
+    plane.apiserver().kill().await?;
+    plane.apiserver().start().await?;
+    for name in &names {
+        scene.wait_for_condition(name, "Ready", Truth::True).await?;
+    }
+    let deployments = scene.deployments().list(&kube::api::ListParams::default()).await?;
+    ensure!(deployments.items.len() == names.len(), "{} Deployments", deployments.items.len());
+    ensure!(daemon.process.exit_status().is_none(), "{}", daemon.process.log_tail());
+    // A watch that was cut off is a watch again.
+    daemon.admin.wait_until_ready().await?;
+    scene.settled_foo("later", 1).await?;
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! The daemon itself goes away, at the worst moment.
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use kube::{ResourceExt, api::ListParams};
+use portreeve_api::conditions::Truth;
+use portreeve_testing::{ControlPlane, Signal, eventually};
+
+use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
+
+const FOOS: usize = 100;
+
+#[tokio::test]
+async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let daemon = Daemon::start(&plane, "mortal-daemon", &["--install-crds"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, "killed").await?;
+    let names: Vec<String> = (0..FOOS).map(|number| format!("web-{number}")).collect();
+    let creations = try_join_all(names.iter().map(|name| scene.create_foo(name, name, 2)));
+    let deployments = scene.deployments();
+    let some = eventually(LIMIT, "a few Deployments", || async {
+        let count = deployments.list(&ListParams::default()).await?.items.len();
+        ensure!(count >= 5, "{count}");
+        anyhow::Ok(())
+    });
+    let killed = async {
+        some.await?;
+        daemon.process.signal(Signal::KILL)?;
+        daemon.process.wait(LIMIT).await
+    };
+    let (created, killed) = futures::future::join(creations, killed).await;
+    created?;
+    killed?;
+    let made = deployments.list(&ListParams::default()).await?.items;
+    let all = scene.foos().list(&ListParams::default()).await?.items;
+    let ready = all.iter().filter(|foo| foo.status.is_some()).count();
+    println!("killed with {} of {FOOS} Deployments and {ready} statuses written", made.len());
+    ensure!(ready < FOOS, "it was done already: nothing was interrupted");
+
+    let daemon = Daemon::start(&plane, "mortal-daemon", &["--install-crds"]).await?;
+    for name in &names {
+        scene.wait_for_condition(name, "Ready", Truth::True).await?;
+    }
+    let now = deployments.list(&ListParams::default()).await?.items;
+    ensure!(now.len() == FOOS, "{} Deployments", now.len());
+    for deployment in &now {
+        let name = deployment.name_any();
+        ensure!(deployment.metadata.generation == Some(1), "{name} was written again: {deployment:#?}");
+        ensure!(deployment.owner_references().len() == 1, "{name}");
+        let before = made.iter().find(|before| before.name_any() == name);
+        ensure!(before.is_none_or(|before| before.uid() == deployment.uid()), "{name} was replaced");
+    }
+    for name in &names {
+        let events = scene.events_on(name).await?;
+        ensure!(events.len() <= 1, "{events:#?}");
+        ensure!(events.iter().all(|event| event.series.is_none()), "{events:#?}");
+    }
+    let log = daemon.process.log().context("it has a log")?;
+    let panics = std::fs::read_to_string(log)?.matches("panicked").count();
+    ensure!(panics == 0, "{panics} panics");
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! What the daemon may do, and what it says when it may not.
+
+use anyhow::{Result, ensure};
+use http::StatusCode;
+use kube::{Api, CustomResourceExt, api::PostParams};
+use portreeve_api::{Foo, conditions::Truth};
+use portreeve_testing::ControlPlane;
+use serde_json::json;
+
+use crate::{
+    shared,
+    support::{
+        daemon::{Daemon, printed},
+        scene::Scene,
+    },
+};
+
+#[tokio::test]
+async fn the_printed_rules_are_enough_for_everything_that_a_foo_needs() -> Result<()> {
+    let daemon = shared::daemon().await?;
+    let scene = shared::scene("rights").await?;
+    scene.settled_foo("web", 1).await?;
+    scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
+    scene
+        .wait_for_deployment("web", "one replica", |found| crate::support::scene::replicas(found) == Some(1))
+        .await?;
+    scene.merge_foo("web", json!({"spec": {"deploymentName": "shop"}})).await?;
+    scene.wait_for_no_deployment("web").await?;
+    scene.create_foreign("taken").await?;
+    scene.merge_foo("web", json!({"spec": {"deploymentName": "taken"}})).await?;
+    scene.wait_for_condition("web", "Conflict", Truth::True).await?;
+    scene.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
+    let metrics = daemon.admin.metrics().await?;
+    let refused = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
+    ensure!(refused == 0.0, "{refused} requests were refused: {}", daemon.log()?);
+    let served = metrics.sum("rest_client_requests_total", &[r#"code="201""#]);
+    ensure!(served > 0.0, "the metric has another name");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_forbidden_watch_fails_readiness_by_name_until_the_rule_comes() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let definitions = Api::all(plane.client()?);
+    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    let namespace = plane.namespace("portreeve-system").await?;
+    let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
+    // Everything but the rule for Deployments.
+    let without = rbac.replace("- apps\n", "- nothing.example\n");
+    ensure!(without != rbac, "{rbac}");
+    shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
+    let kubeconfig = plane
+        .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
+        .await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "poor-daemon", &["-v=4"]).await?;
+    let scene = Scene::new(&plane, "forbidden").await?;
+    scene.create_foo("web", "web", 1).await?;
+    let failed = "[-]informer/deployments.v1.apps failed: forbidden";
+    let synced = "[+]informer/foos.v1alpha1.samplecontroller.k8s.io ok\n";
+    let both = |_, text: &str| text.contains(failed) && text.contains(synced);
+    let (status, text) = daemon.admin.wait_until_readyz("the name of the forbidden watch", both).await?;
+    ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{text}");
+    let (status, _) = daemon.admin.get("/livez").await?;
+    ensure!(status == StatusCode::OK, "a restart does not cure it");
+    ensure!(scene.deployments().get_opt("web").await?.is_none());
+
+    shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
+    daemon.admin.wait_until_ready().await?;
+    scene.wait_for_condition("web", "Ready", Truth::True).await?;
+    Ok(())
+}

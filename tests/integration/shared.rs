@@ -1,0 +1,99 @@
+//! The one daemon that reconciles the Foos of all tests on the shared control plane.
+//!
+//! It runs as a ServiceAccount with exactly the rights that `portreeve rbac` prints, so every test of a Foo is a test of those too.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+use kube::{
+    Api, Client,
+    api::{PatchParams, PostParams},
+};
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use crate::support::{
+    LIMIT,
+    daemon::{Daemon, printed},
+    manifests,
+    scene::Scene,
+};
+
+/// A namespace on the shared control plane, whose Foos are reconciled.
+pub(crate) async fn scene(prefix: &str) -> Result<Scene> {
+    daemon().await?;
+    Scene::new(ControlPlane::shared().await, prefix).await
+}
+
+/// The shared daemon. It is ready.
+pub(crate) async fn daemon() -> Result<&'static Daemon> {
+    static DAEMON: OnceCell<Daemon> = OnceCell::const_new();
+    DAEMON.get_or_try_init(start).await
+}
+
+async fn start() -> Result<Daemon> {
+    let plane = ControlPlane::shared().await;
+    let namespace = plane.namespace("portreeve-system").await?;
+    let rbac = printed(&["rbac", "--install-crds", "--namespace", namespace.name()])?;
+    apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
+    let kubeconfig = plane
+        .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
+        .await?;
+    let daemon = Daemon::start_as(plane, &kubeconfig, "shared-daemon", &["--install-crds", "-v=4"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    Ok(daemon)
+}
+
+/// Applies what `portreeve rbac` printed and waits until the apiserver grants every bit of it to the account.
+pub(crate) async fn apply_and_wait(client: &Client, namespace: &str, rbac: &str) -> Result<()> {
+    let roles = manifests::documents(rbac)?;
+    for role in &roles {
+        manifests::apply(client, role, None, &PatchParams::apply("an-administrator").force()).await?;
+    }
+    let user = format!("system:serviceaccount:{namespace}:portreeve");
+    for rule in roles.iter().filter_map(|role| role["rules"].as_array()).flatten() {
+        for verb in strings(&rule["verbs"]) {
+            for resource in strings(&rule["resources"]) {
+                let group = strings(&rule["apiGroups"]).next().unwrap_or_default();
+                wait_until_granted(client, &user, verb, group, resource).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn strings(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+async fn wait_until_granted(client: &Client, user: &str, verb: &str, group: &str, resource: &str) -> Result<()> {
+    let (resource, subresource) = match resource.split_once('/') {
+        Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+        None => (resource, None),
+    };
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.to_owned()),
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(verb.to_owned()),
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                subresource,
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let what = format!("{user} to be allowed to {verb} {resource}.{group}");
+    eventually(LIMIT, &what, || async {
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        let SubjectAccessReviewStatus { allowed, reason, .. } = answer.status.context("no verdict")?;
+        ensure!(allowed, "denied: {reason:?}");
+        anyhow::Ok(())
+    })
+    .await
+}

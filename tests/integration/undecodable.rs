@@ -1,0 +1,63 @@
+//! Objects that the apiserver takes and that no controller here can read.
+
+use anyhow::{Result, ensure};
+use http::StatusCode;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, CustomResourceExt,
+    api::{Patch, PatchParams, PostParams},
+    core::{ApiResource, DynamicObject},
+};
+use portreeve_api::Foo;
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::json;
+
+use crate::support::{
+    LIMIT,
+    daemon::Daemon,
+    scene::{Scene, replicas},
+};
+
+/// A definition of Foos that checks nothing.
+fn loose() -> Result<CustomResourceDefinition> {
+    let mut loose = json!(Foo::crd());
+    loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    Ok(serde_json::from_value(loose)?)
+}
+
+#[tokio::test]
+async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    definitions.create(&PostParams::default(), &loose()?).await?;
+    let scene = Scene::new(&plane, "undecodable").await?;
+    let resource = ApiResource::erase::<Foo>(&());
+    let anything: Api<DynamicObject> = Api::namespaced_with(plane.client()?, scene.name(), &resource);
+    let bad = DynamicObject::new("bad", &resource).data(json!({"spec": {"deploymentName": 7, "replicas": 1}}));
+    let parameters = PostParams::default();
+    eventually(LIMIT, "Foos to be served", || anything.create(&parameters, &bad)).await?;
+
+    let daemon = Daemon::start(&plane, "tolerant-daemon", &["-v=4"]).await?;
+    let named = format!("1 objects cannot be decoded and are skipped: {}/bad", scene.name());
+    let (status, text) = daemon.admin.wait_until_readyz("its name", |_, text| text.contains(&named)).await?;
+    ensure!(status == StatusCode::OK, "{text}");
+    let gauge = "portreeve_informer_undecodable_objects";
+    let foos = [r#"resource="foos.v1alpha1.samplecontroller.k8s.io""#];
+    let count = daemon.admin.metrics().await?.sum(gauge, &foos);
+    ensure!((count - 1.0).abs() < f64::EPSILON, "{gauge} is {count}");
+    scene.settled_foo("good", 2).await?;
+
+    // An event that cannot be decoded is no different from a list's item, and a change for the better is seen.
+    let spoil = Patch::Merge(json!({"spec": {"deploymentName": ["good"]}}));
+    anything.patch("good", &PatchParams::default(), &spoil).await?;
+    daemon.admin.wait_until_readyz("two of them", |_, text| text.contains("2 objects cannot be decoded")).await?;
+    for name in ["bad", "good"] {
+        let mend = Patch::Merge(json!({"spec": {"deploymentName": name, "replicas": 4}}));
+        anything.patch(name, &PatchParams::default(), &mend).await?;
+        scene.wait_for_deployment(name, "4 replicas", |found| replicas(found) == Some(4)).await?;
+    }
+    let (status, text) = daemon.admin.get("/readyz?verbose").await?;
+    ensure!(status == StatusCode::OK && !text.contains("cannot be decoded"), "{text}");
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The HTTPS endpoints of a daemon: health and metrics.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use kube::{Client, Config, client::Body};
+use portreeve_testing::eventually;
+use tokio::time::timeout;
+
+use super::LIMIT;
+
+/// What opens /metrics for a test.
+pub(crate) const OPEN: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/readyz/*,/metrics";
+
+/// The endpoints on a port of 127.0.0.1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admin {
+    pub(crate) port: u16,
+}
+
+impl Admin {
+    /// The status and the text of one answer. The certificate is self-signed, so it is not verified.
+    pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, String)> {
+        let url = format!("https://127.0.0.1:{}/", self.port);
+        let mut config = Config::new(url.parse()?);
+        config.accept_invalid_certs = true;
+        config.default_retry = false;
+        let client = Client::try_from(config).context("failed to build a client")?;
+        let request = Request::get(path).body(Body::empty())?;
+        let answer = async {
+            let answer = client.send(request).await.context("no answer")?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await.context("no body")?.to_bytes();
+            Ok((status, String::from_utf8(body.to_vec())?))
+        };
+        timeout(LIMIT, answer).await.with_context(|| format!("GET {path}"))?
+    }
+
+    /// Waits until /readyz says that everything is as it should be.
+    pub(crate) async fn wait_until_ready(&self) -> Result<()> {
+        eventually(LIMIT, "/readyz to answer 200", || async {
+            let (status, text) = self.get("/readyz?verbose").await?;
+            ensure!(status == StatusCode::OK, "{status}: {text}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the text of /readyz?verbose is as wanted, and returns its status and the text.
+    pub(crate) async fn wait_until_readyz(
+        &self,
+        what: &str,
+        wanted: impl Fn(StatusCode, &str) -> bool,
+    ) -> Result<(StatusCode, String)> {
+        eventually(LIMIT, what, || async {
+            let (status, text) = self.get("/readyz?verbose").await?;
+            ensure!(wanted(status, &text), "{status}: {text}");
+            anyhow::Ok((status, text))
+        })
+        .await
+    }
+
+    pub(crate) async fn metrics(&self) -> Result<Metrics> {
+        let (status, text) = self.get("/metrics").await?;
+        ensure!(status == StatusCode::OK, "{status}: {text}");
+        Ok(Metrics(text))
+    }
+}
+
+/// One scrape.
+pub(crate) struct Metrics(pub(crate) String);
+
+impl Metrics {
+    /// The sum over the series of `name` that carry all of these labels, each as `label="value"`.
+    pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let samples = self.0.lines().filter(|line| !line.starts_with('#'));
+        let series = samples.filter_map(|line| line.rsplit_once(' '));
+        let wanted = series.filter(|(series, _)| {
+            let its_name = series.split('{').next().unwrap_or_default();
+            its_name == name && labels.iter().all(|label| series.contains(label))
+        });
+        wanted.filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
+    }
+
+    /// The names of all families.
+    pub(crate) fn names(&self) -> BTreeSet<&str> {
+        let types = self.0.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        types.filter_map(|line| line.split(' ').next()).collect()
+    }
+}

@@ -1,0 +1,34 @@
+//! YAML manifests, applied as an administrator does.
+
+use anyhow::{Context, Result};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde_json::Value;
+
+/// The documents of a stream.
+pub(crate) fn documents(yaml: &str) -> Result<Vec<Value>> {
+    serde_saphyr::from_multiple(yaml).context("failed to read the YAML")
+}
+
+/// Applies one document under these parameters; in `namespace`, when its kind has namespaces.
+pub(crate) async fn apply(
+    client: &Client,
+    document: &Value,
+    namespace: Option<&str>,
+    parameters: &PatchParams,
+) -> Result<DynamicObject> {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
+    let kind = GroupVersionKind::gvk(group, version, text("/kind"));
+    let resource = ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let name = text("/metadata/name");
+    let applied = api.patch(name, parameters, &Patch::Apply(document)).await;
+    applied.with_context(|| format!("failed to apply {} {name}", text("/kind")))
+}

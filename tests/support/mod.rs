@@ -1,0 +1,12 @@
+//! What the tests of the daemon share: the executable as a supervised process, its endpoints, and Foos in a namespace of their own.
+
+pub(crate) mod admin;
+pub(crate) mod daemon;
+pub(crate) mod manifests;
+pub(crate) mod scene;
+
+use std::time::Duration;
+
+/// For what takes milliseconds on an idle machine. Long, because tests share two cores with each other and with compilers: it only
+/// decides how late a failure is seen.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
