@@ -1,1 +1,11 @@
-//! x
+//! The executable as people and supervisors see it: its command line, its manifests, its log, its endpoints, its signals and its
+//! exit codes.
+
+mod logs;
+mod manifests;
+mod serving;
+mod signals;
+#[expect(dead_code, reason = "the integration tests use the rest")]
+#[path = "../support/mod.rs"]
+mod support;
+mod usage;

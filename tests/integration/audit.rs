@@ -40,7 +40,13 @@ pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
         let Ok(event) = serde_json::from_str::<Value>(line) else {
             continue;
         };
-        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |pointer: &str| {
+            event
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let agent = text("/userAgent");
         // A watch is logged when it is answered and when it ends.
         if agent.starts_with("portreeve/") && seen.insert(text("/auditID")) {
@@ -65,19 +71,30 @@ async fn each_request_carries_the_name_of_who_asks() -> Result<()> {
     scene.wait_for_events("web", &["Synced"]).await?;
     let mut agents: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for asked in asked_by_the_daemon(&plane)? {
-        agents.entry(asked.agent).or_default().insert(format!("{} {}", asked.verb, asked.resource));
+        agents
+            .entry(asked.agent)
+            .or_default()
+            .insert(format!("{} {}", asked.verb, asked.resource));
     }
     let version = env!("CARGO_PKG_VERSION");
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     let of = |component: &str| {
         let agent = format!("portreeve/{version} ({os}/{arch}) {component}");
-        let asked = agents.get(&agent).with_context(|| format!("{agent} is not among {agents:#?}"))?;
+        let asked = agents
+            .get(&agent)
+            .with_context(|| format!("{agent} is not among {agents:#?}"))?;
         anyhow::Ok(asked.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    ensure!(of("foo-controller")? == ["create deployments", "patch foos"], "{agents:#?}");
+    ensure!(
+        of("foo-controller")? == ["create deployments", "patch foos"],
+        "{agents:#?}"
+    );
     ensure!(of("events")? == ["create events"], "{agents:#?}");
     let watched = ["customresourcedefinitions", "deployments", "foos"];
-    let expected: Vec<_> = ["list", "watch"].iter().flat_map(|verb| watched.map(|it| format!("{verb} {it}"))).collect();
+    let expected: Vec<_> = ["list", "watch"]
+        .iter()
+        .flat_map(|verb| watched.map(|it| format!("{verb} {it}")))
+        .collect();
     ensure!(of("shared-informers")? == expected, "{agents:#?}");
     ensure!(agents.len() == 4, "and the manager, which installs: {agents:#?}");
     Ok(())
@@ -98,9 +115,15 @@ async fn two_controllers_that_look_at_the_same_share_one_list_and_one_watch() ->
     }
     let watching = eventually(LIMIT, "the watch to be answered", || async {
         let asked = asked_by_the_daemon(&plane)?;
-        let mut verbs: Vec<_> = asked.iter().filter(|asked| asked.namespace == namespace.name()).collect();
+        let mut verbs: Vec<_> = asked
+            .iter()
+            .filter(|asked| asked.namespace == namespace.name())
+            .collect();
         verbs.sort_by(|a, b| a.verb.cmp(&b.verb));
-        let verbs: Vec<_> = verbs.iter().map(|asked| format!("{} {}", asked.verb, asked.resource)).collect();
+        let verbs: Vec<_> = verbs
+            .iter()
+            .map(|asked| format!("{} {}", asked.verb, asked.resource))
+            .collect();
         ensure!(verbs.iter().any(|verb| verb.starts_with("watch")), "{verbs:?}");
         Ok(verbs)
     });

@@ -20,7 +20,10 @@ const NAMESPACE: &str = "configmap-namespace";
 pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one_flag, |setup| {
     let decisions = AtomicUsize::new(0);
     copier(setup, "Panicky", move || {
-        assert!(decisions.fetch_add(1, Ordering::Relaxed) > 0, "the first decision is one too many");
+        assert!(
+            decisions.fetch_add(1, Ordering::Relaxed) > 0,
+            "the first decision is one too many"
+        );
         true
     })
 })];
@@ -78,7 +81,10 @@ fn copier(
         maps: maps.clone(),
         sees: Box::new(sees),
     };
-    Ok(setup.keyed(queue, reconciler).watch(&maps, |delta| [delta.key()]).build())
+    Ok(setup
+        .keyed(queue, reconciler)
+        .watch(&maps, |delta| [delta.key()])
+        .build())
 }
 
 fn idle(setup: &mut Setup<'_>, queue: &'static str) -> Result<Box<dyn Controller>, BuildError> {

@@ -35,7 +35,10 @@ async fn settle_as_soon_as_served(scene: &Scene, name: &str) -> Result<()> {
 async fn wait_until_not_served(daemon: &Daemon) -> Result<()> {
     let what = "a note that Foos are not served";
     let note = format!("[+]{INFORMER} ok: the resource is not served");
-    let (status, text) = daemon.admin.wait_until_readyz(what, |_, text| text.contains(&note)).await?;
+    let (status, text) = daemon
+        .admin
+        .wait_until_readyz(what, |_, text| text.contains(&note))
+        .await?;
     ensure!(status == StatusCode::OK, "{text}");
     Ok(())
 }
@@ -49,7 +52,12 @@ async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
     let definitions = definitions(&plane)?;
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
     settle_as_soon_as_served(&scene, "first").await?;
-    daemon.admin.wait_until_readyz("Foos to be watched", |_, text| text.contains(&format!("[+]{INFORMER} ok\n"))).await?;
+    daemon
+        .admin
+        .wait_until_readyz("Foos to be watched", |_, text| {
+            text.contains(&format!("[+]{INFORMER} ok\n"))
+        })
+        .await?;
 
     definitions.delete(NAME, &DeleteParams::default()).await?;
     eventually(LIMIT, "the definition to be gone", || async {
@@ -58,7 +66,10 @@ async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
     })
     .await?;
     wait_until_not_served(&daemon).await?;
-    ensure!(scene.deployments().get_opt("first").await?.is_some(), "a Deployment goes by garbage collection alone");
+    ensure!(
+        scene.deployments().get_opt("first").await?.is_some(),
+        "a Deployment goes by garbage collection alone"
+    );
 
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
     settle_as_soon_as_served(&scene, "second").await?;
@@ -85,12 +96,18 @@ async fn definitions_are_installed_and_upgraded_but_never_over_other_versions() 
 
     let mut older = json!(Foo::crd());
     *field(&mut older, "/spec/versions/0/additionalPrinterColumns")? = json!([]);
-    *field(&mut older, "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/replicas/maximum")? = 5.into();
+    *field(
+        &mut older,
+        "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/replicas/maximum",
+    )? = 5.into();
     replace(&definitions, older).await?;
     let daemon = Daemon::start(&plane, "upgrading-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;
     let upgraded = definitions.get(NAME).await?;
-    ensure!(json!(upgraded.spec.versions) == json!(fresh.spec.versions), "{upgraded:#?}");
+    ensure!(
+        json!(upgraded.spec.versions) == json!(fresh.spec.versions),
+        "{upgraded:#?}"
+    );
     drop(daemon);
 
     let mut newer = json!(Foo::crd());
@@ -113,7 +130,9 @@ async fn definitions_are_installed_and_upgraded_but_never_over_other_versions() 
 }
 
 fn field<'a>(value: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
-    value.pointer_mut(pointer).with_context(|| format!("{pointer} is there"))
+    value
+        .pointer_mut(pointer)
+        .with_context(|| format!("{pointer} is there"))
 }
 
 /// Makes the definition this one, as `kubectl replace` does.

@@ -18,7 +18,9 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
     let scene = Scene::new(&plane, "dry").await?;
     let daemon = Daemon::start(&plane, "dry-daemon", &["--dry-run", "--install-crds"]).await?;
-    daemon.wait_for_line(&["create CustomResourceDefinition foos.samplecontroller.k8s.io"]).await?;
+    daemon
+        .wait_for_line(&["create CustomResourceDefinition foos.samplecontroller.k8s.io"])
+        .await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     ensure!(definitions.get_opt("foos.samplecontroller.k8s.io").await?.is_none());
 
@@ -33,17 +35,25 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     // The Foo's own Deployment, but for its fields: an apply would be due.
     let owner = json!([{"apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "web",
         "uid": foo.metadata.uid, "controller": true, "blockOwnerDeletion": true}]);
-    let owned = scene.merge_deployment("web", json!({"metadata": {"ownerReferences": owner}})).await?;
+    let adopted = scene
+        .merge_deployment("web", json!({"metadata": {"ownerReferences": owner}}))
+        .await?;
     let apply = format!("apply Deployment {}/web", scene.name());
     daemon.wait_for_line(&["decided", &apply]).await?;
 
     ensure!(json!(scene.foos().get("web").await?) == json!(foo));
     let now = scene.deployments().get("web").await?;
-    ensure!(now.metadata.resource_version == owned.metadata.resource_version, "{now:#?}");
+    ensure!(
+        now.metadata.resource_version == adopted.metadata.resource_version,
+        "{now:#?}"
+    );
     ensure!(now.metadata.uid == theirs.metadata.uid);
     ensure!(scene.events_on("web").await?.is_empty());
     let asked = asked_by_the_daemon(&plane)?;
-    ensure!(asked.iter().any(|asked| asked.verb == "watch"), "the log tells of nothing: {asked:?}");
+    ensure!(
+        asked.iter().any(|asked| asked.verb == "watch"),
+        "the log tells of nothing: {asked:?}"
+    );
     let reads = ["get", "list", "watch"];
     let written: Vec<_> = asked.iter().filter(|asked| !reads.contains(&&*asked.verb)).collect();
     ensure!(written.is_empty(), "{written:#?}");

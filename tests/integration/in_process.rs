@@ -60,7 +60,9 @@ impl InProcess {
     /// Asks it to stop, and waits for its end.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.stop.request();
-        let end = timeout(LIMIT, self.task.join_next()).await.context("the daemon's end")?;
+        let end = timeout(LIMIT, self.task.join_next())
+            .await
+            .context("the daemon's end")?;
         end.context("it was running")??.context("it ended with an error")
     }
 }

@@ -38,11 +38,23 @@ async fn metrics_have_the_names_that_kubernetes_made_known() -> Result<()> {
     let controller = r#"controller="foo-controller""#;
     for (name, labels, least) in [
         ("controller_runtime_max_concurrent_reconciles", vec![controller], 5.0),
-        ("controller_runtime_reconcile_total", vec![controller, r#"result="success""#], 1.0),
+        (
+            "controller_runtime_reconcile_total",
+            vec![controller, r#"result="success""#],
+            1.0,
+        ),
         ("portreeve_informer_synced", vec![foos], 1.0),
         ("portreeve_informer_objects", vec![foos], 1.0),
-        ("rest_client_requests_total", vec![r#"code="201""#, r#"method="POST""#], 1.0),
-        ("running_managed_controllers", vec![r#"name="foo-controller""#, r#"manager="portreeve""#], 1.0),
+        (
+            "rest_client_requests_total",
+            vec![r#"code="201""#, r#"method="POST""#],
+            1.0,
+        ),
+        (
+            "running_managed_controllers",
+            vec![r#"name="foo-controller""#, r#"manager="portreeve""#],
+            1.0,
+        ),
         ("workqueue_adds_total", vec![r#"name="Foos""#], 1.0),
     ] {
         let found = metrics.sum(name, &labels);

@@ -40,7 +40,11 @@ async fn an_apiserver_that_dies_in_mid_work_loses_nothing() -> Result<()> {
         scene.wait_for_condition(name, "Ready", Truth::True).await?;
     }
     let deployments = scene.deployments().list(&kube::api::ListParams::default()).await?;
-    ensure!(deployments.items.len() == names.len(), "{} Deployments", deployments.items.len());
+    ensure!(
+        deployments.items.len() == names.len(),
+        "{} Deployments",
+        deployments.items.len()
+    );
     ensure!(daemon.process.exit_status().is_none(), "{}", daemon.process.log_tail());
     // A watch that was cut off is a watch again.
     daemon.admin.wait_until_ready().await?;

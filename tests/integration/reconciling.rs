@@ -26,19 +26,32 @@ async fn a_panic_in_a_reconcile_is_caught_counted_and_tried_again() -> Result<()
     let flag = in_namespace(namespace.name());
     let daemon = InProcess::start(plane, controllers::PANICKY, &[&flag]).await?;
     let maps: Api<ConfigMap> = namespace.api();
-    eventually(LIMIT, "the copy that was made after the panic", || maps.get("first-copy")).await?;
+    eventually(LIMIT, "the copy that was made after the panic", || {
+        maps.get("first-copy")
+    })
+    .await?;
     let metrics = daemon.admin.metrics().await?;
-    let controller = [r#"controller="panicky-controller""#];
-    for (name, expected) in [
-        ("controller_runtime_reconcile_panics_total", 1.0),
-        ("controller_runtime_reconcile_errors_total", 1.0),
-        ("running_managed_controllers", 0.0),
+    for (name, label, expected) in [
+        (
+            "controller_runtime_reconcile_panics_total",
+            r#"controller="panicky-controller""#,
+            1.0,
+        ),
+        (
+            "controller_runtime_reconcile_errors_total",
+            r#"controller="panicky-controller""#,
+            1.0,
+        ),
+        ("running_managed_controllers", r#"name="panicky-controller""#, 1.0),
     ] {
-        let found = metrics.sum(name, &controller);
+        let found = metrics.sum(name, &[label]);
         ensure!((found - expected).abs() < f64::EPSILON, "{name} is {found}");
     }
     create(&namespace, "second").await?;
-    eventually(LIMIT, "a copy that is made by the same worker", || maps.get("second-copy")).await?;
+    eventually(LIMIT, "a copy that is made by the same worker", || {
+        maps.get("second-copy")
+    })
+    .await?;
     daemon.stop().await
 }
 
@@ -52,10 +65,18 @@ async fn an_object_that_was_created_behind_the_cache_is_looked_at_again_and_left
     let daemon = InProcess::start(plane, controllers::BLIND, &[&flag]).await?;
     let total = "controller_runtime_reconcile_total";
     let blind = r#"controller="blind-controller""#;
-    daemon.wait_for_metric(total, &[blind, r#"result="requeue""#], 3.0).await?;
+    daemon
+        .wait_for_metric(total, &[blind, r#"result="requeue""#], 3.0)
+        .await?;
     // One for the map, once it was seen at last, and one for the copy, which is nobody's original.
-    daemon.wait_for_metric(total, &[blind, r#"result="success""#], 2.0).await?;
-    let errors = daemon.admin.metrics().await?.sum("controller_runtime_reconcile_errors_total", &[blind]);
+    daemon
+        .wait_for_metric(total, &[blind, r#"result="success""#], 2.0)
+        .await?;
+    let errors = daemon
+        .admin
+        .metrics()
+        .await?
+        .sum("controller_runtime_reconcile_errors_total", &[blind]);
     ensure!(errors == 0.0, "{errors} errors: a cache that is behind is none");
     let now: ConfigMap = namespace.api().get("map-copy").await?;
     ensure!(now.resource_version() == theirs.resource_version(), "{now:?}");

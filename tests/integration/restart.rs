@@ -35,7 +35,10 @@ async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()
     let made = deployments.list(&ListParams::default()).await?.items;
     let all = scene.foos().list(&ListParams::default()).await?.items;
     let ready = all.iter().filter(|foo| foo.status.is_some()).count();
-    println!("killed with {} of {FOOS} Deployments and {ready} statuses written", made.len());
+    println!(
+        "killed with {} of {FOOS} Deployments and {ready} statuses written",
+        made.len()
+    );
     ensure!(ready < FOOS, "it was done already: nothing was interrupted");
 
     let daemon = Daemon::start(&plane, "mortal-daemon", &["--install-crds"]).await?;
@@ -46,10 +49,16 @@ async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()
     ensure!(now.len() == FOOS, "{} Deployments", now.len());
     for deployment in &now {
         let name = deployment.name_any();
-        ensure!(deployment.metadata.generation == Some(1), "{name} was written again: {deployment:#?}");
+        ensure!(
+            deployment.metadata.generation == Some(1),
+            "{name} was written again: {deployment:#?}"
+        );
         ensure!(deployment.owner_references().len() == 1, "{name}");
         let before = made.iter().find(|before| before.name_any() == name);
-        ensure!(before.is_none_or(|before| before.uid() == deployment.uid()), "{name} was replaced");
+        ensure!(
+            before.is_none_or(|before| before.uid() == deployment.uid()),
+            "{name} was replaced"
+        );
     }
     for name in &names {
         let events = scene.events_on(name).await?;

@@ -22,12 +22,18 @@ async fn the_printed_rules_are_enough_for_everything_that_a_foo_needs() -> Resul
     scene.settled_foo("web", 1).await?;
     scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
     scene
-        .wait_for_deployment("web", "one replica", |found| crate::support::scene::replicas(found) == Some(1))
+        .wait_for_deployment("web", "one replica", |found| {
+            crate::support::scene::replicas(found) == Some(1)
+        })
         .await?;
-    scene.merge_foo("web", json!({"spec": {"deploymentName": "shop"}})).await?;
+    scene
+        .merge_foo("web", json!({"spec": {"deploymentName": "shop"}}))
+        .await?;
     scene.wait_for_no_deployment("web").await?;
     scene.create_foreign("taken").await?;
-    scene.merge_foo("web", json!({"spec": {"deploymentName": "taken"}})).await?;
+    scene
+        .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
+        .await?;
     scene.wait_for_condition("web", "Conflict", Truth::True).await?;
     scene.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
     let metrics = daemon.admin.metrics().await?;
@@ -58,7 +64,10 @@ async fn a_forbidden_watch_fails_readiness_by_name_until_the_rule_comes() -> Res
     let failed = "[-]informer/deployments.v1.apps failed: forbidden";
     let synced = "[+]informer/foos.v1alpha1.samplecontroller.k8s.io ok\n";
     let both = |_, text: &str| text.contains(failed) && text.contains(synced);
-    let (status, text) = daemon.admin.wait_until_readyz("the name of the forbidden watch", both).await?;
+    let (status, text) = daemon
+        .admin
+        .wait_until_readyz("the name of the forbidden watch", both)
+        .await?;
     ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{text}");
     let (status, _) = daemon.admin.get("/livez").await?;
     ensure!(status == StatusCode::OK, "a restart does not cure it");

@@ -40,7 +40,10 @@ async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> R
 
     let daemon = Daemon::start(&plane, "tolerant-daemon", &["-v=4"]).await?;
     let named = format!("1 objects cannot be decoded and are skipped: {}/bad", scene.name());
-    let (status, text) = daemon.admin.wait_until_readyz("its name", |_, text| text.contains(&named)).await?;
+    let (status, text) = daemon
+        .admin
+        .wait_until_readyz("its name", |_, text| text.contains(&named))
+        .await?;
     ensure!(status == StatusCode::OK, "{text}");
     let gauge = "portreeve_informer_undecodable_objects";
     let foos = [r#"resource="foos.v1alpha1.samplecontroller.k8s.io""#];
@@ -51,13 +54,21 @@ async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> R
     // An event that cannot be decoded is no different from a list's item, and a change for the better is seen.
     let spoil = Patch::Merge(json!({"spec": {"deploymentName": ["good"]}}));
     anything.patch("good", &PatchParams::default(), &spoil).await?;
-    daemon.admin.wait_until_readyz("two of them", |_, text| text.contains("2 objects cannot be decoded")).await?;
+    daemon
+        .admin
+        .wait_until_readyz("two of them", |_, text| text.contains("2 objects cannot be decoded"))
+        .await?;
     for name in ["bad", "good"] {
         let mend = Patch::Merge(json!({"spec": {"deploymentName": name, "replicas": 4}}));
         anything.patch(name, &PatchParams::default(), &mend).await?;
-        scene.wait_for_deployment(name, "4 replicas", |found| replicas(found) == Some(4)).await?;
+        scene
+            .wait_for_deployment(name, "4 replicas", |found| replicas(found) == Some(4))
+            .await?;
     }
     let (status, text) = daemon.admin.get("/readyz?verbose").await?;
-    ensure!(status == StatusCode::OK && !text.contains("cannot be decoded"), "{text}");
+    ensure!(
+        status == StatusCode::OK && !text.contains("cannot be decoded"),
+        "{text}"
+    );
     Ok(())
 }

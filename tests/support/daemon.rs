@@ -36,16 +36,28 @@ impl Daemon {
 
     /// The same, with somebody else's rights.
     pub(crate) async fn start_as(plane: &ControlPlane, kubeconfig: &Path, name: &str, args: &[&str]) -> Result<Self> {
+        let args: Vec<&str> = [OPEN].iter().chain(args).copied().collect();
+        Self::start_closed(plane, kubeconfig, name, &args).await
+    }
+
+    /// The same, with no more endpoints open than by default.
+    pub(crate) async fn start_closed(
+        plane: &ControlPlane,
+        kubeconfig: &Path,
+        name: &str,
+        args: &[&str],
+    ) -> Result<Self> {
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         for _ in 0..PORT_ATTEMPTS {
-            let port = free_port()?;
-            let process = launch(plane, kubeconfig, name, port, args)?;
-            let address = format!("127.0.0.1:{port}");
+            let admin = Admin { port: free_port()? };
+            let port = format!("--secure-port={}", admin.port);
+            let common = [&*kubeconfig, &*port, "--bind-address=127.0.0.1"];
+            let args: Vec<&str> = common.into_iter().chain(args.iter().copied()).collect();
+            let process = plane.spawn(name, Path::new(PROGRAM), &args, &[])?;
+            let address = format!("127.0.0.1:{}", admin.port);
             let serves = |line: &str| line.contains("serving") && line.contains(&address);
             match process.wait_for_log(LIMIT, serves).await {
-                Ok(_) => {
-                    let admin = Admin { port };
-                    return Ok(Self { process, admin });
-                }
+                Ok(_) => return Ok(Self { process, admin }),
                 Err(_) if process.log_tail().contains("in use") => {}
                 Err(error) => return Err(error),
             }
@@ -67,21 +79,6 @@ impl Daemon {
     }
 }
 
-/// Starts a daemon without waiting for anything.
-pub(crate) fn launch(
-    plane: &ControlPlane,
-    kubeconfig: &Path,
-    name: &str,
-    port: u16,
-    args: &[&str],
-) -> Result<Process> {
-    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-    let port = format!("--secure-port={port}");
-    let common = [&*kubeconfig, &*port, "--bind-address=127.0.0.1", OPEN];
-    let args: Vec<&str> = common.into_iter().chain(args.iter().copied()).collect();
-    plane.spawn(name, Path::new(PROGRAM), &args, &[])
-}
-
 /// Runs the executable to its end, for what ends by itself. It finds no cluster in its environment.
 pub(crate) fn run(args: &[&str]) -> Result<Output> {
     let mut command = Command::new(PROGRAM);
@@ -96,6 +93,10 @@ pub(crate) fn run(args: &[&str]) -> Result<Output> {
 pub(crate) fn printed(args: &[&str]) -> Result<String> {
     let output = run(args)?;
     let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{args:?} ended with {}: {errors}", output.status);
+    ensure!(
+        output.status.success(),
+        "{args:?} ended with {}: {errors}",
+        output.status
+    );
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod daemon;
+pub(crate) mod gate;
 pub(crate) mod manifests;
 pub(crate) mod scene;
 

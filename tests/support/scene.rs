@@ -61,7 +61,10 @@ impl Scene {
     }
 
     pub(crate) async fn merge_foo(&self, name: &str, patch: Value) -> Result<Foo> {
-        let patched = self.foos().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let patched = self
+            .foos()
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
         patched.with_context(|| format!("failed to patch Foo {name}"))
     }
 
@@ -81,7 +84,10 @@ impl Scene {
     }
 
     pub(crate) async fn delete_deployment(&self, name: &str) -> Result<()> {
-        let deleted = self.deployments().delete(name, &kube::api::DeleteParams::default()).await;
+        let deleted = self
+            .deployments()
+            .delete(name, &kube::api::DeleteParams::default())
+            .await;
         deleted.with_context(|| format!("failed to delete Deployment {name}"))?;
         Ok(())
     }
@@ -127,8 +133,13 @@ impl Scene {
     pub(crate) async fn wait_for_condition(&self, name: &str, type_: &str, truth: Truth) -> Result<Foo> {
         let what = format!("its condition {type_} to be {truth:?}");
         self.wait_for_foo(name, &what, |foo| {
-            let status = foo.status.as_ref().filter(|status| Some(status.observed_generation) == foo.metadata.generation);
-            status.and_then(|status| conditions::find(&status.conditions, type_)).is_some_and(|found| found.status == truth)
+            let status = foo
+                .status
+                .as_ref()
+                .filter(|status| Some(status.observed_generation) == foo.metadata.generation);
+            status
+                .and_then(|status| conditions::find(&status.conditions, type_))
+                .is_some_and(|found| found.status == truth)
         })
         .await
     }

@@ -10,6 +10,7 @@ use crate::root;
 /// Ours, and which of ours each may depend on outside of its tests.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("portreeve-api", &[]),
+    ("portreeve-cron", &[]),
     ("portreeve-workqueue", &[]),
     ("portreeve-serving", &[]),
     ("portreeve-testing", &[]),

@@ -28,14 +28,7 @@ const ONE_VERSION: &[&str] = &[
     "tower",
     "tracing",
 ];
-const NEVER: &[&str] = &[
-    "aws-lc-rs",
-    "aws-lc-sys",
-    "native-tls",
-    "openssl",
-    "openssl-sys",
-    "chrono",
-];
+const NEVER: &[&str] = &["aws-lc-rs", "aws-lc-sys", "native-tls", "openssl", "openssl-sys"];
 
 fn versions() -> Result<BTreeMap<String, Vec<String>>> {
     let lock = fs::read_to_string(root().join("Cargo.lock"))?;

@@ -1,5 +1,6 @@
 //! The daemon as a library: [`main`] for a binary with controllers of one's own, [`run`] for tests and embedders.
 
+mod cron;
 pub mod logging;
 mod manifests;
 mod options;
@@ -8,6 +9,7 @@ mod registry;
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use axum::Router;
+use jiff::Timestamp;
 use portreeve_client::{Connection, Fence, Metrics, Open, ReadOnly, chain};
 use portreeve_informer::Tuning;
 use portreeve_manager::{Manager, selection::UnknownNames};
@@ -46,6 +48,9 @@ pub enum Error {
     /// The manager failed.
     #[error("failed to run controllers")]
     Manager(#[source] portreeve_manager::Error),
+    /// A schedule cannot be read.
+    #[error("invalid schedule")]
+    Schedule(#[source] portreeve_cron::Error),
     /// A manifest cannot be printed.
     #[error("failed to print a manifest")]
     Manifest(#[source] serde_saphyr::ser_error::Error),
@@ -109,6 +114,7 @@ fn execute(config: Config, known: &[Descriptor]) -> Result<(), Error> {
             let enabled = enabled(&controllers.controllers)?;
             print(&manifests::rbac(&enabled, namespace, *install_crds).map_err(Error::Manifest)?)
         }
+        Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),
         None if config.options.choice.list_controllers => match config.options.choice.output {
             ListFormat::Table => print(&manifests::table(known)),
             ListFormat::Json => print(&format!("{:#}\n", manifests::list(known))),

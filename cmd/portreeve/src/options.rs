@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use portreeve_manager::selection::{Selection, UnknownNames};
 use portreeve_reconcile::Descriptor;
 
-use crate::logging::Format;
+use crate::{cron, logging::Format};
 
 /// Hosts controllers for Kubernetes: one binary with health, metrics and shared informers.
 #[derive(Clone, Debug, Parser)]
@@ -53,6 +53,9 @@ pub(crate) enum Command {
         #[arg(long)]
         install_crds: bool,
     },
+    /// Try a schedule: when it runs, and what it says
+    #[command(subcommand)]
+    Cron(cron::Command),
 }
 
 /// The controllers whose manifests are printed.

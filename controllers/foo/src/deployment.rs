@@ -50,10 +50,10 @@ impl SeenDeployment {
             actual.is_some_and(|actual| **actual == **value)
         });
         let owner = serde_json::from_value(OwnerReference::to_controller(&FOOS, &foo.metadata)).ok();
-        let owned = self.metadata.controller() == owner.as_ref();
+        let controlled = self.metadata.controller() == owner.as_ref();
         // What the apiserver sent is JSON; were it not, an apply would set it right.
         let actual = serde_json::from_str::<Value>(self.spec.get()).unwrap_or_default();
-        !labelled || !owned || !covers(&actual, &spec(foo))
+        !labelled || !controlled || !covers(&actual, &spec(foo))
     }
 }
 

@@ -46,12 +46,12 @@ struct Line<'a> {
 /// The part of an object that names it, for those that decode no further.
 #[derive(Deserialize)]
 struct Named {
-    metadata: Name,
+    metadata: Identity,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Name {
+struct Identity {
     namespace: Option<Arc<str>>,
     name: Arc<str>,
     resource_version: String,
@@ -101,7 +101,7 @@ pub(crate) enum Heard<T> {
 
 /// Decodes an object of a list.
 pub(crate) fn listed<T: Projection>(raw: &RawValue) -> Event<T> {
-    decode(raw).map_or_else(|bad| bad.event(), Event::Listed)
+    decode(raw).map_or_else(Bad::event, Event::Listed)
 }
 
 /// Decodes a line of a watch.
@@ -188,7 +188,7 @@ impl Bad {
 fn decode<T: Projection>(raw: &RawValue) -> Result<T, Bad> {
     serde_json::from_str(raw.get()).map_err(|error| {
         let named = serde_json::from_str::<Named>(raw.get()).map(|named| named.metadata);
-        let Name {
+        let Identity {
             namespace,
             name,
             resource_version,
@@ -248,8 +248,15 @@ mod tests {
         )
         .unwrap();
         let events: Vec<Event<Sized>> = page.items.unwrap().into_iter().map(listed).collect();
-        assert!(matches!(&events[0], Event::Undecodable { key, error }
-            if *key == ObjectKey::namespaced("n", "bad") && error.contains("three")));
+        let Event::Undecodable { key, error } = &events[0] else {
+            panic!("{:?}", events[0]);
+        };
+        assert_eq!(*key, ObjectKey::namespaced("n", "bad"));
+        // The field by name, and not the value: it may be a password in the wrong place.
+        assert!(
+            error.starts_with("spec.replicas: invalid type: string \"…\", expected i32"),
+            "{error}"
+        );
         assert!(matches!(&events[1], Event::Listed(object) if object.spec.replicas == 3));
         assert_eq!(page.metadata.next.as_deref(), Some("c"));
     }
@@ -274,5 +281,72 @@ mod tests {
             matches!(heard, Heard::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
             if &*key.name == "a" && v == "5")
         );
+    }
+
+    #[test]
+    fn an_object_is_named_even_when_its_metadata_is_wrong_too() {
+        let raw: Box<RawValue> = serde_json::from_str(
+            r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"5","labels":7},"spec":{"replicas":1}}"#,
+        )
+        .unwrap();
+        let Event::Undecodable { key, error } = listed::<Sized>(&raw) else {
+            panic!("it is decoded");
+        };
+        assert_eq!(key, ObjectKey::namespaced("n", "a"));
+        assert!(error.starts_with("metadata.labels: invalid type: integer"), "{error}");
+    }
+
+    #[test]
+    fn a_version_that_is_missing_is_not_an_empty_one() {
+        for line in [
+            r#"{"type":"BOOKMARK","object":{"metadata":{}}}"#,
+            r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#,
+            r#"{"type":"ADDED","object":{"metadata":{"name":7}}}"#,
+        ] {
+            let heard = heard::<MetadataOnly>(line.as_bytes());
+            let Ok(Heard::Event { version, .. } | Heard::Bookmark { version }) = heard else {
+                panic!("{heard:?}");
+            };
+            assert_eq!(version, None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_expected_is_told_without_its_value() {
+        let table = [
+            (
+                r#"invalid type: string "a \" b", expected u8 at line 1"#,
+                r#"invalid type: string "…", expected u8 at line 1"#,
+            ),
+            (
+                "missing field `spec` at line 1 column 2",
+                "missing field `spec` at line 1 column 2",
+            ),
+            (r#"an odd " quote"#, r#"an odd " quote"#),
+        ];
+        for (text, expected) in table {
+            assert_eq!(without_values(text), expected);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn lines_are_the_same_however_they_arrive(
+            lines in proptest::collection::vec("[a-z]{0,6}", 0..8),
+            cuts in proptest::collection::vec(1..9_usize, 0..40),
+        ) {
+            let whole = format!("{}rest", lines.iter().flat_map(|line| [line, "\n"]).collect::<String>());
+            let (mut found, mut buffer, mut rest) = (Vec::new(), Lines::default(), whole.as_bytes());
+            for cut in cuts.into_iter().chain([whole.len()]) {
+                let (piece, left) = rest.split_at(cut.min(rest.len()));
+                buffer.push(piece);
+                rest = left;
+                while let Some(line) = buffer.next() {
+                    found.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+                }
+            }
+            proptest::prop_assert_eq!(found, lines);
+            proptest::prop_assert_eq!(buffer.unfinished(), 4);
+        }
     }
 }

@@ -183,7 +183,7 @@ impl<S: Sink> Run<S> {
 
     /// Watches from `version` on, across reconnects, until a list is needed.
     async fn follow(&mut self, mut version: String) {
-        let listed = Instant::now();
+        let since_list = Instant::now();
         loop {
             let started = Instant::now();
             let ended = self.watch(&mut version).await;
@@ -202,7 +202,7 @@ impl<S: Sink> Run<S> {
             if error.answer() == Answer::Expired {
                 tracing::debug!(version, "the version is no longer kept, listing again");
                 // A version that expires right after its list would have us list in a circle.
-                if listed.elapsed() < GOOD_WATCH {
+                if since_list.elapsed() < GOOD_WATCH {
                     self.back_off(&error).await;
                 }
                 return;

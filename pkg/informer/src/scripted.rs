@@ -35,13 +35,14 @@ pub(crate) fn foos() -> Watch {
 pub(crate) struct Foo {
     pub(crate) metadata: Metadata,
     #[serde(default)]
-    pub(crate) spec: Spec,
+    #[expect(dead_code, reason = "it is there to be wrong")]
+    spec: Spec,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Spec {
-    pub(crate) replicas: i32,
+struct Spec {
+    replicas: i32,
 }
 
 impl Projection for Foo {

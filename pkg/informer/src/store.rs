@@ -5,7 +5,7 @@
 //! Architecture Invariant: sync and pure. No clock, no lock, no I/O; the same events make the same store and the same changes.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -295,7 +295,7 @@ impl<T: Projection> Store<T> {
             return Vec::new();
         };
         let known = self.objects.keys().chain(self.undecodable.keys());
-        let gone: HashSet<ObjectKey> = known.filter(|key| !seen.contains(*key)).cloned().collect();
+        let gone: BTreeSet<ObjectKey> = known.filter(|key| !seen.contains(*key)).cloned().collect();
         gone.iter().filter_map(|key| self.forget(key)).collect()
     }
 }

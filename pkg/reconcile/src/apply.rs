@@ -95,6 +95,7 @@ fn judge(effect: &Effect, error: kube::Error) -> Option<Applied> {
     let after = retry_after(&error).unwrap_or_default();
     match (Answer::of(&error), effect) {
         (Answer::NotFound, Effect::Delete { .. }) => None,
+        (Answer::Invalid, Effect::Apply { .. }) if is_about_the_uid(&error) => Some(Applied::LookAgain),
         // There is no namespace, or no such resource, to create it in.
         (Answer::NotFound, Effect::Create(_)) | (Answer::Forbidden | Answer::Invalid, _) => Some(Applied::Refused {
             error: EffectError::of(effect, error),
@@ -106,6 +107,16 @@ fn judge(effect: &Effect, error: kube::Error) -> Option<Applied> {
             after,
         }),
     }
+}
+
+/// Whether another object of that name is there now. The apiserver says 409 while the version differs too, and 422 when only the UID
+/// does.
+fn is_about_the_uid(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.field == "metadata.uid")
 }
 
 impl EffectError {

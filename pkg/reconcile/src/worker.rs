@@ -107,7 +107,11 @@ impl<R: Reconciler> Worker<R> {
         };
         let plan = self.reconciler.decide(&seen, now);
         if !plan.effects.is_empty() {
-            let message = if self.applier.dry_run { "decided, and not done: dry run" } else { "decided" };
+            let message = if self.applier.dry_run {
+                "decided, and not done: dry run"
+            } else {
+                "decided"
+            };
             tracing::info!(%plan, "{message}");
         }
         match self.applier.run(&plan).await {

@@ -21,7 +21,10 @@ async fn a_foreign_deployment_is_never_touched_and_the_foo_recovers_when_it_goes
     let foo = scene.wait_for_condition("web", "Conflict", Truth::True).await?;
     let status = foo.status.unwrap_or_default();
     let ready = conditions::find(&status.conditions, "Ready").map(|ready| (ready.status, ready.reason.clone()));
-    ensure!(ready == Some((Truth::False, "ErrResourceExists".to_owned())), "{ready:?}");
+    ensure!(
+        ready == Some((Truth::False, "ErrResourceExists".to_owned())),
+        "{ready:?}"
+    );
     // Every change of it is a reason to look again.
     for number in 0..5 {
         let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}, "spec": {"replicas": number}});
@@ -36,7 +39,11 @@ async fn a_foreign_deployment_is_never_touched_and_the_foo_recovers_when_it_goes
     scene.delete_deployment("web").await?;
     let ours = scene.wait_for_deployment("web", "the Foo's", |found| replicas(found) == Some(3));
     let ours = in_time("a Foo recovers from a conflict", ours).await?;
-    ensure!(ours.owner_references().iter().any(|owner| Some(&owner.uid) == foo.metadata.uid.as_ref()));
+    ensure!(
+        ours.owner_references()
+            .iter()
+            .any(|owner| Some(&owner.uid) == foo.metadata.uid.as_ref())
+    );
     let events = scene.wait_for_events("web", &["ErrResourceExists", "Synced"]).await?;
     ensure!(events[0].type_.as_deref() == Some("Warning"));
     let note = r#"Resource "web" already exists and is not managed by Foo"#;
@@ -65,7 +72,9 @@ async fn of_two_foos_that_want_one_name_one_gets_it_and_the_other_one_waits() ->
     scene.create_foo("second", "first", 2).await?;
     scene.wait_for_condition("second", "Conflict", Truth::True).await?;
     scene.wait_for_condition("first", "Ready", Truth::True).await?;
-    scene.merge_foo("first", json!({"spec": {"deploymentName": "elsewhere"}})).await?;
+    scene
+        .merge_foo("first", json!({"spec": {"deploymentName": "elsewhere"}}))
+        .await?;
     let taken_over = scene.wait_for_deployment("first", "the second Foo's", |found| replicas(found) == Some(2));
     in_time("the name passes to the Foo that waited for it", taken_over).await?;
     scene.wait_for_condition("second", "Ready", Truth::True).await?;
@@ -99,12 +108,18 @@ async fn a_foo_that_is_renamed_into_a_conflict_keeps_what_it_has() -> Result<()>
     let scene = scene("keeps").await?;
     let (_, kept) = scene.settled_foo("web", 2).await?;
     scene.create_foreign("taken").await?;
-    scene.merge_foo("web", json!({"spec": {"deploymentName": "taken"}})).await?;
+    scene
+        .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
+        .await?;
     scene.wait_for_condition("web", "Conflict", Truth::True).await?;
     let now = scene.deployments().get("web").await?;
     ensure!(now.resource_version() == kept.resource_version(), "{now:?}");
     scene.delete_deployment("taken").await?;
-    in_time("the old one goes when the conflict ends", scene.wait_for_no_deployment("web")).await?;
+    in_time(
+        "the old one goes when the conflict ends",
+        scene.wait_for_no_deployment("web"),
+    )
+    .await?;
     scene.wait_for_condition("web", "Ready", Truth::True).await?;
     Ok(())
 }

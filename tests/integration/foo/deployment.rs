@@ -56,7 +56,11 @@ async fn a_foo_gets_the_deployment_that_it_asks_for() -> Result<()> {
     let scene = scene("create").await?;
     let (foo, deployment) = in_time("a new Foo is settled", scene.settled_foo("web", 2)).await?;
     ensure!(owned(&deployment) == asked_for(&foo), "{:#}", owned(&deployment));
-    let managers: Vec<_> = deployment.managed_fields().iter().map(|fields| &fields.manager).collect();
+    let managers: Vec<_> = deployment
+        .managed_fields()
+        .iter()
+        .map(|fields| &fields.manager)
+        .collect();
     ensure!(managers == [&Some("sample-controller".to_owned())], "{managers:?}");
     Ok(())
 }
@@ -72,7 +76,9 @@ async fn one_replica_is_the_default() -> Result<()> {
     });
     let client = scene.namespace.client();
     manifests::apply(client, &foo, Some(scene.name()), &PatchParams::apply("a-user")).await?;
-    scene.wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1)).await?;
+    scene
+        .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
+        .await?;
     Ok(())
 }
 
@@ -86,7 +92,11 @@ async fn the_samples_are_reconciled() -> Result<()> {
         let parameters = PatchParams::apply("a-user");
         manifests::apply(scene.namespace.client(), &sample, Some(scene.name()), &parameters).await?;
         let name = sample["metadata"]["name"].as_str().context("it has a name")?;
-        let ready = if name == "example-clash" { Truth::False } else { Truth::True };
+        let ready = if name == "example-clash" {
+            Truth::False
+        } else {
+            Truth::True
+        };
         scene.wait_for_condition(name, "Ready", ready).await?;
     }
     scene.wait_for_events("example-foo", &["Synced"]).await?;
@@ -112,9 +122,7 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
     let (foo, deployment) = scene.settled_foo("web", 2).await?;
     let mut owners = json!(deployment.owner_references());
     owners[0]["blockOwnerDeletion"] = false.into();
-    let containers = |name: &str, image: &str| {
-        json!({"spec": {"template": {"spec": {"containers": [{"name": name, "image": image}]}}}})
-    };
+    let containers = |name: &str, image: &str| json!({"spec": {"template": {"spec": {"containers": [{"name": name, "image": image}]}}}});
     let table = [
         ("replicas", json!({"spec": {"replicas": 9}})),
         ("replicas to zero", json!({"spec": {"replicas": 0}})),
@@ -166,12 +174,19 @@ async fn what_others_add_survives_a_repair() -> Result<()> {
         "spec": {"minReadySeconds": 7},
     });
     let patch = Patch::Apply(&theirs);
-    scene.deployments().patch("web", &PatchParams::apply("a-user"), &patch).await?;
+    scene
+        .deployments()
+        .patch("web", &PatchParams::apply("a-user"), &patch)
+        .await?;
     scene.merge_deployment("web", json!({"spec": {"replicas": 8}})).await?;
     let repaired = scene
         .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
         .await?;
-    ensure!(repaired.labels().get("team").is_some_and(|team| team == "blue"), "{:?}", repaired.labels());
+    ensure!(
+        repaired.labels().get("team").is_some_and(|team| team == "blue"),
+        "{:?}",
+        repaired.labels()
+    );
     ensure!(repaired.annotations().get("note").is_some_and(|note| note == "kept"));
     ensure!(repaired.spec.as_ref().and_then(|spec| spec.min_ready_seconds) == Some(7));
     ensure!(image(&repaired) == Some("nginx:latest"));
@@ -193,7 +208,9 @@ async fn a_deleted_deployment_comes_back() -> Result<()> {
 async fn a_renamed_deployment_leaves_no_old_one_behind() -> Result<()> {
     let scene = scene("renamed").await?;
     scene.settled_foo("web", 2).await?;
-    scene.merge_foo("web", json!({"spec": {"deploymentName": "shop"}})).await?;
+    scene
+        .merge_foo("web", json!({"spec": {"deploymentName": "shop"}}))
+        .await?;
     let gone = scene.wait_for_no_deployment("web");
     in_time("the old Deployment goes after a rename", gone).await?;
     let (foo, shop) = (scene.foos().get("web").await?, scene.deployments().get("shop").await?);

@@ -24,7 +24,10 @@ async fn set_available(scene: &Scene, name: &str, available: i32) -> Result<()> 
         "replicas": available, "updatedReplicas": available, "readyReplicas": available, "availableReplicas": available,
     }});
     let patch = Patch::Merge(status);
-    scene.deployments().patch_status(name, &PatchParams::default(), &patch).await?;
+    scene
+        .deployments()
+        .patch_status(name, &PatchParams::default(), &patch)
+        .await?;
     Ok(())
 }
 
@@ -36,7 +39,9 @@ async fn the_status_follows_the_deployment() -> Result<()> {
         set_available(&scene, "web", available).await?;
         let what = format!("{available} available");
         let foo = scene.wait_for_foo("web", &what, |foo| {
-            foo.status.as_ref().is_some_and(|status| status.available_replicas == available)
+            foo.status
+                .as_ref()
+                .is_some_and(|status| status.available_replicas == available)
         });
         let foo = in_time("availability arrives in the status", foo).await?;
         let status = foo.status.context("it has a status")?;
@@ -44,9 +49,19 @@ async fn the_status_follows_the_deployment() -> Result<()> {
         let conditions: Vec<_> = status
             .conditions
             .iter()
-            .map(|condition| (&*condition.type_, condition.status, &*condition.reason, condition.observed_generation))
+            .map(|condition| {
+                (
+                    &*condition.type_,
+                    condition.status,
+                    &*condition.reason,
+                    condition.observed_generation,
+                )
+            })
             .collect();
-        let expected = [("Ready", Truth::True, "Synced", 1), ("Conflict", Truth::False, "Synced", 1)];
+        let expected = [
+            ("Ready", Truth::True, "Synced", 1),
+            ("Conflict", Truth::False, "Synced", 1),
+        ];
         ensure!(conditions == expected, "{conditions:?}");
     }
     Ok(())
@@ -58,7 +73,9 @@ async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
     scene.settled_foo("web", 1).await?;
     let patch = Patch::Merge(json!({"spec": {"replicas": 4}}));
     scene.foos().patch_scale("web", &PatchParams::default(), &patch).await?;
-    scene.wait_for_deployment("web", "4 replicas", |found| replicas(found) == Some(4)).await?;
+    scene
+        .wait_for_deployment("web", "4 replicas", |found| replicas(found) == Some(4))
+        .await?;
     set_available(&scene, "web", 3).await?;
     scene
         .wait_for_foo("web", "3 available", |foo| {
@@ -82,17 +99,29 @@ async fn synced_is_told_once_however_often_a_foo_is_reconciled() -> Result<()> {
         set_available(&scene, "web", replicas).await?;
         scene
             .wait_for_foo("web", "all available", |foo| {
-                foo.status.as_ref().is_some_and(|status| status.available_replicas == replicas)
+                foo.status
+                    .as_ref()
+                    .is_some_and(|status| status.available_replicas == replicas)
             })
             .await?;
     }
     // The next event is the proof that no other one came before it.
     scene.create_foreign("taken").await?;
-    scene.merge_foo("web", json!({"spec": {"deploymentName": "taken"}})).await?;
+    scene
+        .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
+        .await?;
     let events = scene.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
     ensure!(events[0].type_.as_deref() == Some("Normal"));
-    ensure!(events[0].note.as_deref() == Some("Foo synced successfully"), "{:?}", events[0]);
-    ensure!(events[0].reporting_controller.as_deref() == Some("sample-controller"), "{:?}", events[0]);
+    ensure!(
+        events[0].note.as_deref() == Some("Foo synced successfully"),
+        "{:?}",
+        events[0]
+    );
+    ensure!(
+        events[0].reporting_controller.as_deref() == Some("sample-controller"),
+        "{:?}",
+        events[0]
+    );
     Ok(())
 }
 
@@ -108,18 +137,23 @@ async fn the_status_is_written_only_when_it_changes() -> Result<()> {
         let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}});
         scene.merge_deployment("web", touch).await?;
         scene.merge_deployment("web", json!({"spec": {"replicas": 9}})).await?;
-        scene.wait_for_deployment("web", "2 replicas", |found| replicas(found) == Some(2)).await?;
+        scene
+            .wait_for_deployment("web", "2 replicas", |found| replicas(found) == Some(2))
+            .await?;
     }
     // The first change that the watch tells of is the one that had a reason.
     set_available(&scene, "web", 2).await?;
     let change = timeout(LIMIT, changes.next()).await.context("a change of the Foo")?;
-    let Some(Ok(WatchEvent::Modified(changed))) = change else {
+    let Some(Ok(WatchEvent::Modified(later))) = change else {
         anyhow::bail!("{change:?}");
     };
-    let status = changed.status.context("it has a status")?;
+    let status = later.status.context("it has a status")?;
     ensure!(status.available_replicas == 2, "written for nothing: {status:?}");
     let before = foo.status.context("it had a status")?;
     let time = |conditions| conditions::find(conditions, "Ready").map(|ready| ready.last_transition_time);
-    ensure!(time(&status.conditions) == time(&before.conditions), "no transition, no new time");
+    ensure!(
+        time(&status.conditions) == time(&before.conditions),
+        "no transition, no new time"
+    );
     Ok(())
 }

@@ -1,195 +1,54 @@
 //! A table of sights and the plans for them, and what holds for every row: a plan that was carried out leaves nothing to do, a
 //! crash after any of its effects changes neither the end nor how often anything is done, and a stale plan is harmless.
 
+mod sights;
 mod world;
 
 use expect_test::{Expect, expect};
 use serde_json::json;
 
 use super::*;
+use sights::{drifted, foo, foreign, worlds};
 use world::{Outcome, World};
-
-const NGINX: &str = "nginx:latest";
-
-/// A Foo `a` that wants two replicas of Deployment `web`, in a world without Deployments.
-fn foo() -> World {
-    World::with_foo(json!({
-        "metadata": {"namespace": "n", "name": "a", "uid": "foo-1", "generation": 1},
-        "spec": {"deploymentName": "web", "replicas": 2},
-    }))
-}
-
-/// The same, long settled: its Deployment is as it asks, and its status says so.
-fn settled() -> World {
-    let mut world = foo();
-    world.settle();
-    world.forget_history();
-    world
-}
-
-/// The same, with a Deployment of that name which `owner` controls.
-fn clash(owner: &serde_json::Value) -> World {
-    let mut world = foo();
-    world.add(
-        "web",
-        json!({"metadata": {"ownerReferences": owner}, "spec": {"replicas": 7}}),
-    );
-    world
-}
-
-/// The same, settled under the old name `old`, and then renamed.
-fn renamed() -> World {
-    let mut world = foo();
-    world.foo["spec"]["deploymentName"] = "old".into();
-    world.settle();
-    world.forget_history();
-    world.foo["spec"]["deploymentName"] = "web".into();
-    world.foo["metadata"]["generation"] = 2.into();
-    world
-}
-
-fn foreign() -> World {
-    clash(&json!([]))
-}
-
-/// A settled world whose Deployment was changed at one place.
-fn drifted(pointer: &str, value: serde_json::Value) -> World {
-    let mut world = settled();
-    world.change("web", pointer, value);
-    world
-}
-
-fn terminating(mut world: World) -> World {
-    world.foo["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
-    world
-}
-
-/// Every sight that the table below looks at.
-fn worlds() -> Vec<(&'static str, World)> {
-    let owner = |uid: &str, controller: bool| {
-        json!([{"apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "a", "uid": uid,
-            "controller": controller, "blockOwnerDeletion": true}])
-    };
-    let mut rescaled = settled();
-    rescaled.foo["spec"]["replicas"] = 5.into();
-    rescaled.foo["metadata"]["generation"] = 2.into();
-    let mut dying = settled();
-    dying.change("web", "/metadata/deletionTimestamp", "2026-01-02T03:04:05Z".into());
-    let mut available = settled();
-    available.change("web", "/status", json!({"availableReplicas": 2}));
-    let mut touched = settled();
-    touched.foo["metadata"]["generation"] = 2.into();
-    let mut with_extras = settled();
-    with_extras.change("web", "/metadata/labels/team", "blue".into());
-    with_extras.change("web", "/spec/paused", true.into());
-    let mut gone = settled();
-    gone.remove("web");
-    let mut reported = foreign();
-    reported.settle();
-    reported.forget_history();
-    let mut over = reported.clone();
-    over.remove("web");
-    let mut renamed_and_new = renamed();
-    renamed_and_new.step();
-    let mut renamed_into_conflict = renamed();
-    renamed_into_conflict.add("web", json!({"spec": {"replicas": 7}}));
-    let mut old_one_dying = renamed_and_new.clone();
-    old_one_dying.change("old", "/metadata/deletionTimestamp", "2026-01-02T03:04:05Z".into());
-    vec![
-        ("no Deployment", foo()),
-        ("settled", settled()),
-        ("more replicas available", available),
-        ("only the generation moved", touched),
-        ("others added a label and a field", with_extras),
-        ("rescaled", rescaled),
-        ("drift of replicas", drifted("/spec/replicas", 9.into())),
-        (
-            "drift of the image",
-            drifted("/spec/template/spec/containers/0/image", "evil:1".into()),
-        ),
-        ("drift of a label", drifted("/metadata/labels/app", "other".into())),
-        ("all labels gone", drifted("/metadata/labels", json!({}))),
-        (
-            "drift of the template's labels",
-            drifted("/spec/template/metadata/labels/app", "x".into()),
-        ),
-        (
-            "drift of the selector",
-            drifted("/spec/selector/matchLabels/app", "x".into()),
-        ),
-        (
-            "the container is another one",
-            drifted("/spec/template/spec/containers/0/name", "x".into()),
-        ),
-        (
-            "the owner no longer blocks",
-            drifted("/metadata/ownerReferences/0/blockOwnerDeletion", false.into()),
-        ),
-        ("the Deployment is gone", gone),
-        ("the Deployment is terminating", dying),
-        ("a Deployment without owner", foreign()),
-        ("a Deployment of another controller", clash(&owner("other", true))),
-        (
-            "a Deployment of an earlier Foo of that name",
-            clash(&owner("foo-0", true)),
-        ),
-        (
-            "a Deployment that names the Foo as a mere owner",
-            clash(&owner("foo-1", false)),
-        ),
-        ("a conflict that was reported", reported),
-        ("a conflict that is over", over),
-        ("terminating Foo, no Deployment", terminating(foo())),
-        (
-            "terminating Foo, drift",
-            terminating(drifted("/spec/replicas", 9.into())),
-        ),
-        ("terminating Foo, conflict", terminating(foreign())),
-        ("terminating Foo, renamed", terminating(renamed())),
-        ("renamed", renamed()),
-        ("renamed, the new one is there", renamed_and_new),
-        ("renamed, the old one is terminating", old_one_dying),
-        ("renamed into a conflict", renamed_into_conflict),
-    ]
-}
 
 #[test]
 fn each_sight_has_its_plan() {
     let width = worlds().iter().map(|(case, _)| case.len()).max().unwrap_or_default();
     let row = |(case, world): &(&str, World)| format!("{case:width$}  {}\n", world.plan());
     let table: String = worlds().iter().map(row).collect();
-    expect![[r#"
-        no Deployment                                    create Deployment n/web
-        settled                                          nothing
-        more replicas available                          patch status of Foo n/a
-        only the generation moved                        patch status of Foo n/a
-        others added a label and a field                 nothing
-        rescaled                                         apply Deployment n/web
-        drift of replicas                                apply Deployment n/web
-        drift of the image                               apply Deployment n/web
-        drift of a label                                 apply Deployment n/web
-        all labels gone                                  apply Deployment n/web
-        drift of the template's labels                   apply Deployment n/web
-        drift of the selector                            apply Deployment n/web
-        the container is another one                     apply Deployment n/web
-        the owner no longer blocks                       nothing
-        the Deployment is gone                           create Deployment n/web
-        the Deployment is terminating                    patch status of Foo n/a
-        a Deployment without owner                       patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment of another controller               patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment of an earlier Foo of that name      patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment that names the Foo as a mere owner  patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a conflict that was reported                     nothing
-        a conflict that is over                          create Deployment n/web
-        terminating Foo, no Deployment                   nothing
-        terminating Foo, drift                           nothing
-        terminating Foo, conflict                        nothing
-        terminating Foo, renamed                         nothing
-        renamed                                          create Deployment n/web
-        renamed, the new one is there                    delete Deployment n/old, patch status of Foo n/a
-        renamed, the old one is terminating              patch status of Foo n/a
-        renamed into a conflict                          patch status of Foo n/a, event ErrResourceExists on Foo n/a
-    "#]].assert_eq(&table);
+    expect![[r"
+        no Deployment                            create Deployment n/web
+        settled                                  nothing
+        more replicas available                  patch status of Foo n/a
+        only the generation moved                patch status of Foo n/a
+        others added a label and a field         nothing
+        rescaled                                 apply Deployment n/web
+        the Deployment is gone                   create Deployment n/web
+        drift of replicas                        apply Deployment n/web
+        drift of the image                       apply Deployment n/web
+        the container is another one             apply Deployment n/web
+        drift of a label                         apply Deployment n/web
+        all labels gone                          apply Deployment n/web
+        drift of the template's labels           apply Deployment n/web
+        drift of the selector                    apply Deployment n/web
+        the owner no longer blocks               apply Deployment n/web
+        a Deployment without owner               patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Deployment of another controller       patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Deployment of an earlier namesake      patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Deployment with the Foo as mere owner  patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a conflict that was reported             nothing
+        a conflict that is over                  create Deployment n/web
+        the Deployment is terminating            patch status of Foo n/a
+        terminating Foo, no Deployment           nothing
+        terminating Foo, drift                   nothing
+        terminating Foo, conflict                nothing
+        terminating Foo, renamed                 nothing
+        renamed                                  create Deployment n/web
+        renamed, the new one is there            delete Deployment n/old, patch status of Foo n/a
+        renamed, the old one is terminating      patch status of Foo n/a
+        renamed into a conflict                  patch status of Foo n/a, event ErrResourceExists on Foo n/a
+    "]]
+    .assert_eq(&table);
 }
 
 #[test]
@@ -279,8 +138,13 @@ fn the_deployment_is_the_one_that_sample_controller_makes() {
     let Some(Effect::Create(object)) = foo().plan().effects.pop() else {
         panic!("a Foo without a Deployment gets one");
     };
-    assert_eq!(object.body["spec"]["template"]["spec"]["containers"][0]["image"], NGINX);
-    check_json(&object.body, &expect![[r#"
+    assert_eq!(
+        object.body["spec"]["template"]["spec"]["containers"][0]["image"],
+        "nginx:latest"
+    );
+    check_json(
+        &object.body,
+        &expect![[r#"
         {
           "apiVersion": "apps/v1",
           "kind": "Deployment",
@@ -328,7 +192,8 @@ fn the_deployment_is_the_one_that_sample_controller_makes() {
             }
           }
         }
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -349,7 +214,9 @@ fn the_status_says_what_was_seen() {
     let [Effect::PatchStatus { status, .. }, Effect::Event(_, note)] = &effects[..] else {
         panic!("a status and an event: {effects:?}");
     };
-    check_json(status, &expect![[r#"
+    check_json(
+        status,
+        &expect![[r#"
         {
           "availableReplicas": 0,
           "conditions": [
@@ -372,7 +239,8 @@ fn the_status_says_what_was_seen() {
           ],
           "observedGeneration": 1
         }
-    "#]]);
+    "#]],
+    );
     assert_eq!((note.type_, note.reason), (NoteType::Normal, "Synced"));
     assert_eq!(note.message, "Foo synced successfully");
 }
@@ -383,7 +251,9 @@ fn a_conflict_is_told_in_the_words_of_sample_controller() {
     let [Effect::PatchStatus { status, .. }, Effect::Event(_, note)] = &effects[..] else {
         panic!("a status and an event: {effects:?}");
     };
-    check_json(&status["conditions"][1], &expect![[r#"
+    check_json(
+        &status["conditions"][1],
+        &expect![[r#"
         {
           "lastTransitionTime": "1970-01-01T00:33:20Z",
           "message": "Resource \"web\" already exists and is not managed by Foo",
@@ -392,7 +262,8 @@ fn a_conflict_is_told_in_the_words_of_sample_controller() {
           "status": "True",
           "type": "Conflict"
         }
-    "#]]);
+    "#]],
+    );
     assert_eq!((note.type_, note.reason), (NoteType::Warning, "ErrResourceExists"));
     assert_eq!(
         note.message,

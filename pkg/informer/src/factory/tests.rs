@@ -1,1 +1,369 @@
+//! Sharing, subscriptions and ends, with a scripted apiserver and in paused time.
 
+use serde_json::json;
+
+use super::*;
+use crate::{
+    Change, Delta, Index, Subscription, indexes,
+    scripted::{Call, DEFINITIONS, Foo, Server, Watching, bad_foo, foo, foos, list, print, settle, status},
+};
+
+const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/foos";
+
+/// A factory whose watch on definitions is open, and the server that it talks to.
+struct Scene {
+    server: Server,
+    factory: Factory,
+    definitions: Watching,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        Self::tuned(Tuning::default()).await
+    }
+
+    async fn tuned(tuning: Tuning) -> Self {
+        let (client, mut server) = Server::start();
+        let factory = Factory::new(client, tuning);
+        server.call_for(DEFINITIONS).await.answer(&list(1, &[]));
+        let definitions = server.call_for(DEFINITIONS).await.watch();
+        Self {
+            server,
+            factory,
+            definitions,
+        }
+    }
+
+    fn informer(&self) -> Informer<Foo> {
+        self.factory.informer(foos())
+    }
+
+    async fn foos(&mut self) -> Call {
+        self.server.call_for(FOOS).await
+    }
+
+    /// Answers the list with these objects and opens the watch.
+    async fn sync(&mut self, items: &[serde_json::Value]) -> Watching {
+        self.foos().await.answer(&list(10, items));
+        let watch = self.foos().await.watch();
+        settle().await;
+        watch
+    }
+}
+
+/// What a subscriber was told, one line each.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    fn handler(&self) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
+        let told = self.clone();
+        move |delta| {
+            let word = match &delta.change {
+                Change::Added(_) => "added",
+                Change::Updated { .. } => "updated",
+                Change::Deleted { .. } => "deleted",
+            };
+            let line = format!("{word} {} {:?}", print(&**delta.change.object()), delta.cause);
+            told.0.lock().push(line);
+        }
+    }
+
+    /// Sorted: objects of a list come in no order.
+    fn take(&self) -> Vec<String> {
+        let mut lines = std::mem::take(&mut *self.0.lock());
+        lines.sort();
+        lines
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_requests_for_the_same_watch_make_one() {
+    let mut scene = Scene::new().await;
+    let (first, second) = (scene.informer(), scene.informer());
+    let _watch = scene.sync(&[foo("a", 1)]).await;
+    let third = scene.informer();
+    for informer in [&first, &second, &third] {
+        assert_eq!(informer.list().len(), 1);
+    }
+    // Nothing more than the list and the watch was asked for.
+    scene.server.expect_silence(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_projection_or_another_selector_is_another_watch() {
+    let mut scene = Scene::new().await;
+    let _typed = scene.informer();
+    let _names = scene.factory.informer::<MetadataOnly>(foos());
+    let _labelled = scene.factory.informer::<Foo>(Watch {
+        labels: "app=x".to_owned(),
+        ..foos()
+    });
+    let mut calls = [scene.foos().await, scene.foos().await, scene.foos().await]
+        .map(|call| (call.accept.is_some(), call.query.contains_key("labelSelector")));
+    calls.sort_unstable();
+    assert_eq!(calls, [(false, false), (false, true), (true, false)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_subscriber_is_told_of_everything_once() {
+    let mut scene = Scene::new().await;
+    let informer = scene.informer();
+    let early = Told::default();
+    let _early = informer.subscribe(early.handler());
+    let watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    assert_eq!(early.take(), ["added a@1 Listed", "added b@2 Listed"]);
+    let late = Told::default();
+    let _late = informer.subscribe(late.handler());
+    assert_eq!(late.take(), ["added a@1 Replayed", "added b@2 Replayed"]);
+    watch.event("MODIFIED", &foo("a", 3));
+    watch.event("DELETED", &foo("b", 4));
+    settle().await;
+    let live = ["deleted b@4 Watched", "updated a@3 Watched"];
+    assert_eq!(
+        (early.take(), late.take()),
+        (live.map(String::from).into(), live.map(String::from).into())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_in_the_middle_of_the_first_list_is_told_of_everything_once() {
+    let mut scene = Scene::new().await;
+    let informer = scene.informer();
+    let page = crate::scripted::page(10, "p2", &[foo("a", 1)]);
+    scene.foos().await.answer(&page);
+    let second = scene.foos().await;
+    let told = Told::default();
+    let _subscription = informer.subscribe(told.handler());
+    second.answer(&list(10, &[foo("b", 2)]));
+    settle().await;
+    assert_eq!(told.take(), ["added a@1 Replayed", "added b@2 Listed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_is_dropped_is_told_no_more() {
+    let mut scene = Scene::new().await;
+    let informer = scene.informer();
+    let (kept, dropped) = (Told::default(), Told::default());
+    let _kept = informer.subscribe(kept.handler());
+    let subscription = informer.subscribe(dropped.handler());
+    let watch = scene.sync(&[]).await;
+    drop(subscription);
+    watch.event("ADDED", &foo("a", 11));
+    settle().await;
+    assert_eq!(kept.take(), ["added a@11 Watched"]);
+    assert!(dropped.take().is_empty());
+}
+
+/// What a handler holds is dropped with it: another subscription of the same informer, say.
+#[tokio::test(start_paused = true)]
+async fn a_handler_may_hold_another_subscription_of_the_same_informer() {
+    let scene = Scene::new().await;
+    let informer = scene.informer();
+    let inner: Subscription = informer.subscribe(|_| {});
+    let outer = informer.subscribe(move |_| {
+        let _ = &inner;
+    });
+    drop(outer);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handlers_see_the_change_in_the_store_and_may_read_any_store() {
+    let mut scene = Scene::new().await;
+    let (informer, names) = (scene.informer(), scene.factory.informer::<MetadataOnly>(foos()));
+    let index: Index<Foo> = informer.index("namespace", indexes::by_namespace);
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let (seen, own, other) = (Arc::clone(&sizes), informer.clone(), names.clone());
+    let subscription = informer.subscribe(move |delta| {
+        let found = own.get(&delta.key()).is_some();
+        seen.lock()
+            .push((found, own.list().len(), index.get("n").len(), other.list().len()));
+    });
+    for _ in 0..2 {
+        scene.foos().await.answer(&list(10, &[foo("a", 1)]));
+    }
+    let watches = [scene.foos().await.watch(), scene.foos().await.watch()];
+    settle().await;
+    sizes.lock().clear();
+    for watch in &watches {
+        watch.event("DELETED", &foo("a", 2));
+    }
+    settle().await;
+    let (found, own, indexed, _) = sizes.lock()[0];
+    assert_eq!((found, own, indexed), (false, 0, 0));
+    drop(subscription);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_drop_ends_the_watch() {
+    let mut scene = Scene::new().await;
+    let informer = scene.informer();
+    let clone = informer.clone();
+    let index = informer.index("namespace", indexes::by_namespace);
+    let subscription = informer.subscribe(|_| {});
+    let watch = scene.sync(&[]).await;
+    drop(informer);
+    drop(clone);
+    settle().await;
+    assert!(!watch.is_abandoned(), "the index still needs it");
+    drop(index);
+    settle().await;
+    assert!(watch.is_abandoned(), "a subscription alone keeps nothing");
+    drop(subscription);
+    assert_eq!(scene.factory.reports().len(), 1, "the definitions alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_right_after_the_last_drop_gets_a_working_informer() {
+    let mut scene = Scene::new().await;
+    let first = scene.informer();
+    let _watch = scene.sync(&[foo("a", 1)]).await;
+    drop(first);
+    let second = scene.informer();
+    let watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    assert!(second.is_synced());
+    assert_eq!(second.list().len(), 2);
+    assert!(!watch.is_abandoned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_sync_in_vain_is_told_what_is_missing_and_why() {
+    let mut scene = Scene::new().await;
+    let informer = scene.informer();
+    let limit = Duration::from_millis(50);
+    let error = informer.synced(limit).await.unwrap_err().to_string();
+    let name = "foos.v1alpha1.samplecontroller.k8s.io";
+    assert_eq!(
+        error,
+        format!("{name} is not synced after 50ms: the first list is still under way")
+    );
+    scene.foos().await.answer(&status(403, "Forbidden"));
+    let error = informer.synced(limit).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("{name} is not synced after 50ms: failed to list: it is Forbidden (Forbidden)")
+    );
+    assert!(!informer.is_synced());
+    let _watch = scene.sync(&[]).await;
+    informer.synced(limit).await.unwrap();
+    assert!(informer.is_synced());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_the_sync_finds_every_change_told() {
+    let mut scene = Scene::new().await;
+    let informer = scene.informer();
+    let told = Told::default();
+    let _subscription = informer.subscribe(told.handler());
+    let waiting = informer.synced(Duration::from_secs(1));
+    let call = scene.foos().await;
+    let (synced, ()) = tokio::join!(waiting, async { call.answer(&list(10, &[foo("a", 1), foo("b", 2)])) });
+    synced.unwrap();
+    assert_eq!(told.take().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resync_tells_everyone_of_everything_again() {
+    let period = Duration::from_mins(10);
+    let mut scene = Scene::tuned(Tuning {
+        resync_period: Some(period),
+        // Nothing is said meanwhile.
+        idle_limit: Duration::from_hours(24),
+        ..Tuning::default()
+    })
+    .await;
+    let informer = scene.informer();
+    let (first, second) = (Told::default(), Told::default());
+    let _subscriptions = [
+        informer.subscribe(first.handler()),
+        informer.subscribe(second.handler()),
+    ];
+    let _watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    first.take();
+    second.take();
+    tokio::time::sleep(Duration::from_secs(599)).await;
+    assert!(first.take().is_empty(), "not before the period has passed");
+    tokio::time::sleep(Duration::from_secs(602)).await;
+    for told in [&first, &second] {
+        assert_eq!(told.take(), ["updated a@1 Resynced", "updated b@2 Resynced"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_arrival_of_a_definition_wakes_who_waits_for_it() {
+    let mut scene = Scene::new().await;
+    let _informer = scene.informer();
+    for _ in 0..9 {
+        scene.foos().await.answer_text(404, "404 page not found\n");
+    }
+    settle().await;
+    let then = tokio::time::Instant::now();
+    let definition = |name: &str| json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "5"}});
+    scene
+        .definitions
+        .event("ADDED", &definition("bars.samplecontroller.k8s.io"));
+    scene
+        .definitions
+        .event("ADDED", &definition("foos.samplecontroller.k8s.io"));
+    let call = scene.foos().await;
+    assert_eq!(call.at, then);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_tell_how_each_watch_fares() {
+    let mut scene = Scene::new().await;
+    let _informer = scene.informer();
+    let _watch = scene.sync(&[foo("a", 1), bad_foo("b", 2)]).await;
+    let reports = scene.factory.reports();
+    let names: Vec<_> = reports.iter().map(|report| report.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "customresourcedefinitions.v1.apiextensions.k8s.io",
+            "foos.v1alpha1.samplecontroller.k8s.io"
+        ]
+    );
+    assert!(reports[0].synced && reports[1].synced);
+    assert_eq!(reports[1].objects, 1);
+    let (key, error) = &reports[1].undecodable[0];
+    assert_eq!(key.to_string(), "n/b");
+    assert!(error.starts_with("spec.replicas: "), "{error}");
+    assert!(reports[1].trouble.is_none() && reports[1].last_contact.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_ends_every_watch_and_returns_when_each_has_ended() {
+    let mut scene = Scene::new().await;
+    let informer = scene.informer();
+    let watch = scene.sync(&[foo("a", 1)]).await;
+    scene.factory.stop().await;
+    // No settling: they have ended, not only been told to.
+    assert!(watch.is_abandoned() && scene.definitions.is_abandoned());
+    assert!(scene.factory.0.tasks.is_empty());
+    assert_eq!(informer.list().len(), 1);
+    // Too late, but harmless.
+    let _late = scene.factory.informer::<MetadataOnly>(foos());
+    scene.factory.stop().await;
+    scene.server.expect_silence(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_in_the_middle_of_a_list_abandons_the_request() {
+    let mut scene = Scene::new().await;
+    let _informer = scene.informer();
+    let call = scene.foos().await;
+    scene.factory.stop().await;
+    assert!(call.is_abandoned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watch_on_definitions_ends_with_the_factory() {
+    let Scene {
+        server: _server,
+        factory,
+        definitions,
+    } = Scene::new().await;
+    drop(factory);
+    settle().await;
+    assert!(definitions.is_abandoned());
+}

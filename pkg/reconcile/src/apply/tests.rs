@@ -89,16 +89,16 @@ async fn each_answer_means_one_thing_to_the_plan() {
         (delete(), 504, "Timeout", "failed"),
     ];
     for (effect, code, reason, expected) in table {
-        let (applier, _writer, _) = applier(vec![refusal(code, reason)]);
-        let applied = applier.run(&Plan::of(vec![effect.clone()])).await;
+        let (doer, _writer, _) = applier(vec![refusal(code, reason)]);
+        let applied = doer.run(&Plan::of(vec![effect.clone()])).await;
         assert_eq!(name(&applied), expected, "{effect}: {code} {reason}");
     }
 }
 
 #[tokio::test]
 async fn a_plan_stops_at_the_first_effect_that_does_not_succeed() {
-    let (applier, _writer, asked) = applier(vec![(201, json!({})), refusal(409, "Conflict")]);
-    let applied = applier.run(&Plan::of(vec![create(), patch(), delete()])).await;
+    let (doer, _writer, asked) = applier(vec![(201, json!({})), refusal(409, "Conflict")]);
+    let applied = doer.run(&Plan::of(vec![create(), patch(), delete()])).await;
     assert_eq!(name(&applied), "look again");
     assert_eq!(
         *asked.lock(),
@@ -111,8 +111,8 @@ async fn a_plan_stops_at_the_first_effect_that_does_not_succeed() {
 
 #[tokio::test]
 async fn an_object_that_is_gone_already_does_not_stop_the_plan() {
-    let (applier, _writer, asked) = applier(vec![refusal(404, "NotFound")]);
-    let applied = applier.run(&Plan::of(vec![delete(), patch()])).await;
+    let (doer, _writer, asked) = applier(vec![refusal(404, "NotFound")]);
+    let applied = doer.run(&Plan::of(vec![delete(), patch()])).await;
     assert_eq!(name(&applied), "done");
     assert_eq!(asked.lock().len(), 2);
 }
@@ -121,29 +121,29 @@ async fn an_object_that_is_gone_already_does_not_stop_the_plan() {
 async fn the_apiserver_is_left_alone_for_as_long_as_it_asks() {
     let (code, mut status) = refusal(429, "TooManyRequests");
     status["details"] = json!({"retryAfterSeconds": 7});
-    let (applier, _writer, _) = applier(vec![(code, status)]);
-    let applied = applier.run(&Plan::of(vec![create()])).await;
+    let (doer, _writer, _) = applier(vec![(code, status)]);
+    let applied = doer.run(&Plan::of(vec![create()])).await;
     assert!(matches!(applied, Applied::Failed { after, .. } if after == Duration::from_secs(7)));
 }
 
 #[tokio::test]
 async fn a_dry_run_sends_nothing() {
-    let (mut applier, writer, asked) = applier(Vec::new());
-    applier.dry_run = true;
+    let (mut doer, writer, asked) = applier(Vec::new());
+    doer.dry_run = true;
     let plan = Plan {
         effects: vec![create(), patch(), delete(), event()],
         next: Next::OnChange,
     };
-    assert_eq!(name(&applier.run(&plan).await), "done");
-    drop(applier);
+    assert_eq!(name(&doer.run(&plan).await), "done");
+    drop(doer);
     writer.run(Shutdown::new()).await;
     assert!(asked.lock().is_empty());
 }
 
 #[tokio::test]
 async fn events_that_wait_are_written_when_it_stops() {
-    let (applier, writer, asked) = applier(Vec::new());
-    assert_eq!(name(&applier.run(&Plan::of(vec![event()])).await), "done");
+    let (doer, writer, asked) = applier(Vec::new());
+    assert_eq!(name(&doer.run(&Plan::of(vec![event()])).await), "done");
     assert!(asked.lock().is_empty(), "an event does not hold the plan up");
     let stop = Shutdown::new();
     stop.request();
@@ -168,8 +168,8 @@ async fn more_events_than_may_wait_are_dropped_and_counted() {
 
 #[tokio::test]
 async fn an_error_names_the_effect_and_the_cause() {
-    let (applier, _writer, _) = applier(vec![refusal(403, "Forbidden")]);
-    let Applied::Refused { error, after } = applier.run(&Plan::of(vec![create()])).await else {
+    let (doer, _writer, _) = applier(vec![refusal(403, "Forbidden")]);
+    let Applied::Refused { error, after } = doer.run(&Plan::of(vec![create()])).await else {
         panic!("a 403 is a refusal");
     };
     let text = portreeve_client::chain(&error);

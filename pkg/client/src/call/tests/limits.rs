@@ -5,7 +5,8 @@ use super::*;
 /// Runs a call in paused time; how long it took and how it failed.
 async fn failure<T: std::fmt::Debug>(call: impl Future<Output = kube::Result<T>>) -> (Duration, kube::Error) {
     let started = Instant::now();
-    let error = call.await.unwrap_err();
+    let ended = tokio::time::timeout(Duration::from_hours(1), call).await;
+    let error = ended.expect("the call hangs").unwrap_err();
     (started.elapsed(), error)
 }
 

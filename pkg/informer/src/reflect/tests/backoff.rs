@@ -76,14 +76,14 @@ async fn a_watch_that_ends_well_but_at_once_backs_off() {
 #[tokio::test(start_paused = true)]
 async fn a_short_watch_that_brought_something_is_no_failure() {
     let mut scene = Scene::listed(&[]).await;
+    let then = Instant::now();
     for version in 10..20 {
-        let call = scene.server.expect_watch(version).await;
-        let then = call.at;
-        let watch = call.watch();
+        let watch = scene.server.expect_watch(version).await.watch();
         watch.bookmark(version + 1);
         watch.end();
-        assert_eq!(then.elapsed(), Duration::ZERO);
     }
+    let call = scene.server.expect_watch(20).await;
+    assert_eq!(call.at, then);
     assert_eq!(scene.trouble(), None);
 }
 
@@ -150,7 +150,7 @@ async fn the_report_says_when_the_apiserver_was_last_heard_of() {
     assert_eq!(scene.reporting.noted().last_contact, None);
     scene.server.expect_list().await.answer(&list(10, &[]));
     let watch = scene.server.expect_watch(10).await.watch();
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     watch.bookmark(11);
     settle().await;
     let contact = scene.reporting.noted().last_contact.unwrap();
@@ -169,5 +169,4 @@ async fn a_loop_that_is_dropped_ends_its_request() {
     drop(tasks);
     settle().await;
     assert!(watch.is_abandoned());
-    server.expect_silence(Duration::from_hours(1)).await;
 }

@@ -22,7 +22,7 @@ async fn a_watch_that_ends_in_its_time_resumes_at_once_after_the_last_event() {
     let mut scene = Scene::listed(&[]).await;
     let watch = scene.server.expect_watch(10).await.watch();
     watch.event("ADDED", &foo("a", 11));
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     watch.end();
     let then = Instant::now();
     let call = scene.server.expect_watch(11).await;
@@ -56,7 +56,7 @@ async fn an_expired_version_lists_again_be_it_said_as_event_or_as_status() {
         let call = scene.server.expect_watch(10).await;
         if as_event {
             let watch = call.watch();
-            tokio::time::sleep(Duration::from_secs(300)).await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
             watch.event("ERROR", &status(410, "Expired"));
         } else {
             call.answer(&status(410, "Expired"));
@@ -180,7 +180,7 @@ async fn a_silent_watch_ends_at_the_idle_limit_and_resumes() {
     let mut scene = Scene::listed(&[]).await;
     let call = scene.server.expect_watch(10).await;
     let watch = call.watch();
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     watch.bookmark(15);
     let (after, call) = scene.after(Instant::now()).await;
     let limit = Duration::from_secs(90);

@@ -113,7 +113,9 @@ proptest! {
         named in proptest::collection::btree_map("[abcd]", 1..6_u32, 0..4),
     ) {
         let mut store = Store::default();
-        before.iter().for_each(|line| drop(store.apply(event(line))));
+        for line in &before {
+            store.apply(event(line));
+        }
         store.apply(Event::Relisting);
         for (name, version) in &named {
             store.apply(event(&format!("listed {name}@{version}+z")));
@@ -132,7 +134,9 @@ proptest! {
     #[test]
     fn a_list_that_is_broken_off_takes_nothing_away(before in events(), lists in events()) {
         let mut store = Store::default();
-        before.iter().for_each(|line| drop(store.apply(event(line))));
+        for line in &before {
+            store.apply(event(line));
+        }
         let known: Vec<_> = contents(&store).into_keys().collect();
         store.apply(Event::Relisting);
         for line in lists.iter().filter(|line| line.starts_with("listed") || *line == "relisting") {

@@ -1,0 +1,158 @@
+//! `portreeve cron`: what a schedule means and when it runs, for people who write one.
+
+use clap::{Args, Subcommand, ValueEnum};
+use jiff::{Timestamp, tz::TimeZone};
+use portreeve_cron::{Dialect, DstPolicy, Schedule};
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Print the next runs of a schedule, one RFC 3339 time a line; `never` where there is none within five years
+    Next(Next),
+    /// Say a schedule in a sentence
+    Explain {
+        #[command(flatten)]
+        expression: Expression,
+    },
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Expression {
+    /// The schedule: five fields, or a name such as @daily; H as in a CronTab
+    #[arg(value_name = "EXPR")]
+    expression: String,
+    /// The UID of the object, by which H is spread
+    #[arg(long, default_value = "")]
+    uid: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Next {
+    #[command(flatten)]
+    expression: Expression,
+    /// The time zone, by its IANA name
+    #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
+    tz: TimeZone,
+    /// Only runs after this time; now by default
+    #[arg(long, value_name = "RFC3339")]
+    from: Option<Timestamp>,
+    /// How many runs
+    #[arg(short, value_name = "N", default_value_t = 10)]
+    n: u32,
+    /// What happens to runs at changes of the clock
+    #[arg(long, value_name = "POLICY", default_value = "Once")]
+    dst_policy: Policy,
+    /// Print times in UTC rather than in the zone
+    #[arg(long)]
+    utc: bool,
+}
+
+/// [`DstPolicy`], as a CronTab writes it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub(crate) enum Policy {
+    /// A run whose hour is named happens once a day, also where the clock jumps
+    Once,
+    /// A run in a gap is skipped, one in an overlap happens twice, as with CronJob
+    Kubernetes,
+}
+
+fn zone(name: &str) -> Result<TimeZone, String> {
+    TimeZone::get(name).map_err(|_| "use a name of the IANA database, such as Europe/Berlin".to_owned())
+}
+
+impl Expression {
+    fn parse(&self) -> Result<Schedule, portreeve_cron::Error> {
+        // TZ= is what a CronJob may hold, H what a CronTab may: here both are explained.
+        Schedule::parse(&self.expression, Dialect::CronTab { uid: &self.uid })
+            .or_else(|error| Schedule::parse(&self.expression, Dialect::Kubernetes).map_err(|_| error))
+    }
+}
+
+/// What the command prints.
+pub(crate) fn run(command: &Command, now: Timestamp) -> Result<String, portreeve_cron::Error> {
+    match command {
+        Command::Explain { expression } => Ok(format!("{}\n", expression.parse()?.explain())),
+        Command::Next(next) => next.run(now),
+    }
+}
+
+impl Next {
+    fn run(&self, now: Timestamp) -> Result<String, portreeve_cron::Error> {
+        let schedule = self.expression.parse()?;
+        let policy = match self.dst_policy {
+            Policy::Once => DstPolicy::Once,
+            Policy::Kubernetes => DstPolicy::Kubernetes,
+        };
+        let mut at = self.from.unwrap_or(now);
+        let mut lines = String::new();
+        for _ in 0..self.n {
+            let Some(next) = schedule.next(at, &self.tz, policy) else {
+                break;
+            };
+            at = next;
+            lines.push_str(&self.written(next));
+            lines.push('\n');
+        }
+        if lines.is_empty() && self.n > 0 {
+            lines.push_str("never\n");
+        }
+        Ok(lines)
+    }
+
+    fn written(&self, at: Timestamp) -> String {
+        if self.utc || self.tz == TimeZone::UTC {
+            return at.to_string();
+        }
+        at.to_zoned(self.tz.clone())
+            .strftime("%Y-%m-%dT%H:%M:%S%:z")
+            .to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    fn output(arguments: &[&str]) -> String {
+        let line = Line::try_parse_from(std::iter::once(&"cron").chain(arguments)).unwrap();
+        let now = "2026-03-28T12:00:00Z".parse().unwrap();
+        run(&line.command, now).unwrap_or_else(|error| error.to_string())
+    }
+
+    #[test]
+    fn runs_are_printed_one_a_line() {
+        let berlin = |more: &[&str]| output(&[&["next", "30 2 * * *", "--tz=Europe/Berlin", "-n=2"], more].concat());
+        assert_eq!(berlin(&[]), "2026-03-29T03:00:00+02:00\n2026-03-30T02:30:00+02:00\n");
+        assert_eq!(berlin(&["--utc"]), "2026-03-29T01:00:00Z\n2026-03-30T00:30:00Z\n");
+        assert_eq!(
+            berlin(&["--dst-policy=Kubernetes"]),
+            "2026-03-30T02:30:00+02:00\n2026-03-31T02:30:00+02:00\n"
+        );
+        assert_eq!(
+            output(&["next", "@daily", "--from=2026-01-01T00:00:00Z", "-n=1"]),
+            "2026-01-02T00:00:00Z\n"
+        );
+        assert_eq!(output(&["next", "0 0 31 2 *"]), "never\n");
+    }
+
+    #[test]
+    fn a_schedule_is_explained_or_its_fault_is() {
+        assert_eq!(output(&["explain", "*/5 * * * *"]), "Every 5 minutes, every day.\n");
+        assert_eq!(
+            output(&["explain", "60 * * * *"]),
+            r#"invalid minute "60": must be from 0 to 59"#
+        );
+        assert_eq!(
+            output(&["explain", "TZ=Asia/Tokyo @daily"]),
+            "At 00:00, every day, in the time zone Asia/Tokyo.\n"
+        );
+    }
+}

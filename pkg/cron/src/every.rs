@@ -1,0 +1,123 @@
+//! `@every`: a duration as Go writes it, and the run after it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::Error;
+
+const NOT_A_DURATION: &str = "write it like 90s, 1h30m or 1.5h, with the units h, m, s, ms, us and ns";
+
+/// The period in whole seconds, at least one: shorter ones are made one, and fractions are cut, as in robfig/cron.
+pub(crate) fn period(text: &str) -> Result<SignedDuration, Error> {
+    let nanoseconds = duration(text).ok_or_else(|| Error::Every {
+        value: text.to_owned(),
+        reason: NOT_A_DURATION,
+    })?;
+    Ok(SignedDuration::from_secs((nanoseconds / 1_000_000_000).max(1)))
+}
+
+/// The run after one at `after`: on a whole second.
+pub(crate) fn next(period: SignedDuration, after: Timestamp) -> Option<Timestamp> {
+    let whole = Timestamp::from_second(after.as_nanosecond().div_euclid(1_000_000_000).try_into().ok()?).ok()?;
+    whole.checked_add(period).ok()
+}
+
+/// Go's grammar of durations: a sign, then numbers with units; a bare 0 needs none. In nanoseconds.
+fn duration(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: i64 = 0;
+    while !rest.is_empty() {
+        let (whole, after) = digits(rest);
+        let (fraction, after) = match after.strip_prefix('.') {
+            Some(after) => digits(after),
+            None => ("", after),
+        };
+        if whole.is_empty() && fraction.is_empty() {
+            return None;
+        }
+        let end = after
+            .find(|c: char| c == '.' || c.is_ascii_digit())
+            .unwrap_or(after.len());
+        let unit = unit(&after[..end])?;
+        rest = &after[end..];
+        let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+        total = total.checked_add(whole.checked_mul(unit)?)?;
+        total = total.checked_add(part(fraction, unit))?;
+    }
+    Some(if negative { -total } else { total })
+}
+
+fn digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+fn unit(text: &str) -> Option<i64> {
+    Some(match text {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    })
+}
+
+/// `0.fraction` of a unit. 18 digits are more than the largest unit has.
+fn part(fraction: &str, unit: i64) -> i64 {
+    let digits = &fraction[..fraction.len().min(18)];
+    let Ok(number) = digits.parse::<i128>() else { return 0 };
+    let scale = 10_i128.pow(u32::try_from(digits.len()).unwrap_or(0));
+    i64::try_from(number * i128::from(unit) / scale).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        let seconds = |text| period(text).map(|period| period.as_secs()).ok();
+        let table = [
+            ("5m", Some(300)),
+            ("1h30m10s", Some(5_410)),
+            ("1.5h", Some(5_400)),
+            (".5h", Some(1_800)),
+            ("1.h", Some(3_600)),
+            ("+90s", Some(90)),
+            ("100ms", Some(1)),
+            ("1500ms", Some(1)),
+            ("2500ms", Some(2)),
+            ("0", Some(1)),
+            ("-5m", Some(1)),
+            ("1h1h", Some(7_200)),
+            ("", None),
+            ("5", None),
+            ("m", None),
+            (".s", None),
+            ("5 m", None),
+            ("1d", None),
+            ("1 hour", None),
+            ("9999999999h", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn runs_are_on_whole_seconds() {
+        let after: Timestamp = "2026-03-10T12:34:56.7Z".parse().unwrap();
+        let next = next(SignedDuration::from_secs(5), after).unwrap();
+        assert_eq!(next.to_string(), "2026-03-10T12:35:01Z");
+    }
+}

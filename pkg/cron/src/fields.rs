@@ -1,0 +1,160 @@
+//! The sets of minutes, hours, days and months that an expression stands for, as bits.
+
+use std::str::FromStr;
+
+use cron::TimeUnitSpec;
+use jiff::civil::{Date, DateTime};
+
+use crate::error::Field;
+
+/// What the five fields allow. Bit `n` of a set stands for the value `n`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Fields {
+    pub(crate) minutes: u64,
+    pub(crate) hours: u64,
+    pub(crate) days_of_month: u64,
+    pub(crate) months: u64,
+    pub(crate) days_of_week: u64,
+    /// Days must be in both sets of days: one of them is a star. Else one suffices.
+    pub(crate) days_in_both: bool,
+    /// The hour field has a `*`, `?` or step, so that hours follow real time whatever the clock shows.
+    pub(crate) hours_are_open: bool,
+}
+
+/// One item of a field's list, as numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Item {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    pub(crate) step: u32,
+}
+
+/// The sets of five lists of items, as the `cron` crate evaluates them.
+///
+/// It counts days of the week from 1, wants seconds first, and takes no empty list and no step beyond the range: all of that is
+/// translated here, and an empty list is an empty set.
+pub(crate) fn sets(lists: &[Vec<Item>; 5]) -> Result<[u64; 5], cron::error::Error> {
+    let mut text = String::from("0");
+    for (field, items) in Field::ALL.iter().zip(lists) {
+        text.push(' ');
+        let shift = u32::from(*field == Field::DayOfWeek);
+        let items: Vec<_> = items.iter().map(|item| item.written(shift)).collect();
+        text.push_str(&if items.is_empty() {
+            "*".to_owned()
+        } else {
+            items.join(",")
+        });
+    }
+    let schedule = cron::Schedule::from_str(&text)?;
+    let evaluated = [
+        bits(schedule.minutes()),
+        bits(schedule.hours()),
+        bits(schedule.days_of_month()),
+        bits(schedule.months()),
+        bits(schedule.days_of_week()) >> 1,
+    ];
+    let mut sets = [0; 5];
+    for ((set, evaluated), items) in sets.iter_mut().zip(evaluated).zip(lists) {
+        *set = if items.is_empty() { 0 } else { evaluated };
+    }
+    Ok(sets)
+}
+
+fn bits(set: &impl TimeUnitSpec) -> u64 {
+    set.iter()
+        .filter(|value| *value < 64)
+        .fold(0, |bits, value| bits | 1 << value)
+}
+
+impl Item {
+    fn written(self, shift: u32) -> String {
+        let (first, last) = (self.first + shift, self.last + shift);
+        if first == last || self.step > last - first {
+            first.to_string()
+        } else if self.step == 1 {
+            format!("{first}-{last}")
+        } else {
+            format!("{first}-{last}/{}", self.step)
+        }
+    }
+}
+
+impl Fields {
+    /// Whether every hour of a run is named, so that the run means a time of day.
+    pub(crate) fn names_hours(&self) -> bool {
+        !self.hours_are_open
+    }
+
+    pub(crate) fn has_month(&self, month: i8) -> bool {
+        has(self.months, month)
+    }
+
+    pub(crate) fn has_hour(&self, hour: i8) -> bool {
+        has(self.hours, hour)
+    }
+
+    pub(crate) fn has_minute(&self, minute: i8) -> bool {
+        has(self.minutes, minute)
+    }
+
+    pub(crate) fn has_day(&self, date: Date) -> bool {
+        has(self.days(date), date.day())
+    }
+
+    /// The days of the month of `date` that are allowed.
+    fn days(&self, date: Date) -> u64 {
+        // Bit 1 is the first of the month; the week repeats from there.
+        let first = date.first_of_month().weekday().to_sunday_zero_offset();
+        let week = self.days_of_week | self.days_of_week << 7;
+        let week = week >> first & 0x7f;
+        let weekly = (week | week << 7 | week << 14 | week << 21 | week << 28) << 1;
+        let days = if self.days_in_both {
+            self.days_of_month & weekly
+        } else {
+            self.days_of_month | weekly
+        };
+        days & ((1 << (date.days_in_month() + 1)) - 1)
+    }
+
+    /// The first minute at or after `from`, on a clock that never changes, up to the end of year `last_year`.
+    pub(crate) fn first_from(&self, from: DateTime, last_year: i16) -> Option<DateTime> {
+        let mut date = from.date();
+        // The time of day counts on the first day alone.
+        let today = self.has_month(date.month()) && self.has_day(date);
+        let found = today.then(|| self.first_in_day(date, from.hour(), from.minute()));
+        if let Some(found) = found.flatten() {
+            return Some(found);
+        }
+        let mut day = date.day() + 1;
+        while date.year() <= last_year {
+            if self.has_month(date.month()) {
+                let days = self.days(date) >> day << day;
+                if days != 0 {
+                    let date = Date::new(date.year(), date.month(), lowest(days)).ok()?;
+                    return self.first_in_day(date, 0, 0);
+                }
+            }
+            date = date.last_of_month().tomorrow().ok()?;
+            day = 1;
+        }
+        None
+    }
+
+    fn first_in_day(&self, date: Date, hour: i8, minute: i8) -> Option<DateTime> {
+        let minutes = self.minutes >> minute << minute;
+        if self.has_hour(hour) && minutes != 0 {
+            return Some(date.at(hour, lowest(minutes), 0, 0));
+        }
+        let hours = self.hours >> (hour + 1) << (hour + 1);
+        (hours != 0 && self.minutes != 0).then(|| date.at(lowest(hours), lowest(self.minutes), 0, 0))
+    }
+}
+
+fn has(set: u64, value: i8) -> bool {
+    set >> value & 1 == 1
+}
+
+/// The lowest value of a set that is not empty.
+fn lowest(set: u64) -> i8 {
+    i8::try_from(set.trailing_zeros()).unwrap_or(i8::MAX)
+}

@@ -1,0 +1,91 @@
+//! Schedules: what an expression means and when it runs next.
+//!
+//! The dialect is the one of `batch/v1` CronJob, whose parser is robfig/cron v3: five fields, names, ranges, steps, lists, `?`,
+//! `@daily` and its like, `@every`. [`Dialect::CronTab`] adds `H`. The `cron` crate holds the sets that fields stand for; which
+//! text is allowed, and the search for the next run, are here, because Kubernetes' answers differ from that crate's.
+//!
+//! Architecture Invariant: pure. The time and the zone are arguments; the only thing read from outside is the table of time zones.
+
+mod civil;
+mod error;
+mod every;
+mod explain;
+mod fields;
+mod parse;
+mod search;
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+
+pub use crate::error::{Error, Field};
+use crate::fields::Fields;
+
+/// When something runs. Parsed once; what cannot be parsed cannot be one.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    plan: Plan,
+    /// Of a `TZ=` prefix, which overrides the zone that is passed in.
+    zone: Option<TimeZone>,
+}
+
+#[derive(Clone, Debug)]
+enum Plan {
+    Fields(Fields),
+    Every(SignedDuration),
+}
+
+/// Whose rules an expression follows.
+#[derive(Clone, Copy, Debug)]
+pub enum Dialect<'a> {
+    /// What robfig/cron v3 takes, to the letter, `TZ=` and `CRON_TZ=` prefixes included.
+    Kubernetes,
+    /// The same without the prefixes, with `H`, and with an `@every` of a minute at least.
+    CronTab {
+        /// Spreads `H`: equal for one object over its life, different between objects.
+        uid: &'a str,
+    },
+}
+
+/// What happens to runs at changes of the clock.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum DstPolicy {
+    /// A run whose hour is named happens once a day: at the end of the gap that swallowed it, or at the first of two occurrences.
+    /// Schedules whose hour field has `*`, `?` or a step follow real time.
+    #[default]
+    Once,
+    /// What CronJob does: a run in a gap is skipped, one in an overlap happens twice.
+    Kubernetes,
+}
+
+impl Schedule {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    ///
+    /// Names the field, the value and what is allowed.
+    pub fn parse(text: &str, dialect: Dialect<'_>) -> Result<Self, Error> {
+        parse::schedule(text, dialect)
+    }
+
+    /// The first run after `after`, always later than it. `None` when there is none within five years, which is where
+    /// Kubernetes stops looking.
+    ///
+    /// `@every` counts from `after`, as Kubernetes does: pass the last run.
+    pub fn next(&self, after: Timestamp, zone: &TimeZone, policy: DstPolicy) -> Option<Timestamp> {
+        let zone = self.zone.as_ref().unwrap_or(zone);
+        match &self.plan {
+            Plan::Every(period) => every::next(*period, after),
+            Plan::Fields(fields) if policy == DstPolicy::Once && fields.names_hours() => {
+                civil::next(fields, after, zone)
+            }
+            Plan::Fields(fields) => search::next(fields, after, zone),
+        }
+    }
+
+    /// The schedule as a sentence.
+    pub fn explain(&self) -> String {
+        explain::sentence(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

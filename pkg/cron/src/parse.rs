@@ -1,0 +1,235 @@
+//! The text of an expression: which of it is allowed, and what it stands for.
+
+use jiff::tz::TimeZone;
+
+use crate::{
+    Dialect, Error, Plan, Schedule,
+    error::Field,
+    every,
+    fields::{self, Fields, Item},
+};
+
+pub(crate) fn schedule(text: &str, dialect: Dialect<'_>) -> Result<Schedule, Error> {
+    let (zone, text) = match (zoned(text), dialect) {
+        (None, _) => (None, text),
+        (Some(_), Dialect::CronTab { .. }) => return Err(Error::ZoneNotAllowed),
+        (Some(prefix), Dialect::Kubernetes) => {
+            let (name, rest) = prefix.split_once(' ').ok_or(Error::Empty)?;
+            (Some(located(name)?), rest.trim())
+        }
+    };
+    let plan = if text.starts_with('@') {
+        descriptor(text, dialect)?
+    } else {
+        Plan::Fields(five(text, dialect)?)
+    };
+    Ok(Schedule { plan, zone })
+}
+
+/// What follows a `TZ=` or `CRON_TZ=`.
+fn zoned(text: &str) -> Option<&str> {
+    text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="))
+}
+
+/// Names are matched to the letter: Go reads them as paths of files.
+fn located(name: &str) -> Result<TimeZone, Error> {
+    if name.is_empty() || name == "UTC" {
+        return Ok(TimeZone::UTC);
+    }
+    let zone = TimeZone::get(name).ok();
+    zone.filter(|zone| zone.iana_name() == Some(name))
+        .ok_or_else(|| Error::Zone { name: name.to_owned() })
+}
+
+fn descriptor(text: &str, dialect: Dialect<'_>) -> Result<Plan, Error> {
+    let fields = match text {
+        "@yearly" | "@annually" => "0 0 1 1 *",
+        "@monthly" => "0 0 1 * *",
+        "@weekly" => "0 0 * * 0",
+        "@daily" | "@midnight" => "0 0 * * *",
+        "@hourly" => "0 * * * *",
+        _ => {
+            let duration = text
+                .strip_prefix("@every ")
+                .ok_or_else(|| Error::Descriptor { text: text.to_owned() })?;
+            let period = every::period(duration)?;
+            if matches!(dialect, Dialect::CronTab { .. }) && period.as_secs() < 60 {
+                return Err(Error::Every {
+                    value: duration.to_owned(),
+                    reason: "less than a minute: a CronTab runs once a minute at most",
+                });
+            }
+            return Ok(Plan::Every(period));
+        }
+    };
+    five(fields, Dialect::Kubernetes).map(Plan::Fields)
+}
+
+fn five(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
+    let texts: Vec<&str> = text.split_whitespace().collect();
+    if texts.is_empty() {
+        return Err(Error::Empty);
+    }
+    let texts: [&str; 5] = texts.try_into().map_err(|texts: Vec<_>| Error::FieldCount {
+        found: texts.len(),
+        text: text.to_owned(),
+    })?;
+    let mut lists: [Vec<Item>; 5] = Default::default();
+    let mut stars = [false; 5];
+    let mut open = [false; 5];
+    for (index, field) in Field::ALL.into_iter().enumerate() {
+        // Empty items are passed over, as Go's strings.FieldsFunc does.
+        for text in texts[index].split(',').filter(|text| !text.is_empty()) {
+            let parsed = item(text, field, dialect).map_err(|reason| Error::Item {
+                field,
+                value: text.to_owned(),
+                reason,
+            })?;
+            stars[index] |= parsed.is_star;
+            open[index] |= parsed.is_open;
+            lists[index].push(parsed.item);
+        }
+    }
+    let sets = fields::sets(&lists).map_err(|error| Error::Item {
+        field: Field::Minute,
+        value: text.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let [minutes, hours, days_of_month, months, days_of_week] = sets;
+    Ok(Fields {
+        minutes,
+        hours,
+        days_of_month,
+        months,
+        days_of_week,
+        days_in_both: stars[2] || stars[4],
+        hours_are_open: open[1],
+    })
+}
+
+struct Parsed {
+    item: Item,
+    /// A `*` or `?` without a step over 1: of the two day fields, only the other one counts then.
+    is_star: bool,
+    /// Has a `*`, a `?` or a step.
+    is_open: bool,
+}
+
+/// One item: `*`, `N`, `N-M`, `H`, each with a step or without.
+fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String> {
+    let (min, max) = field.bounds();
+    let mut parts = text.split('/');
+    let range = parts.next().unwrap_or_default();
+    let step = parts.next();
+    if parts.next().is_some() {
+        return Err("more than one / in it".to_owned());
+    }
+    if let (Dialect::CronTab { uid }, Some(within)) = (dialect, range.strip_prefix('H')) {
+        return hashed(within, step, field, uid);
+    }
+    let mut ends = range.split('-');
+    let (first, last) = (ends.next().unwrap_or_default(), ends.next());
+    let is_any = matches!(first, "*" | "?");
+    let (first, mut last) = if is_any {
+        (min, max)
+    } else {
+        let first = value(first, field)?;
+        (first, last.map_or(Ok(first), |last| value(last, field))?)
+    };
+    if !is_any && ends.next().is_some() {
+        return Err("more than one - in it".to_owned());
+    }
+    let step = match step {
+        None => 1,
+        Some(text) => {
+            if !range.contains('-') {
+                // N/step means from N to the end.
+                last = max;
+            }
+            number(text)?
+        }
+    };
+    check(first, last, step, field.bounds())?;
+    Ok(Parsed {
+        item: Item { first, last, step },
+        is_star: is_any && step == 1,
+        is_open: is_any || text.contains('/'),
+    })
+}
+
+fn check(first: u32, last: u32, step: u32, (min, max): (u32, u32)) -> Result<(), String> {
+    if first < min || last > max {
+        return Err(format!("must be from {min} to {max}"));
+    }
+    if first > last {
+        return Err(format!(
+            "the range ends before it begins; it must rise within {min} to {max}"
+        ));
+    }
+    if step == 0 {
+        return Err("the step must be 1 or more".to_owned());
+    }
+    Ok(())
+}
+
+/// `H`, `H(a-b)`, each with a step or without: spread by the object's UID, the same for its whole life.
+fn hashed(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<Parsed, String> {
+    let (min, max) = field.bounds();
+    // Every month has a 28th.
+    let max = if field == Field::DayOfMonth { 28 } else { max };
+    let (first, last) = if within.is_empty() {
+        (min, max)
+    } else {
+        let range = within.strip_prefix('(').and_then(|within| within.strip_suffix(')'));
+        let ends = range.and_then(|range| range.split_once('-'));
+        let (first, last) = ends.ok_or_else(|| "write H, H(a-b), H/n or H(a-b)/n".to_owned())?;
+        (value(first, field)?, value(last, field)?)
+    };
+    let index = Field::ALL.iter().position(|other| *other == field).unwrap_or_default();
+    let hash = fnv1a(uid.bytes().chain(u8::try_from(index)));
+    let step = step.map(number).transpose()?;
+    check(first, last, step.unwrap_or(1), (min, max))?;
+    let width = step.unwrap_or(u32::MAX).min(last - first + 1);
+    let start = first + u32::try_from(hash % u64::from(width)).unwrap_or_default();
+    Ok(Parsed {
+        item: Item {
+            first: start,
+            last: if step.is_some() { last } else { start },
+            step: step.unwrap_or(1),
+        },
+        is_star: false,
+        is_open: step.is_some(),
+    })
+}
+
+/// FNV-1a, 64 bits.
+fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+fn value(text: &str, field: Field) -> Result<u32, String> {
+    let (min, max) = field.bounds();
+    let lower = text.to_lowercase();
+    let named = field.names().iter().position(|name| *name == lower);
+    if let Some(index) = named.and_then(|index| u32::try_from(index).ok()) {
+        return Ok(min + index);
+    }
+    let others = match field {
+        Field::Month => ", or JAN to DEC",
+        Field::DayOfWeek => " (0 is Sunday), or SUN to SAT",
+        _ => "",
+    };
+    number(text).map_err(|_| format!("must be from {min} to {max}{others}"))
+}
+
+/// A number as Go's Atoi takes it: a plus sign is allowed. One too large for the machine is too large for every field.
+fn number(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("must be a whole number, 0 or more".to_owned());
+    }
+    let number = digits.parse::<i64>().map_err(|_| "is too large".to_owned())?;
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+}

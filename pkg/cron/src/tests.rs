@@ -1,0 +1,259 @@
+mod vectors;
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+
+use super::*;
+
+const CRONTAB: Dialect<'static> = Dialect::CronTab {
+    uid: "0d1b3a5c-9f0e-4c61-8a53-5d2f7c1e9b44",
+};
+
+fn runs(expression: &str, zone: &str, from: &str, policy: DstPolicy) -> Vec<String> {
+    let schedule = Schedule::parse(expression, CRONTAB).unwrap();
+    let zone = TimeZone::get(zone).unwrap();
+    let mut at: Timestamp = from.parse().unwrap();
+    let mut runs = Vec::new();
+    while let Some(next) = schedule.next(at, &zone, policy).filter(|_| runs.len() < 3) {
+        runs.push(next.to_zoned(zone.clone()).strftime("%m-%d %H:%M%:z").to_string());
+        at = next;
+    }
+    runs
+}
+
+fn once(expression: &str, zone: &str, from: &str) -> Vec<String> {
+    runs(expression, zone, from, DstPolicy::Once)
+}
+
+#[test]
+fn a_named_hour_runs_once_when_the_clock_jumps() {
+    // 02:00 to 03:00 do not exist on 29 March in Berlin.
+    let from = "2026-03-28T12:00:00Z";
+    assert_eq!(
+        once("30 2 * * *", "Europe/Berlin", from),
+        ["03-29 03:00+02:00", "03-30 02:30+02:00", "03-31 02:30+02:00"]
+    );
+    let swallowed = once("0,15,30,45 2 * * *", "Europe/Berlin", from);
+    assert_eq!(
+        swallowed,
+        ["03-29 03:00+02:00", "03-30 02:00+02:00", "03-30 02:15+02:00"],
+        "a gap runs once"
+    );
+    assert_eq!(
+        once("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z"),
+        ["11-04 01:00-02:00", "11-05 00:00-02:00", "11-06 00:00-02:00"]
+    );
+    assert_eq!(
+        once("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T10:00:00Z")[0],
+        "10-04 02:30+11:00",
+        "a gap of half an hour"
+    );
+}
+
+#[test]
+fn a_named_hour_runs_once_when_the_clock_falls_back() {
+    // 02:00 to 03:00 come twice on 25 October in Berlin.
+    assert_eq!(
+        once("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z"),
+        ["10-25 02:30+02:00", "10-26 02:30+01:00", "10-27 02:30+01:00"]
+    );
+    // A start within the second occurrence does not go back to the first.
+    assert_eq!(
+        once("45 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z")[0],
+        "10-26 02:45+01:00"
+    );
+}
+
+#[test]
+fn open_hours_follow_real_time() {
+    for expression in ["30 * * * *", "30 */1 * * *", "30 0-23/1 * * *", "30 ? * * *"] {
+        assert_eq!(
+            once(expression, "Europe/Berlin", "2026-10-25T00:00:00Z"),
+            ["10-25 02:30+02:00", "10-25 02:30+01:00", "10-25 03:30+01:00"],
+            "{expression}"
+        );
+    }
+}
+
+#[test]
+fn a_day_that_a_zone_skipped_is_passed() {
+    // Samoa had no 30 December 2011.
+    for policy in [DstPolicy::Kubernetes, DstPolicy::Once] {
+        let runs = runs("0 12 31 12 *", "Pacific/Apia", "2011-12-29T12:00:00Z", policy);
+        assert_eq!(runs[0], "12-31 12:00+14:00", "{policy:?}");
+    }
+    assert_eq!(
+        once("0 12 30 12 *", "Pacific/Apia", "2011-12-29T12:00:00Z")[0],
+        "12-31 00:00+14:00"
+    );
+}
+
+/// Pinned: an H that moves would move everybody's runs.
+#[test]
+fn h_spreads_by_the_uid_and_stays() {
+    let fields = |text| match Schedule::parse(text, CRONTAB).unwrap().plan {
+        Plan::Fields(fields) => fields,
+        Plan::Every(_) => unreachable!("{text} has fields"),
+    };
+    let values = |set: u64| (0..64).filter(|value| set >> value & 1 == 1).collect::<Vec<u32>>();
+    let all = fields("H H H H H");
+    let golden = format!(
+        "{:?} {:?} {:?} {:?} {:?}\n{:?}\n{:?}\n{:?}\n",
+        values(all.minutes),
+        values(all.hours),
+        values(all.days_of_month),
+        values(all.months),
+        values(all.days_of_week),
+        values(fields("H(0-29) * * * *").minutes),
+        values(fields("H/15 * * * *").minutes),
+        values(fields("H(10-40)/10 * * * *").minutes),
+    );
+    expect![[r"
+        [39] [8] [2] [11] [0]
+        [9]
+        [9, 24, 39, 54]
+        [19, 29, 39]
+    "]]
+    .assert_eq(&golden);
+    assert!(
+        Schedule::parse("H H * * *", Dialect::Kubernetes).is_err(),
+        "CronJob has no H"
+    );
+}
+
+fn error(text: &str, expected: &Expect) {
+    let text = Schedule::parse(text, CRONTAB).unwrap_err().to_string();
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn errors_name_the_field_the_value_and_what_is_allowed() {
+    error(
+        "",
+        &expect![
+            "the schedule is empty: give five fields (minute, hour, day of month, month, day of week) or a name such as @daily"
+        ],
+    );
+    error(
+        "0 0 * *",
+        &expect![[
+            r#"4 fields in "0 0 * *", not 5: minute, hour, day of month, month, day of week (there are no seconds)"#
+        ]],
+    );
+    error("60 * * * *", &expect![[r#"invalid minute "60": must be from 0 to 59"#]]);
+    error(
+        "0 0 * * 7",
+        &expect![[r#"invalid day of week "7": must be from 0 to 6"#]],
+    );
+    error(
+        "0 0 * * monday",
+        &expect![[r#"invalid day of week "monday": must be from 0 to 6 (0 is Sunday), or SUN to SAT"#]],
+    );
+    error(
+        "0 9-5 * * *",
+        &expect![[r#"invalid hour "9-5": the range ends before it begins; it must rise within 0 to 23"#]],
+    );
+    error(
+        "*/0 * * * *",
+        &expect![[r#"invalid minute "*/0": the step must be 1 or more"#]],
+    );
+}
+
+#[test]
+fn errors_of_more_than_one_field_say_what_to_write() {
+    error(
+        "0 0 1-2-3 * *",
+        &expect![[r#"invalid day of month "1-2-3": more than one - in it"#]],
+    );
+    error(
+        "H(5) * * * *",
+        &expect![[r#"invalid minute "H(5)": write H, H(a-b), H/n or H(a-b)/n"#]],
+    );
+    error(
+        "0 0 H(1-31) * *",
+        &expect![[r#"invalid day of month "H(1-31)": must be from 1 to 28"#]],
+    );
+    error(
+        "@Daily",
+        &expect![[
+            r#"unknown name "@Daily": use @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly (in lower case), or @every and a duration"#
+        ]],
+    );
+    error(
+        "@every 5",
+        &expect![[
+            r#"invalid duration "5" of @every: write it like 90s, 1h30m or 1.5h, with the units h, m, s, ms, us and ns"#
+        ]],
+    );
+    error(
+        "@every 59s",
+        &expect![[r#"invalid duration "59s" of @every: less than a minute: a CronTab runs once a minute at most"#]],
+    );
+    error(
+        "TZ=Europe/Berlin 0 0 * * *",
+        &expect!["cannot use TZ or CRON_TZ in schedule, use timeZone field instead"],
+    );
+}
+
+#[test]
+fn schedules_are_told_in_a_sentence() {
+    let told = |text| Schedule::parse(text, Dialect::Kubernetes).unwrap().explain();
+    let table = [
+        ("* * * * *", "Every minute, every day."),
+        ("*/5 * * * *", "Every 5 minutes, every day."),
+        ("30 * * * *", "At minute 30 of every hour, every day."),
+        ("30 2 * * *", "At 02:30, every day."),
+        ("0 9,17 * * 1-5", "At 09:00 and 17:00, on Monday through Friday."),
+        ("0 0 13 * 5", "At 00:00, on day 13 of the month or on Friday."),
+        (
+            "0 0 */2 * 1",
+            "At 00:00, on day 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31 of the month or on Monday.",
+        ),
+        (
+            "*/10 9-17 * 1,2,12 *",
+            "Every 10 minutes of hour 9 through 17, every day, in January, February and December.",
+        ),
+        ("@yearly", "At 00:00, on day 1 of the month, in January."),
+        ("@every 1h30m", "Every 1h 30m, counted from the last run."),
+        (
+            "TZ=Asia/Tokyo 0 9 * * *",
+            "At 09:00, every day, in the time zone Asia/Tokyo.",
+        ),
+    ];
+    for (text, expected) in table {
+        assert_eq!(told(text), expected, "{text}");
+    }
+}
+
+proptest! {
+    /// Whatever the text, it is refused or it runs later than its start; it never hangs and never panics.
+    #[test]
+    fn any_text_is_refused_or_runs_later(
+        text in r"(@[a-z]{1,6} ?[0-9a-z]{0,5}|([0-9*?/,LWH#()a-z-]{1,6} ){4}[0-9*?/,HSUN-]{1,5})",
+        second in -2_000_000_000_i64..8_000_000_000,
+        zone in prop::sample::select(vec!["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Casablanca"]),
+    ) {
+        let zone = TimeZone::get(zone).unwrap();
+        let after = Timestamp::from_second(second).unwrap();
+        for dialect in [Dialect::Kubernetes, CRONTAB] {
+            let Ok(schedule) = Schedule::parse(&text, dialect) else { continue };
+            for policy in [DstPolicy::Once, DstPolicy::Kubernetes] {
+                let next = schedule.next(after, &zone, policy);
+                prop_assert!(next.is_none_or(|next| next > after), "{text}: {next:?}");
+            }
+            prop_assert!(!schedule.explain().is_empty());
+        }
+    }
+
+    /// A zone whose clock never changes has nothing for a policy to decide.
+    #[test]
+    fn policies_agree_where_the_clock_never_changes(
+        minute in 0..60, hour in 0..24, day in 1..32, second in 0_i64..4_000_000_000,
+    ) {
+        let schedule = Schedule::parse(&format!("{minute} {hour} {day} * *"), CRONTAB).unwrap();
+        let after = Timestamp::from_second(second).unwrap();
+        let zone = TimeZone::get("Asia/Kolkata").unwrap();
+        let next = |policy| schedule.next(after, &zone, policy);
+        prop_assert_eq!(next(DstPolicy::Once), next(DstPolicy::Kubernetes));
+    }
+}

@@ -1,0 +1,51 @@
+//! A kind whose definition comes late.
+
+use std::time::Instant;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use portreeve_informer::MetadataOnly;
+
+use super::*;
+
+const LATE: Resource = Resource::namespaced("informer.example.com", "v1", "Late", "lates");
+
+fn definition() -> Result<CustomResourceDefinition> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": LATE.crd_name()},
+        "spec": {
+            "group": LATE.group,
+            "scope": "Namespaced",
+            "names": {"kind": LATE.kind, "plural": LATE.plural},
+            "versions": [{
+                "name": LATE.version, "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }],
+        },
+    }))?)
+}
+
+#[tokio::test]
+async fn a_definition_that_comes_late_is_seen_about_a_second_after_its_creation() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let (factory, _) = factory(plane.config()?)?;
+    let informer = factory.informer::<MetadataOnly>(Watch::all(LATE));
+    // By now its own back-off is longer than a second.
+    let failed = informer
+        .synced(Duration::from_secs(4))
+        .await
+        .map_err(|error| error.to_string());
+    assert_eq!(
+        failed,
+        Err(
+            "lates.v1.informer.example.com is not synced after 4s: failed to list: 404 page not found (NotFound)"
+                .to_owned()
+        )
+    );
+    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    definitions.create(&PostParams::default(), &definition()?).await?;
+    let created = Instant::now();
+    informer.synced(Duration::from_secs(5)).await?;
+    println!("synced {:?} after the definition was created", created.elapsed());
+    factory.stop().await;
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Informers on a real kube-apiserver and etcd: what the scripted tests assume about them, and what only they can show.
+
+mod definitions;
+mod lists;
+mod outages;
+mod proxy;
+mod watches;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use parking_lot::Mutex;
+use portreeve_api::{Metadata, ObjectKey, Resource};
+use portreeve_client::{Connection, Metrics, Open, Settings};
+use portreeve_informer::{Change, Delta, Factory, Informer, Projection, Tuning, Watch};
+use portreeve_testing::{ControlPlane, eventually};
+use prometheus::Registry;
+use serde::Deserialize;
+use serde_json::json;
+
+/// How long anything here may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
+
+/// What these tests decide on.
+#[derive(Debug, Deserialize)]
+struct Note {
+    metadata: Metadata,
+    #[serde(default)]
+    data: BTreeMap<String, String>,
+}
+
+impl Projection for Note {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// A factory on a connection of its own, whose requests can be counted.
+fn factory(config: Config) -> Result<(Factory, Registry)> {
+    let registry = Registry::new();
+    let settings = Settings {
+        program: "portreeve/test".to_owned(),
+        call_limit: Duration::from_secs(10),
+        fence: Arc::new(Open),
+        metrics: Metrics::register(&registry)?,
+    };
+    let client = Connection::from_config(config, settings)?.client("informer-test")?;
+    Ok((Factory::new(client, Tuning::default()), registry))
+}
+
+/// All ConfigMaps of a namespace.
+fn config_maps(namespace: &str) -> Watch {
+    Watch {
+        namespace: Some(namespace.into()),
+        ..Watch::all(CONFIG_MAPS)
+    }
+}
+
+fn config_map(name: &str, text: &str) -> ConfigMap {
+    ConfigMap {
+        metadata: kube::api::ObjectMeta {
+            name: Some(name.to_owned()),
+            ..kube::api::ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([("text".to_owned(), text.to_owned())])),
+        ..ConfigMap::default()
+    }
+}
+
+async fn create(api: &Api<ConfigMap>, name: &str, text: &str) -> Result<()> {
+    api.create(&PostParams::default(), &config_map(name, text)).await?;
+    Ok(())
+}
+
+async fn set_text(api: &Api<ConfigMap>, name: &str, text: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({"data": {"text": text}}));
+    api.patch(name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn delete(api: &Api<ConfigMap>, name: &str) -> Result<()> {
+    api.delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// What a subscriber was told, one line each.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    fn handler<T: Projection>(&self) -> impl Fn(&Delta<T>) + Send + Sync + 'static {
+        let told = self.clone();
+        move |delta| {
+            let name = &delta.change.object().metadata().name;
+            let line = match &delta.change {
+                Change::Added(_) => format!("added {name}"),
+                Change::Updated { .. } => format!("updated {name}"),
+                Change::Deleted { is_final: true, .. } => format!("deleted {name}"),
+                Change::Deleted { is_final: false, .. } => format!("deleted {name}, unseen"),
+            };
+            told.0.lock().push(line);
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+
+    /// Waits until exactly these lines have been told.
+    async fn becomes(&self, expected: &[&str]) -> Result<()> {
+        eventually(LIMIT, &format!("{expected:?}"), || async {
+            let lines = self.lines();
+            if lines == expected {
+                Ok(())
+            } else {
+                Err(format!("{lines:?}"))
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,98 @@
+//! Outages: nothing is lost, nothing is made up. Each test has a control plane of its own.
+
+use portreeve_informer::Subscription;
+
+use super::{proxy::Cable, *};
+
+/// A synced informer over two objects, and a subscriber that has been told of them.
+async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>, Subscription, Told)> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    create(&api, "kept", "1").await?;
+    create(&api, "deleted", "1").await?;
+    let informer = factory.informer::<Note>(config_maps("default"));
+    informer.synced(LIMIT).await?;
+    let told = Told::default();
+    let subscription = informer.subscribe(told.handler());
+    told.0.lock().clear();
+    Ok((informer, subscription, told))
+}
+
+#[tokio::test]
+async fn a_restart_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let (factory, _) = factory(plane.config()?)?;
+    let (_informer, _subscription, told) = informer(&factory, &plane.client()?).await?;
+    plane.apiserver().restart().await?;
+    let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
+    create(&api, "new", "1").await?;
+    set_text(&api, "kept", "2").await?;
+    delete(&api, "deleted").await?;
+    told.becomes(&["added new", "updated kept", "deleted deleted"]).await?;
+    factory.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_crash_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let (factory, _) = factory(plane.config()?)?;
+    let (_informer, _subscription, told) = informer(&factory, &plane.client()?).await?;
+    plane.apiserver().kill().await?;
+    plane.apiserver().start().await?;
+    let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
+    set_text(&api, "kept", "2").await?;
+    told.becomes(&["updated kept"]).await?;
+    factory.stop().await;
+    Ok(())
+}
+
+/// The cable is pulled while the watch is open; the events of the time without it are still to be had.
+#[tokio::test]
+async fn a_watch_that_is_cut_resumes_with_what_happened_meanwhile() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let namespace = plane.namespace("cut").await?;
+    let api = namespace.api::<ConfigMap>();
+    let (mut cable, config) = Cable::to(plane.config()?).await?;
+    let (factory, _) = factory(config)?;
+    let informer = factory.informer::<Note>(config_maps(namespace.name()));
+    let told = Told::default();
+    let _subscription = informer.subscribe(told.handler());
+    informer.synced(LIMIT).await?;
+    create(&api, "a", "1").await?;
+    told.becomes(&["added a"]).await?;
+    cable.pull().await;
+    create(&api, "b", "1").await?;
+    set_text(&api, "a", "2").await?;
+    delete(&api, "b").await?;
+    cable.plug().await?;
+    // Each single change, in order: a list would have told of the last state only.
+    told.becomes(&["added a", "added b", "updated a", "deleted b"]).await?;
+    factory.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_missed_comes_out_of_the_relist() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let (mut cable, config) = Cable::to(plane.config()?).await?;
+    let (factory, _) = factory(config)?;
+    let (informer, _subscription, told) = informer(&factory, &plane.client()?).await?;
+    cable.pull().await;
+    let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
+    delete(&api, "deleted").await?;
+    create(&api, "new", "1").await?;
+    // etcd forgets the past, and with a restart the apiserver's cache does too: the version is answered with 410.
+    plane.compact().await?;
+    plane.apiserver().restart().await?;
+    cable.plug().await?;
+    told.becomes(&["added new", "deleted deleted, unseen"]).await?;
+    let mut names: Vec<_> = informer
+        .list()
+        .iter()
+        .map(|note| note.metadata.name.to_string())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["kept", "new"]);
+    factory.stop().await;
+    Ok(())
+}

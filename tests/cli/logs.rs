@@ -1,0 +1,72 @@
+//! What the log looks like, and what is never in it.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use portreeve_testing::{ControlPlane, Signal};
+use serde_json::Value;
+
+use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
+
+#[tokio::test]
+async fn json_logs_are_one_object_a_line_with_the_keys_of_kubernetes() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let flags = ["--controllers=-foo", "--logging-format=json", "-v=4"];
+    let daemon = Daemon::start(plane, "json-daemon", &flags).await?;
+    daemon.admin.wait_until_ready().await?;
+    daemon.process.signal(Signal::TERM)?;
+    daemon.process.wait(LIMIT).await?;
+    let log = daemon.log()?;
+    let mut messages = Vec::new();
+    for line in log.lines() {
+        let line: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        ensure!(line["ts"].is_number(), "{line}");
+        ensure!(
+            line["logger"]
+                .as_str()
+                .is_some_and(|logger| logger.starts_with("portreeve")),
+            "{line}"
+        );
+        ensure!(line["v"].is_u64(), "only errors have none: {line}");
+        messages.push(
+            line["msg"]
+                .as_str()
+                .with_context(|| format!("no msg: {line}"))?
+                .to_owned(),
+        );
+    }
+    for message in ["portreeve starts", "stopped"] {
+        ensure!(messages.iter().any(|found| found == message), "{messages:?}");
+    }
+    Ok(())
+}
+
+/// On a control plane of its own: it is the only daemon of this binary that reconciles Foos and is not meant to be disturbed.
+#[tokio::test]
+async fn no_verbosity_lets_the_token_into_the_log() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let kubeconfig: Value = serde_json::from_str(&fs::read_to_string(plane.kubeconfig())?)?;
+    let token = kubeconfig
+        .pointer("/users/0/user/token")
+        .and_then(Value::as_str)
+        .context("it has a token")?;
+    let daemon = Daemon::start(&plane, "talkative-daemon", &["--install-crds", "-v=9"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, "talkative").await?;
+    scene.settled_foo("web", 2).await?;
+    plane.apiserver().restart().await?;
+    scene.settled_foo("again", 2).await?;
+    daemon.process.signal(Signal::TERM)?;
+    daemon.process.wait(LIMIT).await?;
+    let log = daemon.log()?;
+    ensure!(
+        log.lines().any(|line| line.contains("TRACE") || line.contains("DEBUG")),
+        "it says too little: {log}"
+    );
+    ensure!(log.contains(scene.name()), "it tells of nothing: {log}");
+    for secret in [token, "Bearer", "bearer", "authorization:"] {
+        let line = log.lines().find(|line| line.contains(secret));
+        ensure!(line.is_none(), "{line:?}");
+    }
+    Ok(())
+}

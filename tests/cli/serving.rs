@@ -1,0 +1,56 @@
+//! The endpoints, with the flags that open and close them.
+
+use anyhow::{Result, ensure};
+use http::StatusCode;
+use portreeve_testing::{ControlPlane, Signal};
+
+use crate::support::{LIMIT, daemon::Daemon};
+
+#[tokio::test]
+async fn without_controllers_nothing_runs_and_everything_is_healthy() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let daemon = Daemon::start(plane, "idle-daemon", &["--controllers=-foo"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    for path in ["/livez", "/readyz", "/healthz"] {
+        let (status, text) = daemon.admin.get(path).await?;
+        ensure!(status == StatusCode::OK && text == "ok", "{path}: {status} {text}");
+    }
+    let metrics = daemon.admin.metrics().await?;
+    ensure!(metrics.sum("rest_client_requests_total", &[]) > 0.0, "{}", metrics.0);
+    for name in [
+        "running_managed_controllers",
+        "workqueue_adds_total",
+        "controller_runtime_reconcile_total",
+    ] {
+        ensure!(metrics.sum(name, &[]) == 0.0, "{name} is not 0");
+    }
+    ensure!(!metrics.0.contains("foos"), "it looks at Foos");
+    ensure!(!daemon.log()?.contains("foo-controller"), "{}", daemon.log()?);
+    daemon.process.signal(Signal::TERM)?;
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(0), "{status}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn metrics_are_closed_unless_a_flag_opens_them() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let open = Daemon::start(plane, "open-daemon", &["--controllers=-foo"]).await?;
+    let (status, text) = open.admin.get("/metrics").await?;
+    ensure!(status == StatusCode::OK && text.contains("# TYPE"), "{status} {text}");
+    let flags = ["--controllers=-foo"];
+    let closed = Daemon::start_closed(plane, plane.kubeconfig(), "closed-daemon", &flags).await?;
+    for (path, expected) in [
+        ("/metrics", StatusCode::UNAUTHORIZED),
+        ("/debug/anything", StatusCode::UNAUTHORIZED),
+        ("/nothing", StatusCode::UNAUTHORIZED),
+        ("/livez", StatusCode::OK),
+        ("/healthz", StatusCode::OK),
+    ] {
+        let (status, text) = closed.admin.get(path).await?;
+        ensure!(status == expected, "{path}: {status} {text}");
+        ensure!(!text.contains("# TYPE"), "{path}: {text}");
+    }
+    closed.admin.wait_until_ready().await?;
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Signals while a write is in flight, and the exit codes that follow.
+//!
+//! Each test has a control plane of its own: all daemons look at all namespaces, and would wait at each other's gates.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use http::StatusCode;
+use portreeve_testing::{ControlPlane, Signal};
+use tokio::time::Instant;
+
+use crate::support::{
+    LIMIT,
+    daemon::Daemon,
+    gate::{Gate, Held},
+    scene::Scene,
+};
+
+/// A daemon in the middle of creating a Deployment `web`.
+struct AtWork {
+    daemon: Daemon,
+    scene: Scene,
+    write: Held,
+    _gate: Gate,
+    _plane: ControlPlane,
+}
+
+async fn at_work(name: &str, flags: &[&str]) -> Result<AtWork> {
+    let plane = ControlPlane::start().await?;
+    let flags: Vec<&str> = ["--install-crds"].iter().chain(flags).copied().collect();
+    let daemon = Daemon::start(&plane, name, &flags).await?;
+    daemon.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, name).await?;
+    let gate = Gate::close(&plane, &scene).await?;
+    scene.create_foo("web", "web", 1).await?;
+    let write = gate.hold().await?;
+    Ok(AtWork {
+        daemon,
+        scene,
+        write,
+        _gate: gate,
+        _plane: plane,
+    })
+}
+
+#[tokio::test]
+async fn a_reconcile_that_is_under_way_ends_before_the_daemon_does() -> Result<()> {
+    for (name, signal) in [("terminated", Signal::TERM), ("interrupted", Signal::INT)] {
+        let AtWork {
+            daemon,
+            scene,
+            write,
+            _gate,
+            _plane,
+        } = at_work(name, &[]).await?;
+        daemon.process.signal(signal)?;
+        daemon.wait_for_line(&["stopping"]).await?;
+        let (status, _) = daemon.admin.get("/livez").await?;
+        ensure!(status == StatusCode::OK, "the listener is closed last, and it is alive");
+        ensure!(daemon.process.exit_status().is_none(), "it did not wait for its work");
+        ensure!(
+            scene.deployments().get_opt("web").await?.is_none(),
+            "nothing is in flight"
+        );
+        drop(write);
+        let status = daemon.process.wait(LIMIT).await?;
+        ensure!(status.code() == Some(0), "{status}: {}", daemon.process.log_tail());
+        ensure!(
+            scene.deployments().get_opt("web").await?.is_some(),
+            "the write was lost"
+        );
+        ensure!(
+            daemon.log()?.trim_end().ends_with("stopped"),
+            "{}",
+            daemon.process.log_tail()
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reconcile_that_outlasts_the_shutdown_timeout_is_exit_code_3() -> Result<()> {
+    let work = at_work("drained", &["--controller-shutdown-timeout=1s"]).await?;
+    let asked = Instant::now();
+    work.daemon.process.signal(Signal::TERM)?;
+    let status = work.daemon.process.wait(LIMIT).await?;
+    let took = asked.elapsed();
+    ensure!(status.code() == Some(3), "{status}: {}", work.daemon.process.log_tail());
+    ensure!(took >= Duration::from_secs(1), "it gave up after {took:?}");
+    println!("the drain timed out after {took:?}");
+    let log = work.daemon.log()?;
+    ensure!(
+        log.contains("controller shutdown timeout reached") && log.contains("foo-controller"),
+        "{log}"
+    );
+    drop(work.write);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() -> Result<()> {
+    let work = at_work("impatient", &["--controller-shutdown-timeout=0"]).await?;
+    work.daemon.process.signal(Signal::TERM)?;
+    work.daemon.wait_for_line(&["asked to stop"]).await?;
+    let asked = Instant::now();
+    work.daemon.process.signal(Signal::INT)?;
+    let status = work.daemon.process.wait(LIMIT).await?;
+    println!("it ended {:?} after the second signal", asked.elapsed());
+    ensure!(status.code() == Some(1), "{status}: {}", work.daemon.process.log_tail());
+    let log = work.daemon.log()?;
+    ensure!(!log.contains("stopped"), "it went on to the end: {log}");
+    drop(work.write);
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_can_be_stopped_while_it_waits_for_the_apiserver() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    plane.apiserver().stop().await?;
+    let daemon = Daemon::start(&plane, "waiting-daemon", &[]).await?;
+    daemon.wait_for_line(&["waiting for the apiserver"]).await?;
+    daemon.process.signal(Signal::TERM)?;
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(0), "{status}: {}", daemon.process.log_tail());
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! What the command line answers.
+
+use std::net::TcpListener;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::support::daemon::{printed, run};
+
+/// Runs what must fail as a mistake of the user's, and returns what it says.
+fn mistake(args: &[&str]) -> Result<String> {
+    let output = run(args)?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(
+        output.status.code() == Some(1),
+        "{args:?} ended with {}: {said}",
+        output.status
+    );
+    ensure!(output.stdout.is_empty(), "{args:?} printed to standard output");
+    ensure!(!said.contains("panicked"), "{said}");
+    Ok(said)
+}
+
+#[test]
+fn help_groups_the_flags() -> Result<()> {
+    let help = printed(&["--help"])?;
+    let unindented = help.lines().filter(|line| !line.starts_with(' '));
+    let headings: Vec<_> = unindented.filter_map(|line| line.strip_suffix(':')).collect();
+    let expected = [
+        "Commands",
+        "Options",
+        "Controllers",
+        "Manager",
+        "Apiserver",
+        "Secure serving",
+        "Logs",
+        "foo-controller",
+    ];
+    ensure!(headings == expected, "{headings:?}");
+    for flag in [
+        "--kubeconfig",
+        "--master",
+        "--kube-api-qps",
+        "--kube-api-burst",
+        "--concurrent-foo-syncs",
+        "--min-resync-period",
+        "--controller-start-interval",
+        "--controller-shutdown-timeout",
+        "--secure-port",
+        "--bind-address",
+        "--tls-cert-file",
+        "--tls-private-key-file",
+        "--authorization-always-allow-paths",
+        "--logging-format",
+        "--install-crds",
+        "--dry-run",
+        "--controllers",
+        "--list-controllers",
+        "--version",
+        "-v,",
+    ] {
+        ensure!(help.contains(flag), "{flag} is not in:\n{help}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_version_is_printed() -> Result<()> {
+    let version = printed(&["--version"])?;
+    ensure!(
+        version == format!("portreeve v{}\n", env!("CARGO_PKG_VERSION")),
+        "{version}"
+    );
+    Ok(())
+}
+
+#[test]
+fn controllers_are_listed_for_people_and_for_programs() -> Result<()> {
+    let table = printed(&["--list-controllers"])?;
+    ensure!(
+        table
+            .lines()
+            .any(|line| line.split_whitespace().eq(["foo-controller", "foo", "on"])),
+        "{table}"
+    );
+    let list: Vec<Value> = serde_json::from_str(&printed(&["--list-controllers", "-o", "json"])?)?;
+    ensure!(
+        list.contains(&json!({"name": "foo-controller", "aliases": ["foo"], "onByDefault": true})),
+        "{list:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_told_with_the_way_out() -> Result<()> {
+    for (args, words) in [
+        (&["--controllers=fooo"][..], &["--controllers", "fooo", "foo"][..]),
+        (&["--controllers=foo-contoller"], &["foo-contoller", "foo-controller"]),
+        (&["--kubeconfg=x"], &["--kubeconfg", "--kubeconfig"]),
+        (&["--secure-port=99999"], &["--secure-port", "99999"]),
+        (
+            &["--controller-shutdown-timeout=soon"],
+            &["--controller-shutdown-timeout", "30s"],
+        ),
+        (&["--concurrent-foo-syncs=0"], &["--concurrent-foo-syncs"]),
+        (&["crds", "--controllers=bar"], &["bar"]),
+        (&["nonsense"], &["nonsense"]),
+        (&["-o", "json"], &["--list-controllers"]),
+        (&["--secure-port=0"], &["in-cluster", "--kubeconfig", "--master"]),
+        (
+            &["--secure-port=0", "--kubeconfig=does-not-exist"],
+            &["--kubeconfig", "does-not-exist"],
+        ),
+    ] {
+        let said = mistake(args)?;
+        for word in words {
+            ensure!(said.contains(word), "{args:?} does not say {word:?}: {said}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_with_its_flag() -> Result<()> {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let port = format!("--secure-port={}", taken.local_addr()?.port());
+    let said = mistake(&["--master=http://127.0.0.1:1", "--bind-address=127.0.0.1", &port])?;
+    ensure!(said.contains("--secure-port") && said.contains("in use"), "{said}");
+    Ok(())
+}
