@@ -132,7 +132,7 @@ fn daemon(config: Config, known: &[Descriptor]) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(system("the runtime"))?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let stop = Shutdown::new();
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("the handler of SIGINT"))?;
         let mut terminate = signal(SignalKind::terminate()).map_err(system("the handler of SIGTERM"))?;
@@ -148,7 +148,10 @@ fn daemon(config: Config, known: &[Descriptor]) -> Result<(), Error> {
             result = run(config, known, Arc::new(SystemClock), stop) => result,
             () = signals => std::process::exit(1),
         }
-    })
+    });
+    // A credential plugin or a name look-up that hangs on a thread of its own must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
 }
 
 async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
@@ -206,14 +209,19 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
             registry: registry.clone(),
             extra: Router::new(),
         };
-        serving.spawn(server.serve(endpoints, closed.token()));
+        let (closed, stop) = (closed.clone(), stop.clone());
+        serving.spawn(async move {
+            let end = server.serve(endpoints, closed.token()).await;
+            // A daemon that nobody can see into must not run on.
+            stop.request();
+            end
+        });
     }
-    let result = manager.run(&enabled, &config.flags, stop).await.map_err(Error::Manager);
+    let mut result = manager.run(&enabled, &config.flags, stop).await.map_err(Error::Manager);
     closed.request();
     while let Some(end) = serving.join_next().await {
         match end {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(err = chain(&error), "the listener failed"),
+            Ok(end) => result = result.and(end.map_err(Error::Serving)),
             Err(error) => tracing::error!(err = %error, "the listener broke"),
         }
     }

@@ -61,6 +61,23 @@ pub(crate) fn decide(seen: &Observed, now: Timestamp) -> Plan {
     Plan::of(effects)
 }
 
+/// What to say about a write that was refused: the Foo is not ready, and why.
+pub(crate) fn refused(seen: &Observed, why: &str, now: Timestamp) -> Plan {
+    let available_replicas = seen.deployment.as_ref().map(|seen| seen.status.available_replicas);
+    let verdict = Verdict {
+        ready: Truth::False,
+        conflict: Truth::False,
+        reason: if available_replicas.is_some() {
+            "FailedUpdate"
+        } else {
+            "FailedCreate"
+        },
+        message: why.to_owned(),
+        event: Some(NoteType::Warning),
+    };
+    Plan::of(report(&seen.foo, &verdict, available_replicas.unwrap_or_default(), now))
+}
+
 /// What is said of a Foo, in conditions and in an event.
 struct Verdict {
     ready: Truth,

@@ -146,4 +146,8 @@ impl Reconciler for FooReconciler {
     fn decide(&self, seen: &Observed, now: Timestamp) -> Plan {
         decide::decide(seen, now)
     }
+
+    fn refused(&self, seen: &Observed, why: &str, now: Timestamp) -> Plan {
+        decide::refused(seen, why, now)
+    }
 }

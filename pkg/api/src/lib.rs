@@ -13,4 +13,4 @@ mod resource;
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};
 pub use key::ObjectKey;
 pub use metadata::{Metadata, OwnerReference};
-pub use resource::{Resource, Scope};
+pub use resource::{CRDS, Resource, Scope};

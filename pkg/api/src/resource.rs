@@ -4,6 +4,14 @@ use std::{borrow::Cow, fmt};
 
 use crate::ObjectKey;
 
+/// Where CustomResourceDefinitions are served.
+pub const CRDS: Resource = Resource::cluster(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+);
+
 /// Whether objects of a resource live in namespaces.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Scope {

@@ -6,6 +6,10 @@ use kube::core::Status;
 
 use crate::fence::Fenced;
 
+/// The longest that an apiserver is left alone because it asked. It asks for seconds; a proxy in between that asks for a day (in
+/// maintenance, say) must not keep a controller away for a day after it is back.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
+
 /// A failed call, classified by what can cure it. Pure: it reads nothing but the error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Answer {
@@ -19,7 +23,7 @@ pub enum Answer {
     Expired,
     /// 401 and 403: not allowed, until somebody changes the rules.
     Forbidden,
-    /// 400, 405, 415 and 422: the request itself is wrong. Sending it again cannot help.
+    /// 400, 405, 413, 415 and 422: the request itself is wrong. Sending it again cannot help.
     Invalid,
     /// The write was refused by this process's own fence.
     Fenced,
@@ -51,13 +55,13 @@ impl Answer {
     }
 }
 
-/// How long the apiserver asked to be left alone (`Retry-After`), if it did.
+/// How long the apiserver asked to be left alone (`Retry-After`), if it did: five minutes at the most.
 pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else {
         return None;
     };
     let seconds = status.details.as_ref()?.retry_after_seconds;
-    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
 }
 
 #[cfg(test)]
@@ -85,6 +89,7 @@ mod tests {
             (401, "Unauthorized", Answer::Forbidden),
             (403, "Forbidden", Answer::Forbidden),
             (422, "Invalid", Answer::Invalid),
+            (413, "RequestEntityTooLarge", Answer::Invalid),
             (400, "BadRequest", Answer::Invalid),
             (429, "TooManyRequests", Answer::Transient),
             (500, "InternalError", Answer::Transient),

@@ -23,22 +23,31 @@ pub(crate) enum CutOff {
     FenceClosed,
 }
 
+/// What is observed of a call once its body is read, or given up.
+pub(crate) struct Measured {
+    /// When the call was asked for.
+    pub(crate) asked: Instant,
+    pub(crate) durations: Histogram,
+    pub(crate) sizes: Histogram,
+}
+
 /// Wraps the body of a response. Without it a connection that went silent in mid-body would hang its reader for ever.
 pub(crate) struct TimedBody<B> {
     inner: B,
     /// `None` for an open watch: its reader judges silence by its own idle limit.
     deadline: Option<(Pin<Box<Sleep>>, CutOff)>,
     size: u64,
-    sizes: Histogram,
+    /// `None` for an open watch, whose length says nothing of the apiserver.
+    measured: Option<Measured>,
 }
 
 impl<B> TimedBody<B> {
-    pub(crate) fn new(inner: B, deadline: Option<(Instant, CutOff)>, sizes: Histogram) -> Self {
+    pub(crate) fn new(inner: B, deadline: Option<(Instant, CutOff)>, measured: Option<Measured>) -> Self {
         Self {
             inner,
             deadline: deadline.map(|(at, reason)| (Box::pin(tokio::time::sleep_until(at)), reason)),
             size: 0,
-            sizes,
+            measured,
         }
     }
 }
@@ -77,7 +86,9 @@ where
 
 impl<B> Drop for TimedBody<B> {
     fn drop(&mut self) {
+        let Some(measured) = &self.measured else { return };
+        measured.durations.observe(measured.asked.elapsed().as_secs_f64());
         #[expect(clippy::cast_precision_loss, reason = "a histogram's sum is a float")]
-        self.sizes.observe(self.size as f64);
+        measured.sizes.observe(self.size as f64);
     }
 }

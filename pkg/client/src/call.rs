@@ -9,27 +9,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
-use kube::{
-    client::Body,
-    core::{Status, response::StatusDetails},
-};
+use http_body_util::{Either, Full};
+use kube::client::Body;
 use parking_lot::Mutex;
+use prometheus::Histogram;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use crate::{
     Fence, Metrics,
-    body::{CutOff, TimedBody},
+    body::{CutOff, Measured, TimedBody},
     rate::Bucket,
+    refusal,
 };
-
-/// The largest refusal that is read. A real one has a few hundred bytes.
-const LARGEST_REFUSAL: usize = 64 << 10;
-/// How many characters of a refusal that is no Status are kept. It ends up in logs and reports.
-const LONGEST_TEXT: usize = 300;
 
 /// What all calls of a process share.
 pub(crate) struct Shared {
@@ -90,10 +84,11 @@ impl Shared {
     {
         let method = request.method().clone();
         let watch = is_watch(request.uri());
+        let asked = Instant::now();
         self.wait_for_token(&method).await;
-        let started = Instant::now();
-        let limit = (started + self.limit, CutOff::TimedOut(self.limit));
-        // Last, so that nothing stands between the fence's word and the wire.
+        let limit = (Instant::now() + self.limit, CutOff::TimedOut(self.limit));
+        // As late as it can be. Between the fence's word and the wire there may still be a refresh of the credentials, a look-up of the
+        // apiserver's name and a new connection with its TLS handshake: all of that is within `inner.call`, which `until` cuts off.
         let fenced_at = if mutates(&method) { self.fence.admit()? } else { None };
         let (until, reason) = fenced_at
             .filter(|at| *at < limit.0)
@@ -109,18 +104,25 @@ impl Shared {
             Ok(answer) => answer.map_err(Into::into),
             Err(_) => Err(reason.into()),
         };
-        self.record(&method, started, answer.as_ref().ok().map(Response::status));
-        let sizes = self
-            .metrics
-            .response_sizes
-            .with_label_values(&[method.as_str(), &self.host]);
-        let answer = answer?;
+        self.count(&method, answer.as_ref().ok().map(Response::status));
+        let measured = Measured {
+            asked,
+            durations: self.durations(&method),
+            sizes: self
+                .metrics
+                .response_sizes
+                .with_label_values(&[method.as_str(), &self.host]),
+        };
+        let answer = answer.inspect_err(|_| measured.durations.observe(asked.elapsed().as_secs_f64()))?;
         // Only an open watch goes on; one that is refused ends like any other call.
         let open_watch = watch && answer.status().is_success();
         let deadline = (!open_watch).then_some((until, reason));
-        let answer = answer.map(|body| TimedBody::new(body, deadline, sizes));
+        let measured = (!open_watch).then_some(measured);
+        let answer = answer.map(|body| TimedBody::new(body, deadline, measured));
         if answer.status().is_client_error() || answer.status().is_server_error() {
-            with_status(answer).await.map(|answer| answer.map(Either::Right))
+            refusal::with_status(answer)
+                .await
+                .map(|answer| answer.map(Either::Right))
         } else {
             Ok(answer.map(Either::Left))
         }
@@ -137,16 +139,16 @@ impl Shared {
     }
 
     /// An error without an answer counts as code `<error>`, as in client-go.
-    fn record(&self, method: &Method, started: Instant, status: Option<StatusCode>) {
+    fn count(&self, method: &Method, status: Option<StatusCode>) {
         let code = status.as_ref().map_or("<error>", StatusCode::as_str);
         self.metrics
             .requests
             .with_label_values(&[code, method.as_str(), &self.host])
             .inc();
-        self.metrics
-            .durations
-            .with_label_values(&[method.as_str(), &self.host])
-            .observe(started.elapsed().as_secs_f64());
+    }
+
+    fn durations(&self, method: &Method) -> Histogram {
+        self.metrics.durations.with_label_values(&[method.as_str(), &self.host])
     }
 }
 
@@ -159,59 +161,6 @@ fn is_watch(uri: &http::Uri) -> bool {
     parameters
         .into_iter()
         .any(|parameter| matches!(parameter, "watch=true" | "watch=1"))
-}
-
-/// Makes the body of every refusal a Status with a code, and puts a `Retry-After` header into it, where [`crate::retry_after`] finds it.
-///
-/// Priority and fairness refuses with a header and plain text, an unknown path with plain text, a proxy with whatever it likes. kube's
-/// client keeps neither header nor code of those, and logs their text.
-async fn with_status<B>(answer: Response<TimedBody<B>>) -> Result<Response<Full<Bytes>>, BoxError>
-where
-    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
-    let (mut parts, body) = answer.into_parts();
-    let text = match Limited::new(body, LARGEST_REFUSAL).collect().await {
-        Ok(text) => text.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => Bytes::from_static(b"(a refusal that is too long to read)"),
-        Err(error) => return Err(error),
-    };
-    let mut status = serde_json::from_slice(&text)
-        .ok()
-        .filter(|status: &Status| status.code != 0 || !status.reason.is_empty())
-        .unwrap_or_else(|| Status {
-            message: String::from_utf8_lossy(&text)
-                .trim()
-                .chars()
-                .take(LONGEST_TEXT)
-                .collect(),
-            reason: parts.status.canonical_reason().unwrap_or_default().replace(' ', ""),
-            ..Status::default()
-        });
-    if status.code == 0 {
-        status.code = parts.status.as_u16();
-    }
-    if let Some(seconds) = retry_after_header(&parts.headers) {
-        let details = status.details.get_or_insert_with(|| StatusDetails {
-            name: String::new(),
-            group: String::new(),
-            kind: String::new(),
-            uid: String::new(),
-            causes: Vec::new(),
-            retry_after_seconds: 0,
-        });
-        details.retry_after_seconds = seconds;
-    }
-    parts.headers.remove(header::CONTENT_LENGTH);
-    let json = HeaderValue::from_static("application/json");
-    parts.headers.insert(header::CONTENT_TYPE, json);
-    let body = serde_json::to_vec(&status)?;
-    Ok(Response::from_parts(parts, Full::from(body)))
-}
-
-/// In seconds, as the apiserver writes it; the form with a date is not understood.
-fn retry_after_header(headers: &HeaderMap) -> Option<u32> {
-    headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ConfigExt},
+    client::{AuthError, Body, ConfigExt},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use parking_lot::Mutex;
@@ -19,6 +19,7 @@ use tower::{BoxError, ServiceBuilder, util::BoxCloneSyncService};
 use crate::{
     Fence, Metrics,
     call::{Calls, Shared},
+    chain::without_secrets,
     rate::Bucket,
 };
 
@@ -116,12 +117,17 @@ pub enum Error {
     /// The cluster's URL in the configuration is none.
     #[error("failed to use the apiserver's address: it is not a URL such as https://10.0.0.1:6443")]
     Address,
+    /// The kubeconfig asks for a proxy. It is not named here: its URL may hold a password.
+    #[error(
+        "failed to use proxy-url of the kubeconfig's cluster: Portreeve connects directly; remove proxy-url or use a tunnel"
+    )]
+    Proxy,
     /// TLS or the credentials cannot be set up.
     #[error("failed to set up TLS or credentials for {url}")]
     SetUp {
         /// The apiserver's address.
         url: Uri,
-        /// What is wrong.
+        /// What is wrong, without what a credential plugin printed.
         #[source]
         source: Box<kube::Error>,
     },
@@ -150,6 +156,23 @@ impl Error {
     }
 }
 
+/// Credentials that cannot be had, told without the secrets that kube's error holds: its text and its `Debug` show what a plugin printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NoCredentials(String);
+
+impl NoCredentials {
+    fn of(error: &AuthError) -> BoxError {
+        Box::new(Self(without_secrets(error)))
+    }
+
+    fn of_call(error: BoxError) -> BoxError {
+        error
+            .downcast::<AuthError>()
+            .map_or_else(|other| other, |error| Self::of(&error))
+    }
+}
+
 type Pooled = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
 
 /// One pool of connections to one apiserver. Cheap to clone.
@@ -165,30 +188,47 @@ pub struct Connection {
 impl Connection {
     /// Loads the configuration that `args` name and sets the pool up. Sends nothing yet.
     ///
+    /// Credential plugins run on a thread for blocking work: whoever awaits this may look after signals meanwhile. A plugin that hangs
+    /// holds that thread until it ends, and a runtime that is dropped waits for it, unless it is shut down in the background.
+    ///
+    /// `HTTPS_PROXY` is not heeded: Portreeve connects directly.
+    ///
     /// # Errors
     ///
     /// Fails when the configuration cannot be read or used; the error names the flag.
     pub async fn open(args: &Args, settings: Settings) -> Result<Self, Error> {
         let config = load(args).await?;
         let limiter = (args.kube_api_qps > 0.0).then(|| Bucket::new(args.kube_api_qps, args.kube_api_burst));
-        Self::with_config(config, limiter, settings)
+        let set_up = tokio::task::spawn_blocking(move || Self::with_config(config, limiter, settings));
+        match set_up.await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(connection) => connection,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // It was cancelled: the runtime ends, and this task with it.
+            Err(Err(_)) => std::future::pending().await,
+        }
     }
 
-    /// Sets the pool up from a configuration that is already loaded, without a rate limit.
+    /// Sets the pool up from a configuration that is already loaded, without a rate limit. Waits for a credential plugin, if it has one.
     ///
     /// # Errors
     ///
-    /// Fails when the address, TLS or the credentials cannot be used.
+    /// Fails when the address, TLS or the credentials cannot be used, or when it asks for a proxy.
     pub fn from_config(config: Config, settings: Settings) -> Result<Self, Error> {
         Self::with_config(config, None, settings)
     }
 
     fn with_config(mut config: Config, limiter: Option<Bucket>, settings: Settings) -> Result<Self, Error> {
+        if config.proxy_url.is_some() {
+            return Err(Error::Proxy);
+        }
         let url = address(&config.cluster_url).ok_or(Error::Address)?;
         config.cluster_url = url.clone();
         let pool = pool(&config).map_err(|source| Error::SetUp {
             url: url.clone(),
-            source: Box::new(source),
+            source: Box::new(match source {
+                kube::Error::Auth(source) => kube::Error::Service(NoCredentials::of(&source)),
+                other => other,
+            }),
         })?;
         Ok(Self {
             pool,
@@ -233,9 +273,14 @@ async fn load(args: &Args) -> Result<Config, Error> {
         (Some(path), _) => {
             let failed = |error| Error::of_kubeconfig(path.clone(), error);
             let file = Kubeconfig::read_from(path).map_err(failed)?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(failed)?
+            if asks_for_proxy(&file) {
+                return Err(Error::Proxy);
+            }
+            let loaded = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+            let mut config = loaded.map_err(failed)?;
+            // Whatever is left here is kube's reading of HTTPS_PROXY, without NO_PROXY.
+            config.proxy_url = None;
+            config
         }
         (None, Some(master)) => Config::new(master.clone()),
         (None, None) => Config::incluster().map_err(Error::LoadInCluster)?,
@@ -244,6 +289,18 @@ async fn load(args: &Args) -> Result<Config, Error> {
         config.cluster_url = master.clone();
     }
     Ok(config)
+}
+
+/// Whether the cluster of the current context has a `proxy-url`.
+fn asks_for_proxy(file: &Kubeconfig) -> bool {
+    let context = file
+        .contexts
+        .iter()
+        .find(|context| Some(&context.name) == file.current_context.as_ref());
+    let cluster = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
+    let cluster = file.clusters.iter().find(|named| Some(&named.name) == cluster);
+    let proxy = cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref());
+    proxy.is_some_and(|url| !url.is_empty())
 }
 
 /// The innermost part: base URL, credentials and hyper's pool. Its clones share the connections.
@@ -259,6 +316,7 @@ fn pool(config: &Config) -> Result<Pooled, kube::Error> {
     let tls = config.rustls_https_connector_with_connector(tcp)?;
     let pool: Pool<_, Body> = Pool::builder(TokioExecutor::new()).build(tls);
     let service = ServiceBuilder::new()
+        .map_err(NoCredentials::of_call)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)

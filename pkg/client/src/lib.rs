@@ -20,9 +20,11 @@ mod config;
 mod fence;
 mod metrics;
 mod rate;
+mod refusal;
 
 pub use answer::{Answer, retry_after};
 pub use chain::chain;
 pub use config::{Args, Connection, Error, Settings};
 pub use fence::{Fence, Fenced, Open, ReadOnly};
 pub use metrics::Metrics;
+pub use refusal::refusal;

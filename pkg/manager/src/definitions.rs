@@ -1,33 +1,26 @@
 //! `--install-crds`: server-side apply of the enabled controllers' definitions, and the wait until they are served.
+//!
+//! Goes through the applier like every other write, so the fence, the preconditions and the dry run hold here too.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use http::Request;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
-use kube_runtime::{
-    conditions::is_crd_established,
-    wait::{self, await_condition},
-};
-use portreeve_api::{ObjectKey, Resource};
+use portreeve_api::{CRDS, ObjectKey};
+use portreeve_client::{Answer, chain};
 use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan};
-use tokio::time::timeout;
+use tokio::time::Instant;
 
-const CRDS: Resource = Resource::cluster(
-    "apiextensions.k8s.io",
-    "v1",
-    "CustomResourceDefinition",
-    "customresourcedefinitions",
-);
-/// How long a definition may take to be served.
+/// How long a definition that was written may take to be served.
 const ESTABLISHED_LIMIT: Duration = Duration::from_secs(30);
-/// How many times a definition is looked at again, or a failing call repeated, before it is given up.
-const TRIES: u32 = 10;
+/// The pause between two looks doubles from the one to the other.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// A step of the installation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The definition could not be read.
+    /// The definition may not be read.
     #[error("failed to read {definition}")]
     Read {
         /// Which one.
@@ -45,23 +38,16 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// The definition could not be written.
+    /// The definition was refused.
     #[error(transparent)]
     Write(EffectError),
-    /// Others kept changing the definition.
-    #[error("failed to install {definition}: it was changed {TRIES} times meanwhile")]
-    Contended {
-        /// Which one.
-        definition: String,
-    },
     /// The definition was written, but the apiserver does not serve it.
-    #[error("{definition} is not established after {ESTABLISHED_LIMIT:?}")]
+    #[error("{definition} is not established after {ESTABLISHED_LIMIT:?}: {reason}")]
     NotEstablished {
         /// Which one.
         definition: String,
-        /// What the wait ended with, if it was not time.
-        #[source]
-        source: Option<wait::Error>,
+        /// What the apiserver says of it.
+        reason: String,
     },
 }
 
@@ -73,65 +59,134 @@ pub(crate) async fn ready(client: &Client) -> Result<(), kube::Error> {
     client.request_text(request).await.map(drop)
 }
 
-/// Installs each definition that the cluster does not have in this form, and waits until all are established.
+/// Applies each definition and waits until it is established. An apiserver that is away meanwhile is waited for.
 pub(crate) async fn install(
     applier: &Applier,
     wanted: impl IntoIterator<Item = CustomResourceDefinition>,
 ) -> Result<(), Error> {
     let api: Api<CustomResourceDefinition> = Api::all(applier.client.clone());
     for definition in wanted {
-        let name = definition.name_any();
-        if write(applier, &api, &definition).await? && !applier.dry_run {
-            let established = await_condition(api.clone(), &name, is_crd_established());
-            let source = match timeout(ESTABLISHED_LIMIT, established).await {
-                Ok(Ok(_)) => continue,
-                Ok(Err(source)) => Some(source),
-                Err(_) => None,
-            };
-            let definition = name;
-            return Err(Error::NotEstablished { definition, source });
-        }
+        install_one(applier, &api, &definition).await?;
     }
     Ok(())
 }
 
-/// Returns whether the definition is now there as wanted.
-async fn write(
+async fn install_one(
     applier: &Applier,
     api: &Api<CustomResourceDefinition>,
     wanted: &CustomResourceDefinition,
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     let definition = wanted.name_any();
-    let mut pause = Duration::from_millis(50);
-    for _ in 0..TRIES {
-        let present = api.get_opt(&definition).await.map_err(|source| Error::Read {
+    let mut written: Option<Instant> = None;
+    let (mut pause, longest) = PAUSES;
+    loop {
+        let present = match api.get_opt(&definition).await {
+            Ok(present) => Some(present),
+            Err(error) if Answer::of(&error) == Answer::Transient => {
+                tracing::warn!(
+                    definition,
+                    err = chain(&error),
+                    "failed to read a definition, trying again"
+                );
+                None
+            }
+            Err(source) => return Err(Error::Read { definition, source }),
+        };
+        let step = present.map(|present| decide(wanted, present.as_ref(), written.is_some()));
+        match step.transpose().map_err(|source| Error::Encode {
             definition: definition.clone(),
             source,
-        })?;
-        if let Some(others) = present.as_ref().and_then(|present| other_versions(wanted, present)) {
-            tracing::error!(
-                definition,
-                versions = others,
-                "not installed: the definition in the cluster has versions that this program does not know; \
-                 install a matching one with `portreeve crds`, or start without --install-crds"
-            );
-            return Ok(false);
-        }
-        let plan = plan(wanted, present.as_ref()).map_err(|source| Error::Encode {
-            definition: definition.clone(),
-            source,
-        })?;
-        tracing::info!(%plan, "installing definitions");
-        match applier.run(&plan).await {
-            Applied::Done => return Ok(true),
-            Applied::LookAgain => {}
-            Applied::Failed { after, .. } => pause = pause.max(after),
-            Applied::Refused { error, .. } => return Err(Error::Write(error)),
+        })? {
+            Some(Step::Done) => return Ok(()),
+            Some(Step::Leave(versions)) => {
+                tracing::error!(
+                    definition,
+                    versions,
+                    "not installed: the definition in the cluster has versions that this program does not know; install a \
+                     matching one with `portreeve crds`, or start without --install-crds"
+                );
+                return Ok(());
+            }
+            Some(Step::Wait(reason)) if written.is_some_and(|at| at.elapsed() > ESTABLISHED_LIMIT) => {
+                return Err(Error::NotEstablished { definition, reason });
+            }
+            None | Some(Step::Wait(_)) => {}
+            Some(Step::Write(plan)) => {
+                tracing::info!(%plan, "installing a definition");
+                match applier.run(&plan).await {
+                    Applied::Done if applier.dry_run => return Ok(()),
+                    Applied::Done => written = Some(Instant::now()),
+                    Applied::Refused(error) => return Err(Error::Write(error)),
+                    Applied::LookAgain(error) | Applied::Failed { error, .. } => {
+                        tracing::warn!(
+                            definition,
+                            err = chain(&error),
+                            "failed to install a definition, trying again"
+                        );
+                    }
+                }
+            }
         }
         tokio::time::sleep(pause).await;
-        pause *= 2;
+        pause = (pause * 2).min(longest);
     }
-    Err(Error::Contended { definition })
+}
+
+/// What to do next about one definition.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// It is served as wanted.
+    Done,
+    /// It has versions that are not ours to take away.
+    Leave(String),
+    /// Nothing, until the apiserver is done with it.
+    Wait(String),
+    /// Write it.
+    Write(Plan),
+}
+
+fn decide(
+    wanted: &CustomResourceDefinition,
+    present: Option<&CustomResourceDefinition>,
+    written: bool,
+) -> Result<Step, serde_json::Error> {
+    let object = || -> Result<Object, serde_json::Error> {
+        Ok(Object {
+            resource: CRDS,
+            key: ObjectKey::cluster(wanted.name_any()),
+            body: serde_json::to_value(wanted)?,
+        })
+    };
+    let Some(present) = present else {
+        return Ok(Step::Write(Plan::of(vec![Effect::Create(object()?)])));
+    };
+    if let Some(others) = other_versions(wanted, present) {
+        return Ok(Step::Leave(others));
+    }
+    if present.metadata.deletion_timestamp.is_some() {
+        return Ok(Step::Wait("it is being deleted".to_owned()));
+    }
+    if !written {
+        let apply = Effect::Apply {
+            object: object()?,
+            uid: Arc::from(present.uid().unwrap_or_default()),
+            version: Arc::from(present.resource_version().unwrap_or_default()),
+        };
+        return Ok(Step::Write(Plan::of(vec![apply])));
+    }
+    let conditions = present
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let mut reason = "the apiserver has not said why".to_owned();
+    for condition in conditions {
+        match (condition.type_.as_str(), condition.status.as_str()) {
+            ("Established", "True") => return Ok(Step::Done),
+            ("NamesAccepted", "False") => reason = condition.message.clone().unwrap_or_default(),
+            _ => {}
+        }
+    }
+    Ok(Step::Wait(reason))
 }
 
 /// The versions in the cluster that `wanted` would take away, joined by commas.
@@ -144,21 +199,66 @@ fn other_versions(wanted: &CustomResourceDefinition, present: &CustomResourceDef
     (!others.is_empty()).then(|| others.join(", "))
 }
 
-fn plan(
-    wanted: &CustomResourceDefinition,
-    present: Option<&CustomResourceDefinition>,
-) -> Result<Plan, serde_json::Error> {
-    let object = Object {
-        resource: CRDS,
-        key: ObjectKey::cluster(wanted.name_any()),
-        body: serde_json::to_value(wanted)?,
-    };
-    Ok(Plan::of(vec![match present {
-        None => Effect::Create(object),
-        Some(present) => Effect::Apply {
-            object,
-            uid: Arc::from(present.uid().unwrap_or_default()),
-            version: Arc::from(present.resource_version().unwrap_or_default()),
-        },
-    }]))
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(versions: &[&str], more: &serde_json::Value) -> CustomResourceDefinition {
+        let versions: Vec<_> = versions
+            .iter()
+            .map(|name| json!({"name": name, "served": true, "storage": true}))
+            .collect();
+        let mut body = json!({
+            "metadata": {"name": "foos.example.com", "uid": "u", "resourceVersion": "1"},
+            "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"}, "versions": versions},
+        });
+        for (field, value) in more.as_object().unwrap() {
+            for (key, value) in value.as_object().unwrap() {
+                body[field][key] = value.clone();
+            }
+        }
+        serde_json::from_value(body).unwrap()
+    }
+
+    fn step(present: Option<&CustomResourceDefinition>, written: bool) -> String {
+        match decide(&definition(&["v1"], &json!({})), present, written).unwrap() {
+            Step::Write(plan) => plan.to_string(),
+            step => format!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn a_definition_is_written_once_and_then_waited_for() {
+        let condition = |type_: &str, status: &str| {
+            let condition = json!({"type": type_, "status": status, "message": "taken"});
+            definition(&["v1"], &json!({"status": {"conditions": [condition]}}))
+        };
+        let plain = definition(&["v1"], &json!({}));
+        let terminating = definition(
+            &["v1"],
+            &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+        );
+        let create = "create CustomResourceDefinition foos.example.com";
+        let apply = "apply CustomResourceDefinition foos.example.com";
+        let table = [
+            (None, false, create),
+            (None, true, create),
+            (Some(plain.clone()), false, apply),
+            (Some(plain), true, r#"Wait("the apiserver has not said why")"#),
+            (Some(condition("Established", "True")), false, apply),
+            (Some(condition("Established", "True")), true, "Done"),
+            (Some(condition("NamesAccepted", "False")), true, r#"Wait("taken")"#),
+            (Some(terminating), false, r#"Wait("it is being deleted")"#),
+            (
+                Some(definition(&["v1", "v2", "v3"], &json!({}))),
+                false,
+                r#"Leave("v2, v3")"#,
+            ),
+        ];
+        for (present, written, expected) in table {
+            assert_eq!(step(present.as_ref(), written), expected, "{present:?}");
+        }
+    }
 }

@@ -168,6 +168,7 @@ impl Manager {
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
             tracing::warn!("some events were not written in time");
+            writer.shutdown().await;
         }
         manager.shared.informers.stop().await;
         result
@@ -199,8 +200,10 @@ impl Running {
         self.progress.write().started = true;
         let mut tasks = JoinSet::new();
         let crash = tokio::select! {
-            crash = self.start_and_watch(built, &mut tasks, &stop) => Some(crash),
+            // First: a controller that ends because it was asked to has not crashed.
+            biased;
             () = stop.requested() => None,
+            crash = self.start_and_watch(built, &mut tasks, &stop) => Some(crash),
         };
         tracing::info!("stopping: no item is taken any more, running ones end");
         self.progress.write().stopping = true;
@@ -301,24 +304,40 @@ impl Running {
         }
     }
 
+    /// Joins every controller. The first one that broke on the way counts as the reason.
     async fn drain(&self, tasks: &mut JoinSet<Named>) -> Result<(), Error> {
         let limit = self.settings.shutdown_timeout;
-        let mut left: Vec<&'static str> = self.progress.read().controllers.clone();
+        let mut left: Vec<&str> = self.progress.read().controllers.clone();
+        let mut broken = None;
         let joined = async {
             while let Some(end) = tasks.join_next().await {
                 match end {
-                    Ok((name, _)) => left.retain(|controller| *controller != name),
-                    Err(error) => tracing::error!(err = %error, "a controller broke while it was stopping"),
+                    Ok((name, end)) => {
+                        left.retain(|controller| *controller != name);
+                        broken = broken.take().or(end.err());
+                    }
+                    Err(error) => {
+                        let reason = error.to_string();
+                        broken = broken.take().or(Some(Crash {
+                            controller: "a controller",
+                            reason,
+                        }));
+                    }
                 }
             }
         };
-        if limit.is_zero() {
+        let in_time = if limit.is_zero() {
             joined.await;
-            return Ok(());
+            true
+        } else {
+            timeout(limit, joined).await.is_ok()
+        };
+        if !in_time {
+            // What still runs is dropped where it waits, and nothing of it is left when this returns.
+            tasks.shutdown().await;
+            let controllers = left.join(", ");
+            return Err(Error::DrainTimeout { limit, controllers });
         }
-        timeout(limit, joined).await.map_err(|_| Error::DrainTimeout {
-            limit,
-            controllers: left.join(", "),
-        })
+        broken.map_or(Ok(()), |crash| Err(Error::Crash(crash)))
     }
 }

@@ -1,5 +1,6 @@
 //! The manager's own metrics, and those of the informers, which are read when they are scraped.
 
+use parking_lot::Mutex;
 use portreeve_informer::Factory;
 use prometheus::{
     IntGauge, IntGaugeVec, Opts, Registry,
@@ -36,6 +37,8 @@ struct Informers {
     synced: IntGaugeVec,
     objects: IntGaugeVec,
     undecodable: IntGaugeVec,
+    /// Two scrapes at once would read what the other one has just reset.
+    scraping: Mutex<()>,
 }
 
 impl Informers {
@@ -51,6 +54,7 @@ impl Informers {
                 "portreeve_informer_objects",
                 "Number of objects in the store of the watch.",
             )?,
+            scraping: Mutex::new(()),
             undecodable: gauge(
                 "portreeve_informer_undecodable_objects",
                 "Number of objects that exist and cannot be decoded.",
@@ -68,6 +72,7 @@ impl Collector for Informers {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
+        let _alone = self.scraping.lock();
         let gauges = [&self.synced, &self.objects, &self.undecodable];
         for gauge in gauges {
             gauge.reset();

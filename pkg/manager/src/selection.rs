@@ -46,7 +46,7 @@ impl fmt::Display for UnknownNames {
 }
 
 impl Selection {
-    /// Checks the items of `--controllers` against the known controllers.
+    /// Checks the items of `--controllers` against the known controllers. An empty list enables none.
     ///
     /// # Errors
     ///
@@ -59,7 +59,8 @@ impl Selection {
         }
         let mut selected = Vec::new();
         let mut unknown = Vec::new();
-        for item in items.iter().map(|item| item.as_ref().trim()) {
+        let items = items.iter().map(|item| item.as_ref().trim());
+        for item in items.filter(|item| !item.is_empty()) {
             let (name, off) = match item.strip_prefix('-') {
                 Some(name) => (name, true),
                 None => (item, false),

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use kube::Client;
+use kube::{Client, core::response::StatusCause};
 use portreeve_client::{Answer, retry_after};
 use serde::de::IgnoredAny;
 
 use crate::{Effect, Events, Plan, request};
-
-/// How soon a refusal that only people can cure is tried again. A 403 ends with a change of RBAC, of which no watch tells.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Turns effects into requests.
 pub struct Applier {
@@ -29,7 +26,7 @@ pub enum Applied {
     /// Everything is done.
     Done,
     /// The world is not what the plan was decided on: observe and decide again.
-    LookAgain,
+    LookAgain(EffectError),
     /// Something failed that time may cure.
     Failed {
         /// What failed.
@@ -37,13 +34,8 @@ pub enum Applied {
         /// How long the apiserver asked to be left alone.
         after: Duration,
     },
-    /// Something was refused that trying again soon cannot cure.
-    Refused {
-        /// What was refused.
-        error: EffectError,
-        /// When to try again all the same.
-        after: Duration,
-    },
+    /// Something was refused, and only people can cure that.
+    Refused(EffectError),
 }
 
 /// An effect that failed.
@@ -78,11 +70,7 @@ impl Applier {
         let request = match request::of(effect, &self.manager) {
             Ok(Some(request)) => request,
             Ok(None) => return None,
-            Err(source) => {
-                let error = EffectError::of(effect, source);
-                let after = REFUSED_PAUSE;
-                return Some(Applied::Refused { error, after });
-            }
+            Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
         };
         // What was written comes back through the watch; the answer's body is read to its end and dropped.
         let answer = self.client.request::<IgnoredAny>(request).await;
@@ -92,31 +80,34 @@ impl Applier {
 
 /// What a refusal of this effect means for the plan. `None`: it is as good as done.
 fn judge(effect: &Effect, error: kube::Error) -> Option<Applied> {
+    let answer = Answer::of(&error);
     let after = retry_after(&error).unwrap_or_default();
-    match (Answer::of(&error), effect) {
+    let gone = has_cause(&error, |cause| cause.reason == "NamespaceTerminating");
+    // Another object of that name is there now: 409 while the version differs too, and 422 when only the UID does.
+    let replaced = matches!(effect, Effect::Apply { .. }) && has_cause(&error, |cause| cause.field == "metadata.uid");
+    let error = EffectError::of(effect, error);
+    match (answer, effect) {
         (Answer::NotFound, Effect::Delete { .. }) => None,
-        (Answer::Invalid, Effect::Apply { .. }) if is_about_the_uid(&error) => Some(Applied::LookAgain),
+        // The object that this is about goes with its namespace; its deletion is the next that is heard of it.
+        (Answer::Forbidden, Effect::Create(_)) if gone => Some(Applied::Done),
+        (Answer::Invalid, _) if replaced => Some(Applied::LookAgain(error)),
         // There is no namespace, or no such resource, to create it in.
-        (Answer::NotFound, Effect::Create(_)) | (Answer::Forbidden | Answer::Invalid, _) => Some(Applied::Refused {
-            error: EffectError::of(effect, error),
-            after: REFUSED_PAUSE,
-        }),
-        (Answer::NotFound | Answer::AlreadyExists | Answer::Conflict | Answer::Expired, _) => Some(Applied::LookAgain),
-        (Answer::Fenced | Answer::Transient, _) => Some(Applied::Failed {
-            error: EffectError::of(effect, error),
-            after,
-        }),
+        (Answer::NotFound, Effect::Create(_)) | (Answer::Forbidden | Answer::Invalid, _) => {
+            Some(Applied::Refused(error))
+        }
+        (Answer::NotFound | Answer::AlreadyExists | Answer::Conflict | Answer::Expired, _) => {
+            Some(Applied::LookAgain(error))
+        }
+        (Answer::Fenced | Answer::Transient, _) => Some(Applied::Failed { error, after }),
     }
 }
 
-/// Whether another object of that name is there now. The apiserver says 409 while the version differs too, and 422 when only the UID
-/// does.
-fn is_about_the_uid(error: &kube::Error) -> bool {
+fn has_cause(error: &kube::Error, is_it: impl Fn(&StatusCause) -> bool) -> bool {
     let kube::Error::Api(status) = error else {
         return false;
     };
     let mut causes = status.details.iter().flat_map(|details| &details.causes);
-    causes.any(|cause| cause.field == "metadata.uid")
+    causes.any(is_it)
 }
 
 impl EffectError {

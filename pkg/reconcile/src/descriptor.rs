@@ -119,8 +119,6 @@ pub struct Setup<'a> {
 pub struct Vitals {
     /// How long the oldest item in work has been so.
     pub longest_running: Option<Duration>,
-    /// How long the oldest item that is due has waited.
-    pub oldest_waiting: Option<Duration>,
 }
 
 /// A queue by name, and a way to take its vital signs.

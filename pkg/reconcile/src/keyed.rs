@@ -38,10 +38,8 @@ impl<R: Reconciler> Keyed<R> {
         setup.vitals.push(Vital {
             controller: setup.name,
             take: Arc::new(move || {
-                let seen = observed.observe();
                 Vitals {
-                    longest_running: seen.longest_running,
-                    oldest_waiting: seen.oldest_ready,
+                    longest_running: observed.observe().longest_running,
                 }
             }),
         });

@@ -1,6 +1,6 @@
 //! One key at a time: observe, decide, apply, and tell the queue how it went.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -13,13 +13,13 @@ use tracing::Instrument;
 
 use crate::{
     Clock, Metrics, Next, Plan,
-    apply::{Applied, Applier, EffectError},
+    apply::{Applied, Applier},
 };
 
 /// The part that differs from controller to controller. Level-triggered: the key is all the input there is.
 pub trait Reconciler: Send + Sync + 'static {
     /// Everything that a decision is based on.
-    type Observed: Send;
+    type Observed: Send + Sync;
 
     /// Reads caches; `None` when there is nothing to decide on. Sync, so it cannot do I/O.
     fn observe(&self, key: &ObjectKey) -> Option<Self::Observed>;
@@ -27,7 +27,18 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Decides what to do. Pure: the same sight at the same time is the same plan, and once the plan is carried out and seen, the
     /// next one is empty.
     fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
+
+    /// Decides what to say about a write that was refused and that only people can cure: a condition and an event. Pure, and like
+    /// `decide` empty once it has been said. The refused plan itself is tried again without being asked for.
+    fn refused(&self, _seen: &Self::Observed, _why: &str, _now: Timestamp) -> Plan {
+        Plan::nothing()
+    }
 }
+
+/// How soon a refused write is tried again at the latest. A 403 ends with a change of RBAC, of which no watch tells.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+/// A cache is behind for milliseconds. A plan that is stale this many times in a row has another cause, and is told.
+const STALE_TOO_OFTEN: u32 = 8;
 
 pub(crate) struct Worker<R> {
     pub(crate) name: &'static str,
@@ -86,7 +97,8 @@ impl<R: Reconciler> Worker<R> {
             let started = Instant::now();
             let span = tracing::info_span!("reconcile", controller = self.name, object = %work.key());
             // Nothing outlives the panic but locks, and those do not poison: the item is simply tried again.
-            let reconcile = AssertUnwindSafe(self.reconcile(work.key()).instrument(span)).catch_unwind();
+            let reconcile =
+                AssertUnwindSafe(self.reconcile(work.key(), work.failures()).instrument(span)).catch_unwind();
             let (outcome, ending) = reconcile.await.unwrap_or_else(|panic| {
                 self.metrics.panics.with_label_values(&[self.name]).inc();
                 let message = panic_message(&*panic);
@@ -99,7 +111,7 @@ impl<R: Reconciler> Worker<R> {
         }
     }
 
-    async fn reconcile(&self, key: &ObjectKey) -> (Outcome, Ending) {
+    async fn reconcile(&self, key: &ObjectKey, failures: u32) -> (Outcome, Ending) {
         let now = self.clock.now();
         let Some(seen) = self.reconciler.observe(key) else {
             self.refusals.clear(key);
@@ -119,26 +131,34 @@ impl<R: Reconciler> Worker<R> {
                 self.refusals.clear(key);
                 after(plan.next, now)
             }
-            Applied::LookAgain => {
-                tracing::debug!("the cache was behind, looking again");
+            Applied::LookAgain(error) if failures >= STALE_TOO_OFTEN => {
+                let err = chain(&error);
+                tracing::warn!(err, failures, "decided on a stale cache again and again, trying on");
+                (Outcome::RetryWithin(REFUSED_PAUSE), Ending::Error)
+            }
+            Applied::LookAgain(error) => {
+                tracing::debug!(err = chain(&error), "the cache was behind, looking again");
                 (Outcome::Retry, Ending::Requeue)
             }
             Applied::Failed { error, after } => {
                 tracing::warn!(err = chain(&error), "failed, trying again");
                 (Outcome::RetryAfter(after), Ending::Error)
             }
-            Applied::Refused { error, after } => {
-                self.note_refusal(key, &error);
-                (Outcome::RetryAfter(after), Ending::Error)
+            Applied::Refused(error) => {
+                let why = chain(&error);
+                self.note_refusal(key, &why);
+                // Said as well as it can be: what is refused may be the saying itself.
+                let said = self.reconciler.refused(&seen, &why, now);
+                self.applier.run(&said).await;
+                (Outcome::RetryWithin(REFUSED_PAUSE), Ending::Error)
             }
         }
     }
 
-    fn note_refusal(&self, key: &ObjectKey, error: &EffectError) {
+    fn note_refusal(&self, key: &ObjectKey, why: &str) {
         self.metrics.terminal_errors.with_label_values(&[self.name]).inc();
-        let text = chain(error);
-        if self.refusals.is_new(key, &text) {
-            tracing::error!(err = text, "refused; this will not pass by itself");
+        if self.refusals.is_new(key, why) {
+            tracing::error!(err = why, "refused; this will not pass by itself");
         }
     }
 

@@ -40,7 +40,7 @@ const SMALL_TABLE: usize = 1024;
 
 /// How a run of a key ended. One value ends it; there is nothing else to remember.
 ///
-/// `Retry`, `RetryAfter` and `At` keep the key in the lane in which it ran. A key that was added while it ran is ready
+/// `Retry`, `RetryAfter`, `RetryWithin` and `At` keep the key in the lane in which it ran. A key that was added while it ran is ready
 /// again at once, whatever the outcome: what was added is news that the run has not seen, and may be the cure. Its
 /// failures still count, so that the backoff goes on from where it was if the next run fails too; the delay of the
 /// failed run is not served in addition, because the next run decides anew.
@@ -53,6 +53,9 @@ pub enum Outcome {
     /// Failure: again after the backoff, but not before this delay (a server's `Retry-After`). It counts as a failure
     /// like `Retry`.
     RetryAfter(Duration),
+    /// Failure: again after the backoff, but not later than after this delay. For what must not be forgotten for a
+    /// quarter of an hour, because nothing tells when its cause has gone. It counts as a failure like `Retry`.
+    RetryWithin(Duration),
     /// Success, and again at this time. Failures are forgotten.
     At(Instant),
 }
@@ -260,6 +263,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             Outcome::Forget => (false, None),
             Outcome::Retry => (true, Some(retry_at(Duration::ZERO))),
             Outcome::RetryAfter(least) => (true, Some(retry_at(least))),
+            Outcome::RetryWithin(most) => (true, Some(retry_at(Duration::ZERO).min(now + most.min(LONGEST_DELAY)))),
             Outcome::At(when) => (false, Some(when.max(now))),
         };
         let failures = if failed { item.failures.saturating_add(1) } else { 0 };

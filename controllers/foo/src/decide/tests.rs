@@ -129,6 +129,32 @@ fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
     }
 }
 
+#[test]
+fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
+    let mut world = foo();
+    let said = world.plan_refused("quota exceeded");
+    assert_eq!(
+        said.to_string(),
+        "patch status of Foo n/a, event FailedCreate on Foo n/a"
+    );
+    for effect in &said.effects {
+        world.perform(effect);
+    }
+    assert_eq!(
+        world.plan_refused("quota exceeded"),
+        Plan::nothing(),
+        "it is said already"
+    );
+    assert_eq!(world.plan().to_string(), "create Deployment n/web", "and tried again");
+    world.settle();
+    assert_eq!(world.events(), ["FailedCreate", "Synced"]);
+    let drifted = drifted("/spec/replicas", 9.into()).plan_refused("denied");
+    assert_eq!(
+        drifted.to_string(),
+        "patch status of Foo n/a, event FailedUpdate on Foo n/a"
+    );
+}
+
 fn check_json(value: &serde_json::Value, expected: &Expect) {
     expected.assert_eq(&format!("{value:#}\n"));
 }

@@ -7,7 +7,7 @@ mod quiet;
 use std::convert::Infallible;
 
 use http_body::Frame;
-use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
@@ -18,7 +18,7 @@ use serde_json::json;
 use tower::service_fn;
 
 use super::*;
-use crate::{Answer, Fenced, Open, retry_after};
+use crate::{Answer, Fenced, Open, refusal::LARGEST_REFUSAL, retry_after};
 
 type Scripted = UnsyncBoxBody<Bytes, BoxError>;
 
@@ -213,6 +213,15 @@ async fn retry_after_is_found_in_a_status() {
     let (client, _) = stations().answering(429, &status.to_string());
     let error = config_maps(client).get("a").await.unwrap_err();
     assert_eq!(retry_after(&error), Some(Duration::from_secs(3)));
+}
+
+#[tokio::test]
+async fn retry_after_has_a_limit() {
+    let status = json!({"kind": "Status", "status": "Failure", "code": 503, "reason": "ServiceUnavailable",
+                        "message": "maintenance", "details": {"retryAfterSeconds": 86400}});
+    let (client, _) = stations().answering(503, &status.to_string());
+    let error = config_maps(client).get("a").await.unwrap_err();
+    assert_eq!(retry_after(&error), Some(Duration::from_mins(5)));
 }
 
 #[tokio::test]

@@ -165,6 +165,92 @@ async fn errors_print_no_credentials() {
     }
 }
 
+/// A plugin's script in a folder of its own, and the kubeconfig that names it.
+struct Plugin {
+    folder: tempfile::TempDir,
+    kubeconfig: tempfile::NamedTempFile,
+}
+
+fn plugin(script: &str) -> Plugin {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plugin.sh");
+    fs::write(&file, script).unwrap();
+    let user = format!(
+        "{{exec: {{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: sh, args: ['{}']}}}}",
+        file.display()
+    );
+    let kubeconfig = kubeconfig("{server: 'https://a:1'}", &user);
+    Plugin { folder, kubeconfig }
+}
+
+#[tokio::test]
+async fn what_a_credential_plugin_prints_is_not_told() {
+    let table = [
+        ("exit 3", "the credential plugin failed (exit status: 3)"),
+        ("exit 0", "failed to parse what the credential plugin printed"),
+    ];
+    for (end, expected) in table {
+        let plugin = plugin(&format!("echo 'token: [{TOKEN}'\necho {TOKEN} >&2\n{end}\n"));
+        let Err(error) = open(&["--kubeconfig", path(&plugin.kubeconfig)]).await else {
+            panic!("{end} is accepted");
+        };
+        let (text, debug) = (chain(&error), format!("{error:?}"));
+        assert!(text.ends_with(expected), "{text}");
+        assert!(!text.contains(TOKEN) && !debug.contains(TOKEN), "{text} {debug}");
+    }
+}
+
+/// The first credential is good for less than a minute, so that the first call asks for the next, which fails.
+#[tokio::test]
+async fn what_a_credential_plugin_prints_in_a_refresh_is_not_told() {
+    let plugin = plugin(&format!(
+        "if [ -e \"$0.ran\" ]; then echo {TOKEN}; exit 4; fi\n\
+         echo '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\
+         \"status\":{{\"token\":\"{TOKEN}\",\"expirationTimestamp\":\"2020-01-01T00:00:00Z\"}}}}'\n"
+    ));
+    let connection = open(&["--kubeconfig", path(&plugin.kubeconfig)]).await.unwrap();
+    fs::write(plugin.folder.path().join("plugin.sh.ran"), "").unwrap();
+    let client = connection.client("foo-controller").unwrap();
+    let error = client.apiserver_version().await.unwrap_err();
+    let (text, debug) = (chain(&error), format!("{error:?}"));
+    assert!(
+        text.ends_with("the credential plugin failed (exit status: 4)"),
+        "{text}"
+    );
+    assert!(!text.contains(TOKEN) && !debug.contains(TOKEN), "{text} {debug}");
+}
+
+/// The plugin ends well only if others go on while it runs: on the one thread of this test, too.
+#[tokio::test]
+async fn a_credential_plugin_that_takes_its_time_holds_up_nobody() {
+    let plugin = plugin(&format!(
+        "for i in 1 2 3 4 5 6 7 8 9 10; do [ -e \"$0.go\" ] && break; sleep 0.1; done\n\
+         [ -e \"$0.go\" ] || exit 5\n\
+         echo '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\
+         \"status\":{{\"token\":\"{TOKEN}\"}}}}'\n"
+    ));
+    let arguments = ["--kubeconfig", path(&plugin.kubeconfig)];
+    let go = async { fs::write(plugin.folder.path().join("plugin.sh.go"), "").unwrap() };
+    let (connection, ()) = tokio::join!(biased; open(&arguments), go);
+    assert!(connection.is_ok());
+}
+
+#[tokio::test]
+async fn a_proxy_is_refused_with_the_way_out() {
+    let cluster = format!("{{server: 'https://a:1', proxy-url: 'http://user:{TOKEN}@proxy:3128'}}");
+    let file = kubeconfig(&cluster, "{}");
+    let error = failure(&["--kubeconfig", path(&file)]).await;
+    assert!(
+        error.ends_with("Portreeve connects directly; remove proxy-url or use a tunnel"),
+        "{error}"
+    );
+    assert!(!error.contains(TOKEN), "{error}");
+    let mut config = Config::new(Uri::from_static("https://a:1"));
+    config.proxy_url = Some(Uri::from_static("http://proxy:3128"));
+    let refused = Connection::from_config(config, settings(Duration::from_secs(1)));
+    assert!(matches!(refused, Err(Error::Proxy)));
+}
+
 #[tokio::test]
 async fn a_component_that_cannot_stand_in_a_header_is_refused() {
     let connection = open(&["--master=http://a:1"]).await.unwrap();

@@ -78,7 +78,6 @@ fn readiness_fails_for_what_an_operator_must_look_at_and_for_nothing_else() {
 fn liveness_fails_for_a_stuck_worker_and_not_for_a_busy_one() {
     let running = |seconds| Vitals {
         longest_running: Some(Duration::from_secs(seconds)),
-        oldest_waiting: Some(Duration::from_hours(9)),
     };
     assert!(matches!(worker(&[running(299)]), State::Ok));
     assert!(matches!(worker(&[running(1), running(301)]), State::Failed(_)));

@@ -73,6 +73,7 @@ fn kubernetes_cases_of_is_controller_enabled_hold() {
 #[test]
 fn aliases_stand_for_the_controller() {
     assert_eq!(enabled(&["foo"]), ["foo-controller"]);
+    assert_eq!(enabled(&[""]), [""; 0]);
     assert_eq!(enabled(&["*", "-ct"]), ["foo-controller"]);
     assert_eq!(
         enabled(&["garbagecollector", "*"]),

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Effect, Events, Object,
+    Effect, Events, Object, Target,
     scripted::{self, refusal},
 };
 
@@ -35,6 +35,17 @@ impl Reconciler for Scripted {
 
     fn decide(&self, times: &u32, _now: Timestamp) -> Plan {
         (self.1)(*times)
+    }
+
+    fn refused(&self, _: &u32, why: &str, _now: Timestamp) -> Plan {
+        let target = Target {
+            resource: PODS,
+            key: ObjectKey::namespaced("n", "a"),
+            uid: "u".into(),
+            version: "1".into(),
+        };
+        let status = json!({ "why": why });
+        Plan::of(vec![Effect::PatchStatus { target, status }])
     }
 }
 
@@ -129,12 +140,27 @@ async fn a_stale_cache_is_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_tried_again_after_half_a_minute() {
+async fn a_refusal_is_said_and_tried_again_each_half_a_minute() {
+    let refusals = vec![refusal(403, "Forbidden"); 80];
+    let bench = bench(refusals, |_| create());
     let started = Instant::now();
-    let bench = bench(vec![refusal(403, "Forbidden")], |_| create());
-    bench.until_asked("a", 2).await;
-    assert!(started.elapsed() >= Duration::from_secs(30), "{:?}", started.elapsed());
-    assert!((bench.count("controller_runtime_terminal_reconcile_errors_total") - 1.0).abs() < 0.1);
+    bench.until_asked("a", 20).await;
+    // 41 s of backoff from 5 ms on, and then half a minute each: without a limit it would be three quarters of an hour.
+    let waited = started.elapsed().as_secs();
+    assert!((150..=260).contains(&waited), "{waited}");
+    assert!(bench.count("controller_runtime_terminal_reconcile_errors_total") >= 19.0);
+    let said = "PATCH /api/v1/namespaces/n/pods/a/status";
+    assert!(
+        bench.asked.lock().iter().any(|asked| asked == said),
+        "the refusal is said"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_is_stale_for_ever_is_told_as_an_error() {
+    let bench = bench(vec![refusal(409, "Conflict"); 20], |_| create());
+    bench.until_asked("a", 10).await;
+    assert!(bench.count("controller_runtime_reconcile_errors_total") >= 1.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,6 +29,7 @@ enum End {
     Forget,
     Retry,
     RetryAfter(u64),
+    RetryWithin(u64),
     At(u64),
 }
 
@@ -141,9 +142,10 @@ impl Model {
             End::Forget => None,
             End::Retry => Some(backoff()),
             End::RetryAfter(least) => Some(least.max(backoff())),
+            End::RetryWithin(most) => Some(most.min(backoff())),
             End::At(delay) => Some(delay),
         };
-        if matches!(end, End::Retry | End::RetryAfter(_)) {
+        if matches!(end, End::Retry | End::RetryAfter(_) | End::RetryWithin(_)) {
             self.failures.insert(key, failures + 1);
         }
         let wishes = next.map(|delay| (self.now + delay, lane)).into_iter().chain(again);
@@ -195,6 +197,7 @@ impl Pair {
                         End::Forget => Outcome::Forget,
                         End::Retry => Outcome::Retry,
                         End::RetryAfter(least) => Outcome::RetryAfter(Duration::from_millis(least)),
+                        End::RetryWithin(most) => Outcome::RetryWithin(Duration::from_millis(most)),
                         End::At(delay) => Outcome::At(now + Duration::from_millis(delay)),
                     };
                     assert!(self.core.done(&key, outcome, now).is_some(), "{key} runs");
@@ -288,6 +291,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         3 => Just(End::Forget),
         3 => Just(End::Retry),
         1 => (0..60u64).prop_map(End::RetryAfter),
+        1 => (0..60u64).prop_map(End::RetryWithin),
         1 => (0..60u64).prop_map(End::At),
     ];
     let call = prop_oneof![

@@ -62,6 +62,20 @@ impl World {
 
     /// What is decided on this world now.
     pub(super) fn plan(&self) -> Plan {
+        decide(&self.observed(), self.now())
+    }
+
+    /// What is decided once a write was refused in this world.
+    pub(super) fn plan_refused(&self, why: &str) -> Plan {
+        crate::decide::refused(&self.observed(), why, self.now())
+    }
+
+    /// Each decision is made at another time.
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(i64::from(self.version) * 1_000).expect("in range")
+    }
+
+    fn observed(&self) -> Observed {
         let foo: Arc<crate::SeenFoo> = Arc::new(serde_json::from_value(self.foo.clone()).expect("a Foo"));
         let seen = |body: &Value| {
             let deployment: crate::SeenDeployment = serde_json::from_str(&body.to_string()).expect("a Deployment");
@@ -70,14 +84,11 @@ impl World {
         let name = &foo.spec.deployment_name;
         let others = self.deployments.iter().filter(|(other, _)| *other != name);
         let others = others.map(|(_, body)| seen(body));
-        let observed = Observed {
+        Observed {
             deployment: self.deployments.get(name).map(seen),
             outdated: others.filter(|other| other.is_controlled_by(&foo)).collect(),
             foo,
-        };
-        // Each decision is made at another time.
-        let now = Timestamp::from_second(i64::from(self.version) * 1_000).expect("in range");
-        decide(&observed, now)
+        }
     }
 
     /// Decides once and carries it out. Returns whether there was something to do.

@@ -49,7 +49,7 @@ async fn calls_are_counted_by_code_method_and_host() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_the_rate_limit_is_measured_apart_from_the_call() {
+async fn the_wait_for_the_rate_limit_is_measured_by_itself_and_with_the_call() {
     let stations = stations().rate(2.0, 1);
     let registry = stations.registry.clone();
     let (client, _) = stations.answering(200, r#"{"metadata":{}}"#);
@@ -59,9 +59,50 @@ async fn the_wait_for_the_rate_limit_is_measured_apart_from_the_call() {
     let expected = [
         r#"rest_client_rate_limiter_duration_seconds_count{host="apiserver:6443",verb="GET"} 2"#,
         r#"rest_client_rate_limiter_duration_seconds_sum{host="apiserver:6443",verb="GET"} 0.5"#,
-        r#"rest_client_request_duration_seconds_sum{host="apiserver:6443",verb="GET"} 0"#,
+        r#"rest_client_request_duration_seconds_sum{host="apiserver:6443",verb="GET"} 0.5"#,
     ];
     assert_scraped(&registry, &expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_call_includes_its_body() {
+    let stations = stations();
+    let registry = stations.registry.clone();
+    let api = config_maps(stations.client(|_| async { Ok(stuck("{")) }));
+    api.get("a").await.unwrap_err();
+    let lines = lines(&registry);
+    let name = "rest_client_request_duration_seconds_sum";
+    let sum = lines.iter().find_map(|line| line.strip_prefix(name)?.split(' ').nth(1));
+    // Its limit, in the ticks of the clock.
+    assert!(sum.is_some_and(|sum| sum.starts_with("30")), "{lines:#?}");
+    assert_scraped(
+        &registry,
+        &[r#"rest_client_response_size_bytes_sum{host="apiserver:6443",verb="GET"} 1"#],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_watch_is_counted_and_not_measured() {
+    let stations = stations();
+    let registry = stations.registry.clone();
+    let (client, _) = stations.answering(200, "{}\n");
+    let watch = || Request::get("/api/v1/pods?watch=true").body(Body::empty()).unwrap();
+    let body = client.send(watch()).await.unwrap().into_body();
+    body.collect().await.unwrap();
+    let lines = lines(&registry);
+    assert_scraped(
+        &registry,
+        &[r#"rest_client_requests_total{code="200",host="apiserver:6443",method="GET"} 1"#],
+    );
+    for name in [
+        "rest_client_request_duration_seconds",
+        "rest_client_response_size_bytes",
+    ] {
+        let observed = lines
+            .iter()
+            .any(|line| line.starts_with(&format!("{name}_count")) && !line.ends_with(" 0"));
+        assert!(!observed, "{name}: {lines:#?}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,90 @@
+//! An answer that is no success, whatever its form, as a Status.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, header, response::Parts};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use kube::core::{Status, response::StatusDetails};
+use tower::BoxError;
+
+/// The largest refusal that is read. A real one has a few hundred bytes.
+pub(crate) const LARGEST_REFUSAL: usize = 64 << 10;
+/// How many characters of a refusal that is no Status are kept. It ends up in logs and reports.
+const LONGEST_TEXT: usize = 300;
+
+/// Reads an answer that is no success to its end and makes an error of it, with its code and `Retry-After`, where [`crate::Answer`] and
+/// [`crate::retry_after`] find them.
+///
+/// For answers of `Client::send`: the calls of `Api` make errors of refusals by themselves.
+pub async fn refusal<B>(answer: Response<B>) -> kube::Error
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = answer.into_parts();
+    match read(&parts, body).await {
+        Ok(status) => kube::Error::Api(status.boxed()),
+        Err(error) => kube::Error::Service(error),
+    }
+}
+
+/// Makes the body of every refusal a Status with a code, and puts a `Retry-After` header into it, where [`crate::retry_after`] finds it.
+///
+/// Priority and fairness refuses with a header and plain text, an unknown path with plain text, a proxy with whatever it likes. kube's
+/// client keeps neither header nor code of those, and logs their text.
+pub(crate) async fn with_status<B>(answer: Response<B>) -> Result<Response<Full<Bytes>>, BoxError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let (mut parts, body) = answer.into_parts();
+    let status = read(&parts, body).await?;
+    parts.headers.remove(header::CONTENT_LENGTH);
+    let json = HeaderValue::from_static("application/json");
+    parts.headers.insert(header::CONTENT_TYPE, json);
+    let body = serde_json::to_vec(&status)?;
+    Ok(Response::from_parts(parts, Full::from(body)))
+}
+
+async fn read<B>(parts: &Parts, body: B) -> Result<Status, BoxError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let text = match Limited::new(body, LARGEST_REFUSAL).collect().await {
+        Ok(text) => text.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => Bytes::from_static(b"(a refusal that is too long to read)"),
+        Err(error) => return Err(error),
+    };
+    let mut status = serde_json::from_slice(&text)
+        .ok()
+        .filter(|status: &Status| status.code != 0 || !status.reason.is_empty())
+        .unwrap_or_else(|| Status {
+            message: String::from_utf8_lossy(&text)
+                .trim()
+                .chars()
+                .take(LONGEST_TEXT)
+                .collect(),
+            reason: parts.status.canonical_reason().unwrap_or_default().replace(' ', ""),
+            ..Status::default()
+        });
+    if status.code == 0 {
+        status.code = parts.status.as_u16();
+    }
+    if let Some(seconds) = retry_after_header(&parts.headers) {
+        let details = status.details.get_or_insert_with(|| StatusDetails {
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        });
+        details.retry_after_seconds = seconds;
+    }
+    Ok(status)
+}
+
+/// In seconds, as the apiserver writes it; the form with a date is not understood.
+fn retry_after_header(headers: &HeaderMap) -> Option<u32> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
+}
