@@ -37,10 +37,8 @@ impl<R: Reconciler> Keyed<R> {
         let observed = queue.clone();
         setup.vitals.push(Vital {
             controller: setup.name,
-            take: Arc::new(move || {
-                Vitals {
-                    longest_running: observed.observe().longest_running,
-                }
+            take: Arc::new(move || Vitals {
+                longest_running: observed.observe().longest_running,
             }),
         });
         Self {
