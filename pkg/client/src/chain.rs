@@ -123,6 +123,9 @@ mod tests {
         assert_eq!(chain(&kube::Error::Service(Box::new(failed()))), told);
         let boxed = List(Box::new(kube::Error::Auth(failed())));
         assert_eq!(chain(&boxed), format!("failed to list: {told}"));
+        // Nor is its source told.
+        let unread = AuthError::ReadTokenFile(std::io::Error::other("hunter2"), "token".into());
+        assert_eq!(chain(&unread), "failed to read the token file (other error)");
     }
 
     #[test]

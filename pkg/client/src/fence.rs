@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// and a TLS handshake: seconds, when the network is bad. The time that [`Fence::admit`] returns bounds them all: at that time the
 /// request is dropped wherever it is, sent or not.
 ///
-/// Whatever is no GET, HEAD or OPTIONS counts as mutating. Reviews (TokenReview, SubjectAccessReview) change nothing and are POSTs: who
+/// Whatever is no GET, HEAD or OPTIONS counts as mutating. Reviews (`TokenReview`, `SubjectAccessReview`) change nothing and are POSTs: who
 /// has to send them without leading needs a connection with a fence of its own that lets them pass.
 pub trait Fence: Send + Sync + 'static {
     /// Lets a request through, until when: a request still under way at that time is dropped. `None` sets no end.

@@ -3,13 +3,16 @@
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use kube::Client;
 use parking_lot::Mutex;
-use portreeve_api::Resource;
+use portreeve_api::CRDS;
 use tokio::sync::Notify;
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
@@ -18,18 +21,10 @@ use tokio_util::{
 use tracing::Instrument;
 
 use crate::{
-    Event, Informer, Loop, MetadataOnly, Projection, Report, Reporting, Sink, Watch,
+    Change, Event, Informer, Loop, MetadataOnly, Projection, Report, Reporting, Sink, Store, Watch,
     informer::{Core, Handle},
     reflect,
 };
-
-/// CustomResourceDefinitions: when one comes, who waits for its resource is woken.
-const CRDS: Resource = Resource::cluster(
-    "apiextensions.k8s.io",
-    "v1",
-    "CustomResourceDefinition",
-    "customresourcedefinitions",
-);
 
 /// The times that informers go by.
 #[derive(Clone, Debug)]
@@ -67,9 +62,24 @@ struct Inner {
 }
 
 struct Entry {
+    name: String,
     handle: Weak<dyn Any + Send + Sync>,
     report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
+    news: News,
+}
+
+/// How a loop learns of the definition of its resource.
+#[derive(Clone, Default)]
+struct News {
     wake: Arc<Notify>,
+    gone: Arc<AtomicBool>,
+}
+
+impl News {
+    fn tell(&self, gone: bool) {
+        self.gone.store(gone, Ordering::Relaxed);
+        self.wake.notify_waiters();
+    }
 }
 
 impl Factory {
@@ -87,11 +97,14 @@ impl Factory {
             definitions: Reporting::default(),
             _ends_definitions: ended.clone().drop_guard(),
         });
-        let waker = Waker(Arc::downgrade(&inner));
-        let watch = inner.watch_loop(Watch::all(CRDS), inner.definitions.clone(), Arc::default());
+        let definitions = Definitions {
+            inner: Arc::downgrade(&inner),
+            known: Store::default(),
+        };
+        let watch = inner.watch_loop(Watch::all(CRDS), inner.definitions.clone(), News::default());
         inner.tasks.spawn(async move {
             tokio::select! {
-                () = reflect(watch, waker) => {}
+                () = reflect(watch, definitions) => {}
                 () = ended.cancelled() => {}
             }
         });
@@ -107,14 +120,16 @@ impl Factory {
         if let Some(handle) = known.and_then(|handle| handle.downcast::<Handle<T>>().ok()) {
             return Informer(handle);
         }
-        let wake = Arc::new(Notify::new());
-        let handle = self.0.start::<T>(&key.1, &wake);
+        let name = distinct_name::<T>(&key.1, &shared);
+        let news = News::default();
+        let handle = self.0.start::<T>(name.clone(), &key.1, news.clone());
         let any: Arc<dyn Any + Send + Sync> = Arc::<Handle<T>>::clone(&handle);
         let core = Arc::downgrade(&handle.core);
         let entry = Entry {
+            name,
             handle: Arc::downgrade(&any),
             report: Arc::new(move || core.upgrade().map(|core| core.report())),
-            wake,
+            news,
         };
         shared.insert(key, entry);
         Informer(handle)
@@ -158,7 +173,8 @@ impl Factory {
 }
 
 impl Inner {
-    fn watch_loop(&self, watch: Watch, reporting: Reporting, wake: Arc<Notify>) -> Loop {
+    fn watch_loop(&self, watch: Watch, reporting: Reporting, news: News) -> Loop {
+        let News { wake, gone } = news;
         Loop {
             client: self.client.clone(),
             watch,
@@ -166,21 +182,24 @@ impl Inner {
             idle_limit: self.tuning.idle_limit,
             reporting,
             wake,
+            gone,
         }
     }
 
-    fn start<T: Projection>(&self, watch: &Watch, wake: &Arc<Notify>) -> Arc<Handle<T>> {
-        let core = Arc::new(Core::<T>::new(watch.to_string()));
+    fn start<T: Projection>(&self, name: String, watch: &Watch, news: News) -> Arc<Handle<T>> {
+        let core = Arc::new(Core::<T>::new(name));
         let ended = self.stop.child_token();
-        let watch_loop = self.watch_loop(watch.clone(), core.reporting.clone(), Arc::clone(wake));
+        let watch_loop = self.watch_loop(watch.clone(), core.reporting.clone(), news);
         let sink = Arc::clone(&core);
         let resyncing = resync(Arc::clone(&core), self.tuning.resync_period);
+        let settling = Arc::clone(&core).settle_debts();
         let guard = ended.clone().drop_guard();
         let span = tracing::info_span!("informer", resource = %watch);
         let task = async move {
             tokio::select! {
                 () = reflect(watch_loop, sink) => {}
                 () = resyncing => {}
+                () = settling => {}
                 () = ended.cancelled() => {}
             }
         };
@@ -203,20 +222,46 @@ async fn resync<T: Projection>(core: Arc<Core<T>>, period: Option<Duration>) {
     }
 }
 
-/// The sink of the watch on CustomResourceDefinitions: stores nothing, wakes who waits.
-struct Waker(Weak<Inner>);
+/// Reports go by name: two watches of the same objects, with different projections, must not share one.
+fn distinct_name<T: Projection>(watch: &Watch, shared: &HashMap<(TypeId, Watch), Entry>) -> String {
+    let form = if T::METADATA_ONLY { " (metadata)" } else { "" };
+    let name = format!("{watch}{form}");
+    let is_taken = |name: &String| *name == CRDS.to_string() || shared.values().any(|entry| entry.name == *name);
+    let further = (2..).map(|number| format!("{name} ({number})"));
+    let mut names = std::iter::once(name.clone()).chain(further);
+    names.find(|name| !is_taken(name)).unwrap_or(name)
+}
 
-impl Sink for Waker {
+/// The sink of the watch on CustomResourceDefinitions: tells loops when the definition of their resource comes, changes and goes.
+struct Definitions {
+    inner: Weak<Inner>,
+    /// What is known to be defined: only of a definition that was seen can it be said that it is gone.
+    known: Store<MetadataOnly>,
+}
+
+impl Sink for Definitions {
     type Object = MetadataOnly;
 
     fn apply(&mut self, event: Event<MetadataOnly>) {
-        let (Event::Listed(definition) | Event::Applied(definition)) = event else {
-            return;
+        let here = match &event {
+            Event::Listed(definition) | Event::Applied(definition) => Some(Arc::clone(&definition.metadata.name)),
+            _ => None,
         };
-        let Some(inner) = self.0.upgrade() else { return };
+        let deltas = self.known.apply(event);
+        let deleted = deltas.iter().filter_map(|delta| match &delta.change {
+            Change::Deleted { last, .. } => Some(Arc::clone(&last.metadata.name)),
+            Change::Added(_) | Change::Updated { .. } => None,
+        });
+        // Another definition of the same name comes after the end of the one before.
+        let news: Vec<_> = deleted
+            .map(|name| (name, true))
+            .chain(here.map(|name| (name, false)))
+            .collect();
+        let Some(inner) = self.inner.upgrade() else { return };
         for ((_, watch), entry) in &*inner.shared.lock() {
-            if watch.resource.crd_name() == *definition.metadata.name {
-                entry.wake.notify_one();
+            let name = watch.resource.crd_name();
+            for (_, gone) in news.iter().filter(|(known, _)| **known == *name) {
+                entry.news.tell(*gone);
             }
         }
     }

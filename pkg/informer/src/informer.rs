@@ -5,16 +5,22 @@
 //! nothing twice.
 
 use std::{
-    sync::{Arc, Weak},
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
 use portreeve_api::ObjectKey;
-use tokio::sync::watch;
+use portreeve_client::Answer;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::DropGuard;
 
-use crate::{Cause, Change, Delta, Event, Projection, Report, Reporting, Sink, Store};
+use crate::{Cause, Change, Delta, Event, Projection, Report, Reporting, Sink, Store, Trouble, backoff::Backoff};
 
 type Handler<T> = Arc<dyn Fn(&Delta<T>) + Send + Sync>;
 
@@ -40,11 +46,34 @@ pub(crate) struct Core<T> {
     subscribers: Mutex<Subscribers<T>>,
     synced: watch::Sender<bool>,
     pub(crate) reporting: Reporting,
+    /// Whether a handler panicked and has not been told again yet; `owing` says so to the task.
+    owes: AtomicBool,
+    owing: Notify,
 }
 
 struct Subscribers<T> {
     next: u64,
-    handlers: Vec<(u64, Handler<T>)>,
+    all: Vec<Subscriber<T>>,
+}
+
+struct Subscriber<T> {
+    number: u64,
+    handler: Handler<T>,
+    /// The first change of each object on which the handler panicked.
+    owed: HashMap<ObjectKey, Change<T>>,
+}
+
+impl<T: Projection> Subscriber<T> {
+    /// Whether the handler took it. A panic is its own: other handlers are told, and this one again later.
+    fn tell(&mut self, delta: &Delta<T>) -> bool {
+        let taken = catch_unwind(AssertUnwindSafe(|| (self.handler)(delta))).is_ok();
+        if !taken {
+            let key = delta.key();
+            tracing::error!(object = %key, "a handler panicked, it is told again later");
+            self.owed.entry(key).or_insert_with(|| delta.change.clone());
+        }
+        taken
+    }
 }
 
 /// An informer was not complete in time.
@@ -82,7 +111,9 @@ impl<T: Projection> Informer<T> {
     /// Calls `handler` with every change from now on, after an `Added` for each object that is there already.
     ///
     /// Changes of one object come in order. The handler must not block; it may read stores. It is not called any more once the
-    /// subscription is dropped. Within a handler, subscribing and dropping a subscription are deadlocks.
+    /// subscription is dropped. Within a handler, subscribing and dropping a subscription are deadlocks. A change on which it panics is
+    /// told again after a while, as an `Updated` or `Deleted` that includes what came after it; a panic on what is there already is the
+    /// caller's.
     pub fn subscribe(&self, handler: impl Fn(&Delta<T>) + Send + Sync + 'static) -> Subscription {
         self.0.core.subscribe(Arc::new(handler))
     }
@@ -160,10 +191,12 @@ impl<T: Projection> Core<T> {
             store: RwLock::default(),
             subscribers: Mutex::new(Subscribers {
                 next: 0,
-                handlers: Vec::new(),
+                all: Vec::new(),
             }),
             synced: watch::Sender::new(false),
             reporting: Reporting::default(),
+            owes: AtomicBool::new(false),
+            owing: Notify::new(),
         }
     }
 
@@ -178,13 +211,17 @@ impl<T: Projection> Core<T> {
         }
         let number = subscribers.next;
         subscribers.next += 1;
-        subscribers.handlers.push((number, handler));
+        subscribers.all.push(Subscriber {
+            number,
+            handler,
+            owed: HashMap::new(),
+        });
         let core: Weak<Self> = Arc::downgrade(self);
         Subscription(Some(Box::new(move || {
             let Some(core) = core.upgrade() else { return };
             let mut subscribers = core.subscribers.lock();
-            let place = subscribers.handlers.iter().position(|(known, _)| *known == number);
-            let removed = place.map(|place| subscribers.handlers.remove(place));
+            let place = subscribers.all.iter().position(|known| known.number == number);
+            let removed = place.map(|place| subscribers.all.remove(place));
             // What the handler holds may be a subscription too: it is dropped outside of the lock.
             drop(subscribers);
             drop(removed);
@@ -193,28 +230,74 @@ impl<T: Projection> Core<T> {
 
     /// Tells every subscriber of every object again.
     pub(crate) fn resync(&self) {
-        let subscribers = self.subscribers.lock();
+        let mut subscribers = self.subscribers.lock();
         let known: Vec<_> = self.store.read().iter().cloned().collect();
-        for object in known {
-            let delta = Delta {
-                change: Change::Updated {
-                    old: Arc::clone(&object),
-                    new: object,
-                },
-                cause: Cause::Resynced,
-            };
-            subscribers.handlers.iter().for_each(|(_, handler)| handler(&delta));
+        let deltas = known.into_iter().map(|object| Delta {
+            change: Change::Updated {
+                old: Arc::clone(&object),
+                new: object,
+            },
+            cause: Cause::Resynced,
+        });
+        self.tell(&mut subscribers, deltas);
+    }
+
+    fn tell(&self, subscribers: &mut Subscribers<T>, deltas: impl IntoIterator<Item = Delta<T>>) {
+        for delta in deltas {
+            for subscriber in &mut subscribers.all {
+                if !subscriber.tell(&delta) {
+                    self.owes.store(true, Ordering::Relaxed);
+                    self.owing.notify_one();
+                }
+            }
         }
+    }
+
+    /// Tells handlers of the changes on which they panicked, less and less often while they go on panicking.
+    pub(crate) async fn settle_debts(self: Arc<Self>) {
+        loop {
+            self.owing.notified().await;
+            let mut backoff = Backoff::new();
+            while self.owes.load(Ordering::Relaxed) {
+                tokio::time::sleep(backoff.wait()).await;
+                self.tell_again();
+            }
+        }
+    }
+
+    fn tell_again(&self) {
+        let mut subscribers = self.subscribers.lock();
+        let mut all_taken = true;
+        for subscriber in &mut subscribers.all {
+            for (key, missed) in std::mem::take(&mut subscriber.owed) {
+                let (Change::Added(old) | Change::Updated { old, .. } | Change::Deleted { last: old, .. }) = missed;
+                let now = self.store.read().get(&key).cloned();
+                let change = match now {
+                    Some(new) => Change::Updated { old, new },
+                    None => Change::Deleted {
+                        last: old,
+                        is_final: false,
+                    },
+                };
+                let cause = Cause::Watched;
+                all_taken &= subscriber.tell(&Delta { change, cause });
+            }
+        }
+        self.owes.store(!all_taken, Ordering::Relaxed);
     }
 
     pub(crate) fn report(&self) -> Report {
         let noted = self.reporting.noted();
+        let panicked = self.owes.load(Ordering::Relaxed).then(|| Trouble {
+            answer: Answer::Transient,
+            message: "a handler panicked, the log has it; it is told again of what it missed".to_owned(),
+        });
         let store = self.store.read();
         Report {
             name: self.name.clone(),
             synced: store.is_synced(),
             last_contact: noted.last_contact,
-            trouble: noted.trouble,
+            trouble: noted.trouble.or(panicked),
             undecodable: store
                 .undecodable()
                 .iter()
@@ -229,14 +312,12 @@ impl<T: Projection> Sink for Arc<Core<T>> {
     type Object = T;
 
     fn apply(&mut self, event: Event<T>) {
-        let subscribers = self.subscribers.lock();
+        let mut subscribers = self.subscribers.lock();
         let (deltas, synced) = {
             let mut store = self.store.write();
             (store.apply(event), store.is_synced())
         };
-        for delta in &deltas {
-            subscribers.handlers.iter().for_each(|(_, handler)| handler(delta));
-        }
+        self.tell(&mut subscribers, deltas);
         // After the subscribers: who waits for the sync finds every key of the first list in its queue.
         self.synced
             .send_if_modified(|was| std::mem::replace(was, synced) != synced);

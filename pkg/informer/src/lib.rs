@@ -7,9 +7,12 @@
 //! The pure part is [`Store`]; [`reflect`] is the loop around it that lists, watches and recovers. The loop writes into any
 //! [`Sink`], so that a controller with a model of its own (the garbage collector's graph) keeps no second copy.
 //!
+//! A handler that panics robs nobody else: it is told again of what it missed. A panic of an index function or a sink lists again.
+//!
 //! Architecture Invariant: a handler never blocks and never fails; memory is bounded by distinct objects and keys, not by events.
 
 mod backoff;
+mod explain;
 mod factory;
 pub mod indexes;
 mod informer;

@@ -3,13 +3,21 @@
 //! kube-runtime's `watcher` repeats an HTTP 410 for ever, loses a whole list to one bad object and may start from a stale cache;
 //! client-go's reflector is the model for what this loop does instead.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::{Future, pending},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
-use portreeve_client::{Answer, chain, retry_after};
+use portreeve_client::{Answer, chain, refusal, retry_after};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -18,14 +26,15 @@ use tokio::{
 use crate::{
     Event, Projection, Reporting, Trouble, Watch,
     backoff::Backoff,
-    protocol::{self, BadJson, Heard, Lines, Page},
+    explain::BadJson,
+    protocol::{self, Heard, Lines, Page},
     watch::Query,
 };
 
 /// The longest line of a watch. An object has at most 1.5 MiB in etcd, and conversion may make it longer.
 const LONGEST_LINE: usize = 16 << 20;
-/// The longest answer that is read as an error.
-const LARGEST_ERROR: usize = 64 << 10;
+/// How often one page is asked for before the list starts over. A continue token that is good for nothing need not be called expired.
+const PAGE_ATTEMPTS: u32 = 5;
 /// A watch that ended sooner than this and brought nothing is a failure: an apiserver that shuts down ends watches as soon as they open.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// A watch that lasted this long was a good one: the next failure starts to back off from the beginning.
@@ -36,7 +45,7 @@ pub trait Sink: Send + 'static {
     /// What objects are decoded into.
     type Object: Projection;
 
-    /// Takes one event in. Must not block: the connection waits meanwhile.
+    /// Takes one event in. Must not block: the connection waits meanwhile. After a panic everything is listed again.
     fn apply(&mut self, event: Event<Self::Object>);
 }
 
@@ -52,8 +61,11 @@ pub struct Loop {
     pub idle_limit: Duration,
     /// Where the loop notes how it fares.
     pub reporting: Reporting,
-    /// Ends a back-off early.
+    /// `notify_waiters` on it ends the wait for a resource that is not served.
     pub wake: Arc<Notify>,
+    /// Set when the definition of the resource was seen and then deleted: if the resource is not served either, its objects are gone. An
+    /// answer of 404 alone does not say so, and keeps them.
+    pub gone: Arc<AtomicBool>,
 }
 
 /// A step of the loop that failed.
@@ -75,6 +87,8 @@ enum Error {
     EndedAtOnce,
     #[error("the list is no longer kept and has to be started over")]
     ListExpired,
+    #[error("a panic in what takes the objects in, the log has it")]
+    Panicked,
 }
 
 impl Error {
@@ -90,13 +104,19 @@ impl Error {
     }
 
     /// Whether to list before watching again. A broken connection has lost nothing: the watch resumes where it was. After a refusal a
-    /// list finds out what is true, unless all that was said is "later"; and a line that could not be read would only come again.
+    /// list finds out what is true, unless all that was said is "later"; a line that could not be read would only come again; and after a
+    /// panic nobody knows what was taken in.
     fn calls_for_list(&self) -> bool {
         match self {
-            Self::Decode(_) | Self::Endless => true,
+            Self::Decode(_) | Self::Endless | Self::Panicked => true,
             Self::Watch(error @ kube::Error::Api(status)) => retry_after(error).is_none() || is_from_the_future(status),
             _ => false,
         }
+    }
+
+    /// Whether asking for the same page again may help.
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::List(_) | Self::Read(_)) && self.answer() == Answer::Transient
     }
 }
 
@@ -116,16 +136,26 @@ fn is_from_the_future(status: &Status) -> bool {
 pub fn reflect<S: Sink>(watch_loop: Loop, sink: S) -> impl Future<Output = ()> + Send {
     let mut run = Run {
         backoff: Backoff::new(),
-        page_size: Some(watch_loop.page_size),
+        whole: false,
+        listed: false,
         watch_loop,
         sink,
     };
     async move {
+        let wake = Arc::clone(&run.watch_loop.wake);
         loop {
+            // It hears from here on, so that a wake while the answer is under way is not missed; one during a watch is not kept.
+            let woken = wake.notified();
             match run.list().await {
-                Ok(version) => run.follow(version).await,
+                Ok(version) => {
+                    drop(woken);
+                    run.follow(version).await;
+                }
                 Err(Error::ListExpired) => {}
-                Err(error) => run.back_off(&error).await,
+                Err(error) => {
+                    run.note_absence(&error);
+                    run.back_off(&error, woken).await;
+                }
             }
         }
     }
@@ -135,44 +165,62 @@ struct Run<S> {
     watch_loop: Loop,
     sink: S,
     backoff: Backoff,
-    /// `None` after a list expired between its pages: the next one is asked for whole.
-    page_size: Option<u32>,
+    /// A list expired between its pages: the next one is asked for without any, once.
+    whole: bool,
+    /// A list was complete at least once.
+    listed: bool,
 }
 
 impl<S: Sink> Run<S> {
     /// Lists everything into the sink and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Error> {
-        self.sink.apply(Event::Relisting);
+        let whole = std::mem::take(&mut self.whole);
+        let limit = (!whole).then_some(self.watch_loop.page_size);
+        self.apply(Event::Relisting)?;
         let mut next: Option<String> = None;
         loop {
-            let bytes = self.page(next.as_deref()).await?;
+            let bytes = self.page(limit, next.as_deref()).await?;
             let page = Page::read(&bytes).map_err(Error::Decode)?;
             for raw in page.items.into_iter().flatten() {
-                self.apply(protocol::listed(raw));
+                self.apply(protocol::listed(raw))?;
             }
             self.watch_loop.reporting.contact(Instant::now());
             next = page.metadata.next.filter(|next| !next.is_empty());
             if next.is_none() {
-                self.sink.apply(Event::Synced);
-                self.page_size = Some(self.watch_loop.page_size);
+                self.apply(Event::Synced)?;
+                self.listed = true;
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
     }
 
-    /// The bytes of one page of a list.
-    async fn page(&mut self, next: Option<&str>) -> Result<Bytes, Error> {
+    /// The bytes of one page of a list. One that is not the first is worth a few attempts: the pages before it are kept.
+    async fn page(&mut self, limit: Option<u32>, next: Option<&str>) -> Result<Bytes, Error> {
+        for _ in 1..PAGE_ATTEMPTS {
+            match self.try_page(limit, next).await {
+                Err(error) if next.is_some() && error.may_pass() => self.back_off(&error, pending()).await,
+                done => return done,
+            }
+        }
+        self.try_page(limit, next).await
+    }
+
+    async fn try_page(&mut self, limit: Option<u32>, next: Option<&str>) -> Result<Bytes, Error> {
         let mut query = Query::new(&self.watch_loop.watch);
-        if let Some(limit) = self.page_size {
+        if let Some(limit) = limit {
             query.add("limit", &limit.to_string());
         }
         if let Some(next) = next {
             query.add("continue", next);
         }
-        let answer = self.watch_loop.send::<S::Object>(query).await.map_err(Error::List);
+        let answer = self
+            .watch_loop
+            .send::<S::Object>(query, "List")
+            .await
+            .map_err(Error::List);
         let answer = match answer {
-            Err(error) if error.answer() == Answer::Expired && next.is_some() && self.page_size.is_some() => {
-                self.page_size = None;
+            Err(error) if error.answer() == Answer::Expired && next.is_some() && limit.is_some() => {
+                self.whole = true;
                 return Err(Error::ListExpired);
             }
             answer => answer?,
@@ -203,11 +251,11 @@ impl<S: Sink> Run<S> {
                 tracing::debug!(version, "the version is no longer kept, listing again");
                 // A version that expires right after its list would have us list in a circle.
                 if since_list.elapsed() < GOOD_WATCH {
-                    self.back_off(&error).await;
+                    self.back_off(&error, pending()).await;
                 }
                 return;
             }
-            self.back_off(&error).await;
+            self.back_off(&error, pending()).await;
             if error.calls_for_list() {
                 return;
             }
@@ -221,7 +269,11 @@ impl<S: Sink> Run<S> {
         query.add("allowWatchBookmarks", "true");
         query.add("resourceVersion", version);
         query.add("timeoutSeconds", &fastrand::u32(300..600).to_string());
-        let answer = self.watch_loop.send::<S::Object>(query).await.map_err(Error::Watch)?;
+        let answer = self
+            .watch_loop
+            .send::<S::Object>(query, "")
+            .await
+            .map_err(Error::Watch)?;
         self.watch_loop.reporting.contact(Instant::now());
         let mut body = answer.into_body();
         let idle_limit = self.watch_loop.idle_limit;
@@ -249,7 +301,7 @@ impl<S: Sink> Run<S> {
     fn hear(&mut self, line: &[u8], version: &mut String) -> Result<(), Error> {
         let next = match protocol::heard(line).map_err(Error::Decode)? {
             Heard::Event { event, version } => {
-                self.apply(event);
+                self.apply(event)?;
                 version
             }
             Heard::Bookmark { version } => version,
@@ -261,15 +313,31 @@ impl<S: Sink> Run<S> {
         Ok(())
     }
 
-    fn apply(&mut self, event: Event<S::Object>) {
-        if let Event::Undecodable { key, error } = &event {
+    /// A panic of the sink ends here: the task goes on and lists again.
+    fn apply(&mut self, event: Event<S::Object>) -> Result<(), Error> {
+        if let Event::Undecodable { key, error, .. } = &event {
             tracing::warn!(object = %key, error, "skipped an object that cannot be decoded");
         }
-        self.sink.apply(event);
+        catch_unwind(AssertUnwindSafe(|| self.sink.apply(event))).map_err(|_| {
+            tracing::error!("a panic in what takes the objects in, listing everything again");
+            Error::Panicked
+        })
     }
 
-    /// Notes the failure and waits, at least as long as the apiserver asks, unless it is woken.
-    async fn back_off(&mut self, error: &Error) {
+    /// A resource that is not served, and whose definition was deleted: its objects are gone. Before the first list there is nothing to
+    /// take back, and nothing is called complete.
+    fn note_absence(&mut self, error: &Error) {
+        if error.answer() == Answer::NotFound && self.listed && self.watch_loop.gone.swap(false, Ordering::Relaxed) {
+            tracing::info!("the definition is deleted, and every object with it");
+            // After a panic the flag has to stay: the next 404 tries again.
+            let taken_in = self.apply(Event::Relisting).and_then(|()| self.apply(Event::Synced));
+            self.watch_loop.gone.fetch_or(taken_in.is_err(), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes the failure and waits, at least as long as the apiserver asks. Being woken ends only the wait for a resource that is not
+    /// served.
+    async fn back_off(&mut self, error: &Error, woken: impl Future<Output = ()>) {
         let trouble = Trouble {
             answer: error.answer(),
             message: chain(error),
@@ -277,21 +345,20 @@ impl<S: Sink> Run<S> {
         let asked = error.cause().and_then(retry_after).unwrap_or_default();
         let delay = self.backoff.wait().max(asked);
         tracing::debug!(error = trouble.message, ?delay, "backing off");
+        let is_absent = trouble.answer == Answer::NotFound && asked.is_zero();
         self.watch_loop.reporting.trouble(trouble);
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
-            () = self.watch_loop.wake.notified() => self.backoff = Backoff::new(),
+            () = woken, if is_absent => self.backoff = Backoff::new(),
         }
     }
 }
 
 impl Loop {
-    /// Sends a GET and turns a refusal into an error.
-    async fn send<T: Projection>(&self, query: Query) -> Result<http::Response<Body>, kube::Error> {
-        let path = query.into_path();
-        // A watch that asks for the list's form too gets it, and ends with its first event.
-        let form = if path.contains("watch=true") { "" } else { "List" };
-        let mut request = Request::get(path);
+    /// Sends a GET and turns a refusal into an error. `form` is what the name of the answer's metadata-only kind ends in: `List`, or
+    /// nothing for a watch, which with the list's form would end with its first event.
+    async fn send<T: Projection>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {
+        let mut request = Request::get(query.into_path());
         if T::METADATA_ONLY {
             let accept = format!("application/json;as=PartialObjectMetadata{form};g=meta.k8s.io;v=v1,application/json");
             request = request.header(header::ACCEPT, accept);
@@ -301,18 +368,7 @@ impl Loop {
         if answer.status().is_success() {
             return Ok(answer);
         }
-        let code = answer.status().as_u16();
-        let text = Limited::new(answer.into_body(), LARGEST_ERROR).collect().await;
-        let text = text.map_err(kube::Error::Service)?.to_bytes();
-        let mut status = serde_json::from_slice(&text).unwrap_or_else(|_| Status {
-            message: String::from_utf8_lossy(&text).trim().to_owned(),
-            ..Status::default()
-        });
-        // Not every refusal is a Status, and JSON of any other kind reads as an empty one.
-        if status.code == 0 {
-            status.code = code;
-        }
-        Err(kube::Error::Api(Box::new(status)))
+        Err(refusal(answer).await)
     }
 }
 

@@ -5,7 +5,7 @@
 //! Architecture Invariant: sync and pure. No clock, no lock, no I/O; the same events make the same store and the same changes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -26,11 +26,13 @@ pub enum Event<T> {
     Applied(T),
     /// An object was deleted; this is its last state.
     Deleted(T),
-    /// An object exists, but its bytes are not what the projection expects. Its last good state is kept.
+    /// An object exists, but its bytes are not what the projection expects. Its last good state is kept, unless that is of another UID.
     Undecodable {
         /// Which object.
         key: ObjectKey,
-        /// What is wrong with it, with the path to the field.
+        /// Its UID; empty when even that cannot be read.
+        uid: Arc<str>,
+        /// What is wrong with it: the path to the field and what is expected there, never what there is.
         error: String,
     },
     /// An object was deleted whose last state could not be decoded.
@@ -53,8 +55,8 @@ pub enum Change<T> {
     Deleted {
         /// The last state known.
         last: Arc<T>,
-        /// Whether `last` is its final state. `false`: the deletion was missed and found by a relist, or its final state could not
-        /// be decoded.
+        /// Whether `last` is its final state. `false`: the deletion was missed and found by a relist or by another object in its place,
+        /// or its final state could not be decoded.
         is_final: bool,
     },
 }
@@ -130,6 +132,9 @@ struct Indexed<T> {
     keys: HashMap<Box<str>, HashSet<ObjectKey>>,
 }
 
+/// The values that each index finds one object under, in the order of the indexes.
+type Values = Vec<Vec<Box<str>>>;
+
 enum Phase {
     /// Nothing was ever listed completely.
     Empty,
@@ -164,11 +169,7 @@ impl<T: Projection> Store<T> {
             Event::Listed(object) | Event::Applied(object) => self.upsert(object),
             Event::Deleted(last) => self.delete(last).into_iter().collect(),
             Event::Synced => self.sweep(),
-            Event::Undecodable { key, error } => {
-                self.see(&key);
-                self.undecodable.insert(key, error);
-                Vec::new()
-            }
+            Event::Undecodable { key, uid, error } => self.keep_undecodable(key, &uid, error).into_iter().collect(),
             Event::DeletedUndecodable(key) => self.forget(&key).into_iter().collect(),
         };
         changes.into_iter().map(|change| Delta { change, cause }).collect()
@@ -216,7 +217,7 @@ impl<T: Projection> Store<T> {
             keys: HashMap::new(),
         };
         for (key, object) in &self.objects {
-            index.insert(key, object);
+            index.insert(key, &(index.values)(object));
         }
         self.indexes.push(index);
         self.indexes.len() - 1
@@ -242,33 +243,56 @@ impl<T: Projection> Store<T> {
         }
     }
 
+    /// What every index makes of an object. Index functions are others' code and may panic: they are called before anything changes, so
+    /// that the same event can be applied again.
+    fn values(&self, object: &T) -> Values {
+        self.indexes.iter().map(|index| (index.values)(object)).collect()
+    }
+
+    /// Most changes leave the indexed values alone.
+    fn reindex(&mut self, key: &ObjectKey, before: &Values, after: &Values) {
+        for (number, index) in self.indexes.iter_mut().enumerate() {
+            let [before, after] =
+                [before, after].map(|values| values.get(number).map(Vec::as_slice).unwrap_or_default());
+            if before != after {
+                index.remove(key, before);
+                index.insert(key, after);
+            }
+        }
+    }
+
     fn upsert(&mut self, object: T) -> Vec<Change<T>> {
         let key = object.metadata().key();
         self.see(&key);
-        self.undecodable.remove(&key);
         let new = Arc::new(object);
-        let (was, is) = (self.objects.get(&key).map(|was| was.metadata()), new.metadata());
+        let old = self.objects.get(&key).cloned();
+        let (was, is) = (old.as_ref().map(|old| old.metadata()), new.metadata());
         let recreated = was.is_some_and(|was| was.uid != is.uid);
         if !recreated && was.is_some_and(|was| was.resource_version == is.resource_version) {
+            self.undecodable.remove(&key);
             return Vec::new();
         }
-        // Another object of the same name: that the one before was deleted has been missed.
-        let deleted = if recreated { self.forget(&key) } else { None };
-        let change = self.insert(key, new);
-        deleted.into_iter().chain([change]).collect()
+        let before = old.as_ref().map(|old| self.values(old)).unwrap_or_default();
+        let after = self.values(&new);
+        self.undecodable.remove(&key);
+        self.reindex(&key, &before, &after);
+        self.objects.insert(key, Arc::clone(&new));
+        match old {
+            None => vec![Change::Added(new)],
+            // Another object of the same name: that the one before was deleted has been missed.
+            Some(last) if recreated => vec![Change::Deleted { last, is_final: false }, Change::Added(new)],
+            Some(old) => vec![Change::Updated { old, new }],
+        }
     }
 
-    fn insert(&mut self, key: ObjectKey, new: Arc<T>) -> Change<T> {
-        let Some(slot) = self.objects.get_mut(&key) else {
-            self.indexes.iter_mut().for_each(|index| index.insert(&key, &new));
-            self.objects.insert(key, Arc::clone(&new));
-            return Change::Added(new);
-        };
-        let old = std::mem::replace(slot, Arc::clone(&new));
-        for index in &mut self.indexes {
-            index.replace(&key, &old, &new);
-        }
-        Change::Updated { old, new }
+    /// Another object of the same name means that the deletion of the one before has been missed, whatever the new one holds.
+    fn keep_undecodable(&mut self, key: ObjectKey, uid: &str, error: String) -> Option<Change<T>> {
+        self.see(&key);
+        let known = self.objects.get(&key).map(|known| &known.metadata().uid);
+        let recreated = !uid.is_empty() && known.is_some_and(|known| **known != *uid);
+        let deleted = if recreated { self.forget(&key) } else { None };
+        self.undecodable.insert(key, error);
+        deleted
     }
 
     fn delete(&mut self, last: T) -> Option<Change<T>> {
@@ -281,48 +305,54 @@ impl<T: Projection> Store<T> {
 
     /// Removes an object whose final state is not known.
     fn forget(&mut self, key: &ObjectKey) -> Option<Change<T>> {
+        let values = self.values_of(key);
+        self.remove(key, &values)
+    }
+
+    fn values_of(&self, key: &ObjectKey) -> Values {
+        self.objects
+            .get(key)
+            .map(|object| self.values(object))
+            .unwrap_or_default()
+    }
+
+    fn remove(&mut self, key: &ObjectKey, values: &Values) -> Option<Change<T>> {
         self.undecodable.remove(key);
         let last = self.objects.remove(key)?;
-        for index in &mut self.indexes {
-            index.remove(key, &last);
-        }
+        self.reindex(key, values, &Vec::new());
         Some(Change::Deleted { last, is_final: false })
     }
 
     /// Ends a list: what it did not name is gone.
     fn sweep(&mut self) -> Vec<Change<T>> {
-        let Phase::Listing { seen, .. } = std::mem::replace(&mut self.phase, Phase::Synced) else {
+        let Phase::Listing { seen, .. } = &self.phase else {
             return Vec::new();
         };
         let known = self.objects.keys().chain(self.undecodable.keys());
-        let gone: BTreeSet<ObjectKey> = known.filter(|key| !seen.contains(*key)).cloned().collect();
-        gone.iter().filter_map(|key| self.forget(key)).collect()
+        let gone = known.filter(|key| !seen.contains(*key));
+        let gone: BTreeMap<ObjectKey, Values> = gone.map(|key| (key.clone(), self.values_of(key))).collect();
+        self.phase = Phase::Synced;
+        gone.iter()
+            .filter_map(|(key, values)| self.remove(key, values))
+            .collect()
     }
 }
 
 impl<T> Indexed<T> {
-    fn insert(&mut self, key: &ObjectKey, object: &T) {
-        for value in (self.values)(object) {
-            self.keys.entry(value).or_default().insert(key.clone());
+    fn insert(&mut self, key: &ObjectKey, values: &[Box<str>]) {
+        for value in values {
+            self.keys.entry(value.clone()).or_default().insert(key.clone());
         }
     }
 
-    fn remove(&mut self, key: &ObjectKey, object: &T) {
-        for value in (self.values)(object) {
-            if let Some(keys) = self.keys.get_mut(&value) {
+    fn remove(&mut self, key: &ObjectKey, values: &[Box<str>]) {
+        for value in values {
+            if let Some(keys) = self.keys.get_mut(value) {
                 keys.remove(key);
                 if keys.is_empty() {
-                    self.keys.remove(&value);
+                    self.keys.remove(value);
                 }
             }
-        }
-    }
-
-    /// Most changes leave the indexed values alone.
-    fn replace(&mut self, key: &ObjectKey, old: &T, new: &T) {
-        if (self.values)(old) != (self.values)(new) {
-            self.remove(key, old);
-            self.insert(key, new);
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Sharing, subscriptions and ends, with a scripted apiserver and in paused time.
 
+mod definitions;
+mod panics;
+
 use serde_json::json;
 
 use super::*;
@@ -290,26 +293,6 @@ async fn a_resync_tells_everyone_of_everything_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_arrival_of_a_definition_wakes_who_waits_for_it() {
-    let mut scene = Scene::new().await;
-    let _informer = scene.informer();
-    for _ in 0..9 {
-        scene.foos().await.answer_text(404, "404 page not found\n");
-    }
-    settle().await;
-    let then = tokio::time::Instant::now();
-    let definition = |name: &str| json!({"metadata": {"name": name, "uid": "u", "resourceVersion": "5"}});
-    scene
-        .definitions
-        .event("ADDED", &definition("bars.samplecontroller.k8s.io"));
-    scene
-        .definitions
-        .event("ADDED", &definition("foos.samplecontroller.k8s.io"));
-    let call = scene.foos().await;
-    assert_eq!(call.at, then);
-}
-
-#[tokio::test(start_paused = true)]
 async fn reports_tell_how_each_watch_fares() {
     let mut scene = Scene::new().await;
     let _informer = scene.informer();
@@ -329,6 +312,29 @@ async fn reports_tell_how_each_watch_fares() {
     assert_eq!(key.to_string(), "n/b");
     assert!(error.starts_with("spec.replicas: "), "{error}");
     assert!(reports[1].trouble.is_none() && reports[1].last_contact.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_of_the_same_objects_have_names_of_their_own() {
+    #[derive(Debug, serde::Deserialize)]
+    struct Other(MetadataOnly);
+    impl Projection for Other {
+        fn metadata(&self) -> &portreeve_api::Metadata {
+            &self.0.metadata
+        }
+    }
+    let scene = Scene::new().await;
+    let typed = scene.informer();
+    let names = scene.factory.informer::<MetadataOnly>(foos());
+    let other = scene.factory.informer::<Other>(foos());
+    let definitions = scene.factory.informer::<Other>(Watch::all(CRDS));
+    assert_eq!(typed.name(), "foos.v1alpha1.samplecontroller.k8s.io");
+    assert_eq!(names.name(), "foos.v1alpha1.samplecontroller.k8s.io (metadata)");
+    assert_eq!(other.name(), "foos.v1alpha1.samplecontroller.k8s.io (2)");
+    assert_eq!(definitions.name(), format!("{CRDS} (2)"));
+    let mut names: Vec<_> = scene.factory.reports().into_iter().map(|report| report.name).collect();
+    names.dedup();
+    assert_eq!(names.len(), 5, "{names:?}");
 }
 
 #[tokio::test(start_paused = true)]

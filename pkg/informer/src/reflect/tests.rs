@@ -2,6 +2,7 @@
 
 mod backoff;
 mod list;
+mod recovery;
 mod watch;
 
 use parking_lot::Mutex;
@@ -17,12 +18,18 @@ struct Scene {
     events: Arc<Mutex<Vec<String>>>,
     reporting: Reporting,
     wake: Arc<Notify>,
+    gone: Arc<AtomicBool>,
+    /// The sink panics on the next event.
+    panics: Arc<AtomicBool>,
     /// Ends the loop with the test.
     _loop: JoinSet<()>,
 }
 
 /// Writes events down, one line each.
-struct Recorder(Arc<Mutex<Vec<String>>>);
+struct Recorder {
+    events: Arc<Mutex<Vec<String>>>,
+    panics: Arc<AtomicBool>,
+}
 
 impl Sink for Recorder {
     type Object = Foo;
@@ -34,10 +41,11 @@ impl Sink for Recorder {
             Event::Synced => "synced".to_owned(),
             Event::Applied(object) => format!("applied {}", print(&object)),
             Event::Deleted(object) => format!("deleted {}", print(&object)),
-            Event::Undecodable { key, error } => format!("undecodable {key}: {error}"),
+            Event::Undecodable { key, error, .. } => format!("undecodable {key}: {error}"),
             Event::DeletedUndecodable(key) => format!("deleted undecodable {key}"),
         };
-        self.0.lock().push(line);
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "told to");
+        self.events.lock().push(line);
     }
 }
 
@@ -46,6 +54,7 @@ impl Scene {
         let (client, server) = Server::start();
         let events = Arc::new(Mutex::new(Vec::new()));
         let (reporting, wake) = (Reporting::default(), Arc::new(Notify::new()));
+        let (gone, panics) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let watch_loop = Loop {
             client,
             watch: foos(),
@@ -53,14 +62,21 @@ impl Scene {
             idle_limit: Duration::from_secs(90),
             reporting: reporting.clone(),
             wake: Arc::clone(&wake),
+            gone: Arc::clone(&gone),
+        };
+        let recorder = Recorder {
+            events: Arc::clone(&events),
+            panics: Arc::clone(&panics),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(reflect(watch_loop, Recorder(Arc::clone(&events))));
+        tasks.spawn(reflect(watch_loop, recorder));
         Self {
             server,
             events,
             reporting,
             wake,
+            gone,
+            panics,
             _loop: tasks,
         }
     }

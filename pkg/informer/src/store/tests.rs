@@ -7,6 +7,7 @@
 
 mod indexes;
 mod properties;
+mod undecodable;
 
 use expect_test::{Expect, expect};
 
@@ -35,10 +36,14 @@ fn event(line: &str) -> Event<Foo> {
         "listed" => Event::Listed(object(rest)),
         "applied" => Event::Applied(object(rest)),
         "deleted" => Event::Deleted(object(rest)),
-        "undecodable" => Event::Undecodable {
-            key: key(rest),
-            error: "bad".to_owned(),
-        },
+        "undecodable" => {
+            let (name, uid) = rest.split_once('+').unwrap_or((rest, ""));
+            Event::Undecodable {
+                key: key(name),
+                uid: uid.into(),
+                error: "bad".to_owned(),
+            }
+        }
         "deleted-undecodable" => Event::DeletedUndecodable(key(rest)),
         other => panic!("{other} is no event"),
     }

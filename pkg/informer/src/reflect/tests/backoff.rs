@@ -133,9 +133,9 @@ async fn a_resource_that_is_not_there_is_listed_at_once_when_woken() {
     settle().await;
     let trouble = scene.reporting.noted().trouble.unwrap();
     assert_eq!(trouble.answer, Answer::NotFound);
-    assert_eq!(trouble.message, "failed to list: 404 page not found");
+    assert_eq!(trouble.message, "failed to list: 404 page not found (NotFound)");
     let then = Instant::now();
-    scene.wake.notify_one();
+    scene.wake.notify_waiters();
     let (wait, call) = scene.after(then).await;
     assert_eq!(wait, Duration::ZERO);
     // Woken a little too early, it asks again soon.

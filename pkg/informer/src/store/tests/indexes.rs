@@ -1,5 +1,10 @@
 //! Indexes are kept whatever comes when.
 
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
 use super::*;
 
 #[test]
@@ -38,4 +43,47 @@ fn a_value_that_is_given_twice_is_found_once_and_forgotten_whole() {
     assert_eq!(found(&store, index, "v"), ["a@1"]);
     store.apply(event("deleted a@2"));
     assert!(found(&store, index, "v").is_empty());
+}
+
+#[test]
+fn an_index_function_that_panics_leaves_the_store_as_it_was() {
+    let panics = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&panics);
+    let mut store = Store::default();
+    let first = store.add_index("version", by_version());
+    let values = by_version();
+    let index = store.add_index(
+        "moody",
+        Arc::new(move |object: &Foo| {
+            assert!(!asked.load(Ordering::Relaxed), "in a bad mood");
+            values(object)
+        }),
+    );
+    for line in ["relisting", "listed a@1", "listed b@1", "listed c@1", "synced"] {
+        store.apply(event(line));
+    }
+    let mut check = |line: &str, expected: &[&str]| {
+        panics.store(true, Ordering::Relaxed);
+        let panicked = catch_unwind(AssertUnwindSafe(|| store.apply(event(line))));
+        assert!(panicked.is_err(), "{line}");
+        panics.store(false, Ordering::Relaxed);
+        let told: Vec<_> = store.apply(event(line)).iter().map(show).collect();
+        assert_eq!(told, expected, "{line}");
+        [first, index].map(|index| found(&store, index, "1"))
+    };
+    check("applied a@2", &["updated a@1 to a@2, Watched"]);
+    check(
+        "applied a@3+y",
+        &["deleted a@2 (last known), Watched", "added a@3, Watched"],
+    );
+    check("deleted a@4+y", &["deleted a@4 (final), Watched"]);
+    let left = check("applied d@1", &["added d@1, Watched"]);
+    assert_eq!(left, [["b@1", "c@1", "d@1"], ["b@1", "c@1", "d@1"]]);
+    store.apply(event("relisting"));
+    let mut gone = Vec::new();
+    panics.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| store.apply(event("synced")))).is_err());
+    panics.store(false, Ordering::Relaxed);
+    gone.extend(store.apply(event("synced")).iter().map(show));
+    assert_eq!(gone.len(), 3, "{gone:?}");
 }

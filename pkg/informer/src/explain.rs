@@ -1,0 +1,199 @@
+//! What is wrong with JSON that is not what is expected, told without the values in it: they may be secret, and this ends up in logs and
+//! reports. Pure.
+
+use serde_json::{error::Category, value::RawValue};
+use serde_path_to_error::{Path, Segment};
+
+use crate::Projection;
+
+const UNKNOWN_FIELD: &str = "unknown field";
+/// What serde's messages begin with that go on with a value and end with what was expected.
+const MISMATCHES: [&str; 5] = [
+    "invalid type",
+    "invalid value",
+    "invalid length",
+    "unknown variant",
+    UNKNOWN_FIELD,
+];
+
+/// JSON that is not what is expected.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadJson(String);
+
+impl BadJson {
+    pub(crate) fn new(error: &serde_json::Error) -> Self {
+        Self(without_value(error))
+    }
+}
+
+/// Where in the object the error is, and what was expected there.
+///
+/// Decodes once more, to find out in which field the error is. That is too slow to do each time.
+#[cold]
+pub(crate) fn explain<T: Projection>(raw: &RawValue, error: &serde_json::Error) -> String {
+    let mut deserializer = serde_json::Deserializer::from_str(raw.get());
+    let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
+    let text = without_value(error);
+    let path = located.map(|error| place(error.path(), text.starts_with(UNKNOWN_FIELD)));
+    match path {
+        Some(path) if !path.is_empty() => format!("{path}: {text}"),
+        _ => text,
+    }
+}
+
+/// The fields on the way. The variant of an enum is a value, and so is a field that nobody knows.
+fn place(path: &Path, ends_in_unknown_field: bool) -> String {
+    let known = path.iter().len() - usize::from(ends_in_unknown_field).min(path.iter().len());
+    let mut text = String::new();
+    for segment in path.iter().take(known) {
+        match segment {
+            Segment::Seq { index } => text.extend(["[", index.to_string().as_str(), "]"]),
+            Segment::Map { key } if text.is_empty() => text.push_str(key),
+            Segment::Map { key } => text.extend([".", key]),
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    text
+}
+
+/// Only what is known to come from the program is kept: a message of any other form may hold the value anywhere.
+fn without_value(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    // The parser's own messages name no values.
+    if error.classify() != Category::Data {
+        return text;
+    }
+    for word in ["missing field", "duplicate field"] {
+        let field = text.strip_prefix(word).and_then(|rest| rest.split('`').nth(1));
+        if let Some(field) = field {
+            return format!("{word} `{field}`");
+        }
+    }
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let text = text.strip_suffix(&place).unwrap_or(&text);
+    let Some(mismatch) = MISMATCHES.iter().find(|mismatch| text.starts_with(**mismatch)) else {
+        return "not what is expected".to_owned();
+    };
+    match text.rsplit_once(", expected ") {
+        // A message that ends so has no part that says what was expected: what follows the comma is the value's.
+        Some((_, expected)) if !expected.contains(", there are no ") => format!("{mismatch}, expected {expected}"),
+        _ => (*mismatch).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use portreeve_api::Metadata;
+    use serde::{Deserialize, de::Error as _};
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "they are there to be wrong")]
+    struct Everything {
+        metadata: Metadata,
+        kind: Option<Kind>,
+        text: Option<String>,
+        numbers: Option<Vec<u8>>,
+        map: Option<BTreeMap<String, bool>>,
+        tagged: Option<Tagged>,
+        inner: Option<Inner>,
+        custom: Option<Custom>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    enum Kind {
+        A,
+        B,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "it is there to be wrong")]
+    enum Tagged {
+        Number(u8),
+        Other,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "it is there to be wrong")]
+    struct Inner {
+        known: u8,
+    }
+
+    #[derive(Debug)]
+    struct Custom;
+
+    impl<'de> Deserialize<'de> for Custom {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let text = String::deserialize(deserializer)?;
+            Err(D::Error::custom(format!("cannot read {text}, expected {text}")))
+        }
+    }
+
+    impl Projection for Everything {
+        fn metadata(&self) -> &Metadata {
+            &self.metadata
+        }
+    }
+
+    fn told(fields: &str) -> String {
+        let text = format!(r#"{{"metadata":{{"name":"a"}},{fields}}}"#);
+        let raw: Box<RawValue> = serde_json::from_str(&text).unwrap();
+        let error = serde_json::from_str::<Everything>(raw.get()).unwrap_err();
+        explain::<Everything>(&raw, &error)
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_place_and_expectation_and_never_by_value() {
+        let table = [
+            (r#""kind":"hunter2""#, "kind: unknown variant, expected `A` or `B`"),
+            (
+                r#""kind":"x`, expected `hunter2""#,
+                "kind: unknown variant, expected `A` or `B`",
+            ),
+            (r#""text":1234"#, "text: invalid type, expected a string"),
+            (r#""text":["hunter2"]"#, "text: invalid type, expected a string"),
+            (r#""numbers":[1,"hunter2"]"#, "numbers[1]: invalid type, expected u8"),
+            (
+                r#""numbers":[1,"x\", expected hunter2"]"#,
+                "numbers[1]: invalid type, expected u8",
+            ),
+            (r#""numbers":[1234]"#, "numbers[0]: invalid value, expected u8"),
+            (r#""map":{"a":"hunter2"}"#, "map.a: invalid type, expected a boolean"),
+            (
+                r#""tagged":{"hunter2":1}"#,
+                "tagged: unknown variant, expected `Number` or `Other`",
+            ),
+            (r#""tagged":{"Number":1234}"#, "tagged: invalid value, expected u8"),
+            (r#""inner":{"hunter2":1}"#, "inner: unknown field, expected `known`"),
+            (r#""inner":{}"#, "inner: missing field `known`"),
+            (r#""inner":{"known":1,"known":2}"#, "inner: duplicate field `known`"),
+            (r#""custom":"hunter2""#, "custom: not what is expected"),
+        ];
+        for (fields, expected) in table {
+            assert_eq!(told(fields), expected, "{fields}");
+        }
+        let unknown = told(r#""hunter2":1"#);
+        assert!(
+            unknown.starts_with("unknown field, expected one of `metadata`, "),
+            "{unknown}"
+        );
+    }
+
+    #[test]
+    fn an_expectation_of_nothing_is_not_looked_for_in_the_value() {
+        let error = serde_json::Error::unknown_variant("x, expected hunter2", &[]);
+        assert_eq!(without_value(&error), "unknown variant");
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_with_the_place() {
+        let error = serde_json::from_str::<Everything>(r#"{"text": hunter2}"#).unwrap_err();
+        assert_eq!(without_value(&error), "expected value at line 1 column 10");
+    }
+}
