@@ -74,8 +74,10 @@ impl Server {
     /// If the certificate cannot be used, or the address not be bound.
     pub fn bind(args: &Args) -> Result<Option<Self>, Error> {
         let Some(address) = args.address() else { return Ok(None) };
+        // A port is not taken before the certificate is known to be good.
+        let identity = Identity::from_args(args)?;
         let listener = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
-        Self::from_listener(listener, args).map(Some)
+        Self::new(listener, identity, args).map(Some)
     }
 
     /// Uses a socket that is listening already, for tests and for whoever hands sockets over; `--secure-port` and
@@ -84,7 +86,10 @@ impl Server {
     /// # Errors
     /// If the certificate or the socket cannot be used.
     pub fn from_listener(listener: TcpListener, args: &Args) -> Result<Self, Error> {
-        let identity = Identity::from_args(args)?;
+        Self::new(listener, Identity::from_args(args)?, args)
+    }
+
+    fn new(listener: TcpListener, identity: Identity, args: &Args) -> Result<Self, Error> {
         let address = listener.local_addr().map_err(|source| Error::Socket { source })?;
         listener
             .set_nonblocking(true)
