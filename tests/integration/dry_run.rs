@@ -27,11 +27,11 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
     let foo = eventually(LIMIT, "Foos to be served", || scene.create_foo("web", "web", 1)).await?;
     let create = format!("create Deployment {}/web", scene.name());
-    daemon.wait_for_line(&["decided", &create]).await?;
+    daemon.wait_for_line(&["dry run: would do", &create]).await?;
     // Nobody creates it, so this is a conflict, and a status and an event would be due.
     let theirs = scene.create_foreign("web").await?;
     let report = format!("patch status of Foo {}/web, event ErrResourceExists", scene.name());
-    daemon.wait_for_line(&["decided", &report]).await?;
+    daemon.wait_for_line(&["dry run: would do", &report]).await?;
     // The Foo's own Deployment, but for its fields: an apply would be due.
     let owner = json!([{"apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "web",
         "uid": foo.metadata.uid, "controller": true, "blockOwnerDeletion": true}]);
@@ -39,7 +39,7 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
         .merge_deployment("web", json!({"metadata": {"ownerReferences": owner}}))
         .await?;
     let apply = format!("apply Deployment {}/web", scene.name());
-    daemon.wait_for_line(&["decided", &apply]).await?;
+    daemon.wait_for_line(&["dry run: would do", &apply]).await?;
 
     ensure!(json!(scene.foos().get("web").await?) == json!(foo));
     let now = scene.deployments().get("web").await?;

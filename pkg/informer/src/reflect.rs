@@ -184,7 +184,7 @@ impl<S: Sink> Run<S> {
             for raw in page.items.into_iter().flatten() {
                 self.apply(protocol::listed(raw))?;
             }
-            self.watch_loop.reporting.contact(Instant::now());
+            self.watch_loop.heard();
             next = page.metadata.next.filter(|next| !next.is_empty());
             if next.is_none() {
                 self.apply(Event::Synced)?;
@@ -274,7 +274,7 @@ impl<S: Sink> Run<S> {
             .send::<S::Object>(query, "")
             .await
             .map_err(Error::Watch)?;
-        self.watch_loop.reporting.contact(Instant::now());
+        self.watch_loop.heard();
         let mut body = answer.into_body();
         let idle_limit = self.watch_loop.idle_limit;
         let mut lines = Lines::default();
@@ -285,7 +285,7 @@ impl<S: Sink> Run<S> {
                 Ok(None) => return Ok(count),
                 Ok(Some(frame)) => frame.map_err(|source| Error::Read(source.into()))?,
             };
-            self.watch_loop.reporting.contact(Instant::now());
+            self.watch_loop.heard();
             let Ok(data) = frame.into_data() else { continue };
             lines.push(&data);
             while let Some(line) = lines.next() {
@@ -344,9 +344,14 @@ impl<S: Sink> Run<S> {
         };
         let asked = error.cause().and_then(retry_after).unwrap_or_default();
         let delay = self.backoff.wait().max(asked);
-        tracing::debug!(error = trouble.message, ?delay, "backing off");
-        let is_absent = trouble.answer == Answer::NotFound && asked.is_zero();
-        self.watch_loop.reporting.trouble(trouble);
+        let (reason, is_absent) = (trouble.message.clone(), trouble.answer == Answer::NotFound);
+        let resource = &self.watch_loop.watch;
+        match (self.watch_loop.reporting.trouble(trouble), is_absent) {
+            (true, true) => tracing::warn!(%resource, reason, "not served, waiting for its definition"),
+            (true, false) => tracing::warn!(%resource, reason, "the watch failed, trying again"),
+            (false, _) => tracing::debug!(%resource, reason, ?delay, "backing off"),
+        }
+        let is_absent = is_absent && asked.is_zero();
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             () = woken, if is_absent => self.backoff = Backoff::new(),
@@ -355,6 +360,13 @@ impl<S: Sink> Run<S> {
 }
 
 impl Loop {
+    /// The apiserver answered, or sent something.
+    fn heard(&self) {
+        if self.reporting.contact(Instant::now()) {
+            tracing::info!(resource = %self.watch, "the watch is back");
+        }
+    }
+
     /// Sends a GET and turns a refusal into an error. `form` is what the name of the answer's metadata-only kind ends in: `List`, or
     /// nothing for a watch, which with the list's form would end with its first event.
     async fn send<T: Projection>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {

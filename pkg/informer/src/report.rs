@@ -44,18 +44,41 @@ pub(crate) struct Noted {
 }
 
 impl Reporting {
-    /// The apiserver answered, or sent something: whatever was wrong is over.
-    pub(crate) fn contact(&self, now: Instant) {
+    /// The apiserver answered, or sent something. Returns whether something was wrong until now.
+    pub(crate) fn contact(&self, now: Instant) -> bool {
         let mut noted = self.0.lock();
         noted.last_contact = Some(now);
-        noted.trouble = None;
+        noted.trouble.take().is_some()
     }
 
-    pub(crate) fn trouble(&self, trouble: Trouble) {
-        self.0.lock().trouble = Some(trouble);
+    /// Something is wrong. Returns whether that is news: nothing was wrong before, or something of another kind.
+    pub(crate) fn trouble(&self, trouble: Trouble) -> bool {
+        let kind = trouble.answer;
+        let before = self.0.lock().trouble.replace(trouble);
+        before.is_none_or(|before| before.answer != kind)
     }
 
     pub(crate) fn noted(&self) -> Noted {
         self.0.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_news_once_and_so_is_its_end() {
+        let reporting = Reporting::default();
+        let trouble = |answer| {
+            let message = "why".to_owned();
+            reporting.trouble(Trouble { answer, message })
+        };
+        assert!(!reporting.contact(Instant::now()));
+        assert!(trouble(Answer::Transient));
+        assert!(!trouble(Answer::Transient));
+        assert!(trouble(Answer::Forbidden));
+        assert!(reporting.contact(Instant::now()));
+        assert!(!reporting.contact(Instant::now()));
     }
 }

@@ -112,7 +112,7 @@ async fn install_one(
             }
             None | Some(Step::Wait(_)) => {}
             Some(Step::Write(plan)) => {
-                tracing::info!(%plan, "installing a definition");
+                announce(applier, &plan);
                 match applier.run(&plan).await {
                     Applied::Done if applier.dry_run => return Ok(()),
                     Applied::Done => written = Some(Instant::now()),
@@ -129,6 +129,14 @@ async fn install_one(
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(longest);
+    }
+}
+
+fn announce(applier: &Applier, plan: &Plan) {
+    if applier.dry_run {
+        tracing::info!(%plan, "dry run: would install a definition");
+    } else {
+        tracing::info!(%plan, "installing a definition");
     }
 }
 

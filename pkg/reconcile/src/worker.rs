@@ -120,7 +120,7 @@ impl<R: Reconciler> Worker<R> {
         let plan = self.reconciler.decide(&seen, now);
         if !plan.effects.is_empty() {
             let message = if self.applier.dry_run {
-                "decided, and not done: dry run"
+                "dry run: would do"
             } else {
                 "decided"
             };
@@ -158,7 +158,10 @@ impl<R: Reconciler> Worker<R> {
     fn note_refusal(&self, key: &ObjectKey, why: &str) {
         self.metrics.terminal_errors.with_label_values(&[self.name]).inc();
         if self.refusals.is_new(key, why) {
-            tracing::error!(err = why, "refused; this will not pass by itself");
+            tracing::error!(
+                err = why,
+                "refused by the apiserver; trying again with backoff, at least each 30s"
+            );
         }
     }
 
