@@ -190,7 +190,10 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     };
     // Boxed, or else rustc cannot see that the whole may run on any thread.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
-    let connection = opening.await.map_err(Error::Connection)?;
+    let connection = tokio::select! {
+        connection = opening => connection.map_err(Error::Connection)?,
+        () = stop.requested() => return Ok(()),
+    };
     let server = Server::bind(serving).map_err(Error::Serving)?;
     let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
     tracing::info!(
@@ -217,15 +220,22 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
             end
         });
     }
-    let mut result = manager.run(&enabled, &config.flags, stop).await.map_err(Error::Manager);
+    let result = manager.run(&enabled, &config.flags, stop).await.map_err(Error::Manager);
     closed.request();
+    let closing = join(serving).await;
+    tracing::info!("stopped");
+    result.and(closing)
+}
+
+/// Waits for the listener, if there is one, to be closed.
+async fn join(mut serving: JoinSet<Result<(), portreeve_serving::Error>>) -> Result<(), Error> {
+    let mut result = Ok(());
     while let Some(end) = serving.join_next().await {
         match end {
             Ok(end) => result = result.and(end.map_err(Error::Serving)),
             Err(error) => tracing::error!(err = %error, "the listener broke"),
         }
     }
-    tracing::info!("stopped");
     result
 }
 

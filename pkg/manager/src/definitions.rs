@@ -83,11 +83,7 @@ async fn install_one(
         let present = match api.get_opt(&definition).await {
             Ok(present) => Some(present),
             Err(error) if Answer::of(&error) == Answer::Transient => {
-                tracing::warn!(
-                    definition,
-                    err = chain(&error),
-                    "failed to read a definition, trying again"
-                );
+                warn_again(&definition, &error);
                 None
             }
             Err(source) => return Err(Error::Read { definition, source }),
@@ -117,12 +113,10 @@ async fn install_one(
                     Applied::Done if applier.dry_run => return Ok(()),
                     Applied::Done => written = Some(Instant::now()),
                     Applied::Refused(error) => return Err(Error::Write(error)),
-                    Applied::LookAgain(error) | Applied::Failed { error, .. } => {
-                        tracing::warn!(
-                            definition,
-                            err = chain(&error),
-                            "failed to install a definition, trying again"
-                        );
+                    Applied::LookAgain(error) => warn_again(&definition, &error),
+                    Applied::Failed { error, after } => {
+                        warn_again(&definition, &error);
+                        pause = pause.max(after);
                     }
                 }
             }
@@ -130,6 +124,14 @@ async fn install_one(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(longest);
     }
+}
+
+fn warn_again(definition: &str, error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!(
+        definition,
+        err = chain(error),
+        "failed to install a definition, trying again"
+    );
 }
 
 fn announce(applier: &Applier, plan: &Plan) {

@@ -23,11 +23,6 @@ impl Shutdown {
         self.0.cancel();
     }
 
-    /// Whether it was made.
-    pub fn is_requested(&self) -> bool {
-        self.0.is_cancelled()
-    }
-
     /// Waits until it is made.
     pub async fn requested(&self) {
         self.0.cancelled().await;
