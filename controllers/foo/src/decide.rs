@@ -150,6 +150,7 @@ fn report(foo: &SeenFoo, verdict: &Verdict, available_replicas: i32, now: Timest
             } else {
                 verdict.message.clone()
             },
+            once: None,
         };
         Effect::Event(target.clone(), note)
     });

@@ -90,7 +90,7 @@ pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Conditio
 /// How a time stands in an OpenAPI schema.
 #[derive(JsonSchema)]
 #[schemars(transparent)]
-struct Time(
+pub(crate) struct Time(
     #[schemars(extend("format" = "date-time"))]
     #[expect(dead_code, reason = "only its schema is used")]
     String,

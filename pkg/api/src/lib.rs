@@ -5,11 +5,15 @@
 //! Architecture Invariant: no I/O, no clock, no async. A time is always an argument.
 
 pub mod conditions;
+mod crontab;
 mod foo;
 mod key;
 mod metadata;
 mod resource;
 
+pub use crontab::{
+    CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobReference, RUN_NOW,
+};
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};
 pub use key::ObjectKey;
 pub use metadata::{Metadata, OwnerReference};

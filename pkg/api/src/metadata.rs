@@ -24,6 +24,8 @@ pub struct Metadata {
     pub resource_version: Arc<str>,
     /// Counts changes of the desired state.
     pub generation: i64,
+    /// When it was created, by the apiserver's clock, in whole seconds.
+    pub creation_timestamp: Option<Timestamp>,
     /// Set once deletion has been asked for.
     pub deletion_timestamp: Option<Timestamp>,
     /// Sorted by key.

@@ -18,7 +18,8 @@ use parking_lot::RwLock;
 use portreeve_client::{Answer, Connection, chain};
 use portreeve_informer::{Factory, Tuning};
 use portreeve_reconcile::{
-    Applier, BuildError, Clock, Controller, Crash, Descriptor, EventWriter, Events, Setup, Shared, Shutdown, Vital,
+    Applier, BuildError, Clock, Controller, Crash, Descriptor, EventWriter, Events, Instruments, Setup, Shared,
+    Shutdown, Vital,
 };
 use portreeve_serving::Health;
 use prometheus::Registry;
@@ -224,6 +225,8 @@ impl Running {
             events: self.shared.events.clone(),
             manager: self.settings.program.to_owned(),
             dry_run: self.settings.dry_run,
+            instruments: Instruments::default(),
+            clock: Arc::clone(&self.shared.clock),
         };
         let wanted: Vec<_> = controllers.iter().flat_map(|controller| (controller.crds)()).collect();
         definitions::install(&applier, wanted).await.map_err(Error::Install)

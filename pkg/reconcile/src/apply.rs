@@ -1,12 +1,13 @@
 //! The only writer: runs a plan's effects in order and says what became of it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kube::{Client, core::response::StatusCause};
+use portreeve_api::Metadata;
 use portreeve_client::{Answer, retry_after};
-use serde::de::IgnoredAny;
+use serde::{Deserialize, de::IgnoredAny};
 
-use crate::{Effect, Events, Plan, request};
+use crate::{Clock, Effect, Events, Instruments, Plan, request};
 
 /// Turns effects into requests.
 pub struct Applier {
@@ -18,6 +19,10 @@ pub struct Applier {
     pub manager: String,
     /// Do nothing: who decided logs the plan.
     pub dry_run: bool,
+    /// What the controller counts.
+    pub instruments: Instruments,
+    /// The time of day, for what is timed.
+    pub clock: Arc<dyn Clock>,
 }
 
 /// What became of a plan.
@@ -63,18 +68,51 @@ impl Applier {
 
     /// `None`: go on with the next effect.
     async fn perform(&self, effect: &Effect) -> Option<Applied> {
-        if let Effect::Event(target, note) = effect {
-            self.events.send(&self.manager, target, note);
-            return None;
+        match effect {
+            Effect::Event(target, note) => self.events.send(&self.manager, target, note),
+            Effect::Count { metric, by } => self.instruments.count(metric, *by),
+            Effect::Lag { metric, since } => {
+                let lag = self.clock.now().duration_since(*since);
+                self.instruments.observe(metric, lag.as_secs_f64());
+            }
+            _ => return self.request(effect).await,
         }
+        None
+    }
+
+    async fn request(&self, effect: &Effect) -> Option<Applied> {
         let request = match request::of(effect, &self.manager) {
             Ok(Some(request)) => request,
             Ok(None) => return None,
             Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
         };
+        if let Effect::Absent { uid, .. } = effect {
+            let answer = self.client.request::<Identified>(request).await;
+            return judge_absence(effect, uid, answer);
+        }
         // What was written comes back through the watch; the answer's body is read to its end and dropped.
         let answer = self.client.request::<IgnoredAny>(request).await;
         answer.err().and_then(|error| judge(effect, error))
+    }
+}
+
+/// Of an object that may be gone, which one it is.
+#[derive(Deserialize)]
+struct Identified {
+    metadata: Metadata,
+}
+
+/// An object is there that was held to be gone.
+#[derive(Debug, thiserror::Error)]
+#[error("it is there: the cache was behind")]
+struct Present;
+
+fn judge_absence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) -> Option<Applied> {
+    match answer {
+        Ok(found) if *found.metadata.uid == *uid => Some(Applied::LookAgain(EffectError::of(effect, Present))),
+        Ok(_) => None,
+        Err(error) if Answer::of(&error) == Answer::NotFound => None,
+        Err(error) => judge(effect, error),
     }
 }
 

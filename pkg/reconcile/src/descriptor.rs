@@ -70,6 +70,17 @@ pub enum BuildError {
         #[source]
         source: clap::parser::MatchesError,
     },
+    /// It declares a metric that cannot be.
+    #[error("failed to register the metric {metric} of {controller}")]
+    Metric {
+        /// Which controller.
+        controller: &'static str,
+        /// Which metric.
+        metric: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: prometheus::Error,
+    },
     /// It has no client.
     #[error("failed to make a client for {controller}")]
     Client {

@@ -1,23 +1,55 @@
 //! Events on objects: queued, best-effort, never in the way of a plan.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube_runtime::events::{Event, EventType, Recorder, Reporter};
+use parking_lot::Mutex;
 use prometheus::{IntCounter, Registry};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::{Note, NoteType, Shutdown, Target};
 
 /// How many events may wait. A burst over that is not worth its memory: events are hints for people, conditions are the truth.
 const WAITING: usize = 1_000;
+/// How long an event waits before it is written. Events come in bursts together with the work that they tell of, and the work goes
+/// first.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How many notes that are sent once are remembered; of more the oldest may be sent again.
+const REMEMBERED: usize = 10_000;
 
 /// Takes events in. Cheap to clone.
 #[derive(Clone)]
 pub struct Events {
     queue: mpsc::Sender<Queued>,
     dropped: IntCounter,
+    said: Arc<Mutex<Said>>,
+}
+
+/// What was said of what, as hashes.
+#[derive(Default)]
+struct Said {
+    known: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Said {
+    fn remember(&mut self, what: u64) {
+        if self.known.insert(what) {
+            self.order.push_back(what);
+        }
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
 }
 
 /// Writes what was taken in.
@@ -28,6 +60,7 @@ pub struct EventWriter {
 }
 
 struct Queued {
+    since: Instant,
     controller: Arc<str>,
     regarding: ObjectReference,
     event: Event,
@@ -55,12 +88,29 @@ impl Events {
             client,
             instance: instance.into(),
         };
-        Ok((Self { queue: sender, dropped }, writer))
+        let said = Arc::default();
+        Ok((
+            Self {
+                queue: sender,
+                dropped,
+                said,
+            },
+            writer,
+        ))
     }
 
-    /// Queues one event, or drops it when too many wait.
+    /// Queues one event, or drops it when too many wait. A note that is for once is sent once.
     pub fn send(&self, controller: &str, target: &Target, note: &Note) {
+        let subject = note.once.as_ref().map(|subject| {
+            let mut hasher = DefaultHasher::new();
+            (&target.uid, note.reason, subject).hash(&mut hasher);
+            hasher.finish()
+        });
+        if subject.is_some_and(|subject| self.said.lock().known.contains(&subject)) {
+            return;
+        }
         let queued = Queued {
+            since: Instant::now(),
             controller: controller.into(),
             regarding: ObjectReference {
                 api_version: Some(target.resource.api_version()),
@@ -83,12 +133,14 @@ impl Events {
         };
         if self.queue.try_send(queued).is_err() {
             self.dropped.inc();
+        } else if let Some(subject) = subject {
+            self.said.lock().remember(subject);
         }
     }
 }
 
 impl EventWriter {
-    /// Writes events until `stop` is requested, then what is still waiting.
+    /// Writes events, each a second after it was sent, until `stop` is requested; then what is still waiting, at once.
     pub async fn run(mut self, stop: Shutdown) {
         let mut recorders: HashMap<Arc<str>, Recorder> = HashMap::new();
         loop {
@@ -102,6 +154,7 @@ impl EventWriter {
                 }
             };
             let Some(Queued {
+                since,
                 controller,
                 regarding,
                 event,
@@ -109,6 +162,10 @@ impl EventWriter {
             else {
                 return;
             };
+            tokio::select! {
+                () = tokio::time::sleep_until(since + PATIENCE) => {}
+                () = stop.requested() => {}
+            }
             let recorder = recorders.entry(Arc::clone(&controller)).or_insert_with(|| {
                 let reporter = Reporter {
                     controller: controller.to_string(),

@@ -9,7 +9,7 @@ use portreeve_workqueue::{Lane, Queue};
 use tokio::task::JoinSet;
 
 use crate::{
-    Controller, Crash, Reconciler, Setup, Shutdown, Vital, Vitals,
+    BuildError, Controller, Crash, Instruments, Reconciler, Setup, Shutdown, Vital, Vitals,
     apply::Applier,
     worker::{Refusals, Worker},
 };
@@ -50,6 +50,8 @@ impl<R: Reconciler> Keyed<R> {
                 events: setup.shared.events.clone(),
                 manager: setup.name.to_owned(),
                 dry_run: setup.shared.dry_run,
+                instruments: Instruments::default(),
+                clock: Arc::clone(&setup.shared.clock),
             },
             shared: setup.shared.clone(),
             workers: 1,
@@ -72,11 +74,70 @@ impl<R: Reconciler> Keyed<R> {
         self
     }
 
+    /// Declares a counter, for [`Effect::Count`](crate::Effect::Count).
+    ///
+    /// # Errors
+    ///
+    /// Fails when the process has a metric of that name already.
+    pub fn counter(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
+        let registry = &self.shared.registry;
+        let added = self.applier.instruments.add_counter(registry, metric, help);
+        let controller = self.name;
+        added.map(|()| self).map_err(|source| BuildError::Metric {
+            controller,
+            metric,
+            source,
+        })
+    }
+
+    /// Declares a histogram of seconds, for [`Effect::Lag`](crate::Effect::Lag).
+    ///
+    /// # Errors
+    ///
+    /// Fails when the process has a metric of that name already.
+    pub fn lag(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
+        let registry = &self.shared.registry;
+        let added = self.applier.instruments.add_lag(registry, metric, help);
+        let controller = self.name;
+        added.map(|()| self).map_err(|source| BuildError::Metric {
+            controller,
+            metric,
+            source,
+        })
+    }
+
     /// Queues the keys that `keys` maps each change to. Workers start only once this informer is synced.
     ///
     /// Keys are queued from now on, so that a standby has them ready when it comes to lead.
     #[must_use]
-    pub fn watch<T, K>(mut self, informer: &Informer<T>, keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static) -> Self
+    pub fn watch<T, K>(self, informer: &Informer<T>, keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static) -> Self
+    where
+        T: Projection,
+        K: IntoIterator<Item = ObjectKey>,
+    {
+        self.watch_in(Lane::Urgent, informer, keys)
+    }
+
+    /// The same for changes that can wait until everything urgent is done: those that our own writes cause.
+    #[must_use]
+    pub fn watch_routinely<T, K>(
+        self,
+        informer: &Informer<T>,
+        keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Projection,
+        K: IntoIterator<Item = ObjectKey>,
+    {
+        self.watch_in(Lane::Routine, informer, keys)
+    }
+
+    fn watch_in<T, K>(
+        mut self,
+        news: Lane,
+        informer: &Informer<T>,
+        keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static,
+    ) -> Self
     where
         T: Projection,
         K: IntoIterator<Item = ObjectKey>,
@@ -84,7 +145,7 @@ impl<R: Reconciler> Keyed<R> {
         let queue = self.queue.clone();
         self.subscriptions.push(informer.subscribe(move |delta| {
             let lane = match delta.cause {
-                Cause::Watched => Lane::Urgent,
+                Cause::Watched => news,
                 Cause::Listed | Cause::Replayed | Cause::Resynced => Lane::Routine,
             };
             for key in keys(delta) {
@@ -129,12 +190,13 @@ impl<R: Reconciler> Keyed<R> {
             .workers
             .with_label_values(&[name])
             .set(i64::try_from(self.workers).unwrap_or(i64::MAX));
+        let clock = Arc::clone(&self.shared.clock);
         let worker = Arc::new(Worker {
             name,
             reconciler: self.reconciler,
             applier: self.applier,
             queue: self.queue.clone(),
-            clock: Arc::clone(&self.shared.clock),
+            clock: Arc::clone(&clock),
             metrics: self.shared.metrics.clone(),
             refusals: Refusals::default(),
         });
@@ -142,9 +204,15 @@ impl<R: Reconciler> Keyed<R> {
         for _ in 0..self.workers {
             workers.spawn(Arc::clone(&worker).run());
         }
-        let first = tokio::select! {
-            () = stop.requested() => None,
-            end = workers.join_next() => end,
+        let first = loop {
+            tokio::select! {
+                () = stop.requested() => break None,
+                end = workers.join_next() => break end,
+                () = clock.stepped() => {
+                    tracing::info!(controller = name, "the clock was set, deciding anew what waits for a time");
+                    self.queue.hurry();
+                }
+            }
         };
         // From here on no item is taken any more; what runs, runs to its end.
         self.queue.close();

@@ -70,8 +70,32 @@ pub enum Effect {
         /// What becomes of its dependents.
         propagation: Propagation,
     },
+    /// GET. Goes on only if the object is gone: while it is there after all, the cache was behind, and the key is observed again.
+    Absent {
+        /// Where it lived.
+        resource: Resource,
+        /// What it was called.
+        key: ObjectKey,
+        /// Which one of that name; another one in its place is as good as none.
+        uid: Arc<str>,
+    },
     /// An Event. Queued and best-effort: never fails or delays a plan.
     Event(Target, Note),
+    /// Adds to a counter that the controller has declared with [`Keyed::counter`](crate::Keyed::counter).
+    Count {
+        /// The counter.
+        metric: &'static str,
+        /// How much is added.
+        by: u64,
+    },
+    /// Observes how long ago `since` is, now that the effects before this one are done, in a histogram that the controller has
+    /// declared with [`Keyed::lag`](crate::Keyed::lag).
+    Lag {
+        /// The histogram.
+        metric: &'static str,
+        /// When it should have been.
+        since: Timestamp,
+    },
 }
 
 /// A whole manifest.
@@ -132,6 +156,9 @@ pub struct Note {
     pub action: &'static str,
     /// The sentence.
     pub message: String,
+    /// What it is about, for a note that every decision makes anew because no status remembers it: of each object, reason and
+    /// subject a process sends one. `None`: whenever it is decided.
+    pub once: Option<String>,
 }
 
 /// The two types of Events.
@@ -151,9 +178,12 @@ impl fmt::Display for Effect {
             Self::Apply { object, .. } => write!(f, "apply {} {}", object.resource.kind, object.key),
             Self::PatchStatus { target, .. } => write!(f, "patch status of {} {}", target.resource.kind, target.key),
             Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
+            Self::Absent { resource, key, .. } => write!(f, "make sure that {} {key} is gone", resource.kind),
             Self::Event(target, note) => {
                 write!(f, "event {} on {} {}", note.reason, target.resource.kind, target.key)
             }
+            Self::Count { metric, by } => write!(f, "count {by} in {metric}"),
+            Self::Lag { metric, since } => write!(f, "observe the time since {since} in {metric}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use http::Request;
 use kube::{
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
+    api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::request,
 };
 use portreeve_api::{ObjectKey, Resource};
@@ -15,7 +15,7 @@ use crate::{Effect, Object, Propagation};
 #[error("failed to build the request")]
 pub(crate) struct Unbuildable(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// The request of a mutating effect; `None` for an event, which goes another way.
+/// The request of an effect; `None` for those that are none: events, which go another way, and what is only counted.
 pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8>>>, Unbuildable> {
     let failed = |source: request::Error| Unbuildable(source.into());
     let request = match effect {
@@ -57,7 +57,8 @@ pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8
             };
             collection(&target.resource, &target.key).delete(&target.key.name, &parameters)
         }
-        Effect::Event(..) => return Ok(None),
+        Effect::Absent { resource, key, .. } => collection(resource, key).get(&key.name, &GetParams::default()),
+        Effect::Event(..) | Effect::Count { .. } | Effect::Lag { .. } => return Ok(None),
     };
     request.map(Some).map_err(failed)
 }

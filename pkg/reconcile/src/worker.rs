@@ -129,7 +129,8 @@ impl<R: Reconciler> Worker<R> {
         match self.applier.run(&plan).await {
             Applied::Done => {
                 self.refusals.clear(key);
-                after(plan.next, now)
+                // Applying took time: what is left of the wait is counted from here.
+                after(plan.next, self.clock.now())
             }
             Applied::LookAgain(error) if failures >= STALE_TOO_OFTEN => {
                 let err = chain(&error);

@@ -40,7 +40,8 @@ const SMALL_TABLE: usize = 1024;
 
 /// How a run of a key ended. One value ends it; there is nothing else to remember.
 ///
-/// `Retry`, `RetryAfter`, `RetryWithin` and `At` keep the key in the lane in which it ran. A key that was added while it ran is ready
+/// `Retry`, `RetryAfter` and `RetryWithin` keep the key in the lane in which it ran; after `At` it is urgent, since who names a time
+/// means it. A key that was added while it ran is ready
 /// again at once, whatever the outcome: what was added is news that the run has not seen, and may be the cure. Its
 /// failures still count, so that the backoff goes on from where it was if the next run fails too; the delay of the
 /// failed run is not served in addition, because the next run decides anew.
@@ -56,7 +57,7 @@ pub enum Outcome {
     /// Failure: again after the backoff, but not later than after this delay. For what must not be forgotten for a
     /// quarter of an hour, because nothing tells when its cause has gone. It counts as a failure like `Retry`.
     RetryWithin(Duration),
-    /// Success, and again at this time. Failures are forgotten.
+    /// Success, and again at this time, in the urgent lane. Failures are forgotten.
     At(Instant),
 }
 
@@ -267,7 +268,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
             Outcome::At(when) => (false, Some(when.max(now))),
         };
         let failures = if failed { item.failures.saturating_add(1) } else { 0 };
-        let own = next.map(|when| Due { when, lane: item.lane });
+        let lane = match outcome {
+            Outcome::At(_) => Lane::Urgent,
+            _ => item.lane,
+        };
+        let own = next.map(|when| Due { when, lane });
         let due = match (own, again) {
             (Some(own), Some(again)) => Some(own.or(again)),
             (own, again) => own.or(again),
@@ -285,6 +290,26 @@ impl<K: Clone + Eq + Hash> Core<K> {
         };
         let ran = now.saturating_duration_since(item.at);
         Some(Done { ran, wake })
+    }
+
+    /// Makes ready what waits for a time. What is in backoff goes on waiting.
+    ///
+    /// For when times have lost their meaning, because somebody has set the clock by which they were named.
+    pub(crate) fn hurry(&mut self, now: Instant) -> Wake {
+        self.advance(now);
+        let mut wake = Wake::Nobody;
+        for (at, key) in self.waiting.take_delayed() {
+            let item = held(&mut self.items, &key);
+            if item.failures == 0 {
+                item.state = State::Ready;
+                item.at = now;
+                item.ticket = self.waiting.line_up(key, item.lane);
+                wake = Wake::All;
+            } else {
+                self.waiting.delayed.insert(at, key);
+            }
+        }
+        wake
     }
 
     /// Drops everything that waits, and every later add. Keys that run may still end.

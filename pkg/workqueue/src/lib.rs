@@ -86,6 +86,14 @@ impl<K: Key> Queue<K> {
         self.shared.wake(wake);
     }
 
+    /// Makes ready every key that waits for a time, of [`Queue::add_at`] or [`Outcome::At`]. Keys in backoff go on waiting.
+    ///
+    /// For times that were named by a clock which somebody has set: whoever gets a key too early asks for its time again.
+    pub fn hurry(&self) {
+        let wake = self.shared.with(Core::hurry);
+        self.shared.wake(wake);
+    }
+
     /// Waits for a key that is ready, and takes it. `None` once the queue is closed.
     ///
     /// Cancel safe: a dropped future has taken nothing. While it is neither dropped nor polled it may hold up a wake-up

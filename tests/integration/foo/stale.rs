@@ -9,7 +9,9 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
 use portreeve_api::{FOOS, Foo, ObjectKey, Resource, conditions::Truth};
-use portreeve_reconcile::{Applied, Applier, Effect, Events, Object, Plan, Propagation, Target};
+use portreeve_reconcile::{
+    Applied, Applier, Effect, Events, Instruments, Object, Plan, Propagation, SystemClock, Target,
+};
 use portreeve_testing::ControlPlane;
 use prometheus::Registry;
 use serde_json::json;
@@ -33,6 +35,8 @@ fn applier(scene: &Scene) -> Result<Applier> {
         events,
         manager: "sample-controller".to_owned(),
         dry_run: false,
+        instruments: Instruments::default(),
+        clock: Arc::new(SystemClock),
     })
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    EventWriter, Next, Note, NoteType, Object, Propagation, Shutdown, Target,
+    EventWriter, Next, Note, NoteType, Object, Propagation, Shutdown, SystemClock, Target,
     scripted::{self, refusal},
 };
 
@@ -47,6 +47,7 @@ fn event() -> Effect {
         reason: "Synced",
         action: "Sync",
         message: "done".to_owned(),
+        once: None,
     };
     Effect::Event(target(), note)
 }
@@ -59,6 +60,8 @@ fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scri
         events,
         manager: "manager".to_owned(),
         dry_run: false,
+        instruments: Instruments::default(),
+        clock: Arc::new(SystemClock),
     };
     (applier, writer, asked)
 }
@@ -184,4 +187,94 @@ async fn an_error_names_the_effect_and_the_cause() {
     let text = portreeve_client::chain(&error);
     assert!(text.starts_with("failed to create Pod n/a: "), "{text}");
     assert!(text.contains("Forbidden"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_held_to_be_gone_is_looked_for_once_more() {
+    let absent = Effect::Absent {
+        resource: PODS,
+        key: ObjectKey::namespaced("n", "a"),
+        uid: "u".into(),
+    };
+    let found = |uid: &str| (200, json!({"metadata": {"name": "a", "uid": uid}}));
+    let table = [
+        (refusal(404, "NotFound"), "done", 2),
+        (found("another"), "done", 2),
+        (found("u"), "look again", 1),
+        (refusal(403, "Forbidden"), "refused", 1),
+        (refusal(503, "ServiceUnavailable"), "failed", 1),
+    ];
+    for (answer, expected, requests) in table {
+        let (doer, _writer, asked) = applier(vec![answer.clone()]);
+        let applied = doer.run(&Plan::of(vec![absent.clone(), patch()])).await;
+        assert_eq!((name(&applied), asked.lock().len()), (expected, requests), "{answer:?}");
+        assert_eq!(asked.lock()[0], "GET /api/v1/namespaces/n/pods/a");
+    }
+}
+
+#[tokio::test]
+async fn a_note_that_is_for_once_is_sent_once_for_each_subject() {
+    let (doer, writer, asked) = applier(Vec::new());
+    let about = |subject: &str| {
+        let Effect::Event(target, note) = event() else {
+            unreachable!()
+        };
+        let once = Some(subject.to_owned());
+        Effect::Event(target, Note { once, ..note })
+    };
+    let plan = Plan::of(vec![about("x"), about("x"), about("y"), event(), about("x")]);
+    doer.run(&plan).await;
+    let stop = Shutdown::new();
+    stop.request();
+    writer.run(stop).await;
+    assert_eq!(asked.lock().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_written_after_the_work_that_they_tell_of() {
+    let (doer, writer, asked) = applier(Vec::new());
+    let stop = Shutdown::new();
+    let writing = writer.run(stop.clone());
+    let working = async {
+        doer.run(&Plan::of(vec![event()])).await;
+        tokio::time::sleep(Duration::from_millis(999)).await;
+        assert!(asked.lock().is_empty());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert_eq!(asked.lock().len(), 1);
+        stop.request();
+    };
+    futures::future::join(writing, working).await;
+}
+
+#[tokio::test]
+async fn what_a_plan_counts_is_counted_when_all_before_it_is_done() {
+    let (mut doer, _writer, _) = applier(vec![(201, json!({})), refusal(409, "AlreadyExists")]);
+    let registry = Registry::new();
+    doer.instruments.add_counter(&registry, "runs_total", "runs").unwrap();
+    doer.instruments.add_lag(&registry, "skew_seconds", "skew").unwrap();
+    let since = SystemClock.now() - Duration::from_mins(1);
+    let count = Effect::Count {
+        metric: "runs_total",
+        by: 2,
+    };
+    let lag = Effect::Lag {
+        metric: "skew_seconds",
+        since,
+    };
+    let plan = Plan::of(vec![create(), count, lag]);
+    assert_eq!(name(&doer.run(&plan).await), "done");
+    assert_eq!(name(&doer.run(&plan).await), "look again");
+    let families = registry.gather();
+    let metric = |name: &str| {
+        families
+            .iter()
+            .find(|family| family.name() == name)
+            .unwrap()
+            .get_metric()[0]
+            .clone()
+    };
+    assert!((metric("runs_total").get_counter().get_value() - 2.0).abs() < f64::EPSILON);
+    let skew = metric("skew_seconds");
+    assert_eq!(skew.get_histogram().get_sample_count(), 1);
+    assert!((60.0..70.0).contains(&skew.get_histogram().get_sample_sum()));
 }

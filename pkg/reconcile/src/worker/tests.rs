@@ -19,6 +19,10 @@ impl Clock for Fixed {
     fn now(&self) -> Timestamp {
         Timestamp::UNIX_EPOCH
     }
+
+    fn stepped(&self) -> futures::future::BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// Decides by a function of how often it was asked.
@@ -67,6 +71,8 @@ fn bench(script: Vec<(u16, serde_json::Value)>, decide: fn(u32) -> Plan) -> Benc
             events,
             manager: "manager".to_owned(),
             dry_run: false,
+            instruments: crate::Instruments::default(),
+            clock: Arc::new(Fixed),
         },
         queue: Queue::new("tests", &portreeve_workqueue::Metrics::register(&registry).unwrap()),
         clock: Arc::new(Fixed),

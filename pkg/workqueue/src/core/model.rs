@@ -20,6 +20,7 @@ enum Call {
     /// Ends the run that began `n`th, modulo those that run.
     Done(usize, End),
     Pass(u64),
+    Hurry,
     Observe,
     Close,
 }
@@ -96,6 +97,24 @@ impl Model {
         }
     }
 
+    fn hurry(&mut self) {
+        let (now, failures) = (self.now, &self.failures);
+        let times = self
+            .wishes
+            .iter_mut()
+            .filter(|(key, wish)| wish.when > now && !failures.contains_key(*key));
+        let mut times: Vec<_> = times.map(|(_, wish)| wish).collect();
+        times.sort_by_key(|wish| (wish.when, wish.placed));
+        for (order, wish) in times.into_iter().enumerate() {
+            *wish = Wish {
+                when: now,
+                lane: wish.lane,
+                placed: (now, self.calls + order),
+            };
+        }
+        self.calls += self.wishes.len();
+    }
+
     fn first(&self, lane: Lane) -> Option<Key> {
         let ready = self
             .wishes
@@ -148,7 +167,8 @@ impl Model {
         if matches!(end, End::Retry | End::RetryAfter(_) | End::RetryWithin(_)) {
             self.failures.insert(key, failures + 1);
         }
-        let wishes = next.map(|delay| (self.now + delay, lane)).into_iter().chain(again);
+        let own_lane = if matches!(end, End::At(_)) { Lane::Urgent } else { lane };
+        let wishes = next.map(|delay| (self.now + delay, own_lane)).into_iter().chain(again);
         if let Some((when, lane)) = wishes.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))) {
             self.wish(key, when, lane);
         }
@@ -204,6 +224,10 @@ impl Pair {
                 }
             }
             Call::Pass(millis) => self.model.now += millis,
+            Call::Hurry => {
+                self.core.hurry(now);
+                self.model.hurry();
+            }
             Call::Observe => self.observe(),
             Call::Close => {
                 self.core.close();
@@ -300,6 +324,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         80 => Just(Call::Take),
         60 => (any::<usize>(), end).prop_map(|(n, end)| Call::Done(n, end)),
         40 => (0..30u64).prop_map(Call::Pass),
+        5 => Just(Call::Hurry),
         20 => Just(Call::Observe),
         1 => Just(Call::Close),
     ];

@@ -55,6 +55,7 @@ impl Script {
                 Some(Done { ran, wake }) => format!("ran={} {wake:?}", ran.as_millis()),
                 None => "not running".to_owned(),
             },
+            ["hurry"] => format!("{:?}", self.core.hurry(now)),
             ["close"] => format!("{:?}", self.core.close()),
             ["observe"] => {
                 let seen = self.core.observe(now);

@@ -91,6 +91,11 @@ impl<K> Waiting<K> {
         (when <= now).then(|| first.remove())
     }
 
+    /// Takes out all that wait for their time, in its order.
+    pub(super) fn take_delayed(&mut self) -> BTreeMap<(Instant, Ticket), K> {
+        mem::take(&mut self.delayed)
+    }
+
     /// The first time for which a key waits.
     pub(super) fn next_time(&self) -> Option<Instant> {
         self.delayed.first_key_value().map(|(&(when, _), _)| when)

@@ -121,7 +121,7 @@ fn an_endless_delay_is_a_year() {
 }
 
 #[test]
-fn a_scheduled_run_forgets_failures_and_keeps_its_lane() {
+fn a_scheduled_run_forgets_failures_and_is_urgent() {
     check(
         "0 add a routine
          0 take
@@ -129,7 +129,25 @@ fn a_scheduled_run_forgets_failures_and_keeps_its_lane() {
          5 take -> a Routine failures=1 waited=0
          6 done a at=60 -> ran=1 All
          6 take -> Sleep 60
-         60 take -> a Routine failures=0 waited=0",
+         60 take -> a Urgent failures=0 waited=0",
+    );
+}
+
+#[test]
+fn times_lose_their_meaning_at_once_and_backoff_does_not() {
+    check(
+        "0 add a routine
+         0 add b routine
+         0 take
+         0 take
+         0 done a at=90
+         0 done b retry
+         0 add c routine 50
+         1 hurry -> All
+         1 take -> a Urgent failures=0 waited=0
+         1 take -> c Routine failures=0 waited=0
+         1 take -> Sleep 5
+         1 hurry -> Nobody",
     );
 }
 
