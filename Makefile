@@ -4,6 +4,8 @@ SHELL := /bin/sh
 CARGO ?= cargo
 # More flags for the daemon of `make run`, such as DAEMON_FLAGS=-v=4.
 DAEMON_FLAGS ?=
+# More arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'; the program lists them with --help.
+BENCH_FLAGS ?=
 
 .PHONY: help
 help: ## list the targets
@@ -17,6 +19,12 @@ run: control-plane ## start a control plane, the daemon with every controller an
 .PHONY: test
 test: control-plane ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
+
+.PHONY: bench
+bench: control-plane ## measure beside kube-controller-manager into BENCHMARKS.md; takes about two hours
+	@hack/controlplane/build kube-controller-manager >/dev/null
+	$(CARGO) build --locked --release -p portreeve -p portreeve-bench
+	@target/release/portreeve-bench target/release/portreeve $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: ## check format, lints, docs and the rules of this tree

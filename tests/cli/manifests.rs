@@ -13,10 +13,13 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
     for (args, expected) in [
         (
             &["crds"][..],
-            vec!["CustomResourceDefinition foos.samplecontroller.k8s.io"],
+            vec![
+                "CustomResourceDefinition crontabs.stable.example.com",
+                "CustomResourceDefinition foos.samplecontroller.k8s.io",
+            ],
         ),
         (
-            &["rbac", "--install-crds", "--namespace=somewhere"],
+            &["rbac", "--controllers=foo", "--install-crds", "--namespace=somewhere"],
             vec![
                 "ClusterRole portreeve",
                 "ClusterRoleBinding portreeve",
@@ -27,10 +30,15 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
             ],
         ),
         (
-            &["rbac", "--controllers=-foo"],
-            vec!["ClusterRole portreeve", "ClusterRoleBinding portreeve"],
+            &["rbac", "--controllers=cronjob"],
+            vec![
+                "ClusterRole portreeve",
+                "ClusterRoleBinding portreeve",
+                "ClusterRole portreeve:cronjob-controller",
+                "ClusterRoleBinding portreeve:cronjob-controller",
+            ],
         ),
-        (&["crds", "--controllers=-foo"], vec![]),
+        (&["crds", "--controllers=cronjob"], vec![]),
     ] {
         let mut accepted = Vec::new();
         for document in manifests::documents(&printed(args)?)? {

@@ -64,7 +64,7 @@ pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
 #[tokio::test]
 async fn each_request_carries_the_name_of_who_asks() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
-    let daemon = Daemon::start(&plane, "audited-daemon", &["--install-crds"]).await?;
+    let daemon = Daemon::start(&plane, "audited-daemon", &["--install-crds", "--controllers=foo"]).await?;
     daemon.admin.wait_until_ready().await?;
     let scene = Scene::new(&plane, "audited").await?;
     scene.settled_foo("web", 1).await?;

@@ -1,10 +1,10 @@
 //! A daemon inside the test, with controllers of the test's own.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, Result, bail, ensure};
 use portreeve::{Config, Error};
-use portreeve_reconcile::{Descriptor, Shutdown, SystemClock};
+use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
 use portreeve_testing::{ControlPlane, eventually, free_port};
 use tokio::{task::JoinSet, time::timeout};
 
@@ -26,7 +26,17 @@ pub(crate) struct InProcess {
 impl InProcess {
     /// Starts a daemon that knows these controllers, and waits until it is ready.
     pub(crate) async fn start(plane: &ControlPlane, known: &'static [Descriptor], flags: &[&str]) -> Result<Self> {
-        let kubeconfig = format!("--kubeconfig={}", plane.kubeconfig().display());
+        Self::start_as(plane.kubeconfig(), Arc::new(SystemClock), known, flags).await
+    }
+
+    /// The same, with somebody else's rights and by another clock.
+    pub(crate) async fn start_as(
+        kubeconfig: &Path,
+        clock: Arc<dyn Clock>,
+        known: &'static [Descriptor],
+        flags: &[&str],
+    ) -> Result<Self> {
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         for _ in 0..PORT_ATTEMPTS {
             let admin = Admin { port: free_port()? };
             let port = format!("--secure-port={}", admin.port);
@@ -34,7 +44,7 @@ impl InProcess {
             let config = Config::parse(common.iter().chain(flags), known)?;
             let stop = Shutdown::new();
             let mut task = JoinSet::new();
-            task.spawn(portreeve::run(config, known, Arc::new(SystemClock), stop.clone()));
+            task.spawn(portreeve::run(config, known, Arc::clone(&clock), stop.clone()));
             let mut daemon = Self { stop, task, admin };
             tokio::select! {
                 ready = admin.wait_until_ready() => return ready.map(|()| daemon),

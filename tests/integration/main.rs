@@ -15,6 +15,7 @@ mod outages;
 mod reconciling;
 mod restart;
 mod rights;
+mod schedules;
 mod shared;
 #[path = "../support/mod.rs"]
 mod support;

@@ -36,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "portreeve-workqueue",
         ],
     ),
+    ("portreeve-bench", &["portreeve-testing"]),
     ("portreeve-run", &["portreeve-testing"]),
     ("portreeve-tests", &[]),
 ];

@@ -79,12 +79,14 @@ fn binding(name: &str, namespace: &str) -> Value {
 }
 
 fn yaml(documents: &[Value]) -> Result<String, serde_saphyr::ser_error::Error> {
+    // A sentence is a line, however long.
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let mut text = String::new();
     for document in documents {
         if !text.is_empty() {
             text.push_str("---\n");
         }
-        text.push_str(&serde_saphyr::to_string(document)?);
+        text.push_str(&serde_saphyr::to_string_with_options(document, options)?);
     }
     Ok(text)
 }
@@ -131,11 +133,13 @@ mod tests {
     #[test]
     fn controllers_are_listed_for_people_and_for_programs() {
         expect![[r"
-            NAME             ALIASES   DEFAULT
-            foo-controller   foo       on
+            NAME                 ALIASES   DEFAULT
+            crontab-controller   crontab   on
+            cronjob-controller   cronjob   off
+            foo-controller       foo       on
         "]]
         .assert_eq(&table(CONTROLLERS));
-        assert_eq!(list(CONTROLLERS)[0]["name"], "foo-controller");
+        assert_eq!(list(CONTROLLERS)[2]["name"], "foo-controller");
     }
 
     #[test]

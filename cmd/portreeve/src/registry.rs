@@ -3,7 +3,11 @@
 use portreeve_reconcile::Descriptor;
 
 /// Every controller that this binary knows, in the order in which they start.
-pub const CONTROLLERS: &[Descriptor] = &[portreeve_foo::DESCRIPTOR];
+pub const CONTROLLERS: &[Descriptor] = &[
+    portreeve_crontab::CRONTAB,
+    portreeve_crontab::CRONJOB,
+    portreeve_foo::DESCRIPTOR,
+];
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use kube::CustomResourceExt;
 use portreeve_api::{FOOS, Foo, FooSpec, FooStatus, Metadata, ObjectKey};
 use portreeve_informer::{Delta, Index, Informer, Projection, Watch, indexes};
-use portreeve_reconcile::{BuildError, Controller, Descriptor, Plan, Reconciler, Rule, Setup};
+use portreeve_reconcile::{BuildError, Controller, Descriptor, Effect, Plan, Reconciler, Rule, Setup};
 use serde::Deserialize;
 
 use crate::{
@@ -147,7 +147,7 @@ impl Reconciler for FooReconciler {
         decide::decide(seen, now)
     }
 
-    fn refused(&self, seen: &Observed, why: &str, now: Timestamp) -> Plan {
+    fn refused(&self, seen: &Observed, _effect: &Effect, why: &str, now: Timestamp) -> Plan {
         decide::refused(seen, why, now)
     }
 }

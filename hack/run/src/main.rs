@@ -10,11 +10,12 @@ use std::env;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use portreeve_testing::{ControlPlane, Process, Signal, free_port};
+use serde_json::Value;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 /// The port of Kubernetes' own controller manager, which people know.
@@ -46,6 +47,7 @@ async fn run() -> Result<()> {
         daemon.display()
     );
     let samples = samples::read(&samples)?;
+    let controllers = all_controllers(&daemon)?;
     let mut interrupt = Interrupt::listen()?;
 
     println!("Starting etcd and kube-apiserver.");
@@ -54,7 +56,7 @@ async fn run() -> Result<()> {
         () = interrupt.received() => return Ok(()),
     };
     let port = secure_port()?;
-    let daemon = start_daemon(&daemon, &plane, port, &flags)?;
+    let daemon = start_daemon(&daemon, &plane, port, &controllers, &flags)?;
     tokio::select! {
         ended = daemon.wait(Duration::MAX) => bail!("the daemon ended by itself with {}", ended?),
         failure = show(&plane, port, &samples) => return Err(failure),
@@ -72,11 +74,29 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
+/// The names of all controllers, also of those that are off by default: there is no other controller manager here.
+fn all_controllers(daemon: &Path) -> Result<String> {
+    let listed = Command::new(daemon)
+        .args(["--list-controllers", "--output=json"])
+        .output()
+        .with_context(|| format!("failed to run {}", daemon.display()))?;
+    let known: Vec<Value> = serde_json::from_slice(&listed.stdout)
+        .with_context(|| format!("{} --list-controllers printed no list", daemon.display()))?;
+    let names: Vec<_> = known.iter().filter_map(|known| known["name"].as_str()).collect();
+    Ok(names.join(","))
+}
+
 /// Attached: its log is what there is to see.
-fn start_daemon(binary: &Path, plane: &ControlPlane, port: u16, flags: &[String]) -> Result<Process> {
+fn start_daemon(
+    binary: &Path,
+    plane: &ControlPlane,
+    port: u16,
+    controllers: &str,
+    flags: &[String],
+) -> Result<Process> {
     let mut args = vec![
         format!("--kubeconfig={}", plane.kubeconfig().display()),
-        "--controllers=*".to_owned(),
+        format!("--controllers={controllers}"),
         "--install-crds".to_owned(),
         "--bind-address=127.0.0.1".to_owned(),
         format!("--secure-port={port}"),
@@ -114,9 +134,11 @@ Try next:
 And with kubectl, if you have it:
   export KUBECONFIG={kubeconfig}
   kubectl get foos,deployments --all-namespaces
+  kubectl get crontabs,cronjobs,jobs --all-namespaces
   kubectl get events --all-namespaces
   kubectl delete deployments --all        # each Foo brings its own back
   kubectl edit foos
+  kubectl annotate --overwrite crontabs example-crontab stable.example.com/run-now=$RANDOM
 
 Ctrl-C stops everything and removes it."
     );

@@ -17,6 +17,9 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 const SAMPLES: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: two}\n";
 
+/// How a daemon answers when it is asked for its controllers.
+const LISTING: &str = r#"[ "$1" != --list-controllers ] || { echo '[{"name": "one"}, {"name": "two"}]'; exit; }"#;
+
 struct Scene {
     run: Process,
     _folder: TempDir,
@@ -31,7 +34,7 @@ impl Scene {
         fs::write(samples.join("samples.yaml"), SAMPLES)?;
         fs::write(samples.join("README.md"), "no sample")?;
         let binary = folder.path().join("daemon");
-        fs::write(&binary, format!("#!/bin/sh\n{daemon}\n"))?;
+        fs::write(&binary, format!("#!/bin/sh\n{LISTING}\n{daemon}\n"))?;
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o755))?;
         let program = Path::new(env!("CARGO_BIN_EXE_portreeve-run"));
         let args = [binary.as_os_str(), samples.as_os_str(), "-v=2".as_ref()];
@@ -65,7 +68,7 @@ async fn a_sigterm_stops_the_daemon_and_then_everything() -> Result<()> {
     let flags = scene.line("daemon:").await?;
     for flag in [
         "--kubeconfig=/",
-        "--controllers=*",
+        "--controllers=one,two",
         "--install-crds",
         "--secure-port=",
         "-v=2",

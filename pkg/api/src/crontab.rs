@@ -2,7 +2,12 @@
 //!
 //! The types are written out instead of derived by kube, as `spec` is optional here: a CronTab without one is stored and waits.
 
+mod definition;
+mod pod;
+mod schema;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 
@@ -111,35 +116,44 @@ impl Serialize for CronTab {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CronTabSpec {
-    /// When a run starts: five cron fields (minute, hour, day of month, month, day of week) or a name such as `@daily`.
-    #[schemars(length(min = 1, max = 1024))]
+    /// When a run starts: five cron fields (minute, hour, day of month, month, day of week), `@daily` and its like, or
+    /// `@every 90m`; in a field, `H` stands for a value that differs between CronTabs and stays.
+    #[schemars(
+        length(min = 1, max = 1024),
+        extend("x-kubernetes-validations" = [{
+            "rule": "!self.contains('TZ=')",
+            "message": "cannot use TZ or CRON_TZ in schedule, use timeZone field instead",
+        }])
+    )]
     pub schedule: String,
-    /// The pod of each run, as the spec of a Pod has it.
+    /// The pod of each run: the spec of a Pod, without a template or metadata around it.
     pub job_template: PodSpec,
-    /// The IANA name of the zone that `schedule` is read in, such as `Europe/Zurich`; the zone of Portreeve itself when it is not said.
+    /// The IANA name of the zone that `schedule` is read in, such as `Europe/Zurich`; UTC when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
-    /// Whether scheduled runs are withheld; those under way go on.
+    /// Whether scheduled runs are withheld; those under way go on; false when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub suspend: Option<bool>,
-    /// What happens when a run is due while another one is under way: Allow both, Forbid the new one, or Replace the old one.
+    /// What happens when a run is due while another one is under way: Allow both, Forbid the new one, or Replace the old one;
+    /// Allow when it is not said.
     #[serde(default)]
     pub concurrency_policy: ConcurrencyPolicy,
     /// How many seconds late a run may still start; however late when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub starting_deadline_seconds: Option<i64>,
-    /// How many successful runs are kept.
+    /// How many successful runs are kept; 3 when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 3))]
     pub successful_jobs_history_limit: Option<i32>,
-    /// How many failed runs are kept.
+    /// How many failed runs are kept; 1 when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 1))]
     pub failed_jobs_history_limit: Option<i32>,
-    /// What a change of the clocks does to runs: Once runs each of them once a day, Kubernetes does as its CronJob does.
+    /// What a change of the clocks does to runs at a named hour: Once has each of them once a day, Kubernetes skips or
+    /// repeats them; Once when it is not said.
     #[serde(default)]
     pub dst_policy: DstPolicyName,
     /// How often a run is tried again before it has failed; `backoffLimit` of its Job.
@@ -168,12 +182,12 @@ pub enum ConcurrencyPolicy {
     Replace,
 }
 
-/// What a change of the clocks does to runs.
+/// What a change of the clocks does to runs at a named hour.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
 pub enum DstPolicyName {
-    /// A run whose time is skipped or repeated takes place once.
+    /// A run whose time is skipped or repeated happens once.
     #[default]
     Once,
-    /// As Kubernetes' CronJob does: a skipped time has no run, a repeated one has two.
+    /// As with a CronJob: a skipped time has no run, a repeated one has two.
     Kubernetes,
 }

@@ -29,6 +29,23 @@ pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option
     }
 }
 
+/// The last run after `after`, up to `until`.
+pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    let from = next_minute(zone.to_datetime(after))?;
+    let run = fields.last_to(last_shown(until, zone), from)?;
+    // Where times come twice, what is later on the calendar may have run before `after`.
+    instant(run, zone).filter(|at| *at > after)
+}
+
+/// The latest time that the clock has shown up to `until`: when it was set back, later than what it shows.
+fn last_shown(until: Timestamp, zone: &TimeZone) -> DateTime {
+    let shown = zone.to_datetime(until);
+    let past_until = until.checked_add(SignedDuration::from_nanos(1)).unwrap_or(until);
+    let change = zone.preceding(past_until).next();
+    let before_change = change.and_then(|change| change.timestamp().checked_sub(SignedDuration::from_secs(1)).ok());
+    before_change.map_or(shown, |before| shown.max(zone.to_datetime(before)))
+}
+
 fn instant(run: DateTime, zone: &TimeZone) -> Option<Timestamp> {
     match zone.to_ambiguous_timestamp(run).offset() {
         AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(run).ok(),

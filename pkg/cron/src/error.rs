@@ -100,7 +100,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// A zone that nobody knows.
-    #[error("unknown time zone {name:?} in the schedule: use a name of the IANA database, such as Europe/Berlin")]
+    #[error("unknown time zone {name:?}: use a name of the IANA database, such as Europe/Berlin")]
     Zone {
         /// Its name.
         name: String,

@@ -1,4 +1,4 @@
-//! `@every`: a duration as Go writes it, and the run after it.
+//! `@every`: a duration as Go writes it, and the runs after it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,8 +17,21 @@ pub(crate) fn period(text: &str) -> Result<SignedDuration, Error> {
 
 /// The run after one at `after`: on a whole second.
 pub(crate) fn next(period: SignedDuration, after: Timestamp) -> Option<Timestamp> {
-    let whole = Timestamp::from_second(after.as_nanosecond().div_euclid(1_000_000_000).try_into().ok()?).ok()?;
-    whole.checked_add(period).ok()
+    Timestamp::from_second(second(after) + period.as_secs()).ok()
+}
+
+/// The last of the runs that follow one at `after`, up to `until`.
+pub(crate) fn latest(period: SignedDuration, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+    let (first, last) = (second(after), second(until));
+    let passed = (last - first) / period.as_secs() * period.as_secs();
+    let run = Timestamp::from_second(first + passed).ok()?;
+    (passed > 0).then_some(run)
+}
+
+/// The whole second in which `at` lies.
+pub(crate) fn second(at: Timestamp) -> i64 {
+    // Before 1970, fractions are negative.
+    at.as_second() - i64::from(at.subsec_nanosecond() < 0)
 }
 
 /// Go's grammar of durations: a sign, then numbers with units; a bare 0 needs none. In nanoseconds.

@@ -7,6 +7,9 @@ use jiff::civil::{Date, DateTime};
 
 use crate::error::Field;
 
+/// Every day of it.
+const WEEK: u64 = 0x7f;
+
 /// What the five fields allow. Bit `n` of a set stands for the value `n`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Fields {
@@ -98,15 +101,22 @@ impl Fields {
     }
 
     pub(crate) fn has_day(&self, date: Date) -> bool {
-        has(self.days(date), date.day())
+        let of_month = has(self.days_of_month, date.day());
+        // Which day of the week a date is costs more than the rest.
+        let of_week = || self.days_of_week == WEEK || has(self.days_of_week, date.weekday().to_sunday_zero_offset());
+        if self.days_in_both {
+            of_month && of_week()
+        } else {
+            of_month || of_week()
+        }
     }
 
     /// The days of the month of `date` that are allowed.
-    fn days(&self, date: Date) -> u64 {
+    pub(crate) fn days(&self, date: Date) -> u64 {
         // Bit 1 is the first of the month; the week repeats from there.
         let first = date.first_of_month().weekday().to_sunday_zero_offset();
         let week = self.days_of_week | self.days_of_week << 7;
-        let week = week >> first & 0x7f;
+        let week = week >> first & WEEK;
         let weekly = (week | week << 7 | week << 14 | week << 21 | week << 28) << 1;
         let days = if self.days_in_both {
             self.days_of_month & weekly
@@ -140,6 +150,43 @@ impl Fields {
         None
     }
 
+    /// The last minute at or before `to`, on a clock that never changes, and not before `from`.
+    pub(crate) fn last_to(&self, to: DateTime, from: DateTime) -> Option<DateTime> {
+        self.last_before_end(to, from.date()).filter(|found| *found >= from)
+    }
+
+    fn last_before_end(&self, to: DateTime, from: Date) -> Option<DateTime> {
+        let mut date = to.date();
+        // The time of day counts on the last day alone.
+        let today = self.has_month(date.month()) && self.has_day(date);
+        let found = today.then(|| self.last_in_day(date, to.hour(), to.minute()));
+        if let Some(found) = found.flatten() {
+            return Some(found);
+        }
+        let mut before = date.day();
+        while date >= from {
+            if self.has_month(date.month()) {
+                let days = self.days(date) & below(before);
+                if days != 0 {
+                    let date = Date::new(date.year(), date.month(), highest(days)).ok()?;
+                    return self.last_in_day(date, 23, 59);
+                }
+            }
+            date = date.first_of_month().yesterday().ok()?;
+            before = 32;
+        }
+        None
+    }
+
+    fn last_in_day(&self, date: Date, hour: i8, minute: i8) -> Option<DateTime> {
+        let minutes = self.minutes & below(minute + 1);
+        if self.has_hour(hour) && minutes != 0 {
+            return Some(date.at(hour, highest(minutes), 0, 0));
+        }
+        let hours = self.hours & below(hour);
+        (hours != 0 && self.minutes != 0).then(|| date.at(highest(hours), highest(self.minutes), 0, 0))
+    }
+
     fn first_in_day(&self, date: Date, hour: i8, minute: i8) -> Option<DateTime> {
         let minutes = self.minutes >> minute << minute;
         if self.has_hour(hour) && minutes != 0 {
@@ -154,7 +201,17 @@ fn has(set: u64, value: i8) -> bool {
     set >> value & 1 == 1
 }
 
+/// The set of the values below one that is not over 63.
+fn below(value: i8) -> u64 {
+    (1 << value) - 1
+}
+
+/// The highest value of a set that is not empty.
+fn highest(set: u64) -> i8 {
+    i8::try_from(set.ilog2()).unwrap_or(i8::MIN)
+}
+
 /// The lowest value of a set that is not empty.
-fn lowest(set: u64) -> i8 {
+pub(crate) fn lowest(set: u64) -> i8 {
     i8::try_from(set.trailing_zeros()).unwrap_or(i8::MAX)
 }

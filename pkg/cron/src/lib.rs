@@ -13,6 +13,7 @@ mod explain;
 mod fields;
 mod parse;
 mod search;
+mod walk;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
@@ -56,6 +57,16 @@ pub enum DstPolicy {
     Kubernetes,
 }
 
+/// The time zone of that name in the IANA database. Names are matched to the letter, as Go does on Linux; an empty one is UTC.
+/// `Local` is refused: it means another zone on each machine.
+///
+/// # Errors
+///
+/// Names what is not a time zone.
+pub fn zone(name: &str) -> Result<TimeZone, Error> {
+    parse::located(name)
+}
+
 impl Schedule {
     /// Reads an expression.
     ///
@@ -79,6 +90,47 @@ impl Schedule {
             }
             Plan::Fields(fields) => search::next(fields, after, zone),
         }
+    }
+
+    /// The last run that is later than `after` and not later than `until`: where going from run to run with [`Self::next`] ends.
+    /// Runs beyond its five years are found, too. Cheap whatever lies in between.
+    ///
+    /// `@every` counts from `after`.
+    pub fn latest(&self, after: Timestamp, until: Timestamp, zone: &TimeZone, policy: DstPolicy) -> Option<Timestamp> {
+        if until <= after {
+            return None;
+        }
+        let zone = self.zone.as_ref().unwrap_or(zone);
+        match &self.plan {
+            Plan::Every(period) => every::latest(*period, after, until),
+            Plan::Fields(fields) if policy == DstPolicy::Once && fields.names_hours() => {
+                civil::latest(fields, after, until, zone)
+            }
+            Plan::Fields(fields) => search::latest(fields, after, until, zone),
+        }
+    }
+
+    /// How many runs are later than `after` and not later than `until`, counted up to `limit`. Each costs a search: keep the limit
+    /// low.
+    ///
+    /// `@every` counts from `after`.
+    pub fn count(&self, after: Timestamp, until: Timestamp, zone: &TimeZone, policy: DstPolicy, limit: u32) -> u32 {
+        let mut at = after;
+        let mut count = 0;
+        while count < limit && at < until {
+            match self.next(at, zone, policy) {
+                Some(next) if next > until => break,
+                Some(next) => {
+                    count += 1;
+                    at = next;
+                }
+                None => match at.checked_add(search::SEARCHED) {
+                    Ok(searched) => at = searched,
+                    Err(_) => break,
+                },
+            }
+        }
+        count
     }
 
     /// The schedule as a sentence.

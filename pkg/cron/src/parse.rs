@@ -32,7 +32,7 @@ fn zoned(text: &str) -> Option<&str> {
 }
 
 /// Names are matched to the letter: Go reads them as paths of files.
-fn located(name: &str) -> Result<TimeZone, Error> {
+pub(crate) fn located(name: &str) -> Result<TimeZone, Error> {
     if name.is_empty() || name == "UTC" {
         return Ok(TimeZone::UTC);
     }

@@ -1,180 +1,173 @@
-//! The next run in Kubernetes' sense.
+//! The next run in Kubernetes' sense, and the latest one.
 //!
-//! Between changes of the clock this is a search on the calendar. Across them robfig/cron's way of walking decides what is skipped
-//! and what happens twice: months and days are stepped on the calendar, hours and minutes in real time, and fields below a step
-//! start at zero only if nothing was stepped before. A zone that moves by half an hour makes that visible, so the walk is kept.
+//! Between changes of the clock this is a search on the calendar. Across them robfig/cron's way of walking decides; a zone that
+//! moves by half an hour or at midnight makes that visible, so the [`Walk`] is kept. The calendar answers only where a walk would
+//! have found the same.
 
 use jiff::{
-    SignedDuration, Span, Timestamp,
+    SignedDuration, Timestamp,
     civil::DateTime,
-    tz::{Offset, TimeZone},
+    tz::{AmbiguousOffset, Offset, TimeZone},
 };
 
-use crate::fields::Fields;
+use crate::{every::second, fields::Fields, walk::Walk};
 
 /// How many years are searched, as in robfig/cron.
 pub(crate) const HORIZON: i16 = 5;
-/// Clocks do not change twice within a day.
-const NO_TWO_CHANGES: SignedDuration = SignedDuration::from_hours(24);
+/// How far [`next`] looks at least, in whole days.
+pub(crate) const SEARCHED: SignedDuration = SignedDuration::from_hours(5 * 365 * 24);
+/// Clocks do not change twice within a day, and do not go back by more than one.
+const DAY: SignedDuration = SignedDuration::from_hours(24);
 
 pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-    let start = next_second(after)?;
-    let offset = zone.to_offset(start);
-    let civil = offset.to_datetime(start);
-    let from = if civil.second() == 0 {
-        civil
+    let start = Start::after(after, fields, zone)?;
+    let from = if start.civil.second() == 0 {
+        start.civil
     } else {
-        next_minute(civil)?
+        next_minute(start.civil)?
     };
-    let found = fields.first_from(from, civil.year() + HORIZON)?;
-    let found = offset.to_timestamp(found).ok()?;
-    // The clock is the same there, and did not change in between: the calendar was right.
-    let steady = zone.to_offset(found) == offset
-        && (found.duration_since(start) < NO_TWO_CHANGES
-            || zone
-                .following(start)
-                .next()
-                .is_none_or(|change| change.timestamp() > found));
-    if steady {
-        return Some(found);
+    let found = fields.first_from(from, start.civil.year() + HORIZON);
+    if start.is_steady() && start.leads_steadily_to(found) {
+        return start.instant(found?);
     }
-    Walk::begin(fields, start, zone).run()
+    let mut at = start.at;
+    loop {
+        let found = Walk::begin(fields, at, zone).run()?;
+        if found > after {
+            return Some(found);
+        }
+        // It went back over a change of the clock and found what was before it. robfig/cron stays there for ever.
+        at = at.checked_add(SignedDuration::from_mins(1)).ok()?;
+    }
 }
 
-/// The first whole second after `after`.
-fn next_second(after: Timestamp) -> Option<Timestamp> {
-    let second = after.as_nanosecond().div_euclid(1_000_000_000);
-    Timestamp::from_second(i64::try_from(second).ok()? + 1).ok()
+/// Where going on from `after` with [`next`] ends, at `until` at the latest. What lies between two changes of the clock is passed in
+/// one leap; the changes are walked across one by one, because what a walk skips depends on where it began.
+pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    let mut at = after;
+    let mut latest = None;
+    while at < until {
+        let start = Start::after(at, fields, zone)?;
+        if let Some(last) = start.last_before_change(fields, until) {
+            latest = Some(last);
+            at = last;
+        }
+        at = match next(fields, at, zone) {
+            Some(next) if next > until => break,
+            Some(next) => *latest.insert(next),
+            None => match at.checked_add(SEARCHED) {
+                Ok(searched) => searched,
+                Err(_) => break,
+            },
+        };
+    }
+    latest
 }
 
 /// The first whole minute after.
 pub(crate) fn next_minute(civil: DateTime) -> Option<DateTime> {
-    let whole = civil.date().at(civil.hour(), civil.minute(), 0, 0);
-    whole.checked_add(SignedDuration::from_mins(1)).ok()
+    let date = civil.date();
+    Some(match (civil.hour(), civil.minute()) {
+        (23, 59) => date.tomorrow().ok()?.at(0, 0, 0, 0),
+        (hour, 59) => date.at(hour + 1, 0, 0, 0),
+        (hour, minute) => date.at(hour, minute + 1, 0, 0),
+    })
 }
 
-/// A walk through the calendar and the day, at one point of time.
-struct Walk<'a> {
-    fields: &'a Fields,
+/// Where a search begins: at a whole second.
+struct Start<'a> {
     zone: &'a TimeZone,
     at: Timestamp,
+    offset: Offset,
     civil: DateTime,
-    last_year: i16,
-    /// Something was stepped: what is below it starts at zero already.
-    stepped: bool,
+    /// Where a walk goes back to: to the beginning of the month, day or hour that does not fit.
+    back: Option<DateTime>,
 }
 
-impl<'a> Walk<'a> {
-    fn begin(fields: &'a Fields, start: Timestamp, zone: &'a TimeZone) -> Self {
-        let civil = zone.to_datetime(start);
-        Self {
-            fields,
+impl<'a> Start<'a> {
+    fn after(after: Timestamp, fields: &Fields, zone: &'a TimeZone) -> Option<Self> {
+        let at = Timestamp::from_second(second(after) + 1).ok()?;
+        let offset = zone.to_offset(at);
+        let civil = offset.to_datetime(at);
+        let (date, hour) = (civil.date(), civil.hour());
+        let back = if !fields.has_month(date.month()) {
+            Some(date.first_of_month().at(0, 0, 0, 0))
+        } else if !fields.has_day(date) {
+            Some(date.at(0, 0, 0, 0))
+        } else if !fields.has_hour(hour) {
+            Some(date.at(hour, 0, 0, 0))
+        } else {
+            None
+        };
+        Some(Self {
             zone,
-            at: start,
+            at,
+            offset,
             civil,
-            last_year: civil.year() + HORIZON,
-            stepped: false,
-        }
+            back,
+        })
     }
 
-    /// `None`: nothing within the horizon, or the end of time.
-    fn run(mut self) -> Option<Timestamp> {
-        while self.civil.year() <= self.last_year {
-            // Each stage says whether its field fits; one that does not has moved a larger field on.
-            if self.month()? && self.day()? && self.hour()? && self.minute()? && self.second()? {
-                return Some(self.at);
-            }
-        }
-        None
+    /// Whether no change of the clock is near where a walk goes back to.
+    fn is_steady(&self) -> bool {
+        let Some(back) = self.back else { return true };
+        let back = self.offset.to_timestamp(back).unwrap_or(Timestamp::MIN);
+        let past = self.at.saturating_add(SignedDuration::from_secs(1)).unwrap_or(self.at);
+        let change = self.zone.preceding(past).next();
+        change.is_none_or(|change| back.duration_since(change.timestamp()) > DAY)
     }
 
-    fn month(&mut self) -> Option<bool> {
-        while !self.fields.has_month(self.civil.month()) {
-            if !std::mem::replace(&mut self.stepped, true) {
-                self.go_to(self.civil.date().first_of_month().at(0, 0, 0, 0))?;
-            }
-            self.go_to(self.civil.checked_add(Span::new().months(1)).ok()?)?;
-            if self.civil.month() == 1 {
-                return Some(false);
-            }
-        }
-        Some(true)
+    /// Whether the clock does not change on the way to `found`, or ever if that is nothing.
+    fn leads_steadily_to(&self, found: Option<DateTime>) -> bool {
+        let Some(found) = found else {
+            return self.zone.following(self.at).next().is_none();
+        };
+        let Some(at) = self.instant(found) else {
+            return false;
+        };
+        let same = if self.passes_to(found) {
+            self.zone.to_offset(at) == self.offset
+        } else {
+            let offset = self.offset;
+            self.zone.to_ambiguous_timestamp(found).offset() == AmbiguousOffset::Unambiguous { offset }
+        };
+        let change = || self.zone.following(self.at).next();
+        same && (at.duration_since(self.at) < DAY || change().is_none_or(|change| change.timestamp() > at))
     }
 
-    fn day(&mut self) -> Option<bool> {
-        while !self.fields.has_day(self.civil.date()) {
-            if !std::mem::replace(&mut self.stepped, true) {
-                self.go_to(self.civil.date().at(0, 0, 0, 0))?;
-            }
-            let (was, today) = (self.at, self.civil);
-            self.go_to(today.checked_add(Span::new().days(1)).ok()?)?;
-            // A midnight that the clock skipped: on to the day's first hour, or back to midnight the day after.
-            match self.civil.hour() {
-                0 => {}
-                hour @ 13.. => self.pass(SignedDuration::from_hours(i64::from(24 - hour)))?,
-                hour => self.pass(SignedDuration::from_hours(i64::from(-hour)))?,
-            }
-            if self.at <= was {
-                // A day that the zone skipped whole. robfig/cron walks in circles here for ever.
-                self.go_to(today.checked_add(Span::new().days(2)).ok()?)?;
-            }
-            if self.civil.day() == 1 {
-                return Some(false);
-            }
+    /// When the clock shows `civil`, unless it changes.
+    fn instant(&self, civil: DateTime) -> Option<Timestamp> {
+        if civil.date() != self.civil.date() {
+            return self.offset.to_timestamp(civil).ok();
         }
-        Some(true)
+        let seconds = |civil: DateTime| {
+            let [hour, minute, second] = [civil.hour(), civil.minute(), civil.second()].map(i64::from);
+            hour * 3_600 + minute * 60 + second
+        };
+        Timestamp::from_second(self.at.as_second() + seconds(civil) - seconds(self.civil)).ok()
     }
 
-    fn hour(&mut self) -> Option<bool> {
-        while !self.fields.has_hour(self.civil.hour()) {
-            if !std::mem::replace(&mut self.stepped, true) {
-                self.go_to(self.civil.date().at(self.civil.hour(), 0, 0, 0))?;
-            }
-            self.pass(SignedDuration::from_hours(1))?;
-            if self.civil.hour() == 0 {
-                return Some(false);
-            }
-        }
-        Some(true)
+    /// Whether a walk lets real time pass only, so that it cannot end at the second of two occurrences for the first.
+    fn passes_to(&self, found: DateTime) -> bool {
+        self.back.is_none() && found.date() == self.civil.date()
     }
 
-    fn minute(&mut self) -> Option<bool> {
-        while !self.fields.has_minute(self.civil.minute()) {
-            if !std::mem::replace(&mut self.stepped, true) {
-                self.pass(SignedDuration::from_secs(-self.at.as_second().rem_euclid(60)))?;
-            }
-            self.pass(SignedDuration::from_mins(1))?;
-            if self.civil.minute() == 0 {
-                return Some(false);
+    /// The last run up to `until` that no change of the clock parts from the start, as far as the calendar can tell.
+    fn last_before_change(&self, fields: &Fields, until: Timestamp) -> Option<Timestamp> {
+        if !self.is_steady() {
+            return None;
+        }
+        let mut last = until;
+        if let Some(change) = self.zone.following(self.at).next() {
+            let before = change.timestamp().checked_sub(SignedDuration::from_secs(1)).ok()?;
+            last = last.min(before);
+            if !self.passes_to(self.offset.to_datetime(last)) {
+                // What is shown twice is left to a walk.
+                let twice = self.offset.duration_since(change.offset()).max(SignedDuration::ZERO);
+                last = last.min(before.checked_sub(twice).ok()?);
             }
         }
-        Some(true)
-    }
-
-    fn second(&mut self) -> Option<bool> {
-        let second = self.civil.second();
-        if second == 0 {
-            return Some(true);
-        }
-        self.stepped = true;
-        self.pass(SignedDuration::from_secs(i64::from(60 - second)))?;
-        Some(false)
-    }
-
-    /// Lets real time pass.
-    fn pass(&mut self, duration: SignedDuration) -> Option<()> {
-        self.at = self.at.checked_add(duration).ok()?;
-        self.civil = self.zone.to_datetime(self.at);
-        Some(())
-    }
-
-    /// Goes to a time on the calendar as Go's time.Date finds it: by the offset that holds there if the time is taken for UTC, and
-    /// then, should another one hold at the result, by that.
-    fn go_to(&mut self, civil: DateTime) -> Option<()> {
-        let first = self.zone.to_offset(Offset::UTC.to_timestamp(civil).ok()?);
-        let second = self.zone.to_offset(first.to_timestamp(civil).ok()?);
-        self.at = second.to_timestamp(civil).ok()?;
-        self.civil = self.zone.to_datetime(self.at);
-        Some(())
+        let run = fields.last_to(self.offset.to_datetime(last), self.civil)?;
+        self.instant(run)
     }
 }

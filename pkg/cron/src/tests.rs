@@ -1,3 +1,5 @@
+mod model;
+mod past;
 mod vectors;
 
 use expect_test::{Expect, expect};
@@ -85,6 +87,20 @@ fn a_day_that_a_zone_skipped_is_passed() {
     assert_eq!(
         once("0 12 30 12 *", "Pacific/Apia", "2011-12-29T12:00:00Z")[0],
         "12-31 00:00+14:00"
+    );
+}
+
+#[test]
+fn a_walk_that_comes_back_to_its_start_goes_on() {
+    // In 1990 the clock of St. John's went back at 00:01, to 23:01 the day before: minutes are stepped into the wrong hour.
+    assert_eq!(
+        runs(
+            "1 0 * * *",
+            "America/St_Johns",
+            "1990-10-27T12:00:00Z",
+            DstPolicy::Kubernetes
+        ),
+        ["10-27 23:01-03:30", "10-28 00:01-03:30", "10-29 00:01-03:30"]
     );
 }
 

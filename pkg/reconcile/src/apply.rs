@@ -47,7 +47,8 @@ pub enum Applied {
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {effect}")]
 pub struct EffectError {
-    effect: String,
+    /// What failed.
+    pub effect: Box<Effect>,
     #[source]
     source: Box<dyn std::error::Error + Send + Sync>,
 }
@@ -86,9 +87,9 @@ impl Applier {
             Ok(None) => return None,
             Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
         };
-        if let Effect::Absent { uid, .. } = effect {
+        if let Effect::Absent { uid, controller, .. } = effect {
             let answer = self.client.request::<Identified>(request).await;
-            return judge_absence(effect, uid, answer);
+            return judge_absence(effect, (uid, controller), answer);
         }
         // What was written comes back through the watch; the answer's body is read to its end and dropped.
         let answer = self.client.request::<IgnoredAny>(request).await;
@@ -107,9 +108,17 @@ struct Identified {
 #[error("it is there: the cache was behind")]
 struct Present;
 
-fn judge_absence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) -> Option<Applied> {
+fn judge_absence(
+    effect: &Effect,
+    (uid, controller): (&str, &str),
+    answer: kube::Result<Identified>,
+) -> Option<Applied> {
+    let is_it = |found: &Metadata| {
+        let owner = found.controller();
+        *found.uid == *uid && owner.is_some_and(|owner| *owner.uid == *controller)
+    };
     match answer {
-        Ok(found) if *found.metadata.uid == *uid => Some(Applied::LookAgain(EffectError::of(effect, Present))),
+        Ok(found) if is_it(&found.metadata) => Some(Applied::LookAgain(EffectError::of(effect, Present))),
         Ok(_) => None,
         Err(error) if Answer::of(&error) == Answer::NotFound => None,
         Err(error) => judge(effect, error),
@@ -151,7 +160,7 @@ fn has_cause(error: &kube::Error, is_it: impl Fn(&StatusCause) -> bool) -> bool 
 impl EffectError {
     fn of(effect: &Effect, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self {
-            effect: effect.to_string(),
+            effect: Box::new(effect.clone()),
             source: source.into(),
         }
     }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -11,8 +14,8 @@ pub trait Clock: Send + Sync + 'static {
     /// The time now.
     fn now(&self) -> Timestamp;
 
-    /// Resolves when somebody has set the clock: what was timed by it has to be timed anew.
-    fn stepped(&self) -> BoxFuture<'static, ()>;
+    /// One item each time that somebody sets the clock, from now on: what was timed by it has to be timed anew.
+    fn steps(&self) -> BoxStream<'static, ()>;
 }
 
 /// The system's clock. It notices within a second that it was set, and that the machine had slept.
@@ -29,18 +32,18 @@ impl Clock for SystemClock {
         Timestamp::now()
     }
 
-    fn stepped(&self) -> BoxFuture<'static, ()> {
-        async {
-            let mut before = Reading::now();
+    fn steps(&self) -> BoxStream<'static, ()> {
+        stream::unfold(Reading::now(), |mut before| async {
             loop {
                 tokio::time::sleep(LOOK).await;
                 let now = Reading::now();
-                if now.is_stepped_since(&before) {
-                    return;
-                }
+                let is_stepped = now.is_stepped_since(&before);
                 before = now;
+                if is_stepped {
+                    return Some(((), before));
+                }
             }
-        }
+        })
         .boxed()
     }
 }
@@ -103,6 +106,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_step_is_noticed() {
         // Paused time passes while the time of day does not.
-        SystemClock.stepped().await;
+        assert_eq!(SystemClock.steps().next().await, Some(()));
     }
 }

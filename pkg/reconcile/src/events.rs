@@ -21,6 +21,10 @@ const WAITING: usize = 1_000;
 /// How long an event waits before it is written. Events come in bursts together with the work that they tell of, and the work goes
 /// first.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How many sentences are remembered, so that one that comes again is merged into the one before.
+const RECORDERS: usize = 256;
+/// How long the sentence of an event may be: longer ones are refused by the apiserver.
+const LONGEST: usize = 1_024;
 /// How many notes that are sent once are remembered; of more the oldest may be sent again.
 const REMEMBERED: usize = 10_000;
 
@@ -112,21 +116,14 @@ impl Events {
         let queued = Queued {
             since: Instant::now(),
             controller: controller.into(),
-            regarding: ObjectReference {
-                api_version: Some(target.resource.api_version()),
-                kind: Some(target.resource.kind.to_string()),
-                name: Some(target.key.name.to_string()),
-                namespace: target.key.namespace.as_deref().map(str::to_owned),
-                uid: Some(target.uid.to_string()),
-                ..ObjectReference::default()
-            },
+            regarding: reference(target),
             event: Event {
                 type_: match note.type_ {
                     NoteType::Normal => EventType::Normal,
                     NoteType::Warning => EventType::Warning,
                 },
                 reason: note.reason.to_owned(),
-                note: Some(note.message.clone()),
+                note: Some(shortened(&note.message)),
                 action: note.action.to_owned(),
                 secondary: None,
             },
@@ -139,10 +136,59 @@ impl Events {
     }
 }
 
+/// As much of a sentence as an event can have.
+fn shortened(sentence: &str) -> String {
+    const MORE: &str = "…";
+    if sentence.len() <= LONGEST {
+        return sentence.to_owned();
+    }
+    let end = sentence.floor_char_boundary(LONGEST - MORE.len());
+    sentence[..end].to_owned() + MORE
+}
+
+fn reference(target: &Target) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(target.resource.api_version()),
+        kind: Some(target.resource.kind.to_string()),
+        name: Some(target.key.name.to_string()),
+        namespace: target.key.namespace.as_deref().map(str::to_owned),
+        uid: Some(target.uid.to_string()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Recorders by what they record. A recorder merges an event into the one before it when all but the sentence is the same, so each
+/// sentence has a recorder of its own.
+#[derive(Default)]
+struct Recorders(HashMap<u64, (Recorder, Instant)>);
+
+impl Recorders {
+    /// The recorder of an event. Of too many the one goes that was used least lately.
+    fn of(&mut self, client: &Client, instance: &str, queued: &Queued) -> &Recorder {
+        let now = Instant::now();
+        if self.0.len() >= RECORDERS {
+            let oldest = self.0.iter().min_by_key(|(_, (_, last))| *last).map(|(key, _)| *key);
+            oldest.and_then(|oldest| self.0.remove(&oldest));
+        }
+        let mut hasher = DefaultHasher::new();
+        let event = &queued.event;
+        (&queued.controller, &queued.regarding.uid, &event.reason, &event.note).hash(&mut hasher);
+        let known = self.0.entry(hasher.finish()).or_insert_with(|| {
+            let reporter = Reporter {
+                controller: queued.controller.to_string(),
+                instance: Some(instance.to_owned()),
+            };
+            (Recorder::new(client.clone(), reporter), now)
+        });
+        known.1 = now;
+        &known.0
+    }
+}
+
 impl EventWriter {
     /// Writes events, each a second after it was sent, until `stop` is requested; then what is still waiting, at once.
     pub async fn run(mut self, stop: Shutdown) {
-        let mut recorders: HashMap<Arc<str>, Recorder> = HashMap::new();
+        let mut recorders = Recorders::default();
         loop {
             let queued = tokio::select! {
                 biased;
@@ -153,29 +199,33 @@ impl EventWriter {
                     self.queue.recv().await
                 }
             };
-            let Some(Queued {
-                since,
-                controller,
-                regarding,
-                event,
-            }) = queued
-            else {
+            let Some(queued) = queued else {
                 return;
             };
             tokio::select! {
-                () = tokio::time::sleep_until(since + PATIENCE) => {}
+                () = tokio::time::sleep_until(queued.since + PATIENCE) => {}
                 () = stop.requested() => {}
             }
-            let recorder = recorders.entry(Arc::clone(&controller)).or_insert_with(|| {
-                let reporter = Reporter {
-                    controller: controller.to_string(),
-                    instance: Some(self.instance.clone()),
-                };
-                Recorder::new(self.client.clone(), reporter)
-            });
-            if let Err(error) = recorder.publish(&event, &regarding).await {
+            let recorder = recorders.of(&self.client, &self.instance, &queued);
+            let Queued { event, regarding, .. } = &queued;
+            if let Err(error) = recorder.publish(event, regarding).await {
                 tracing::debug!(reason = event.reason, %error, "failed to write an event");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_is_cut_where_an_event_ends() {
+        let long = "ä".repeat(LONGEST);
+        for (sentence, bytes) in [("short", 5), (&*"x".repeat(LONGEST), LONGEST), (&*long, LONGEST - 1)] {
+            let cut = shortened(sentence);
+            assert_eq!(cut.len(), bytes, "{cut}");
+            assert_eq!(cut.ends_with('…'), sentence.len() > LONGEST, "{cut}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{StreamExt, future::BoxFuture};
 use portreeve_api::ObjectKey;
 use portreeve_informer::{Cause, Delta, Informer, NotSynced, Projection, Subscription};
 use portreeve_workqueue::{Lane, Queue};
@@ -204,11 +204,12 @@ impl<R: Reconciler> Keyed<R> {
         for _ in 0..self.workers {
             workers.spawn(Arc::clone(&worker).run());
         }
+        let mut steps = clock.steps();
         let first = loop {
             tokio::select! {
                 () = stop.requested() => break None,
                 end = workers.join_next() => break end,
-                () = clock.stepped() => {
+                Some(()) = steps.next() => {
                     tracing::info!(controller = name, "the clock was set, deciding anew what waits for a time");
                     self.queue.hurry();
                 }

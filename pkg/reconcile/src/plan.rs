@@ -70,7 +70,8 @@ pub enum Effect {
         /// What becomes of its dependents.
         propagation: Propagation,
     },
-    /// GET. Goes on only if the object is gone: while it is there after all, the cache was behind, and the key is observed again.
+    /// GET. Goes on only if the object is gone, or has another controller: while it is there after all, the cache was behind, and the
+    /// key is observed again.
     Absent {
         /// Where it lived.
         resource: Resource,
@@ -78,6 +79,8 @@ pub enum Effect {
         key: ObjectKey,
         /// Which one of that name; another one in its place is as good as none.
         uid: Arc<str>,
+        /// The UID of its controller.
+        controller: Arc<str>,
     },
     /// An Event. Queued and best-effort: never fails or delays a plan.
     Event(Target, Note),
@@ -159,6 +162,36 @@ pub struct Note {
     /// What it is about, for a note that every decision makes anew because no status remembers it: of each object, reason and
     /// subject a process sends one. `None`: whenever it is decided.
     pub once: Option<String>,
+}
+
+impl Note {
+    /// A note that says what was expected.
+    pub fn normal(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            type_: NoteType::Normal,
+            reason,
+            action,
+            message: message.into(),
+            once: None,
+        }
+    }
+
+    /// A note that somebody should look at.
+    pub fn warning(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            type_: NoteType::Warning,
+            ..Self::normal(reason, action, message)
+        }
+    }
+
+    /// The same, once for each subject.
+    #[must_use]
+    pub fn once(self, subject: impl Into<String>) -> Self {
+        Self {
+            once: Some(subject.into()),
+            ..self
+        }
+    }
 }
 
 /// The two types of Events.

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
 use portreeve_client::chain;
-use portreeve_workqueue::{Outcome, Queue};
+use portreeve_workqueue::{Lane, Outcome, Queue};
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::{
-    Clock, Metrics, Next, Plan,
+    Clock, Effect, Metrics, Next, Plan,
     apply::{Applied, Applier},
 };
 
@@ -28,9 +28,10 @@ pub trait Reconciler: Send + Sync + 'static {
     /// next one is empty.
     fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
 
-    /// Decides what to say about a write that was refused and that only people can cure: a condition and an event. Pure, and like
-    /// `decide` empty once it has been said. The refused plan itself is tried again without being asked for.
-    fn refused(&self, _seen: &Self::Observed, _why: &str, _now: Timestamp) -> Plan {
+    /// Decides what to say about an effect that was refused and that only people can cure, or that has failed again and again: a
+    /// condition and an event, and whatever else does not depend on it. Pure, and like `decide` empty once it has been said. The refused plan itself is tried again
+    /// without being asked for.
+    fn refused(&self, _seen: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
         Plan::nothing()
     }
 }
@@ -39,6 +40,8 @@ pub trait Reconciler: Send + Sync + 'static {
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// A cache is behind for milliseconds. A plan that is stale this many times in a row has another cause, and is told.
 const STALE_TOO_OFTEN: u32 = 8;
+/// What fails this many times in a row, over a second or more, is told of like a refusal.
+const FAILED_TOO_OFTEN: u32 = 8;
 
 pub(crate) struct Worker<R> {
     pub(crate) name: &'static str,
@@ -126,7 +129,11 @@ impl<R: Reconciler> Worker<R> {
             };
             tracing::info!(%plan, "{message}");
         }
-        match self.applier.run(&plan).await {
+        let applied = self.applier.run(&plan).await;
+        if !matches!(applied, Applied::Done) {
+            self.keep_the_time(key, plan.next);
+        }
+        match applied {
             Applied::Done => {
                 self.refusals.clear(key);
                 // Applying took time: what is left of the wait is counted from here.
@@ -142,17 +149,30 @@ impl<R: Reconciler> Worker<R> {
                 (Outcome::Retry, Ending::Requeue)
             }
             Applied::Failed { error, after } => {
-                tracing::warn!(err = chain(&error), "failed, trying again");
+                let why = chain(&error);
+                tracing::warn!(err = why, "failed, trying again");
+                if failures >= FAILED_TOO_OFTEN {
+                    let said = self.reconciler.refused(&seen, &error.effect, &why, now);
+                    self.applier.run(&said).await;
+                }
                 (Outcome::RetryAfter(after), Ending::Error)
             }
             Applied::Refused(error) => {
                 let why = chain(&error);
                 self.note_refusal(key, &why);
                 // Said as well as it can be: what is refused may be the saying itself.
-                let said = self.reconciler.refused(&seen, &why, now);
+                let said = self.reconciler.refused(&seen, &error.effect, &why, now);
                 self.applier.run(&said).await;
                 (Outcome::RetryWithin(REFUSED_PAUSE), Ending::Error)
             }
+        }
+    }
+
+    /// A plan that failed is tried again with backoff, but what is due in the meantime is due.
+    fn keep_the_time(&self, key: &ObjectKey, next: Next) {
+        let Next::At(time) = next else { return };
+        if let Ok(wait) = Duration::try_from(time.duration_since(self.clock.now())) {
+            self.queue.add_at(key.clone(), Instant::now() + wait, Lane::Urgent);
         }
     }
 

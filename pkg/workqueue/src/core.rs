@@ -57,7 +57,7 @@ pub enum Outcome {
     /// Failure: again after the backoff, but not later than after this delay. For what must not be forgotten for a
     /// quarter of an hour, because nothing tells when its cause has gone. It counts as a failure like `Retry`.
     RetryWithin(Duration),
-    /// Success, and again at this time, in the urgent lane. Failures are forgotten.
+    /// Success, and again at this time, urgent when it comes. Failures are forgotten.
     At(Instant),
 }
 
@@ -153,7 +153,20 @@ struct Item {
     ticket: Ticket,
     /// Of a key that waits, when it is due; of a key that runs, when the run began.
     at: Instant,
+    /// Of a key that waits: whether it is urgent when its time comes.
+    timed: bool,
     state: State,
+}
+
+impl Item {
+    /// Of a key that waits.
+    fn due(&self) -> Due {
+        Due {
+            when: self.at,
+            lane: self.lane,
+            timed: self.timed,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +201,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
         self.advance(now);
         self.retried += u64::from(when > now);
         let when = when.max(now);
-        let due = Due { when, lane };
+        let due = Due {
+            when,
+            lane,
+            timed: false,
+        };
         let mut entry = match self.items.entry(key) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => {
@@ -211,16 +228,13 @@ impl<K: Clone + Eq + Hash> Core<K> {
                 Wake::Nobody
             }
             State::Delayed => {
-                item.lane = lane.min(item.lane);
-                if item.at <= when {
+                let before = *item;
+                let due = before.due().or(due);
+                item.lane = due.lane;
+                if due.when == before.at {
                     return Wake::Nobody;
                 }
-                let before = *item;
                 self.waiting.delayed.remove(&(before.at, before.ticket));
-                let due = Due {
-                    when,
-                    lane: before.lane,
-                };
                 let (placed, wake) = self.waiting.place(entry.key().clone(), due, before.failures, now);
                 entry.insert(placed);
                 wake
@@ -268,11 +282,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
             Outcome::At(when) => (false, Some(when.max(now))),
         };
         let failures = if failed { item.failures.saturating_add(1) } else { 0 };
-        let lane = match outcome {
-            Outcome::At(_) => Lane::Urgent,
-            _ => item.lane,
-        };
-        let own = next.map(|when| Due { when, lane });
+        let own = next.map(|when| Due {
+            when,
+            lane: item.lane,
+            timed: matches!(outcome, Outcome::At(_)),
+        });
         let due = match (own, again) {
             (Some(own), Some(again)) => Some(own.or(again)),
             (own, again) => own.or(again),
@@ -302,6 +316,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             let item = held(&mut self.items, &key);
             if item.failures == 0 {
                 item.state = State::Ready;
+                item.timed = false;
                 item.at = now;
                 item.ticket = self.waiting.line_up(key, item.lane);
                 wake = Wake::All;
@@ -367,6 +382,9 @@ impl<K: Clone + Eq + Hash> Core<K> {
         while let Some(key) = self.waiting.pop_due(now) {
             let item = held(&mut self.items, &key);
             item.state = State::Ready;
+            if item.timed {
+                item.lane = Lane::Urgent;
+            }
             item.ticket = self.waiting.line_up(key, item.lane);
         }
     }

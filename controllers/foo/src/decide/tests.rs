@@ -124,6 +124,7 @@ fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
                 Effect::PatchStatus { target, .. } | Effect::Event(target, _) => {
                     assert_eq!((target.uid, target.version), world.foo_identity(), "{case}");
                 }
+                Effect::Absent { .. } | Effect::Count { .. } | Effect::Lag { .. } => panic!("{case}: {effect}"),
             }
         }
     }

@@ -38,6 +38,12 @@ pub struct CronTabStatus {
     pub missed_runs: i64,
     /// The value of the annotation `stable.example.com/run-now` that was acted on last.
     pub last_run_now: Option<String>,
+    /// The schedule and the zone that were observed last.
+    pub observed_schedule: Option<String>,
+    /// When that schedule took the place of another one: no earlier time of it is made up for.
+    #[serde(with = "whole_seconds")]
+    #[schemars(with = "Option<Time>")]
+    pub scheduled_since: Option<Timestamp>,
     /// The `.metadata.generation` that this status was computed from.
     pub observed_generation: i64,
     /// What holds of the CronTab, one condition a type.
@@ -98,6 +104,8 @@ mod tests {
             "nextScheduleTime",
             "lastMissedTime",
             "lastRunNow",
+            "observedSchedule",
+            "scheduledSince",
         ] {
             assert_eq!(written.get(absent), Some(&Value::Null), "{absent}");
         }

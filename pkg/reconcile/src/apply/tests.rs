@@ -195,12 +195,20 @@ async fn what_is_held_to_be_gone_is_looked_for_once_more() {
         resource: PODS,
         key: ObjectKey::namespaced("n", "a"),
         uid: "u".into(),
+        controller: "o".into(),
     };
-    let found = |uid: &str| (200, json!({"metadata": {"name": "a", "uid": uid}}));
+    let found = |uid: &str, owner: &str| {
+        let owner = json!({"apiVersion": "v1", "kind": "Foo", "name": "f", "uid": owner, "controller": true});
+        (
+            200,
+            json!({"metadata": {"name": "a", "uid": uid, "ownerReferences": [owner]}}),
+        )
+    };
     let table = [
         (refusal(404, "NotFound"), "done", 2),
-        (found("another"), "done", 2),
-        (found("u"), "look again", 1),
+        (found("another", "o"), "done", 2),
+        (found("u", "another"), "done", 2),
+        (found("u", "o"), "look again", 1),
         (refusal(403, "Forbidden"), "refused", 1),
         (refusal(503, "ServiceUnavailable"), "failed", 1),
     ];

@@ -20,8 +20,8 @@ impl Clock for Fixed {
         Timestamp::UNIX_EPOCH
     }
 
-    fn stepped(&self) -> futures::future::BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
+    fn steps(&self) -> futures::stream::BoxStream<'static, ()> {
+        Box::pin(futures::stream::pending())
     }
 }
 
@@ -41,7 +41,7 @@ impl Reconciler for Scripted {
         (self.1)(*times)
     }
 
-    fn refused(&self, _: &u32, why: &str, _now: Timestamp) -> Plan {
+    fn refused(&self, _: &u32, _: &Effect, why: &str, _now: Timestamp) -> Plan {
         let target = Target {
             resource: PODS,
             key: ObjectKey::namespaced("n", "a"),

@@ -38,6 +38,8 @@ enum End {
 struct Wish {
     when: u64,
     lane: Lane,
+    /// Urgent once its time has come.
+    timed: bool,
     /// When the wish came into force, and as which call: what comes out first among equals.
     placed: (u64, usize),
 }
@@ -69,22 +71,46 @@ enum Taken {
     Closed,
 }
 
+impl Wish {
+    fn lane_at(&self, now: u64) -> Lane {
+        if self.timed && self.when <= now {
+            Lane::Urgent
+        } else {
+            self.lane
+        }
+    }
+}
+
 impl Model {
-    fn wish(&mut self, key: Key, when: u64, lane: Lane) {
-        let placed = (when.max(self.now), self.calls);
-        let wish = Wish { when, lane, placed };
+    fn wish(&mut self, key: Key, when: u64, lane: Lane, timed: bool) {
+        let now = self.now;
+        let placed = (when.max(now), self.calls);
+        let wish = Wish {
+            when,
+            lane,
+            timed,
+            placed,
+        };
         if let Some(running) = self.running.iter_mut().find(|running| running.key == key) {
             running.again = Some(running.again.map_or((when, lane), |(w, l)| (w.min(when), l.min(lane))));
         } else if let Some(before) = self.wishes.get_mut(&key) {
-            let raised = lane < before.lane;
-            before.lane = before.lane.min(lane);
-            if before.when > self.now && when < before.when {
-                *before = Wish {
-                    lane: before.lane,
-                    ..wish
-                };
-            } else if before.when <= self.now && raised {
-                before.placed = (self.now, self.calls);
+            if before.when <= now {
+                if lane < before.lane_at(now) {
+                    before.lane = lane;
+                    before.placed = (now, self.calls);
+                }
+            } else if before.timed {
+                if when < before.when {
+                    *before = wish;
+                }
+            } else {
+                before.lane = before.lane.min(lane);
+                if when < before.when {
+                    *before = Wish {
+                        lane: before.lane,
+                        ..wish
+                    };
+                }
             }
         } else {
             self.wishes.insert(key, wish);
@@ -93,7 +119,7 @@ impl Model {
 
     fn add(&mut self, key: Key, when: u64, lane: Lane) {
         if !self.closed {
-            self.wish(key, when.max(self.now), lane);
+            self.wish(key, when.max(self.now), lane, false);
         }
     }
 
@@ -109,6 +135,7 @@ impl Model {
             *wish = Wish {
                 when: now,
                 lane: wish.lane,
+                timed: false,
                 placed: (now, self.calls + order),
             };
         }
@@ -119,7 +146,7 @@ impl Model {
         let ready = self
             .wishes
             .iter()
-            .filter(|(_, wish)| wish.when <= self.now && wish.lane == lane);
+            .filter(|(_, wish)| wish.when <= self.now && wish.lane_at(self.now) == lane);
         ready.min_by_key(|(_, wish)| wish.placed).map(|(key, _)| *key)
     }
 
@@ -167,10 +194,16 @@ impl Model {
         if matches!(end, End::Retry | End::RetryAfter(_) | End::RetryWithin(_)) {
             self.failures.insert(key, failures + 1);
         }
-        let own_lane = if matches!(end, End::At(_)) { Lane::Urgent } else { lane };
-        let wishes = next.map(|delay| (self.now + delay, own_lane)).into_iter().chain(again);
-        if let Some((when, lane)) = wishes.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))) {
-            self.wish(key, when, lane);
+        let timed = matches!(end, End::At(_));
+        let own = next.map(|delay| (self.now + delay, lane, timed));
+        let again = again.map(|(when, lane)| (when, lane, false));
+        let both = match (own, again) {
+            (Some(own), Some(again)) if timed => Some(if again.0 < own.0 { again } else { own }),
+            (Some(own), Some(again)) => Some((own.0.min(again.0), own.1.min(again.1), false)),
+            (own, again) => own.or(again),
+        };
+        if let Some((when, lane, timed)) = both {
+            self.wish(key, when, lane, timed);
         }
         Some(key)
     }

@@ -17,15 +17,22 @@ use super::{
 pub(super) struct Due {
     pub(super) when: Instant,
     pub(super) lane: Lane,
+    /// Whether it is urgent when its time comes, though not before.
+    pub(super) timed: bool,
 }
 
 impl Due {
-    /// The earlier of the times, in the higher of the lanes.
+    /// The earlier of the times, in the higher of the lanes. The urgency of a time goes with that time.
     pub(super) fn or(self, other: Self) -> Self {
-        Self {
-            when: self.when.min(other.when),
-            lane: self.lane.min(other.lane),
+        if self.timed == other.timed {
+            return Self {
+                when: self.when.min(other.when),
+                lane: self.lane.min(other.lane),
+                timed: self.timed,
+            };
         }
+        let (timed, wish) = if self.timed { (self, other) } else { (other, self) };
+        if wish.when < timed.when { wish } else { timed }
     }
 }
 
@@ -50,7 +57,8 @@ impl<K> Waiting<K> {
 
     /// Lets a key wait that is in neither order.
     pub(super) fn place(&mut self, key: K, due: Due, failures: u32, now: Instant) -> (Item, Wake) {
-        let Due { when, lane } = due;
+        let Due { when, lane, timed } = due;
+        let lane = if timed && when <= now { Lane::Urgent } else { lane };
         let (ticket, state, wake) = if when <= now {
             (self.line_up(key, lane), State::Ready, Wake::One)
         } else {
@@ -64,6 +72,7 @@ impl<K> Waiting<K> {
             lane,
             ticket,
             at: when,
+            timed,
             state,
         };
         (item, wake)

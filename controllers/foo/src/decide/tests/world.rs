@@ -145,6 +145,7 @@ impl World {
                 Outcome::Done
             }
             Effect::Event(..) => Outcome::Done,
+            Effect::Absent { .. } | Effect::Count { .. } | Effect::Lag { .. } => panic!("no Foo needs {effect}"),
         };
         self.done.push(effect.to_string());
         outcome

@@ -134,6 +134,20 @@ fn a_scheduled_run_forgets_failures_and_is_urgent() {
 }
 
 #[test]
+fn a_time_is_urgent_when_it_comes_and_not_before() {
+    check(
+        "0 add a urgent
+         0 take
+         0 done a at=60
+         1 add a routine
+         2 take -> a Routine failures=0 waited=1
+         2 done a at=60
+         3 add a routine 80
+         60 take -> a Urgent failures=0 waited=0",
+    );
+}
+
+#[test]
 fn times_lose_their_meaning_at_once_and_backoff_does_not() {
     check(
         "0 add a routine
@@ -144,8 +158,8 @@ fn times_lose_their_meaning_at_once_and_backoff_does_not() {
          0 done b retry
          0 add c routine 50
          1 hurry -> All
-         1 take -> a Urgent failures=0 waited=0
          1 take -> c Routine failures=0 waited=0
+         1 take -> a Routine failures=0 waited=0
          1 take -> Sleep 5
          1 hurry -> Nobody",
     );

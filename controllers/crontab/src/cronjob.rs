@@ -1,0 +1,191 @@
+//! Kubernetes' own CronJob, `batch/v1`.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use portreeve_api::{ConcurrencyPolicy, JobReference, Metadata, Resource};
+use portreeve_cron::{Dialect, DstPolicy, Schedule};
+use portreeve_informer::Projection;
+use portreeve_reconcile::Object;
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::{
+    job::{self, Run},
+    kind::{Fault, Kind, Memory, Orders, Report},
+    slots::Timetable,
+};
+
+/// Where CronJobs are served.
+pub(crate) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
+
+/// What is kept of a CronJob.
+#[derive(Debug, Deserialize)]
+pub(crate) struct SeenCronJob {
+    metadata: Metadata,
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    schedule: Box<str>,
+    #[serde(default)]
+    time_zone: Option<Box<str>>,
+    #[serde(default)]
+    starting_deadline_seconds: Option<i64>,
+    #[serde(default)]
+    concurrency_policy: ConcurrencyPolicy,
+    #[serde(default)]
+    suspend: Option<bool>,
+    /// As it came: decoded it would take ten times the memory.
+    job_template: Box<RawValue>,
+    #[serde(default)]
+    successful_jobs_history_limit: Option<usize>,
+    #[serde(default)]
+    failed_jobs_history_limit: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    active: Option<Vec<JobReference>>,
+    last_schedule_time: Option<Timestamp>,
+    last_successful_time: Option<Timestamp>,
+}
+
+/// What a Job takes over from the template.
+#[derive(Deserialize)]
+struct Template {
+    #[serde(default)]
+    metadata: TemplateMetadata,
+    spec: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TemplateMetadata {
+    labels: Option<Map<String, Value>>,
+    annotations: Option<Map<String, Value>>,
+}
+
+impl Projection for SeenCronJob {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl SeenCronJob {
+    /// Everything that decides when it runs.
+    pub(crate) fn times(&self) -> (&str, Option<&str>) {
+        (&self.spec.schedule, self.spec.time_zone.as_deref())
+    }
+
+    /// UTC unless it says otherwise: replicas must agree.
+    fn zone(&self) -> Result<TimeZone, Fault> {
+        let Some(name) = self.spec.time_zone.as_deref() else {
+            return Ok(TimeZone::UTC);
+        };
+        portreeve_cron::zone(name).map_err(|error| Fault {
+            reason: "UnknownTimeZone",
+            message: format!("invalid timeZone: {name:?}: {error}"),
+        })
+    }
+
+    fn timetable(&self) -> Result<Timetable, Fault> {
+        let zone = self.zone()?;
+        let text = self.spec.schedule.to_string();
+        let schedule = Schedule::parse(&text, Dialect::Kubernetes).map_err(|error| Fault {
+            reason: "UnparseableSchedule",
+            message: format!("unparseable schedule: {text:?} : {error}"),
+        })?;
+        Ok(Timetable {
+            text,
+            schedule,
+            zone,
+            policy: DstPolicy::Kubernetes,
+            deadline: self.spec.starting_deadline_seconds.map(SignedDuration::from_secs),
+        })
+    }
+
+    fn warning(&self) -> Option<Fault> {
+        let schedule = &self.spec.schedule;
+        schedule.contains("TZ").then(|| Fault {
+            reason: "UnsupportedSchedule",
+            message: format!(
+                "CRON_TZ or TZ used in schedule {schedule:?} is not officially supported, use .spec.timeZone instead"
+            ),
+        })
+    }
+}
+
+impl Kind for SeenCronJob {
+    const RESOURCE: Resource = CRON_JOBS;
+    const SKEW: &'static str = "cronjob_controller_job_creation_skew_duration_seconds";
+    const MISSED: Option<&'static str> = None;
+
+    fn orders(&self) -> Orders {
+        Orders {
+            timetable: self.timetable(),
+            suspend: self.spec.suspend.unwrap_or_default(),
+            concurrency: self.spec.concurrency_policy,
+            keep_successful: self.spec.successful_jobs_history_limit,
+            keep_failed: self.spec.failed_jobs_history_limit,
+            run_now: None,
+            warning: self.warning(),
+        }
+    }
+
+    fn memory(&self, _rescheduled: Timestamp) -> Memory<'_> {
+        Memory {
+            active: self.status.active.as_deref().unwrap_or_default(),
+            last_schedule: self.status.last_schedule_time,
+            last_success: self.status.last_successful_time,
+            last_failure: None,
+            last_missed: None,
+            last_run_now: None,
+            scheduled_since: None,
+            was_suspended: false,
+            said: None,
+        }
+    }
+
+    fn job(&self, run: &Run) -> Result<Object, Fault> {
+        let template: Template = serde_json::from_str(self.spec.job_template.get()).map_err(|error| Fault {
+            reason: "FailedCreate",
+            message: format!("Error creating job: .spec.jobTemplate cannot be read: {error}"),
+        })?;
+        let TemplateMetadata { labels, annotations } = template.metadata;
+        let marks = (labels.unwrap_or_default(), annotations.unwrap_or_default());
+        let zone = self.zone()?;
+        let owner = (&CRON_JOBS, &self.metadata);
+        Ok(job::manifest(owner, run, &zone, marks, template.spec))
+    }
+
+    fn status(&self, report: &Report<'_>, _now: Timestamp) -> Option<Value> {
+        let facts = report.facts;
+        let known = self.memory(Timestamp::MIN);
+        let active = facts.references();
+        let same_jobs = active.len() == known.active.len()
+            && active
+                .iter()
+                .all(|job| known.active.iter().any(|known| known.uid == job.uid));
+        let is_same =
+            same_jobs && facts.last_schedule == known.last_schedule && facts.last_success == known.last_success;
+        let time = |time: Option<Timestamp>| time.map(|time| format!("{time:.0}"));
+        (!is_same).then(|| {
+            json!({
+                "active": active,
+                "lastScheduleTime": time(facts.last_schedule),
+                "lastSuccessfulTime": time(facts.last_success),
+            })
+        })
+    }
+}
+
+/// The schedule and the zone, to tell whether they changed.
+pub(crate) fn is_rescheduled(old: &Arc<SeenCronJob>, new: &Arc<SeenCronJob>) -> bool {
+    old.times() != new.times()
+}

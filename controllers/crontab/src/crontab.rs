@@ -1,0 +1,286 @@
+//! Our own CronTab, `stable.example.com/v1`.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use portreeve_api::{
+    CRONTABS, ConcurrencyPolicy, CronTabStatus, DstPolicyName, Metadata, Resource,
+    conditions::{self, Finding, Truth},
+};
+use portreeve_cron::{Dialect, DstPolicy, Schedule};
+use portreeve_informer::Projection;
+use portreeve_reconcile::Object;
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::{
+    job::{self, Run},
+    kind::{Fault, Kind, Memory, Orders, Report},
+    slots::Timetable,
+};
+
+/// The label by which the Jobs and Pods of a CronTab are found.
+const LABEL: &str = "stable.example.com/crontab";
+
+/// The condition's reason by which the status remembers that no run was to start.
+const SUSPENDED: &str = "Suspended";
+
+/// What is kept of a CronTab.
+#[derive(Debug, Deserialize)]
+pub(crate) struct SeenCronTab {
+    metadata: Annotated,
+    #[serde(default)]
+    spec: Option<Spec>,
+    #[serde(default)]
+    status: Option<CronTabStatus>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Annotated {
+    #[serde(flatten)]
+    base: Metadata,
+    #[serde(default)]
+    annotations: Option<Annotations>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Annotations {
+    #[serde(rename = "stable.example.com/run-now")]
+    run_now: Option<Arc<str>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    schedule: Box<str>,
+    /// As it came: decoded it would take ten times the memory.
+    job_template: Box<RawValue>,
+    #[serde(default)]
+    time_zone: Option<Box<str>>,
+    #[serde(default)]
+    suspend: Option<bool>,
+    #[serde(default)]
+    concurrency_policy: ConcurrencyPolicy,
+    #[serde(default)]
+    starting_deadline_seconds: Option<i64>,
+    #[serde(default)]
+    successful_jobs_history_limit: Option<usize>,
+    #[serde(default)]
+    failed_jobs_history_limit: Option<usize>,
+    #[serde(default)]
+    dst_policy: DstPolicyName,
+    #[serde(default)]
+    backoff_limit: Option<i32>,
+    #[serde(default)]
+    active_deadline_seconds: Option<i64>,
+    #[serde(default)]
+    ttl_seconds_after_finished: Option<i32>,
+}
+
+impl Projection for SeenCronTab {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata.base
+    }
+}
+
+impl Spec {
+    /// UTC unless it says otherwise: replicas must agree.
+    fn zone(&self) -> Result<TimeZone, Fault> {
+        let Some(name) = self.time_zone.as_deref() else {
+            return Ok(TimeZone::UTC);
+        };
+        portreeve_cron::zone(name).map_err(|error| Fault {
+            reason: "UnknownTimeZone",
+            message: format!(".spec.timeZone: {error}"),
+        })
+    }
+
+    fn timetable(&self, uid: &str) -> Result<Timetable, Fault> {
+        let zone = self.zone()?;
+        let text = self.schedule.to_string();
+        let schedule = Schedule::parse(&text, Dialect::CronTab { uid }).map_err(|error| Fault {
+            reason: "InvalidSchedule",
+            message: format!(".spec.schedule: {error}"),
+        })?;
+        let policy = match self.dst_policy {
+            DstPolicyName::Once => DstPolicy::Once,
+            DstPolicyName::Kubernetes => DstPolicy::Kubernetes,
+        };
+        Ok(Timetable {
+            text,
+            schedule,
+            zone,
+            policy,
+            deadline: self.starting_deadline_seconds.map(SignedDuration::from_secs),
+        })
+    }
+
+    /// Everything that decides when it runs, as the status remembers it.
+    fn times(&self) -> String {
+        let zone = self.time_zone.as_deref().unwrap_or("UTC");
+        let policy = match self.dst_policy {
+            DstPolicyName::Once => "",
+            DstPolicyName::Kubernetes => " Kubernetes",
+        };
+        format!("{} {zone}{policy}", self.schedule)
+    }
+
+    fn job_spec(&self, name: &str) -> Result<Value, Fault> {
+        let template: Map<String, Value> = serde_json::from_str(self.job_template.get()).map_err(|error| Fault {
+            reason: "FailedCreate",
+            message: format!("Error creating job: .spec.jobTemplate cannot be read: {error}"),
+        })?;
+        let mut pod = template;
+        pod.entry("restartPolicy").or_insert_with(|| "Never".into());
+        let mut spec = json!({ "template": { "metadata": { "labels": { LABEL: name } }, "spec": pod } });
+        let fields = [
+            ("backoffLimit", self.backoff_limit.map(i64::from)),
+            ("activeDeadlineSeconds", self.active_deadline_seconds),
+            (
+                "ttlSecondsAfterFinished",
+                self.ttl_seconds_after_finished.map(i64::from),
+            ),
+        ];
+        for (field, value) in fields {
+            if let Some(value) = value {
+                spec[field] = value.into();
+            }
+        }
+        Ok(spec)
+    }
+}
+
+/// A CronTab may be stored without a spec, and then there is nothing to run.
+fn no_spec() -> Fault {
+    Fault {
+        reason: "MissingSpec",
+        message: "the CronTab has no spec: give it .spec.schedule and .spec.jobTemplate".to_owned(),
+    }
+}
+
+impl SeenCronTab {
+    fn name(&self) -> &str {
+        &self.metadata.base.name
+    }
+
+    fn known(&self) -> &CronTabStatus {
+        static NOTHING: std::sync::LazyLock<CronTabStatus> = std::sync::LazyLock::new(CronTabStatus::default);
+        self.status.as_ref().unwrap_or(&NOTHING)
+    }
+
+    /// Since when the schedule is what it is: since `rescheduled`, where the status knows another one.
+    fn scheduled_since(&self, rescheduled: Timestamp) -> Option<Timestamp> {
+        let known = self.status.as_ref()?;
+        let observed = known.observed_schedule.as_deref();
+        // Also a spec that came later than its object is another one than none.
+        let is_other = |spec: &Spec| observed != Some(&*spec.times());
+        if self.spec.as_ref().is_some_and(is_other) {
+            return Timestamp::from_second(rescheduled.as_second()).ok();
+        }
+        known.scheduled_since
+    }
+
+    fn conditions(&self, report: &Report<'_>, now: Timestamp) -> Vec<conditions::Condition> {
+        let valid = match report.fault.filter(|_| !report.is_valid) {
+            Some(fault) => finding("Valid", Truth::False, fault.reason, &fault.message),
+            None => finding("Valid", Truth::True, "Parsed", ""),
+        };
+        let ready = match report.fault {
+            Some(fault) => finding("Ready", Truth::False, fault.reason, &fault.message),
+            None if report.is_suspended => finding("Ready", Truth::False, SUSPENDED, "the CronTab is suspended"),
+            None => finding("Ready", Truth::True, "Scheduled", ""),
+        };
+        let generation = self.metadata.base.generation;
+        let before = &self.known().conditions;
+        // A refusal may be worded anew at each try. The first wording stays: each change would be a reason to try again at once.
+        let known = conditions::find(before, "Ready").filter(|known| {
+            report.is_valid && known.reason == "FailedCreate" && known.observed_generation == generation
+        });
+        let ready = match known {
+            Some(known) if ready.reason == known.reason => finding("Ready", ready.status, ready.reason, &known.message),
+            _ => ready,
+        };
+        conditions::updated(before, &[valid, ready], generation, now)
+    }
+}
+
+fn finding<'a>(type_: &'a str, status: Truth, reason: &'a str, message: &'a str) -> Finding<'a> {
+    Finding {
+        type_,
+        status,
+        reason,
+        message,
+    }
+}
+
+impl Kind for SeenCronTab {
+    const RESOURCE: Resource = CRONTABS;
+    const SKEW: &'static str = "crontab_controller_job_creation_skew_duration_seconds";
+    const MISSED: Option<&'static str> = Some("crontab_controller_missed_runs_total");
+
+    fn orders(&self) -> Orders {
+        let spec = self.spec.as_ref();
+        let annotations = self.metadata.annotations.as_ref();
+        let run_now = annotations.and_then(|annotations| annotations.run_now.clone());
+        Orders {
+            timetable: spec.map_or_else(|| Err(no_spec()), |spec| spec.timetable(&self.metadata.base.uid)),
+            suspend: spec.and_then(|spec| spec.suspend).unwrap_or_default(),
+            concurrency: spec.map(|spec| spec.concurrency_policy).unwrap_or_default(),
+            keep_successful: spec.and_then(|spec| spec.successful_jobs_history_limit),
+            keep_failed: spec.and_then(|spec| spec.failed_jobs_history_limit),
+            run_now: run_now.filter(|value| !value.is_empty()),
+            warning: None,
+        }
+    }
+
+    fn memory(&self, rescheduled: Timestamp) -> Memory<'_> {
+        let known = self.known();
+        let ready = conditions::find(&known.conditions, "Ready");
+        Memory {
+            active: &known.active,
+            last_schedule: known.last_schedule_time,
+            last_success: known.last_successful_time,
+            last_failure: known.last_failure_time,
+            last_missed: known.last_missed_time,
+            last_run_now: known.last_run_now.as_deref(),
+            scheduled_since: self.scheduled_since(rescheduled),
+            was_suspended: ready.is_some_and(|ready| ready.reason == SUSPENDED),
+            said: ready.map(|ready| (&*ready.reason, &*ready.message)),
+        }
+    }
+
+    fn job(&self, run: &Run) -> Result<Object, Fault> {
+        let spec = self.spec.as_ref().ok_or_else(no_spec)?;
+        let zone = spec.zone().unwrap_or(TimeZone::UTC);
+        let labels = Map::from_iter([(LABEL.to_owned(), self.name().into())]);
+        let owner = (&CRONTABS, &self.metadata.base);
+        let job_spec = spec.job_spec(self.name())?;
+        Ok(job::manifest(owner, run, &zone, (labels, Map::new()), job_spec))
+    }
+
+    fn status(&self, report: &Report<'_>, now: Timestamp) -> Option<Value> {
+        let (known, facts) = (self.known(), report.facts);
+        let active = facts.references();
+        let status = CronTabStatus {
+            active_count: i32::try_from(active.len()).unwrap_or(i32::MAX),
+            active,
+            last_schedule_time: facts.last_schedule,
+            last_successful_time: facts.last_success,
+            last_failure_time: facts.last_failure,
+            next_schedule_time: report.slots.and_then(|slots| slots.next),
+            last_missed_time: report.missed.map(|missed| missed.last).or(known.last_missed_time),
+            missed_runs: known.missed_runs + report.missed.map_or(0, |missed| missed.count.into()),
+            last_run_now: facts.last_run_now.map(str::to_owned),
+            observed_schedule: self.spec.as_ref().map(Spec::times),
+            scheduled_since: report.scheduled_since,
+            observed_generation: self.metadata.base.generation,
+            conditions: self.conditions(report, now),
+        };
+        (self.status.as_ref() != Some(&status)).then(|| json!(status))
+    }
+}
+
+/// The schedule and the zone, to tell whether they changed.
+pub(crate) fn is_rescheduled(old: &Arc<SeenCronTab>, new: &Arc<SeenCronTab>) -> bool {
+    old.spec.as_ref().map(Spec::times) != new.spec.as_ref().map(Spec::times)
+}

@@ -1,0 +1,360 @@
+//! A clock that people set, watches that lag, processes that end, Jobs that come to their end: whatever happens in whatever order,
+//! no time is served twice, and none is lost once there is peace.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use portreeve_reconcile::{Effect, Next};
+use proptest::{collection::vec, prelude::*, sample::select};
+use serde_json::{Value, json};
+
+use super::{
+    samples::{Sample, at, time_of},
+    world::{Outcome, World, slot_of},
+};
+use crate::{
+    cronjob::SeenCronJob,
+    crontab::SeenCronTab,
+    job::{JOBS, Run},
+    kind::Kind as _,
+    slots::Timetable,
+};
+
+/// In the night when Europe's clocks go back.
+const START: &str = "2026-10-24T22:59:30.25Z";
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// Time passes, in milliseconds.
+    Pass(i64),
+    /// To the next moment that the process waits for.
+    Wake,
+    /// Somebody sets the clock, by so many seconds.
+    Step(i64),
+    /// The process looks. Its caches have heard of so many changes more, and it comes so far with its plan.
+    Look {
+        object: usize,
+        jobs: usize,
+        effects: usize,
+    },
+    /// The process ends, and one that starts takes over.
+    Restart,
+    /// The process ends, and a standby takes over.
+    FailOver,
+    /// The one of the active Jobs ends.
+    Finish(usize, bool),
+    /// Somebody asks for a run.
+    RunNow,
+    Suspend(bool),
+    Reschedule(&'static str),
+    /// Somebody deletes the one of the Jobs whose runs are stored.
+    Remove(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let units = select(vec![1, 60, 3_600, 86_400]);
+    let step = (units, -40..40_i64).prop_map(|(unit, count)| Event::Step(unit * count));
+    let look = (0..3_usize, 0..3_usize, 0..6_usize).prop_map(|(object, jobs, effects)| {
+        // Mostly all goes well.
+        let or_all = |some: usize| if some == 2 { usize::MAX } else { some };
+        let effects = if effects >= 4 { usize::MAX } else { effects };
+        Event::Look {
+            object: or_all(object),
+            jobs: or_all(jobs),
+            effects,
+        }
+    });
+    let event = prop_oneof![
+        4 => (1..200_000_i64).prop_map(Event::Pass),
+        4 => Just(Event::Wake),
+        2 => step,
+        12 => look,
+        1 => Just(Event::Restart),
+        1 => Just(Event::FailOver),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(which, well)| Event::Finish(which, well)),
+        1 => Just(Event::RunNow),
+        1 => any::<bool>().prop_map(Event::Suspend),
+        1 => select(vec!["*/2 * * * *", "1-59/7 * * * *", "@every 1m10s"]).prop_map(Event::Reschedule),
+        1 => any::<usize>().prop_map(Event::Remove),
+    ];
+    vec(event, 0..60)
+}
+
+/// The parts of a spec that are not the schedule.
+fn fields() -> impl Strategy<Value = Value> {
+    (
+        select(vec!["Allow", "Forbid", "Replace"]),
+        select(vec![None, Some(0), Some(20), Some(200), Some(7_200)]),
+        select(vec![None, Some(0), Some(1)]),
+        select(vec![None, Some("Europe/Zurich"), Some("Australia/Lord_Howe")]),
+    )
+        .prop_map(|(policy, deadline, keep, zone)| {
+            json!({"concurrencyPolicy": policy, "startingDeadlineSeconds": deadline, "timeZone": zone,
+                "successfulJobsHistoryLimit": keep, "failedJobsHistoryLimit": keep})
+        })
+}
+
+/// A world with what has to hold at any time.
+struct Watched<K> {
+    world: World<K>,
+    /// The last scheduled time that the status ever told.
+    stored: Option<Timestamp>,
+    values: u32,
+}
+
+impl<K: Sample> Watched<K> {
+    fn new(schedule: &str, fields: &Value) -> Self {
+        let mut spec = json!({"schedule": schedule, "jobTemplate": K::template()});
+        for (field, value) in fields.as_object().expect("an object") {
+            if !value.is_null() {
+                spec[field] = value.clone();
+            }
+        }
+        let object = json!({"metadata": {"name": "a"}, "spec": spec});
+        Self {
+            world: World::of(object, at(START)),
+            stored: None,
+            values: 0,
+        }
+    }
+
+    fn happen(&mut self, event: &Event) {
+        let world = &mut self.world;
+        match *event {
+            Event::Pass(milliseconds) => world.clock += SignedDuration::from_millis(milliseconds),
+            Event::Wake => {
+                if let Next::At(time) = world.plan().next {
+                    world.clock = time;
+                }
+            }
+            Event::Step(seconds) => world.pass(seconds),
+            Event::Look { object, jobs, effects } => {
+                world.advance(object, jobs);
+                self.look(effects);
+            }
+            Event::Restart => world.restart(),
+            Event::FailOver => world.fail_over(),
+            Event::Finish(which, well) => {
+                let active = world.active();
+                if !active.is_empty() {
+                    world.finish(&active[which % active.len()], if well { "Complete" } else { "Failed" });
+                }
+            }
+            Event::RunNow => {
+                self.values += 1;
+                world.run_now(&self.values.to_string());
+            }
+            Event::Suspend(suspend) => world.set("suspend", suspend),
+            Event::Reschedule(schedule) => world.set("schedule", schedule),
+            Event::Remove(which) => {
+                let jobs = world.removable();
+                if !jobs.is_empty() {
+                    world.remove_job(&jobs[which % jobs.len()]);
+                }
+            }
+        }
+    }
+
+    /// Carries out the first effects of a plan, and watches each.
+    fn look(&mut self, effects: usize) {
+        let plan = self.world.plan();
+        for effect in plan.effects.iter().take(effects) {
+            self.watch(effect);
+            if self.world.carry_out(std::slice::from_ref(effect)) != Outcome::Done {
+                break;
+            }
+            for (job, times) in &self.world.record.created {
+                assert_eq!(*times, 1, "{job} was created {times} times");
+            }
+            let stored = self.world.stored();
+            assert!(stored >= self.stored, "{stored:?} was {:?}", self.stored);
+            self.stored = stored;
+        }
+    }
+
+    /// What must not be done now.
+    fn watch(&self, effect: &Effect) {
+        let world = &self.world;
+        match effect {
+            Effect::Create(job) => {
+                let policy = &world.object["spec"]["concurrencyPolicy"];
+                let known = world.known_active();
+                let name = &job.key.name;
+                assert!(policy == "Allow" || known.is_empty(), "{name} beside {known:?}");
+            }
+            Effect::Delete { target, .. } if target.resource == JOBS => {
+                assert!(
+                    time_of(&target.key.name) <= world.stored(),
+                    "{effect}, but {:?} is stored",
+                    world.stored()
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything comes to its end, and nobody disturbs any more.
+    fn calm_down(&mut self) {
+        self.world.set("suspend", false);
+        for _ in 0..3 {
+            for job in self.world.active() {
+                self.world.finish(&job, "Complete");
+            }
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..12 {
+            self.world.sync();
+            let before = self.world.record.clone();
+            self.look(usize::MAX);
+            if self.world.record.writes == before.writes && self.world.record.events.len() == before.events.len() {
+                return;
+            }
+        }
+        panic!("it goes on for ever: {}", self.world.plan());
+    }
+
+    /// The latest time that has to have a Job by now: later than all that were ever served, and not past its deadline.
+    fn owed(&self) -> Option<Timestamp> {
+        let object = self.world.seen();
+        let timetable: Timetable = object.orders().timetable.expect("the schedule is good");
+        let record = &self.world.record;
+        let status = &self.world.object["status"];
+        // Not what the schedule before had missed, nor what was withheld while it was suspended and is too late since.
+        let since = status["scheduledSince"].as_str().map(at).max(self.world.rescheduled());
+        let base = self.world.stored().max(record.served).max(since).max(Some(at(START)))?;
+        let due = timetable.latest(base, self.world.clock)?;
+        let age = self.world.clock.duration_since(due);
+        let is_in_time = timetable.deadline.is_none_or(|deadline| age < deadline);
+        // One Job serves all times of a minute.
+        let is_served = record.created.contains_key(&Run::Slot(due).job_name("a"));
+        (is_in_time && !is_served).then_some(due)
+    }
+}
+
+fn play<K: Sample>(schedule: &str, fields: &Value, events: &[Event]) {
+    let mut watched = Watched::<K>::new(schedule, fields);
+    for event in events {
+        watched.happen(event);
+    }
+    watched.calm_down();
+    assert_eq!(watched.owed(), None, "owed at {}", watched.world.clock);
+    // And so it goes on: the next time is served as it comes. An @every is counted anew first, from each Job of a time to come.
+    let jobs = watched.world.record.created.len();
+    let is_served = (0..=jobs).any(|_| {
+        let Next::At(next) = watched.world.plan().next else {
+            panic!("each of these schedules has a next time");
+        };
+        watched.world.clock = next;
+        watched.settle();
+        watched.world.stored() == Some(next)
+    });
+    let is_in_time = fields["startingDeadlineSeconds"] != json!(0);
+    assert_eq!(is_served, is_in_time, "{:?}", watched.world.record.created);
+    at_peace(&mut watched);
+}
+
+/// Nothing is left over.
+fn at_peace<K: Sample>(watched: &mut Watched<K>) {
+    watched.calm_down();
+    let world = &watched.world;
+    assert!(
+        world.object["status"]["active"].as_array().is_none_or(Vec::is_empty),
+        "{}",
+        world.object
+    );
+    let keep = &world.object["spec"]["successfulJobsHistoryLimit"];
+    for how in ["Complete", "Failed"] {
+        // Where the clock was set back, the times of some have not come, and so they are not stored.
+        let kept: Vec<_> = world
+            .ended(how)
+            .filter(|job| slot_of(job) <= Some(world.clock))
+            .collect();
+        assert!(
+            keep.as_u64().is_none_or(|keep| kept.len() as u64 <= keep),
+            "{kept:?}, not {keep}, are kept"
+        );
+    }
+    if watched.values > 0 {
+        let name = crate::job::run_now_name("a", &watched.values.to_string());
+        assert_eq!(world.record.created.get(&name), Some(&1), "the last value has its Job");
+    }
+    let runs: BTreeMap<_, _> = world
+        .record
+        .created
+        .iter()
+        .filter(|(name, _)| name.contains("-run-"))
+        .collect();
+    assert!(runs.len() <= watched.values as usize, "{runs:?}");
+}
+
+/// Of a clock that only goes forward, every time that ever came was served or is counted as missed, and none is both.
+fn account(schedule: &str, fields: &Value, events: &[Event]) {
+    let mut watched = Watched::<SeenCronTab>::new(schedule, fields);
+    for event in events {
+        // A cache that is behind by a whole period would hold a time for missed that was served.
+        watched.world.sync();
+        watched.happen(event);
+    }
+    watched.calm_down();
+    let world = &watched.world;
+    let status = &world.object["status"];
+    let last_missed = status["lastMissedTime"].as_str().map(at);
+    let timetable = world.seen().orders().timetable.expect("the schedule is good");
+    let came = world
+        .stored()
+        .max(last_missed)
+        .map_or(0, |last| timetable.count(at(START), last));
+    let served = world.record.created.len() as u64;
+    assert_eq!(
+        status["missedRuns"],
+        u64::from(came) - served,
+        "{came} came, {served} were served: {status}"
+    );
+    assert!(
+        status["missedRuns"].as_u64() >= Some(world.record.missed),
+        "{}",
+        world.record.missed
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn a_crontab_serves_each_time_once(
+        schedule in select(vec!["* * * * *", "*/5 * * * *", "30 2 * * *", "0 * * * *", "@every 1m30s"]),
+        fields in fields(),
+        events in events(),
+    ) {
+        play::<SeenCronTab>(schedule, &fields, &events);
+    }
+
+    #[test]
+    fn a_cronjob_serves_each_time_once(
+        schedule in select(vec!["* * * * *", "*/5 * * * *", "30 2 * * *", "0 * * * *", "@every 20s", "@every 1m30s"]),
+        fields in fields(),
+        events in events(),
+    ) {
+        // Nobody can ask a CronJob for a run.
+        let events: Vec<_> = events.into_iter().filter(|event| !matches!(event, Event::RunNow)).collect();
+        play::<SeenCronJob>(schedule, &fields, &events);
+    }
+
+    #[test]
+    fn a_crontab_counts_each_missed_time_once(
+        schedule in select(vec!["* * * * *", "*/5 * * * *", "@every 1m30s"]),
+        fields in fields(),
+        events in events(),
+    ) {
+        let is_forward = |event: &Event| match event {
+            Event::Step(seconds) => (0..7_200).contains(seconds),
+            Event::RunNow | Event::Suspend(_) | Event::Reschedule(_) => false,
+            _ => true,
+        };
+        let events: Vec<_> = events.into_iter().filter(is_forward).collect();
+        account(schedule, &fields, &events);
+    }
+}

@@ -1,0 +1,144 @@
+//! Whatever interrupts a plan, and wherever: the end is the same, and nothing is done twice.
+
+use std::collections::BTreeMap;
+
+use super::{
+    samples::Sample,
+    sights::{Sights, common, of_a_cronjob, of_a_crontab},
+    world::{Outcome, Record, World},
+};
+use crate::{cronjob::SeenCronJob, crontab::SeenCronTab};
+
+/// What happens between two effects.
+#[derive(Clone, Copy, Debug)]
+enum Interruption {
+    /// A write fails, and the process looks again.
+    Failure(Caches),
+    /// The process ends, and the next one reads both lists anew.
+    Restart,
+    /// The process ends, and a standby goes on with the caches that it has.
+    FailOver(Caches),
+}
+
+/// Which caches know of what was done since the last look.
+#[derive(Clone, Copy, Debug)]
+enum Caches {
+    Both,
+    Object,
+    Jobs,
+    Neither,
+}
+
+fn interruptions() -> impl Iterator<Item = Interruption> {
+    let caches = [Caches::Both, Caches::Object, Caches::Jobs, Caches::Neither];
+    let failures = caches.map(Interruption::Failure).into_iter();
+    failures
+        .chain([Interruption::Restart])
+        .chain(caches.map(Interruption::FailOver))
+}
+
+/// What a schedule was changed to is in no status of a CronJob, and in a CronTab's only once it is written: another process counts
+/// from the last run, or from now.
+const FORGETFUL: [(&str, &str); 4] = [
+    ("CronJob", "rescheduled"),
+    ("CronJob", "rescheduled, and due before that was stored"),
+    ("CronJob", "another zone"),
+    ("CronTab", "rescheduled, and due before that was stored"),
+];
+
+#[test]
+fn no_interruption_of_a_crontab_shows_in_the_end() {
+    let crashes = sweep::<SeenCronTab>(common()) + sweep(of_a_crontab());
+    assert!(crashes > 2_000, "only {crashes} interruptions were tried");
+}
+
+#[test]
+fn no_interruption_of_a_cronjob_shows_in_the_end() {
+    let crashes = sweep::<SeenCronJob>(common()) + sweep(of_a_cronjob());
+    assert!(crashes > 1_000, "only {crashes} interruptions were tried");
+}
+
+fn sweep<K: Sample>(sights: Sights<K>) -> usize {
+    let mut tried = 0;
+    for (case, start) in sights {
+        let mut undisturbed = start.clone();
+        let rounds = undisturbed.settle();
+        let picture = undisturbed.picture();
+        let is_forgetful = FORGETFUL.contains(&(&*K::RESOURCE.kind, case));
+        for round in 0..rounds {
+            let mut before = start.clone();
+            (0..round).for_each(|_| _ = before.step());
+            before.sync();
+            let effects = before.plan().effects;
+            for done in 0..=effects.len() {
+                let mut world = before.clone();
+                assert_eq!(world.carry_out(&effects[..done]), Outcome::Done, "{case}");
+                for how in interruptions() {
+                    let is_another_process = !matches!(how, Interruption::Failure(_));
+                    if is_another_process && is_forgetful {
+                        continue;
+                    }
+                    let case = || format!("{case}: {how:?} in round {round} after {done}");
+                    let ended = interrupted(world.clone(), how);
+                    assert_eq!(ended.picture(), picture, "{}", case());
+                    compare(&case, &ended.record, &undisturbed.record, is_another_process);
+                    tried += 1;
+                }
+            }
+        }
+    }
+    tried
+}
+
+/// Two looks at caches that are behind, and then all that follows.
+fn interrupted<K: Sample>(mut world: World<K>, how: Interruption) -> World<K> {
+    let all = usize::MAX;
+    let caches = match how {
+        Interruption::Failure(caches) => caches,
+        Interruption::Restart => {
+            world.restart();
+            Caches::Both
+        }
+        Interruption::FailOver(caches) => {
+            world.fail_over();
+            caches
+        }
+    };
+    match caches {
+        Caches::Both => world.advance(all, all),
+        Caches::Object => world.advance(all, 0),
+        Caches::Jobs => world.advance(0, all),
+        Caches::Neither => {}
+    }
+    for _ in 0..2 {
+        let effects = world.plan().effects;
+        world.carry_out(&effects);
+    }
+    world.settle();
+    world
+}
+
+fn compare(case: &dyn Fn() -> String, ended: &Record, undisturbed: &Record, is_another_process: bool) {
+    assert_eq!(ended.created, undisturbed.created, "{}", case());
+    assert!(ended.created.values().all(|times| *times == 1), "{}: {ended:?}", case());
+    assert!(ended.missed <= undisturbed.missed, "{}", case());
+    let allowed = events(undisturbed);
+    for ((text, is_for_once), times) in events(ended) {
+        let allowed = allowed.get(&(text, is_for_once)).copied().unwrap_or_default();
+        // What no status remembers is said once by each process.
+        let allowed = if is_for_once && is_another_process {
+            2 * allowed
+        } else {
+            allowed
+        };
+        assert!(times <= allowed, "{}: {times} times: {text}", case());
+    }
+}
+
+fn events(record: &Record) -> BTreeMap<(&str, bool), usize> {
+    let mut events = BTreeMap::new();
+    for event in &record.events {
+        *events.entry((&*event.message, event.is_for_once)).or_default() += 1;
+    }
+    events
+}

@@ -1,0 +1,201 @@
+//! The cases of Kubernetes' own `TestMostRecentScheduleTime`, `TestNextScheduleTime`, `TestNextScheduleTimeDuration`,
+//! `TestGetJobFromTemplate2` (`pkg/controller/cronjob/utils_test.go`) and `TestControllerV2CleanupFinishedJobs`, as facts.
+
+use jiff::Timestamp;
+use portreeve_reconcile::{Effect, Next};
+use serde_json::{Value, json};
+
+use super::{
+    kubernetes::moment,
+    samples::{Sample, time_of},
+    world::World,
+};
+use crate::cronjob::SeenCronJob;
+
+/// Its name there; the schedule; what is given: when it was created, its last run, its deadline, and what time it is; for which time
+/// a run starts, with `many` where more than a hundred were missed, or `error` where it never runs.
+///
+/// In one case Kubernetes reckons from the distance of the first two times, finds nothing after its guess, and forgets the run. Here
+/// the run takes place.
+const MOST_RECENT: &str = "
+    now before next schedule          | 0 * * * *              | 10:00 - - 10:00:30          | -
+    now just after next schedule      | 0 * * * *              | 10:00 - - 11:01             | 11:00
+    missed 5 schedules                | 0 * * * *              | 10:00:10 - - 15:01          | 15:00
+    complex schedule                  | 30 6-16/4 * * 1-5      | 10:00 10:30 - 20T10:31      | 20T10:30
+    another complex schedule          | 30 10,11,12 * * 1-5    | 10:00 10:30 - 20T16:30      | - here 20T12:30
+    complex, longer diff              | 30 6-16/4 * * 1-5      | 10:00 10:30 - 23T10:31      | 23T10:30
+    complex, shorter diff             | 30 6-16/4 * * 1-5      | 10:00 - - 20T10:31          | 20T10:30
+    @every schedule                   | @every 1h              | 09:01 10:01 - 26T10:00      | 26T09:01 many
+    rogue cronjob                     | 59 23 31 2 *           | 10:00:10 - - 11:00          | error
+    earliest is creation and last     | 0 * * * *              | 10:00 10:00 - 10:00:30      | -
+    earliest is last                  | */5 * * * *            | 10:00 10:30 - 10:31         | -
+    earliest is last, within deadline | */5 * * * *            | 10:00 10:30 60 10:31        | -
+    earliest is last, outside         | */5 * * * *            | 10:00 10:30 60 10:32        | -
+";
+
+/// The same for the cases of `TestNextScheduleTime`, which are numbered there.
+const NEXT: &str = "
+    1, no known start, none needed    | 0 * * * ?              | 09:50 - - 09:53             | -
+    2, no known start, one needed     | 0 * * * ?              | 09:50 - - 10:00:02          | 10:00
+    3, known start, none needed       | 0 * * * ?              | 09:50 10:00 - 10:02         | -
+    4, known start, one needed        | 0 * * * ?              | 09:50 10:00 - 11:05         | 11:00
+    5, known start, two needed        | 0 * * * ?              | 08:00 09:00 - 11:05         | 11:00
+    6, far ahead, no deadline         | 0 * * * ?              | 08:00 09:00 - 29T11:00      | 29T11:00 many
+    7, far ahead, a deadline          | 0 * * * ?              | 08:00 09:00 7200 29T11:00   | 29T11:00
+    8, rogue schedule                 | 59 23 31 2 *           | 10:00:10 - - 11:00          | error
+";
+
+/// And how long it is to the next time.
+const DURATION: &str = "
+    complex, skipping weekend         | 30 6-16/4 * * 1-5      | 10:00 10:30 - 20T10:31      | 3h59m
+    another complex, skipping weekend | 30 10,11,12 * * 1-5    | 10:00 10:30 - 20T16:30      | 66h
+    once a week, missed two runs      | 0 12 * * 4             | 10:00 12:00 - 2016-06-07T11:30:00Z | 48h30m
+    no previous run                   | 0 12 * * 5             | 10:00 - - 16:00             | 20h
+";
+
+/// Compares each row's last cell with what is found out.
+fn check(table: &str, cases: usize, found: impl Fn(&World<SeenCronJob>) -> String) {
+    let rows: Vec<_> = table.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert_eq!(rows.len(), cases);
+    for row in rows {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let [case, schedule, given, expected] = cells[..] else {
+            panic!("four columns: {row}");
+        };
+        let expected = expected.rsplit_once("here ").map_or(expected, |(_, here)| here);
+        assert_eq!(found(&world(schedule, given)), expected, "{case}");
+    }
+}
+
+fn world(schedule: &str, given: &str) -> World<SeenCronJob> {
+    let given: Vec<_> = given.split(' ').collect();
+    let [created, last, deadline, now] = given[..] else {
+        panic!("four words: {given:?}");
+    };
+    let spec = json!({"schedule": schedule, "jobTemplate": SeenCronJob::template()});
+    let mut world = World::of(json!({"metadata": {"name": "a"}, "spec": spec}), moment(created));
+    if let Ok(seconds) = deadline.parse::<i64>() {
+        world.touch(|object| object["spec"]["startingDeadlineSeconds"] = seconds.into());
+    }
+    if last != "-" {
+        let last = moment(last).to_string();
+        world.touch(|object| object["status"] = json!({"lastScheduleTime": last}));
+    }
+    world.sync();
+    world.clock = now.parse().unwrap_or_else(|_| moment(now));
+    world
+}
+
+/// As `moment` reads it.
+fn written(time: Timestamp) -> String {
+    let text = time.strftime("%dT%H:%M").to_string();
+    text.strip_prefix("19T").unwrap_or(&text).to_owned()
+}
+
+fn run(world: &World<SeenCronJob>) -> String {
+    let plan = world.plan();
+    let is_told = |reason: &str| {
+        let mut effects = plan.effects.iter();
+        effects.any(|effect| matches!(effect, Effect::Event(_, note) if note.reason == reason))
+    };
+    if is_told("InvalidSchedule") {
+        assert_eq!(plan.next, Next::OnChange);
+        return "error".to_owned();
+    }
+    let many = if is_told("TooManyMissedTimes") { " many" } else { "" };
+    let started = plan.effects.iter().find_map(|effect| match effect {
+        Effect::Create(job) => time_of(&job.key.name),
+        _ => None,
+    });
+    started.map_or_else(|| "-".to_owned(), written) + many
+}
+
+#[test]
+fn the_most_recent_time_is_the_one_that_kubernetes_finds() {
+    check(MOST_RECENT, 13, run);
+    check(NEXT, 8, run);
+}
+
+#[test]
+fn the_next_time_is_as_far_as_in_kubernetes() {
+    check(DURATION, 4, |world| match world.plan().next {
+        Next::At(time) => format!("{:#}", time.duration_since(world.clock)).replace(' ', ""),
+        Next::OnChange => "-".to_owned(),
+    });
+}
+
+#[test]
+fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
+    let finished = |now: &str, limit: u32, jobs: &[(&str, &str)]| {
+        let mut world = world("0 * * * ?", "08:00 09:01 - 09:02");
+        world.touch(|object| object["spec"]["successfulJobsHistoryLimit"] = limit.into());
+        for (name, began) in jobs {
+            let began = json!({"status": {"startTime": moment(began).to_string()}});
+            world.add_job(name, Some("uid-1"), began);
+            world.finish(name, "Complete");
+        }
+        world.clock = moment(now);
+        world
+    };
+    // There are too many Jobs to create one: then all the more some have to go.
+    let mut full = finished(
+        "10:01",
+        1,
+        &[("started-minute-ago", "09:59"), ("started-hour-ago", "08:59")],
+    );
+    full.refusal = Some(("create", "quota for # of jobs reached"));
+    full.settle();
+    assert_eq!(full.record.deleted, ["started-hour-ago"]);
+    let mut within_limit = finished("09:59", 2, &[("started-hour-ago", "08:59")]);
+    within_limit.settle();
+    assert!(within_limit.record.deleted.is_empty());
+}
+
+#[test]
+fn a_job_is_made_from_the_template_as_kubernetes_makes_it() {
+    let table = [
+        (
+            "UTC zone, one annotation",
+            Some("UTC"),
+            json!({"x": "y"}),
+            "2016-05-19T10:00:00Z",
+        ),
+        (
+            "no zone, one annotation",
+            None,
+            json!({"x": "y"}),
+            "2016-05-19T10:00:00Z",
+        ),
+        (
+            "correct zone, several annotations",
+            Some("Europe/Rome"),
+            json!({"x": "y", "z": "x"}),
+            "2016-05-19T12:00:00+02:00",
+        ),
+    ];
+    for (case, zone, annotations, scheduled) in table {
+        let mut world = world("* * * * ?", "09:59 - - 10:00");
+        let pod = json!({"metadata": {"labels": {"foo": "bar"}}, "spec": {"containers": [{"image": "foo/bar"}]}});
+        let spec = json!({"activeDeadlineSeconds": 1, "manualSelector": false, "template": pod});
+        let template = json!({"metadata": {"labels": {"a": "b"}, "annotations": annotations}, "spec": spec});
+        world.touch(|object| {
+            object["spec"]["jobTemplate"] = template;
+            object["spec"]["timeZone"] = zone.into();
+        });
+        world.restart();
+        let effects = world.plan().effects;
+        let Some(Effect::Create(job)) = effects.first() else {
+            panic!("{case}: a run is due: {effects:?}");
+        };
+        let metadata = &job.body["metadata"];
+        assert_eq!(metadata["name"], "a-24394200", "{case}");
+        assert_eq!(metadata["labels"], json!({"a": "b"}), "{case}");
+        let mut expected = annotations;
+        expected["batch.kubernetes.io/cronjob-scheduled-timestamp"] = scheduled.into();
+        assert_eq!(metadata["annotations"], expected, "{case}");
+        assert_eq!(job.body["spec"], spec, "{case}");
+        let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "a", "uid": "uid-1",
+            "controller": true, "blockOwnerDeletion": true});
+        assert_eq!(metadata["ownerReferences"], Value::Array(vec![owner]), "{case}");
+    }
+}

@@ -1,0 +1,411 @@
+//! What is written: the Jobs, the statuses, and what events say.
+
+use std::collections::BTreeSet;
+
+use expect_test::{Expect, expect};
+use portreeve_reconcile::Effect;
+use serde_json::Value;
+
+use super::{
+    of_cronjobs, of_crontabs,
+    samples::Sample,
+    sights::{Sights, due, routine, running, since_ever},
+    world::World,
+};
+use crate::{cronjob::SeenCronJob, crontab::SeenCronTab};
+
+fn check(value: &Value, expected: &Expect) {
+    expected.assert_eq(&format!("{value:#}\n"));
+}
+
+fn created<K: Sample>(world: &World<K>) -> Value {
+    let mut effects = world.plan().effects.into_iter();
+    let created = effects.find_map(|effect| match effect {
+        Effect::Create(job) => Some(job.body),
+        _ => None,
+    });
+    created.expect("a Job is created")
+}
+
+#[test]
+fn the_job_of_a_crontab_is_the_pod_with_what_finds_it() {
+    let mut world = since_ever(routine::<SeenCronTab>(), "timeZone", "Europe/Zurich");
+    world.set("backoffLimit", 2);
+    world.set("activeDeadlineSeconds", 600);
+    world.set("ttlSecondsAfterFinished", 0);
+    world.sync();
+    check(
+        &created(&due(world)),
+        &expect![[r#"
+        {
+          "apiVersion": "batch/v1",
+          "kind": "Job",
+          "metadata": {
+            "annotations": {
+              "batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-03-10T11:00:00+01:00"
+            },
+            "labels": {
+              "stable.example.com/crontab": "a"
+            },
+            "name": "a-29552280",
+            "namespace": "n",
+            "ownerReferences": [
+              {
+                "apiVersion": "stable.example.com/v1",
+                "blockOwnerDeletion": true,
+                "controller": true,
+                "kind": "CronTab",
+                "name": "a",
+                "uid": "uid-1"
+              }
+            ]
+          },
+          "spec": {
+            "activeDeadlineSeconds": 600,
+            "backoffLimit": 2,
+            "template": {
+              "metadata": {
+                "labels": {
+                  "stable.example.com/crontab": "a"
+                }
+              },
+              "spec": {
+                "containers": [
+                  {
+                    "image": "i",
+                    "name": "c"
+                  }
+                ],
+                "restartPolicy": "Never"
+              }
+            },
+            "ttlSecondsAfterFinished": 0
+          }
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn the_job_of_a_run_now_says_for_which_value() {
+    let mut world = routine::<SeenCronTab>();
+    world.run_now("now!");
+    world.sync();
+    check(
+        &created(&world)["metadata"],
+        &expect![[r#"
+        {
+          "annotations": {
+            "stable.example.com/run-now": "now!"
+          },
+          "labels": {
+            "stable.example.com/crontab": "a"
+          },
+          "name": "a-run-e596bee2",
+          "namespace": "n",
+          "ownerReferences": [
+            {
+              "apiVersion": "stable.example.com/v1",
+              "blockOwnerDeletion": true,
+              "controller": true,
+              "kind": "CronTab",
+              "name": "a",
+              "uid": "uid-1"
+            }
+          ]
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn the_job_of_a_cronjob_is_its_template_with_an_owner() {
+    check(
+        &created(&due(routine::<SeenCronJob>())),
+        &expect![[r#"
+        {
+          "apiVersion": "batch/v1",
+          "kind": "Job",
+          "metadata": {
+            "annotations": {
+              "batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-03-10T10:00:00Z",
+              "x": "y"
+            },
+            "labels": {
+              "l": "1"
+            },
+            "name": "a-29552280",
+            "namespace": "n",
+            "ownerReferences": [
+              {
+                "apiVersion": "batch/v1",
+                "blockOwnerDeletion": true,
+                "controller": true,
+                "kind": "CronJob",
+                "name": "a",
+                "uid": "uid-1"
+              }
+            ]
+          },
+          "spec": {
+            "template": {
+              "spec": {
+                "containers": [
+                  {
+                    "image": "i",
+                    "name": "c"
+                  }
+                ],
+                "restartPolicy": "Never"
+              }
+            }
+          }
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn the_status_of_a_crontab_tells_all() {
+    let mut world = due(running::<SeenCronTab>());
+    world.settle();
+    check(
+        &world.object["status"],
+        &expect![[r#"
+        {
+          "active": [
+            {
+              "apiVersion": "batch/v1",
+              "kind": "Job",
+              "name": "a-29552220",
+              "namespace": "n",
+              "uid": "job-3"
+            },
+            {
+              "apiVersion": "batch/v1",
+              "kind": "Job",
+              "name": "a-29552280",
+              "namespace": "n",
+              "uid": "job-5"
+            }
+          ],
+          "activeCount": 2,
+          "conditions": [
+            {
+              "lastTransitionTime": "2026-03-10T08:30:00Z",
+              "message": "",
+              "observedGeneration": 1,
+              "reason": "Parsed",
+              "status": "True",
+              "type": "Valid"
+            },
+            {
+              "lastTransitionTime": "2026-03-10T08:30:00Z",
+              "message": "",
+              "observedGeneration": 1,
+              "reason": "Scheduled",
+              "status": "True",
+              "type": "Ready"
+            }
+          ],
+          "lastScheduleTime": "2026-03-10T10:00:00Z",
+          "missedRuns": 0,
+          "nextScheduleTime": "2026-03-10T11:00:00Z",
+          "observedGeneration": 1,
+          "observedSchedule": "0 * * * * UTC"
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn the_status_of_a_crontab_that_cannot_run_says_why() {
+    let mut world = routine::<SeenCronTab>();
+    world.set("schedule", "61 * * * *");
+    world.settle();
+    check(
+        &world.object["status"]["conditions"],
+        &expect![[r#"
+        [
+          {
+            "lastTransitionTime": "2026-03-10T09:30:00Z",
+            "message": ".spec.schedule: invalid minute \"61\": must be from 0 to 59",
+            "observedGeneration": 2,
+            "reason": "InvalidSchedule",
+            "status": "False",
+            "type": "Valid"
+          },
+          {
+            "lastTransitionTime": "2026-03-10T09:30:00Z",
+            "message": ".spec.schedule: invalid minute \"61\": must be from 0 to 59",
+            "observedGeneration": 2,
+            "reason": "InvalidSchedule",
+            "status": "False",
+            "type": "Ready"
+          }
+        ]
+    "#]],
+    );
+    world.set("schedule", "0 * * * *");
+    world.set("suspend", true);
+    world.settle();
+    check(
+        &world.object["status"]["conditions"],
+        &expect![[r#"
+        [
+          {
+            "lastTransitionTime": "2026-03-10T09:30:00Z",
+            "message": "",
+            "observedGeneration": 4,
+            "reason": "Parsed",
+            "status": "True",
+            "type": "Valid"
+          },
+          {
+            "lastTransitionTime": "2026-03-10T09:30:00Z",
+            "message": "the CronTab is suspended",
+            "observedGeneration": 4,
+            "reason": "Suspended",
+            "status": "False",
+            "type": "Ready"
+          }
+        ]
+    "#]],
+    );
+}
+
+#[test]
+fn the_status_of_a_cronjob_is_as_kubernetes_writes_it() {
+    let mut world = due(running::<SeenCronJob>());
+    world.settle();
+    check(
+        &world.object["status"],
+        &expect![[r#"
+        {
+          "active": [
+            {
+              "apiVersion": "batch/v1",
+              "kind": "Job",
+              "name": "a-29552220",
+              "namespace": "n",
+              "uid": "job-2"
+            },
+            {
+              "apiVersion": "batch/v1",
+              "kind": "Job",
+              "name": "a-29552280",
+              "namespace": "n",
+              "uid": "job-4"
+            }
+          ],
+          "lastScheduleTime": "2026-03-10T10:00:00Z"
+        }
+    "#]],
+    );
+}
+
+/// Everything that is ever said of the sights.
+fn said<K: Sample>(sights: Sights<K>) -> String {
+    let mut said = BTreeSet::new();
+    for (_, mut world) in sights {
+        world.settle();
+        for event in world.record.events {
+            let type_ = if event.is_warning { "Warning" } else { "Normal" };
+            said.insert(format!("{type_} {}: {}\n", event.reason, event.message));
+        }
+    }
+    said.into_iter().collect()
+}
+
+#[test]
+fn events_of_crontabs_say_what_happened() {
+    expect![[r#"
+        Normal JobAlreadyActive: Not starting job because prior execution is running and concurrency policy is Forbid
+        Normal MissingJob: Active job went missing: a-29552220
+        Normal SawCompletedJob: Saw completed job: a-29552220, condition: Complete
+        Normal SawCompletedJob: Saw completed job: a-29552220, condition: Failed
+        Normal SuccessfulCreate: Created job a-29552250
+        Normal SuccessfulCreate: Created job a-29552260
+        Normal SuccessfulCreate: Created job a-29552280
+        Normal SuccessfulCreate: Created job a-29552310
+        Normal SuccessfulCreate: Created job a-29552340
+        Normal SuccessfulCreate: Created job a-29552400
+        Normal SuccessfulCreate: Created job a-29555160
+        Normal SuccessfulCreate: Created job a-29565240
+        Normal SuccessfulCreate: Created job a-29881470
+        Normal SuccessfulCreate: Created job a-29881530
+        Normal SuccessfulCreate: Created job a-run-340ca71c
+        Normal SuccessfulCreate: Created job a-run-370cabd5
+        Normal SuccessfulCreate: Created job a-run-5e4daa9d
+        Normal SuccessfulCreate: Created job nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-run-ba1cd32d
+        Normal SuccessfulDelete: Deleted job a-29551800
+        Normal SuccessfulDelete: Deleted job a-29551860
+        Normal SuccessfulDelete: Deleted job a-29551920
+        Normal SuccessfulDelete: Deleted job a-29551980
+        Normal SuccessfulDelete: Deleted job a-29552040
+        Normal SuccessfulDelete: Deleted job a-29552100
+        Normal SuccessfulDelete: Deleted job a-29552220
+        Normal SuccessfulDelete: Deleted job a-29552280
+        Normal SuccessfulDelete: Deleted job by-hand
+        Warning FailedCreate: Error creating job: .spec.jobTemplate cannot be read: invalid type: sequence, expected a map at line 1 column 0
+        Warning FailedCreate: Error creating job: a-29552220 exists and belongs to somebody else, or to another run; delete or rename it
+        Warning FailedCreate: Error creating job: a-29552280 exists and belongs to somebody else, or to another run; delete or rename it
+        Warning FailedCreate: Error creating job: a-run-5e4daa9d exists and belongs to somebody else, or to another run; delete or rename it
+        Warning FailedCreate: Error creating job: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-run-ba1cd32d exists and belongs to somebody else, or to another run; delete or rename it
+        Warning InvalidSchedule: .spec.schedule: cannot use TZ or CRON_TZ in schedule, use timeZone field instead
+        Warning InvalidSchedule: .spec.schedule: invalid duration "30s" of @every: less than a minute: a CronTab runs once a minute at most
+        Warning InvalidSchedule: .spec.schedule: invalid minute "61": must be from 0 to 59
+        Warning InvalidSchedule: invalid schedule: 0 0 31 2 * : it has no run within five years, as no day fits all of its fields
+        Warning MissSchedule: Missed 2 scheduled times to start a job, the last one: Tue, 10 Mar 2026 11:00:00 +0000
+        Warning MissSchedule: Missed 216 scheduled times to start a job, the last one: Thu, 19 Mar 2026 09:00:00 +0000
+        Warning MissSchedule: Missed 3 scheduled times to start a job, the last one: Tue, 10 Mar 2026 12:00:00 +0000
+        Warning MissSchedule: Missed 48 scheduled times to start a job, the last one: Thu, 12 Mar 2026 09:00:00 +0000
+        Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 10:00:00 +0000
+        Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 11:00:00 +0000
+        Warning MissingSpec: the CronTab has no spec: give it .spec.schedule and .spec.jobTemplate
+        Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
+        Warning UnexpectedJob: Saw a job that the controller did not create or forgot: a-run-340ca71c
+        Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
+        Warning UnknownTimeZone: .spec.timeZone: unknown time zone "Mars/Olympus": use a name of the IANA database, such as Europe/Berlin
+    "#]].assert_eq(&said(of_crontabs()));
+}
+
+#[test]
+fn events_of_cronjobs_say_what_kubernetes_says() {
+    expect![[r#"
+        Normal JobAlreadyActive: Not starting job because prior execution is running and concurrency policy is Forbid
+        Normal MissingJob: Active job went missing: a-29552220
+        Normal SawCompletedJob: Saw completed job: a-29552220, condition: Complete
+        Normal SawCompletedJob: Saw completed job: a-29552220, condition: Failed
+        Normal SawCompletedJob: Saw completed job: a-29552281, condition: Complete
+        Normal SuccessfulCreate: Created job a-29552250
+        Normal SuccessfulCreate: Created job a-29552260
+        Normal SuccessfulCreate: Created job a-29552280
+        Normal SuccessfulCreate: Created job a-29552281
+        Normal SuccessfulCreate: Created job a-29552310
+        Normal SuccessfulCreate: Created job a-29552340
+        Normal SuccessfulCreate: Created job a-29552400
+        Normal SuccessfulCreate: Created job a-29555160
+        Normal SuccessfulCreate: Created job a-29565240
+        Normal SuccessfulDelete: Deleted job a-29551800
+        Normal SuccessfulDelete: Deleted job a-29551860
+        Normal SuccessfulDelete: Deleted job a-29551920
+        Normal SuccessfulDelete: Deleted job a-29551980
+        Normal SuccessfulDelete: Deleted job a-29552040
+        Normal SuccessfulDelete: Deleted job a-29552100
+        Normal SuccessfulDelete: Deleted job a-29552220
+        Normal SuccessfulDelete: Deleted job a-29552280
+        Normal SuccessfulDelete: Deleted job a-29552281
+        Normal SuccessfulDelete: Deleted job by-hand
+        Warning FailedCreate: Error creating job: .spec.jobTemplate cannot be read: invalid length 1, expected struct Template with 2 elements at line 1 column 2
+        Warning FailedCreate: Error creating job: a-29552280 exists and belongs to somebody else, or to another run; delete or rename it
+        Warning InvalidSchedule: invalid schedule: 0 0 31 2 * : it has no run within five years, as no day fits all of its fields
+        Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 10:00:00 +0000
+        Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 12:00:00 +0000
+        Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
+        Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
+        Warning UnknownTimeZone: invalid timeZone: "Mars/Olympus": unknown time zone "Mars/Olympus": use a name of the IANA database, such as Europe/Berlin
+        Warning UnparseableSchedule: unparseable schedule: "61 * * * *" : invalid minute "61": must be from 0 to 59
+        Warning UnsupportedSchedule: CRON_TZ or TZ used in schedule "TZ=Asia/Kolkata 0 * * * *" is not officially supported, use .spec.timeZone instead
+    "#]].assert_eq(&said(of_cronjobs()));
+}

@@ -1,0 +1,186 @@
+//! Names, marks, origins and ends of Jobs.
+
+use super::*;
+
+const TEN: i64 = 29_552_280;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().expect("a time")
+}
+
+fn job(name: &str, annotations: &Value, status: &Value) -> SeenJob {
+    let metadata = json!({"name": name, "annotations": annotations});
+    serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("a Job")
+}
+
+#[test]
+fn the_name_says_for_which_time_a_job_is_and_the_mark_adds_the_seconds() {
+    let ten = at("2026-03-10T10:00:00Z");
+    let table = [
+        ("a-29552280", None, Origin::Slot(ten)),
+        ("a-29552280", Some("2026-03-10T10:00:00Z"), Origin::Slot(ten)),
+        ("a-29552280", Some("2026-03-10T11:00:00+01:00"), Origin::Slot(ten)),
+        (
+            "a-29552280",
+            Some("2026-03-10T10:00:59Z"),
+            Origin::Slot(at("2026-03-10T10:00:59Z")),
+        ),
+        // In whole seconds, as times are stored.
+        ("a-29552280", Some("2026-03-10T10:00:00.999Z"), Origin::Slot(ten)),
+        // Whoever may edit a mark cannot move a run.
+        ("a-29552280", Some("2026-03-10T10:01:00Z"), Origin::Slot(ten)),
+        ("a-29552280", Some("2027-03-10T10:00:00Z"), Origin::Slot(ten)),
+        ("a-29552280", Some("yesterday"), Origin::Slot(ten)),
+        ("a-29552280x", Some("2026-03-10T10:00:00Z"), Origin::Unknown),
+        ("a-", None, Origin::Unknown),
+        ("a", None, Origin::Unknown),
+        ("ab-29552280", None, Origin::Unknown),
+        ("b-29552280", None, Origin::Unknown),
+        ("a-b-29552280", None, Origin::Unknown),
+        ("a-9223372036854775807", None, Origin::Unknown),
+        ("a-999999999999", None, Origin::Unknown),
+    ];
+    for (name, mark, expected) in table {
+        let marks = json!({ SCHEDULED: mark });
+        assert_eq!(job(name, &marks, &json!({})).origin("a"), expected, "{name} {mark:?}");
+    }
+    let others = job("a-b-29552280", &json!(null), &json!({}));
+    assert_eq!(others.origin("a-b"), Origin::Slot(ten), "a namesake with a longer name");
+}
+
+#[test]
+fn marks_say_who_asked_for_a_job() {
+    let by_hand = json!({"cronjob.kubernetes.io/instantiate": "manual"});
+    let by_value = json!({"stable.example.com/run-now": "1"});
+    for (name, marks, expected) in [
+        ("anything", &by_hand, Origin::Manual),
+        ("a-29552280", &by_hand, Origin::Manual),
+        ("anything", &by_value, Origin::RunNow("1".into())),
+        ("a-29552280", &by_value, Origin::RunNow("1".into())),
+    ] {
+        assert_eq!(job(name, marks, &json!({})).origin("a"), expected, "{name} {marks}");
+    }
+}
+
+#[test]
+fn a_job_is_found_again_by_the_name_and_the_mark_that_it_was_given() {
+    let zurich = portreeve_cron::zone("Europe/Zurich").expect("a zone");
+    for zone in [TimeZone::UTC, zurich] {
+        for time in ["2026-03-10T10:00:00Z", "2026-10-25T00:30:20Z", "1969-12-31T23:59:59Z"] {
+            let run = Run::Slot(at(time));
+            let (key, value) = run.annotation(&zone);
+            let made = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
+            assert_eq!(made.origin("a"), Origin::Slot(at(time)), "{value}");
+        }
+        let run = Run::Now("v".into());
+        let (key, value) = run.annotation(&zone);
+        let made = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
+        assert_eq!(made.origin("a"), Origin::RunNow("v".into()));
+    }
+}
+
+#[test]
+fn the_mark_has_the_time_in_the_zone_as_go_writes_it() {
+    let written = |zone: &str, time: &str| {
+        let zone = portreeve_cron::zone(zone).expect("a zone");
+        Run::Slot(at(time)).annotation(&zone).1
+    };
+    for (zone, time, expected) in [
+        ("UTC", "2026-03-10T10:00:00Z", "2026-03-10T10:00:00Z"),
+        ("Etc/UTC", "2026-03-10T10:00:00Z", "2026-03-10T10:00:00Z"),
+        ("Europe/London", "2026-03-10T10:00:00Z", "2026-03-10T10:00:00Z"),
+        ("Europe/London", "2026-07-10T10:00:00Z", "2026-07-10T11:00:00+01:00"),
+        ("Asia/Kolkata", "2026-03-10T10:00:00Z", "2026-03-10T15:30:00+05:30"),
+        ("America/New_York", "2026-03-10T02:00:00Z", "2026-03-09T22:00:00-04:00"),
+    ] {
+        assert_eq!(written(zone, time), expected, "{zone}");
+    }
+}
+
+#[test]
+fn names_are_the_same_for_ever() {
+    let slot = |time| Run::Slot(at(time)).job_name("backup");
+    assert_eq!(slot("2026-03-10T10:00:00Z"), format!("backup-{TEN}"));
+    assert_eq!(slot("2026-03-10T10:00:59Z"), format!("backup-{TEN}"));
+    assert_eq!(slot("2026-03-10T10:01:00Z"), format!("backup-{}", TEN + 1));
+    let (fifty, fifty_two) = ("n".repeat(50), "n".repeat(52));
+    let cut_at_dash = format!("{}--{}", "n".repeat(48), "n".repeat(2));
+    for (owner, value, expected) in [
+        ("backup", "1", "backup-run-340ca71c".to_owned()),
+        ("backup", "", "backup-run-811c9dc5".to_owned()),
+        (&fifty, "1", format!("{fifty}-run-340ca71c")),
+        (
+            &fifty_two,
+            "1",
+            format!("{fifty}-run-{:08x}", fnv1a(format!("{fifty_two}/1").as_bytes())),
+        ),
+        (
+            &cut_at_dash,
+            "1",
+            format!(
+                "{}-run-{:08x}",
+                "n".repeat(48),
+                fnv1a(format!("{cut_at_dash}/1").as_bytes())
+            ),
+        ),
+    ] {
+        let name = Run::Now(value.into()).job_name(owner);
+        assert_eq!(name, expected);
+        assert!(name.len() <= 63, "{name} is a label");
+    }
+    let neighbour = format!("{fifty}xx");
+    assert_ne!(
+        run_now_name(&fifty_two, "1"),
+        run_now_name(&neighbour, "1"),
+        "what is cut off counts"
+    );
+}
+
+/// Values that the authors of FNV publish.
+#[test]
+fn the_hash_is_fnv_1a() {
+    for (text, expected) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {
+        assert_eq!(fnv1a(text.as_bytes()), expected, "{text}");
+    }
+    assert_eq!(fnv1a(b"costarring"), fnv1a(b"liquid"), "which tests rely on");
+}
+
+#[test]
+fn a_job_ends_with_a_condition_that_is_true() {
+    let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "lastTransitionTime": "2026-03-10T10:05:00Z"});
+    let completed = "2026-03-10T10:04:00Z";
+    let (five, four) = (Some(at("2026-03-10T10:05:00Z")), Some(at(completed)));
+    for (status, expected) in [
+        (json!(null), None),
+        (json!({"conditions": null}), None),
+        (
+            json!({"conditions": [condition("Complete", "False"), condition("Suspended", "True")]}),
+            None,
+        ),
+        (json!({"conditions": [condition("SuccessCriteriaMet", "True")]}), None),
+        (json!({"conditions": [condition("FailureTarget", "True")]}), None),
+        (
+            json!({"conditions": [condition("Complete", "True")]}),
+            Some(End::Complete(five)),
+        ),
+        (
+            json!({"conditions": [condition("SuccessCriteriaMet", "True"), condition("Complete", "True")], "completionTime": completed}),
+            Some(End::Complete(four)),
+        ),
+        (
+            json!({"conditions": [condition("FailureTarget", "True"), condition("Failed", "True")]}),
+            Some(End::Failed(five)),
+        ),
+        (
+            json!({"conditions": [{"type": "Failed", "status": "True"}]}),
+            Some(End::Failed(None)),
+        ),
+    ] {
+        let mut whole = json!({"metadata": {"name": "a"}, "status": status});
+        if status.is_null() {
+            whole.as_object_mut().expect("an object").remove("status");
+        }
+        let job: SeenJob = serde_json::from_value(whole).expect("a Job");
+        assert_eq!(job.end(), expected, "{status}");
+    }
+}

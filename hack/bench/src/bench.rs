@@ -1,0 +1,193 @@
+//! The run: one measurement after the other, what each of them came to, and the report.
+
+use std::env;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use crate::controller::Daemon;
+use crate::machine::Machine;
+use crate::options::Options;
+use crate::plan::{Pace, Step, Work, steps};
+use crate::progress::{Progress, length};
+use crate::report::Report;
+use crate::rows::{Row, Sample, Subject};
+use crate::statistics::written;
+use crate::vitals::MachineTime;
+use crate::{due, idle, search};
+
+/// How many schedules kube-controller-manager's cronjob-controller works on at once.
+const PEER_CONCURRENCY: u16 = 5;
+/// How long the machine is watched before each measurement, for what others do on it.
+const LOOK_ROUND: Duration = Duration::from_secs(1);
+/// The share of CPU time in the hands of others from which on numbers are not worth much.
+const BUSY: f64 = 0.1;
+
+/// What every measurement needs to know.
+pub(crate) struct Bench {
+    pub(crate) options: Options,
+    pub(crate) progress: Progress,
+    /// Nothing when no subject is the daemon.
+    pub(crate) daemon: Option<Daemon>,
+    /// How many schedules are worked on at once in the row `due`.
+    pub(crate) concurrency: u16,
+    /// The same when nothing is said.
+    pub(crate) default_concurrency: u16,
+}
+
+/// What a run has come to so far.
+#[derive(Default)]
+struct Outcome {
+    samples: Vec<Sample>,
+    failures: Vec<String>,
+    /// The largest share of CPU time that others had before a measurement.
+    busiest: f64,
+}
+
+/// Measures everything and writes the report. A measurement that fails is told of, and the others go on.
+pub(crate) async fn run(options: Options) -> Result<()> {
+    let progress = Progress::start();
+    let mut subjects = options.subjects();
+    let has_daemon = subjects.iter().any(|subject| subject.is_ours());
+    let daemon = has_daemon.then(|| Daemon::at(options.daemon.clone())).transpose()?;
+    subjects.retain(|subject| is_known(*subject, daemon.as_ref(), &progress));
+    let daemons = daemon
+        .as_ref()
+        .and_then(|daemon| daemon.concurrency(Subject::Portreeve));
+    let default_concurrency = daemons.unwrap_or(PEER_CONCURRENCY);
+    let bench = Bench {
+        concurrency: options.concurrency.unwrap_or(default_concurrency),
+        default_concurrency,
+        daemon,
+        progress,
+        options,
+    };
+    let mut outcome = Outcome::default();
+    if bench.options.has(Row::Next) && subjects.contains(&Subject::Portreeve) {
+        bench.searches(&mut outcome).await;
+    }
+    bench.steps(&steps(&bench.options, &subjects), &mut outcome).await;
+    bench.report(outcome)
+}
+
+/// Whether a subject can be measured with this daemon.
+fn is_known(subject: Subject, daemon: Option<&Daemon>, progress: &Progress) -> bool {
+    match (subject.controller(), daemon) {
+        (Some(controller), Some(daemon)) if !daemon.knows(controller) => {
+            progress.say(format!(
+                "{} is left out: the daemon has no {controller}",
+                subject.name()
+            ));
+            false
+        }
+        _ => true,
+    }
+}
+
+impl Bench {
+    /// Before the control planes, so that nothing disturbs them.
+    async fn searches(&self, outcome: &mut Outcome) {
+        for round in 1..=self.options.rounds {
+            self.progress.say(format!("round {round}, next: running cargo bench"));
+            self.look_round(outcome).await;
+            self.take(&format!("round {round}, next"), search::measure().await, outcome);
+        }
+    }
+
+    async fn steps(&self, steps: &[Step], outcome: &mut Outcome) {
+        let mut pace = Pace::default();
+        for (index, step) in steps.iter().enumerate() {
+            let rest = length(pace.estimate(&steps[index..]));
+            let name = name(step);
+            let (number, count) = (index + 1, steps.len());
+            self.progress
+                .say(format!("{number} of {count}: {name}; about {rest} left in all"));
+            let started = Instant::now();
+            self.look_round(outcome).await;
+            let measured = match step.work {
+                Work::Due { row: _ } => due::measure(self, step).await,
+                Work::Idle { row, window } => idle::measure(self, step, row, window).await,
+            };
+            pace.took(step, started.elapsed());
+            self.take(&name, measured, outcome);
+        }
+    }
+
+    /// What others do on this machine is in every number.
+    async fn look_round(&self, outcome: &mut Outcome) {
+        let Some(start) = MachineTime::now() else {
+            return;
+        };
+        sleep(LOOK_ROUND).await;
+        let busy = MachineTime::now().map_or(0.0, |end| end.busy_since(&start));
+        if busy > BUSY {
+            let share = busy * 100.0;
+            self.progress.say(format!(
+                "  this machine is busy with something else: {share:.0} % of its CPU time"
+            ));
+        }
+        outcome.busiest = outcome.busiest.max(busy);
+    }
+
+    fn take(&self, name: &str, measured: Result<Vec<Sample>>, outcome: &mut Outcome) {
+        match measured {
+            Ok(samples) => {
+                for sample in &samples {
+                    let value = written(sample.value, sample.measure.unit());
+                    self.progress.say(format!("  {}: {value}", sample.measure.name()));
+                }
+                outcome.samples.extend(samples);
+            }
+            Err(error) => {
+                self.progress.say(format!("  failed: {error:#}"));
+                // The end of a log is for whoever watches.
+                outcome.failures.push(format!(
+                    "{name}: {}",
+                    error.root_cause().to_string().lines().next().unwrap_or_default()
+                ));
+            }
+        }
+    }
+
+    fn report(self, outcome: Outcome) -> Result<()> {
+        let Outcome {
+            samples,
+            failures,
+            busiest,
+        } = outcome;
+        let has_failed = failures.len();
+        let output = self.options.output();
+        let report = Report {
+            machine: Machine::look(),
+            command: env::args().collect::<Vec<_>>().join(" "),
+            date: Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
+            options: self.options,
+            concurrency: self.concurrency,
+            default_concurrency: self.default_concurrency,
+            samples,
+            failures,
+            busiest,
+        };
+        match output {
+            Some(file) => {
+                fs::write(&file, report.render()).with_context(|| format!("failed to write {}", file.display()))?;
+                self.progress.say(format!("wrote {}", file.display()));
+            }
+            None => print!("{}", report.render()),
+        }
+        ensure!(has_failed == 0, "{has_failed} measurements failed");
+        Ok(())
+    }
+}
+
+fn name(step: &Step) -> String {
+    let Step { round, work, subject } = step;
+    let row = match work {
+        Work::Idle { row, window: Some(_) } => format!("{} and quiet", row.name()),
+        other => other.row().name(),
+    };
+    format!("round {round}, {row}, {}", subject.name())
+}

@@ -1,0 +1,244 @@
+//! A controller under measurement: how it is started, and how it is known to be at work.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use http::Request;
+use kube::api::{Patch, PatchParams};
+use kube::{Client, Config};
+use portreeve_testing::{ControlPlane, Process, eventually, free_port, server_binary};
+use serde_json::json;
+
+use crate::objects::{Kind, NAMESPACE, post};
+use crate::rows::Subject;
+
+/// How long a controller may take from its start until it is at work, with 10,000 objects to read on two busy cores.
+const START_LIMIT: Duration = Duration::from_mins(2);
+const ALWAYS_ALLOWED: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics";
+
+/// The daemon's binary and what it says of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Daemon {
+    path: PathBuf,
+    controllers: String,
+    help: String,
+}
+
+impl Daemon {
+    pub(crate) fn at(path: PathBuf) -> Result<Self> {
+        let asked = |flag: &str| {
+            let output = Command::new(&path).arg(flag).output();
+            let output = output.with_context(|| {
+                let path = path.display();
+                format!("failed to run {path}: build it with `cargo build --release -p portreeve`")
+            })?;
+            ensure!(
+                output.status.success(),
+                "{} {flag} ended with {}",
+                path.display(),
+                output.status
+            );
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        Ok(Self {
+            controllers: asked("--list-controllers")?,
+            help: asked("--help")?,
+            path,
+        })
+    }
+
+    pub(crate) fn knows(&self, controller: &str) -> bool {
+        self.controllers.split_whitespace().any(|word| word == controller)
+    }
+
+    /// How many schedules it works on at once when nothing is said.
+    pub(crate) fn concurrency(&self, subject: Subject) -> Option<u16> {
+        default_of(&self.help, concurrency_flag(subject))
+    }
+}
+
+/// The flag that says how many schedules are worked on at once. The daemon's cronjob-controller has Kubernetes' name for it.
+fn concurrency_flag(subject: Subject) -> &'static str {
+    match subject {
+        Subject::PortreeveCrontab => "--concurrent-crontab-syncs",
+        _ => "--concurrent-cron-job-syncs",
+    }
+}
+
+/// The default that a help text tells of a flag.
+fn default_of(help: &str, flag: &str) -> Option<u16> {
+    let (_, rest) = help.split_once(&format!("{flag} "))?;
+    let (of_this_flag, _) = rest.split_once("\n      --").unwrap_or((rest, ""));
+    let (_, default) = of_this_flag.split_once("[default: ")?;
+    default.split_once(']')?.0.parse().ok()
+}
+
+/// Which limits a controller has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Limits {
+    /// As many requests a second as it likes, for this many schedules at once.
+    Lifted(u16),
+    Default,
+}
+
+/// A controller's process, which ends with this.
+pub(crate) struct Controller {
+    process: Process,
+    kind: Kind,
+}
+
+impl Controller {
+    /// Starts it and waits until it says that it is well.
+    pub(crate) async fn start(
+        subject: Subject,
+        daemon: Option<&Daemon>,
+        plane: &ControlPlane,
+        limits: Limits,
+    ) -> Result<Self> {
+        let port = free_port()?;
+        let mut args = vec![
+            format!("--kubeconfig={}", plane.kubeconfig().display()),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            ALWAYS_ALLOWED.to_owned(),
+        ];
+        if let Limits::Lifted(concurrency) = limits {
+            args.push(format!("{}={concurrency}", concurrency_flag(subject)));
+        }
+        let (program, health) = if subject == Subject::Peer {
+            args.extend(peer_args(plane, limits));
+            (server_binary("kube-controller-manager")?, "/healthz")
+        } else {
+            let controller = subject.controller().context("a bare client is no controller")?;
+            args.push(format!("--controllers={controller}"));
+            if kind_of(subject) == Kind::CronTab {
+                args.push("--install-crds".to_owned());
+            }
+            (daemon.context("there is no daemon")?.path.clone(), "/readyz")
+        };
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        // A schedule without a time zone is read in the zone of the controller.
+        let process = plane.spawn(&subject.name(), &program, &args, &[("TZ", "UTC")])?;
+        let controller = Self {
+            process,
+            kind: kind_of(subject),
+        };
+        controller.guard(answers(port, health)).await?;
+        Ok(controller)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Does something that needs the controller alive.
+    pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            outcome = work => outcome.with_context(|| {
+                let (name, log) = (self.process.name(), self.process.log_tail());
+                format!("{name} did not do its work{log}")
+            }),
+            ended = self.process.wait(Duration::MAX) => {
+                let (name, log) = (self.process.name(), self.process.log_tail());
+                bail!("{name} ended by itself with {}{log}", ended?)
+            }
+        }
+    }
+
+    /// Waits until the controller has worked on an object that is made now and named `probe`: by then it has seen all that were made
+    /// before, as both a watch and a work queue keep their order.
+    pub(crate) async fn has_caught_up(&self, client: &Client, probe: &str) -> Result<()> {
+        let api = self.kind.api(client);
+        post(&api, self.kind.object(probe, "0 0 1 1 *", true)).await?;
+        if self.kind == Kind::CronJob {
+            // A Job in the status that does not exist is taken out of it at once. It is the one thing that every cronjob-controller
+            // does to a CronJob that is suspended, and so one that costs nothing later.
+            let missing = json!({
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "namespace": NAMESPACE,
+                "name": "missing",
+                "uid": "00000000-0000-0000-0000-000000000000",
+            });
+            let status = Patch::Merge(json!({"status": {"active": [missing]}}));
+            api.patch_status(probe, &PatchParams::default(), &status)
+                .await
+                .context("failed to write the status of the probe")?;
+        }
+        let acted = || async {
+            let status = api.get(probe).await?.data["status"].take();
+            let acted = match self.kind {
+                Kind::CronJob => status["active"].as_array().is_none_or(Vec::is_empty),
+                Kind::CronTab => status["observedGeneration"].is_i64(),
+            };
+            ensure!(acted, "the status {status}");
+            Ok(())
+        };
+        self.guard(eventually(START_LIMIT, "the controller to work on the probe", acted))
+            .await
+    }
+}
+
+/// What a subject works on. A bare client is measured against the cronjob-controllers.
+pub(crate) fn kind_of(subject: Subject) -> Kind {
+    match subject {
+        Subject::PortreeveCrontab => Kind::CronTab,
+        Subject::Floor | Subject::FloorStatus | Subject::Peer | Subject::Portreeve => Kind::CronJob,
+    }
+}
+
+fn peer_args(plane: &ControlPlane, limits: Limits) -> Vec<String> {
+    let kubeconfig = plane.kubeconfig().display();
+    let mut args = vec![
+        "--controllers=cronjob-controller".to_owned(),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        format!("--cert-dir={}", plane.folder().join("peer").display()),
+        "--leader-elect=false".to_owned(),
+        "--use-service-account-credentials=false".to_owned(),
+    ];
+    match limits {
+        Limits::Lifted(_) => args.extend(["--kube-api-qps=5000".to_owned(), "--kube-api-burst=10000".to_owned()]),
+        Limits::Default => (),
+    }
+    args
+}
+
+/// Waits until a health endpoint says 200, whatever certificate it has.
+async fn answers(port: u16, path: &str) -> Result<()> {
+    let url = format!("https://127.0.0.1:{port}").parse();
+    let mut config = Config::new(url.context("failed to make a URL")?);
+    config.accept_invalid_certs = true;
+    config.default_retry = false;
+    let look = || async {
+        let client = Client::try_from(config.clone())?;
+        client.request_text(Request::get(path).body(Vec::new())?).await?;
+        anyhow::Ok(())
+    };
+    eventually(START_LIMIT, &format!("{path} to say that all is well"), look).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_is_read_from_the_help_of_its_flag() {
+        let help = "
+      --concurrent-crontab-syncs <N>
+          The number of CronTabs that are synced concurrently
+
+      --concurrent-cron-job-syncs <N>
+          The number of CronJobs that are synced concurrently
+
+          [default: 10]
+      --other <N>  [default: 7]
+";
+        assert_eq!(default_of(help, "--concurrent-cron-job-syncs"), Some(10));
+        assert_eq!(default_of(help, "--concurrent-crontab-syncs"), None);
+        assert_eq!(default_of(help, "--other"), Some(7));
+        assert_eq!(default_of(help, "--concurrent"), None);
+    }
+}

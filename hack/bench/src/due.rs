@@ -1,0 +1,275 @@
+//! Many schedules that are due in the same minute: how late each Job is.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use portreeve_testing::ControlPlane;
+use tokio::time::sleep;
+
+use crate::audit::{self, Tail};
+use crate::bench::Bench;
+use crate::controller::{Controller, Limits, kind_of};
+use crate::objects::{self, Created, Kind, NAMESPACE};
+use crate::plan::Step;
+use crate::rows::{Measure, Row, Sample, Subject};
+use crate::statistics::percentile;
+
+/// The time between the last preparation and the minute, when everything is as quick as it should be.
+const LEAD: SignedDuration = SignedDuration::from_secs(10);
+/// The time that the preparation of one schedule may take.
+const LEAD_EACH: SignedDuration = SignedDuration::from_millis(20);
+/// What of that must be left in the end.
+const LEAST_LEAD: SignedDuration = SignedDuration::from_secs(5);
+/// How long after the minute the last Job may come: kube-controller-manager's default limits make it wait.
+const LIMIT: Duration = Duration::from_mins(10);
+/// How often the audit log is looked at. When a Job was made stands in the log.
+const LOOK: Duration = Duration::from_millis(250);
+const NEWS: Duration = Duration::from_secs(20);
+
+pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
+    let Step {
+        round: _,
+        work,
+        subject,
+    } = *step;
+    let row = work.row();
+    let limits = match row {
+        Row::DueDefault => Limits::Default,
+        _ => Limits::Lifted(bench.concurrency),
+    };
+    let count = bench.options.schedules(row);
+    let plane = ControlPlane::builder().audit_policy(audit::POLICY).start().await?;
+    let scene = Scene {
+        bench,
+        plane: &plane,
+        client: client(&plane)?,
+        subject,
+        count,
+    };
+    let delays = if subject.is_floor() {
+        let concurrency = match limits {
+            Limits::Lifted(concurrency) => concurrency,
+            Limits::Default => bench.default_concurrency,
+        };
+        scene.floor(concurrency).await?
+    } else {
+        let controller = Controller::start(subject, bench.daemon.as_ref(), &plane, limits).await?;
+        controller.guard(scene.controller(&controller)).await?
+    };
+    samples(row, subject, &delays)
+}
+
+/// A client that tries nothing again: a bare one.
+fn client(plane: &ControlPlane) -> Result<Client> {
+    let mut config = plane.config()?;
+    config.default_retry = false;
+    Client::try_from(config).context("failed to build a client")
+}
+
+struct Scene<'a> {
+    bench: &'a Bench,
+    plane: &'a ControlPlane,
+    client: Client,
+    subject: Subject,
+    count: usize,
+}
+
+impl Scene<'_> {
+    async fn controller(&self, controller: &Controller) -> Result<Vec<f64>> {
+        let (due, _) = self.schedules().await?;
+        controller.has_caught_up(&self.client, "probe").await?;
+        self.announce(due)?;
+        self.delays(due).await
+    }
+
+    /// A bare client is its own clock.
+    async fn floor(&self, concurrency: u16) -> Result<Vec<f64>> {
+        let (due, owners) = self.schedules().await?;
+        let writes = owners
+            .iter()
+            .map(|owner| Ok((owner, serde_json::from_value(owner.job(due))?)));
+        let writes = writes.collect::<Result<Vec<(&Created, DynamicObject)>, serde_json::Error>>();
+        let writes = writes.context("failed to make the Jobs")?;
+        self.announce(due)?;
+        let gvk = GroupVersionKind::gvk("batch", "v1", "Job");
+        let jobs: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), NAMESPACE, &ApiResource::from_gvk(&gvk));
+        let owners = Kind::CronJob.api(&self.client);
+        let write = |(owner, job): (&Created, DynamicObject)| {
+            let (jobs, owners) = (jobs.clone(), owners.clone());
+            let status = (self.subject == Subject::FloorStatus).then(|| owner.clone());
+            async move {
+                let job = jobs.create(&PostParams::default(), &job).await?;
+                if let Some(owner) = status {
+                    let status = owner.status(due, &job.metadata.uid.unwrap_or_default());
+                    owners
+                        .patch_status(&owner.name, &PatchParams::default(), &Patch::Merge(status))
+                        .await?;
+                }
+                Ok::<(), kube::Error>(())
+            }
+        };
+        until(due).await;
+        let writes = stream::iter(writes).map(Ok);
+        writes
+            .try_for_each_concurrent(usize::from(concurrency), write)
+            .await
+            .context("failed to write what a controller would")?;
+        self.delays(due).await
+    }
+
+    /// Creates the schedules for a minute that leaves the time for it.
+    async fn schedules(&self) -> Result<(Timestamp, Vec<Created>)> {
+        let each = i32::try_from(self.count).context("too many schedules")?;
+        // A bare client has no schedule, and needs not wait for a minute.
+        let grain = if self.subject.is_floor() { 1 } else { 60 };
+        let due = full_after(Timestamp::now(), LEAD + LEAD_EACH * each, grain);
+        let schedule = objects::once_at(due);
+        let kind = kind_of(self.subject);
+        let progress = &self.bench.progress;
+        let created = objects::create(kind, &self.client, self.count, |_| schedule.clone(), progress).await?;
+        Ok((due, created))
+    }
+
+    fn announce(&self, due: Timestamp) -> Result<()> {
+        let left = due.duration_since(Timestamp::now());
+        ensure!(
+            left >= LEAST_LEAD,
+            "only {left} were left before they are due: this machine is too busy to measure on"
+        );
+        let count = self.count;
+        self.bench
+            .progress
+            .say(format!("  {count} schedules are due in {} s", left.as_secs()));
+        Ok(())
+    }
+
+    /// Waits for every Job and tells how late each was, in order, in seconds.
+    async fn delays(&self, due: Timestamp) -> Result<Vec<f64>> {
+        let log = self.plane.audit_log().context("the control plane has no audit log")?;
+        until(due).await;
+        let mut tail = Tail::of(log);
+        let mut made = BTreeMap::new();
+        let started = Instant::now();
+        let mut news = NEWS;
+        while made.len() < self.count {
+            let elapsed = started.elapsed();
+            ensure!(
+                elapsed < LIMIT,
+                "only {} of {} Jobs were made in {LIMIT:?}",
+                made.len(),
+                self.count
+            );
+            if elapsed >= news {
+                news += NEWS;
+                let progress = &self.bench.progress;
+                progress.say(format!("  {} of {} Jobs are made", made.len(), self.count));
+            }
+            sleep(LOOK).await;
+            made.extend(
+                tail.creations()?
+                    .into_iter()
+                    .map(|creation| (creation.job, creation.at)),
+            );
+        }
+        ensure!(
+            made.len() == self.count,
+            "{} Jobs were made of {} schedules",
+            made.len(),
+            self.count
+        );
+        let mut delays = Vec::with_capacity(made.len());
+        for (job, at) in made {
+            let delay = at.duration_since(due);
+            ensure!(!delay.is_negative(), "{job} was made before it was due");
+            delays.push(delay.as_secs_f64());
+        }
+        delays.sort_by(f64::total_cmp);
+        Ok(delays)
+    }
+}
+
+/// The next full minute, or whatever `grain` makes of seconds, that is at least this far away.
+fn full_after(now: Timestamp, lead: SignedDuration, grain: i64) -> Timestamp {
+    let before = now.as_second() + lead.as_secs();
+    Timestamp::from_second((before.div_euclid(grain) + 1) * grain).unwrap_or(Timestamp::MAX)
+}
+
+/// Returns at that instant of the wall clock, which all the processes of a machine share.
+async fn until(instant: Timestamp) {
+    while let Ok(left) = Duration::try_from(instant.duration_since(Timestamp::now()))
+        && !left.is_zero()
+    {
+        sleep(left).await;
+    }
+}
+
+fn samples(row: Row, subject: Subject, delays: &[f64]) -> Result<Vec<Sample>> {
+    let within = delays.iter().filter(|delay| **delay < 60.0).count();
+    let within = f64::from(u32::try_from(within)?);
+    let of = |percent| percentile(delays, percent).context("there are no delays");
+    let values = [
+        (Measure::Median, of(50)?),
+        (Measure::P99, of(99)?),
+        (Measure::Max, of(100)?),
+        (Measure::WithinTheMinute, within),
+    ];
+    let sample = |(measure, value)| Sample {
+        row,
+        subject,
+        measure,
+        value,
+    };
+    Ok(values.map(sample).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_leaves_the_lead() {
+        let full = |now: &str, grain| {
+            let (now, lead) = (now.parse().unwrap(), SignedDuration::from_secs(20));
+            full_after(now, lead, grain).to_string()
+        };
+        for (now, grain, expected) in [
+            ("2026-11-21T15:00:00.5Z", 60, "2026-11-21T15:01:00Z"),
+            ("2026-11-21T15:00:39.5Z", 60, "2026-11-21T15:01:00Z"),
+            ("2026-11-21T15:00:40.5Z", 60, "2026-11-21T15:02:00Z"),
+            ("2026-11-21T23:59:50Z", 60, "2026-11-22T00:01:00Z"),
+            ("2026-11-21T15:00:39.5Z", 1, "2026-11-21T15:01:00Z"),
+            ("2026-11-21T15:00:41.5Z", 1, "2026-11-21T15:01:02Z"),
+        ] {
+            assert_eq!(full(now, grain), expected, "{now}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_instant_that_has_passed_is_not_waited_for() {
+        until(Timestamp::UNIX_EPOCH).await;
+        let soon = Timestamp::now() + SignedDuration::from_millis(20);
+        until(soon).await;
+        assert!(Timestamp::now() >= soon);
+    }
+
+    #[test]
+    fn delays_come_to_four_numbers() {
+        let delays: Vec<f64> = (1..=100).map(f64::from).collect();
+        let samples = samples(Row::Due, Subject::Peer, &delays).unwrap();
+        let values: Vec<(&str, f64)> = samples.iter().map(|s| (s.measure.name(), s.value)).collect();
+        let expected = [
+            ("p50", 50.0),
+            ("p99", 99.0),
+            ("max", 100.0),
+            ("made within the minute", 59.0),
+        ];
+        assert_eq!(values, expected);
+    }
+}

@@ -1,0 +1,141 @@
+//! Many schedules of which none is due: what the memory of them costs, and the watch over them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use kube::api::ListParams;
+use portreeve_testing::{ControlPlane, eventually};
+use tokio::time::sleep;
+
+use crate::bench::Bench;
+use crate::controller::{Controller, Limits, kind_of};
+use crate::objects::{self, Kind};
+use crate::plan::{REST, Step};
+use crate::progress::length;
+use crate::rows::{Measure, Row, Sample};
+use crate::vitals::{CpuTime, Memory};
+
+/// Memory is settled when it has not moved in this many looks, one a second.
+const STILL: usize = 10;
+const LOOK: Duration = Duration::from_secs(1);
+const SETTLE_LIMIT: Duration = Duration::from_mins(5);
+const DEFINITION_LIMIT: Duration = Duration::from_secs(30);
+const NEWS: Duration = Duration::from_mins(1);
+
+/// The schedules are there before the controller, as after a restart: it reads them in lists.
+pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option<Duration>) -> Result<Vec<Sample>> {
+    let subject = step.subject;
+    let plane = ControlPlane::start().await?;
+    let client = plane.client()?;
+    let start = || Controller::start(subject, bench.daemon.as_ref(), &plane, Limits::Default);
+    let now = Zoned::now().with_time_zone(TimeZone::UTC);
+    let (kind, count) = (kind_of(subject), bench.options.schedules(row));
+    let schedule = |index| objects::far_from(&now, index);
+    let schedules = objects::create(kind, &client, count, schedule, &bench.progress);
+    if kind == Kind::CronTab {
+        // Its first run brings the definition along and writes a status for each of them, which a restart finds done.
+        let first = start().await?;
+        let (api, one) = (kind.api(&client), ListParams::default().limit(1));
+        eventually(DEFINITION_LIMIT, "CronTabs to be served", || api.list_metadata(&one)).await?;
+        first.guard(schedules).await?;
+        first.has_caught_up(&client, "first").await?;
+    } else {
+        schedules.await?;
+    }
+    let controller = start().await?;
+    controller.has_caught_up(&client, "second").await?;
+    drop(client);
+    let caught_up = Instant::now();
+    let pid = controller.pid();
+    let mut samples = Vec::new();
+    let mut add = |row, measure, value| {
+        samples.push(Sample {
+            row,
+            subject,
+            measure,
+            value,
+        });
+    };
+    if let Some(window) = window {
+        controller.guard(settled(pid, caught_up)).await?;
+        let used = controller.guard(used_in(bench, pid, window)).await?.as_secs_f64();
+        add(Row::Quiet, Measure::CpuTime, used);
+        add(Row::Quiet, Measure::CpuTimeAnHour, used * 3600.0 / window.as_secs_f64());
+    }
+    if bench.options.has(row) {
+        let memory = controller.guard(settled(pid, caught_up + REST)).await?;
+        add(row, Measure::Resident, kibibytes(memory.resident));
+        add(row, Measure::Peak, kibibytes(memory.peak));
+    }
+    Ok(samples)
+}
+
+/// Waits until the memory of a process does not move any more.
+async fn settled(pid: u32, not_before: Instant) -> Result<Memory> {
+    let deadline = not_before.max(Instant::now()) + SETTLE_LIMIT;
+    let mut seen = Vec::new();
+    loop {
+        let memory = Memory::of(pid)?;
+        seen.push(memory.resident);
+        let now = Instant::now();
+        if now >= not_before && is_still(&seen) {
+            return Ok(memory);
+        }
+        if now >= deadline {
+            let latest = &seen[seen.len().saturating_sub(STILL)..];
+            bail!("resident memory still moves after {SETTLE_LIMIT:?}: {latest:?} KiB");
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Whether the last looks lie within 1 % of each other.
+fn is_still(seen: &[u64]) -> bool {
+    let Some(latest) = seen.len().checked_sub(STILL).and_then(|start| seen.get(start..)) else {
+        return false;
+    };
+    match (latest.iter().min(), latest.iter().max()) {
+        (Some(least), Some(most)) => (most - least) * 100 <= *most,
+        _ => false,
+    }
+}
+
+/// The CPU time that a process uses while nothing is to be done.
+async fn used_in(bench: &Bench, pid: u32, window: Duration) -> Result<Duration> {
+    bench.progress.say(format!("  looking on for {}", length(window)));
+    let start = CpuTime::of(pid)?;
+    let end = Instant::now() + window;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        sleep(left.min(NEWS)).await;
+        let used = CpuTime::of(pid)?.since(&start);
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(used);
+        }
+        let (used, left) = (used.as_secs_f64(), length(left));
+        bench
+            .progress
+            .say(format!("  {used:.3} s of CPU time so far, {left} left"));
+    }
+}
+
+fn kibibytes(value: u64) -> f64 {
+    f64::from(u32::try_from(value).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_still_once_it_has_not_moved_by_a_hundredth_in_ten_looks() {
+        assert!(!is_still(&[100; 9]));
+        assert!(is_still(&[100; 10]));
+        assert!(!is_still(&[&[98], &[100; 9][..]].concat()));
+        assert!(is_still(&[&[50, 99], &[100; 9][..]].concat()));
+        assert!(!is_still(&[]));
+    }
+}

@@ -1,0 +1,54 @@
+//! What `make bench` runs: the schedule controllers beside kube-controller-manager and a bare client, on real control planes.
+//!
+//!   portreeve-bench DAEMON [--rounds=3] [--only=ROW,...] [--quiet=5m] [--output=BENCHMARKS.md]
+//!
+//! DAEMON is the daemon's binary. `plan` says what is done in which order, `due`, `idle` and `search` measure, `report` writes. All that
+//! is started ends with this program, even when it is killed.
+
+mod audit;
+mod bench;
+mod controller;
+mod due;
+mod idle;
+mod machine;
+mod objects;
+mod options;
+mod plan;
+mod progress;
+mod report;
+mod rows;
+mod search;
+mod statistics;
+mod targets;
+mod vitals;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::options::Options;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match measure(Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Until everything is measured or somebody has seen enough, by Ctrl-C or SIGTERM. What runs then is dropped, and so ends.
+async fn measure(options: Options) -> Result<()> {
+    let listen = |kind| signal(kind).context("failed to listen for signals");
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    tokio::select! {
+        outcome = bench::run(options) => outcome,
+        _ = interrupt.recv() => bail!("interrupted: nothing was written"),
+        _ = terminate.recv() => bail!("told to stop: nothing was written"),
+    }
+}

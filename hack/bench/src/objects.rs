@@ -1,0 +1,226 @@
+//! The schedules that the controllers work on, and the Jobs that they come to.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::{Timestamp, Zoned, tz::TimeZone};
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::progress::{Progress, length};
+
+/// Everything is in one namespace, as it is for whoever has 500 schedules.
+pub(crate) const NAMESPACE: &str = "default";
+/// How many schedules are created at a time.
+const AT_A_TIME: usize = 16;
+/// After each so many there is something to tell.
+const MANY: usize = 2000;
+
+/// What has a schedule.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    CronJob,
+    CronTab,
+}
+
+impl Kind {
+    pub(crate) fn api(self, client: &Client) -> Api<DynamicObject> {
+        let (group, kind) = self.names();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
+        Api::namespaced_with(client.clone(), NAMESPACE, &resource)
+    }
+
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::CronJob => ("batch", "CronJob"),
+            Self::CronTab => ("stable.example.com", "CronTab"),
+        }
+    }
+
+    fn api_version(self) -> String {
+        format!("{}/v1", self.names().0)
+    }
+
+    /// An object of this kind. Suspended, it stays as it is for ever.
+    pub(crate) fn object(self, name: &str, schedule: &str, suspend: bool) -> Value {
+        let job_template = match self {
+            Self::CronJob => json!({"metadata": {"labels": {"app": name}}, "spec": job_spec(name)}),
+            Self::CronTab => pod_spec(),
+        };
+        json!({
+            "apiVersion": self.api_version(),
+            "kind": self.names().1,
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name}},
+            "spec": {"schedule": schedule, "suspend": suspend, "jobTemplate": job_template},
+        })
+    }
+}
+
+fn job_spec(name: &str) -> Value {
+    json!({"backoffLimit": 2, "template": {"metadata": {"labels": {"app": name}}, "spec": pod_spec()}})
+}
+
+fn pod_spec() -> Value {
+    json!({
+        "restartPolicy": "OnFailure",
+        "containers": [{
+            "name": "work",
+            "image": "registry.example.com/team/work:1.2.3",
+            "command": ["/bin/work", "--once", "--verbose"],
+            "env": [{"name": "REGION", "value": "north"}, {"name": "DEPTH", "value": "7"}],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        }],
+    })
+}
+
+/// A CronJob or CronTab that the apiserver has.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Created {
+    pub(crate) name: String,
+    uid: String,
+    version: String,
+}
+
+impl Created {
+    fn from(object: DynamicObject) -> Option<Self> {
+        let metadata = object.metadata;
+        Some(Self {
+            name: metadata.name?,
+            uid: metadata.uid?,
+            version: metadata.resource_version?,
+        })
+    }
+
+    /// The Job that a controller would make of a CronJob for the run at `due`.
+    pub(crate) fn job(&self, due: Timestamp) -> Value {
+        json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": self.job_name(due),
+                "namespace": NAMESPACE,
+                "labels": {"app": self.name},
+                "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": due},
+                "ownerReferences": [{
+                    "apiVersion": "batch/v1",
+                    "kind": "CronJob",
+                    "name": self.name,
+                    "uid": self.uid,
+                    "controller": true,
+                    "blockOwnerDeletion": true,
+                }],
+            },
+            "spec": job_spec(&self.name),
+        })
+    }
+
+    /// The status that a controller would write once it has made that Job.
+    pub(crate) fn status(&self, due: Timestamp, job_uid: &str) -> Value {
+        json!({
+            "metadata": {"uid": self.uid, "resourceVersion": self.version},
+            "status": {
+                "active": [{
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "namespace": NAMESPACE,
+                    "name": self.job_name(due),
+                    "uid": job_uid,
+                }],
+                "lastScheduleTime": due,
+            },
+        })
+    }
+
+    fn job_name(&self, due: Timestamp) -> String {
+        format!("{}-{}", self.name, due.as_second() / 60)
+    }
+}
+
+/// The schedule that is due at that minute and then not for a day.
+pub(crate) fn once_at(minute: Timestamp) -> String {
+    let minute = minute.to_zoned(TimeZone::UTC);
+    format!("{} {} * * *", minute.minute(), minute.hour())
+}
+
+/// A yearly schedule that is half a year away; neighbours differ in the minute and the hour.
+pub(crate) fn far_from(now: &Zoned, index: usize) -> String {
+    let month = (now.month() + 5) % 12 + 1;
+    format!("{} {} 1 {month} *", index % 60, index / 60 % 24)
+}
+
+/// Creates `count` schedules, some at a time.
+pub(crate) async fn create(
+    kind: Kind,
+    client: &Client,
+    count: usize,
+    schedule: impl Fn(usize) -> String,
+    progress: &Progress,
+) -> Result<Vec<Created>> {
+    let api = kind.api(client);
+    let objects = (0..count).map(|index| kind.object(&format!("schedule-{index:05}"), &schedule(index), false));
+    let started = Instant::now();
+    let create = |object: Value| post(&api, object);
+    let mut answers = stream::iter(objects).map(create).buffer_unordered(AT_A_TIME);
+    let mut created = Vec::with_capacity(count);
+    while let Some(object) = answers.try_next().await? {
+        created.push(Created::from(object).context("the apiserver stored an object without a name, UID or version")?);
+        if created.len() < count && created.len().is_multiple_of(MANY) {
+            let rest = started.elapsed() * u32::try_from(count - created.len())? / u32::try_from(created.len())?;
+            let (made, rest) = (created.len(), length(rest));
+            progress.say(format!("  {made} of {count} schedules created, {rest} left"));
+        }
+    }
+    Ok(created)
+}
+
+/// Creates one object.
+pub(crate) async fn post(api: &Api<DynamicObject>, object: Value) -> Result<DynamicObject> {
+    let object: DynamicObject = serde_json::from_value(object).context("failed to make an object")?;
+    let created = api.create(&PostParams::default(), &object).await;
+    created.with_context(|| format!("failed to create {}", object.metadata.name.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(time: &str) -> Timestamp {
+        time.parse().unwrap()
+    }
+
+    #[test]
+    fn a_schedule_is_due_once_at_its_minute() {
+        assert_eq!(once_at(at("2026-11-21T15:07:00Z")), "7 15 * * *");
+        assert_eq!(once_at(at("2026-11-22T00:00:00Z")), "0 0 * * *");
+    }
+
+    #[test]
+    fn a_schedule_that_is_not_due_is_half_a_year_away() {
+        let november = at("2026-11-21T15:07:00Z").to_zoned(TimeZone::UTC);
+        assert_eq!(far_from(&november, 0), "0 0 1 5 *");
+        assert_eq!(far_from(&november, 61), "1 1 1 5 *");
+        let june = at("2026-06-21T15:07:00Z").to_zoned(TimeZone::UTC);
+        assert_eq!(far_from(&june, 1440), "0 0 1 12 *");
+        let december = at("2026-12-21T15:07:00Z").to_zoned(TimeZone::UTC);
+        assert_eq!(far_from(&december, 0), "0 0 1 6 *");
+    }
+
+    #[test]
+    fn the_floor_makes_the_job_that_a_controller_would() {
+        let owner = Created {
+            name: "one".to_owned(),
+            uid: "u-1".to_owned(),
+            version: "7".to_owned(),
+        };
+        let job = owner.job(at("2026-11-21T15:07:00Z"));
+        assert_eq!(job["metadata"]["name"], "one-29921227");
+        let annotation = &job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"];
+        assert_eq!(annotation, "2026-11-21T15:07:00Z");
+        assert_eq!(job["metadata"]["ownerReferences"][0]["uid"], "u-1");
+        let template = Kind::CronJob.object("one", "@daily", false);
+        assert_eq!(job["spec"], template["spec"]["jobTemplate"]["spec"]);
+    }
+}

@@ -1,0 +1,177 @@
+//! What is done in which order, and how long the rest of it takes. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::options::Options;
+use crate::rows::{Row, Subject};
+
+/// How long a controller is left alone before its memory counts: Go's runtime collects every two minutes when it has no other reason,
+/// and only then gives back what the start has cost.
+pub(crate) const REST: Duration = Duration::from_secs(150);
+
+/// One measurement: a control plane's life.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) round: u16,
+    pub(crate) work: Work,
+    pub(crate) subject: Subject,
+}
+
+/// What is done on one control plane. The quiet window follows on memory, so that its objects are made once.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Work {
+    Due { row: Row },
+    Idle { row: Row, window: Option<Duration> },
+}
+
+impl Work {
+    pub(crate) fn row(self) -> Row {
+        match self {
+            Self::Due { row } | Self::Idle { row, window: _ } => row,
+        }
+    }
+
+    /// Whether a subject has anything to do with it.
+    fn is_for(self, subject: Subject) -> bool {
+        match self {
+            // CronTabs have no flags that the peer could have other defaults for.
+            Self::Due { row: Row::DueDefault } => !matches!(subject, Subject::FloorStatus | Subject::PortreeveCrontab),
+            Self::Due { row: _ } => true,
+            Self::Idle { .. } => !subject.is_floor(),
+        }
+    }
+
+    /// A first guess, for as long as nothing was measured.
+    fn usual(self, subject: Subject) -> Duration {
+        match self {
+            Self::Due { row: _ } if subject.is_floor() => Duration::from_secs(30),
+            Self::Due { row: _ } => Duration::from_secs(75),
+            Self::Idle {
+                row: Row::Memory500, ..
+            } => REST + Duration::from_secs(20),
+            Self::Idle { row: _, window } => Duration::from_secs(90) + window.unwrap_or_default().max(REST),
+        }
+    }
+}
+
+/// The subjects take turns within each round, so that what the machine goes through meets them all.
+pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
+    let window = options.has(Row::Quiet).then_some(options.quiet);
+    let mut works = Vec::new();
+    for row in [Row::Due, Row::DueDefault] {
+        works.extend(options.has(row).then_some(Work::Due { row }));
+    }
+    let (row, window_of_500) = (Row::Memory500, None);
+    works.extend(options.has(row).then_some(Work::Idle {
+        row,
+        window: window_of_500,
+    }));
+    let row = Row::Memory10000;
+    works.extend((options.has(row) || window.is_some()).then_some(Work::Idle { row, window }));
+
+    let mut steps = Vec::new();
+    for round in 1..=options.rounds {
+        for work in works.iter().copied() {
+            let subjects = subjects.iter().copied().filter(|subject| work.is_for(*subject));
+            steps.extend(subjects.map(|subject| Step { round, work, subject }));
+        }
+    }
+    steps
+}
+
+/// How long each measurement took when it was made last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pace(BTreeMap<(Work, Subject), Duration>);
+
+impl Pace {
+    pub(crate) fn took(&mut self, step: &Step, duration: Duration) {
+        self.0.insert((step.work, step.subject), duration);
+    }
+
+    /// How long these steps are going to take.
+    pub(crate) fn estimate(&self, steps: &[Step]) -> Duration {
+        let of = |step: &Step| self.0.get(&(step.work, step.subject)).copied();
+        steps
+            .iter()
+            .map(|step| of(step).unwrap_or_else(|| step.work.usual(step.subject)))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn plan(args: &[&str]) -> Vec<String> {
+        let options = Options::try_parse_from([&["portreeve-bench", "daemon"], args].concat()).unwrap();
+        let written = |step: &Step| {
+            let window = match step.work {
+                Work::Idle {
+                    window: Some(window), ..
+                } => format!(" and {window:?} of quiet"),
+                _ => String::new(),
+            };
+            let (row, subject) = (step.work.row().name(), step.subject.name());
+            format!("{} {row}{window}: {subject}", step.round)
+        };
+        steps(&options, &options.subjects()).iter().map(written).collect()
+    }
+
+    #[test]
+    fn subjects_take_turns_in_each_round() {
+        assert_eq!(
+            plan(&["--rounds=2", "--only=due", "--subjects=peer,floor"]),
+            ["1 due: floor", "1 due: peer", "2 due: floor", "2 due: peer"]
+        );
+    }
+
+    #[test]
+    fn a_round_of_everything_makes_its_many_schedules_once_a_subject() {
+        assert_eq!(
+            plan(&["--rounds=1"]),
+            [
+                "1 due: floor",
+                "1 due: floor-status",
+                "1 due: peer",
+                "1 due: portreeve",
+                "1 due: portreeve-crontab",
+                "1 due-default: floor",
+                "1 due-default: peer",
+                "1 due-default: portreeve",
+                "1 memory-500: peer",
+                "1 memory-500: portreeve",
+                "1 memory-500: portreeve-crontab",
+                "1 memory-10000 and 300s of quiet: peer",
+                "1 memory-10000 and 300s of quiet: portreeve",
+                "1 memory-10000 and 300s of quiet: portreeve-crontab",
+            ]
+        );
+    }
+
+    #[test]
+    fn memory_alone_has_no_window_and_the_window_needs_its_schedules() {
+        let memory = plan(&["--rounds=1", "--only=memory-10000", "--subjects=peer"]);
+        assert_eq!(memory, ["1 memory-10000: peer"]);
+        let quiet = plan(&["--rounds=1", "--only=quiet", "--quiet=1m", "--subjects=peer"]);
+        assert_eq!(quiet, ["1 memory-10000 and 60s of quiet: peer"]);
+        assert!(plan(&["--only=next"]).is_empty());
+    }
+
+    #[test]
+    fn an_estimate_goes_by_the_last_time_and_else_by_a_guess() {
+        let work = Work::Due { row: Row::Due };
+        let step = |subject| Step {
+            round: 1,
+            work,
+            subject,
+        };
+        let steps = [step(Subject::Floor), step(Subject::Peer)];
+        let mut pace = Pace::default();
+        assert_eq!(pace.estimate(&steps), Duration::from_secs(105));
+        pace.took(&steps[0], Duration::from_secs(40));
+        assert_eq!(pace.estimate(&steps), Duration::from_secs(115));
+    }
+}

@@ -1,0 +1,59 @@
+//! What happens now, on stderr: a line each, with the time since the start before it.
+
+use std::time::{Duration, Instant};
+
+/// Says what happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    started: Instant,
+}
+
+impl Progress {
+    pub(crate) fn start() -> Self {
+        Self {
+            started: Instant::now(),
+        }
+    }
+
+    pub(crate) fn say(&self, what: impl AsRef<str>) {
+        eprintln!("[{}] {}", clock(self.started.elapsed()), what.as_ref());
+    }
+}
+
+fn clock(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// A length of time for people: `40 s`, `5 min`, `1 h 20 min`.
+pub(crate) fn length(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let minutes = (seconds + 30) / 60;
+    match (minutes / 60, minutes % 60) {
+        _ if seconds < 100 => format!("{seconds} s"),
+        (0, minutes) => format!("{minutes} min"),
+        (hours, 0) => format!("{hours} h"),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_for_people() {
+        for (seconds, expected) in [
+            (0, "0 s"),
+            (99, "99 s"),
+            (100, "2 min"),
+            (300, "5 min"),
+            (3590, "1 h"),
+            (3600, "1 h"),
+            (4800, "1 h 20 min"),
+        ] {
+            assert_eq!(length(Duration::from_secs(seconds)), expected);
+        }
+        assert_eq!(clock(Duration::from_secs(3725)), "1:02:05");
+    }
+}

@@ -1,0 +1,355 @@
+//! The report: what was measured, as Markdown. Pure: only what is among the samples appears in it.
+
+use clap::ValueEnum;
+
+use crate::machine::Machine;
+use crate::options::Options;
+use crate::plan::REST;
+use crate::progress::length;
+use crate::rows::{Measure, Row, Sample, Subject};
+use crate::statistics::{Spread, ratio, times, written};
+use crate::targets::Target;
+
+/// All that a report is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    /// The command line that it was measured with.
+    pub(crate) command: String,
+    pub(crate) date: String,
+    pub(crate) options: Options,
+    /// How many schedules are worked on at once: in the row `due`, and by default.
+    pub(crate) concurrency: u16,
+    pub(crate) default_concurrency: u16,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) failures: Vec<String>,
+    /// The largest share of CPU time that others had before a measurement, from 0 to 1.
+    pub(crate) busiest: f64,
+}
+
+const INTRO: &str = "\
+# Benchmarks
+
+What the schedule controllers cost, beside kube-controller-manager and a bare client, measured in turn on one machine. `make bench` writes
+this file, and every number in it is of this one run.
+
+Each measurement has an etcd and a kube-apiserver of its own, which are started for it, share the machine with what is measured, and are
+removed after it. There is nothing else in the cluster, and no controller that would run the Jobs.";
+
+const COLUMNS: [&str; 8] = [
+    "subject",
+    "measure",
+    "median",
+    "spread",
+    "to the floor",
+    "to the peer",
+    "target",
+    "met",
+];
+/// What a cell holds that has nothing to say.
+const NOTHING: &str = "–";
+
+impl Report {
+    /// The whole as Markdown.
+    pub(crate) fn render(&self) -> String {
+        let mut blocks = vec![INTRO.to_owned(), self.circumstances(), self.legend()];
+        for row in Row::value_variants() {
+            if self.samples.iter().any(|sample| sample.row == *row) {
+                blocks.push(format!("## `{}`", row.name()));
+                blocks.push(self.method(*row));
+                blocks.push(self.table(*row));
+            }
+        }
+        if !self.failures.is_empty() {
+            let failures: Vec<String> = self.failures.iter().map(|failure| format!("- {failure}")).collect();
+            blocks.push("## What failed".to_owned());
+            blocks.push(failures.join("\n"));
+        }
+        blocks.join("\n\n") + "\n"
+    }
+
+    fn circumstances(&self) -> String {
+        let Machine {
+            cores,
+            cpu,
+            memory,
+            kernel,
+            kubernetes,
+            etcd,
+            rustc,
+            commit,
+        } = &self.machine;
+        [
+            "| | |\n|---|---|".to_owned(),
+            format!("| machine | {cores} cores of {cpu}, {memory} of memory, {kernel} |"),
+            format!("| versions | Kubernetes {kubernetes}, etcd {etcd}, rustc {rustc} |"),
+            format!(
+                "| other work | at most {:.0} % of the CPU time in the second before each measurement |",
+                self.busiest * 100.0
+            ),
+            format!("| commit | {commit} |"),
+            format!("| command | `{}` |", self.command),
+            format!("| date | {} |", self.date),
+        ]
+        .join("\n")
+    }
+
+    /// Who the subjects are that were measured.
+    fn legend(&self) -> String {
+        let subjects = Subject::value_variants().iter().copied();
+        let measured = subjects.filter(|subject| self.samples.iter().any(|sample| sample.subject == *subject));
+        let line = |subject: Subject| {
+            let who = match subject {
+                Subject::Floor => {
+                    "a bare client that does nothing but create the same Jobs, as many at a time; the controllers write statuses and \
+                     events as well"
+                }
+                Subject::FloorStatus => {
+                    "the same client, which after each Job writes the status of its CronJob before it goes on to the next, as the \
+                     controllers do; it sends no events"
+                }
+                Subject::Peer => "kube-controller-manager with `--controllers=cronjob-controller`",
+                Subject::Portreeve => "Portreeve with `--controllers=cronjob-controller`, on the same CronJobs",
+                Subject::PortreeveCrontab => {
+                    "Portreeve with `--controllers=crontab-controller`, on as many CronTabs of the same schedule and pod"
+                }
+            };
+            format!("- **{}**: {who}.", subject.name())
+        };
+        measured.map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// How a row is measured.
+    fn method(&self, row: Row) -> String {
+        let schedules = self.options.schedules(row);
+        let rounds = self.options.rounds;
+        let (concurrency, default) = (self.concurrency, self.default_concurrency);
+        let due = format!(
+            "{schedules} schedules in one namespace that are due in the same minute. The delay of a Job is the time at which the \
+             apiserver had answered its creation, by its audit log, less that minute. A bare client has no schedule to wait for and starts \
+             at a full second instead."
+        );
+        let idle = format!(
+            "{schedules} schedules that are due in half a year, made before the controller is started, as they are after a restart."
+        );
+        let rest = REST.as_secs();
+        let text = match row {
+            Row::Due => format!(
+                "{due} {concurrency} schedules are worked on at once by everybody, and kube-controller-manager's client-side limits \
+                 are lifted (`--kube-api-qps=5000 --kube-api-burst=10000`)."
+            ),
+            Row::DueDefault => {
+                format!("{due} Everybody has the default flags; the bare client works on {default} schedules at once.")
+            }
+            Row::Memory500 | Row::Memory10000 => format!(
+                "{idle} Resident memory (`VmRSS`) once the controller has read all of them, has had {rest} s for itself (Go's runtime \
+                 collects what is left of the start within two minutes), and its memory has stayed within 1 % for ten seconds; and \
+                 the peak of it up to then (`VmHWM`)."
+            ),
+            Row::Quiet => {
+                let window = length(self.options.quiet);
+                let rate = if self.options.quiet.as_secs() == 3600 {
+                    ""
+                } else {
+                    " The time an hour is that of the window, multiplied: no whole hour was measured."
+                };
+                format!(
+                    "{idle} CPU time, user and system, of a window of {window} in which nothing is due and nothing changes.{rate}"
+                )
+            }
+            Row::Next => {
+                "The search for the next run, without a cluster, by `cargo bench -p portreeve-cron`: the time of one search, as the \
+                 median that criterion estimates."
+                    .to_owned()
+            }
+        };
+        let rounds = if rounds == 1 {
+            "One round.".to_owned()
+        } else {
+            format!("Median and spread are those of {rounds} rounds.")
+        };
+        format!("{text} {rounds}")
+    }
+
+    /// A column that has nothing to say in any line is left out.
+    fn table(&self, row: Row) -> String {
+        let mut keys: Vec<(Subject, &Measure)> = Vec::new();
+        for sample in self.samples.iter().filter(|sample| sample.row == row) {
+            let key = (sample.subject, &sample.measure);
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        // By subject as they take their turns; by measure as they were taken.
+        keys.sort_by_key(|(subject, _)| *subject);
+        let lines: Vec<[String; 8]> = keys
+            .into_iter()
+            .filter_map(|(subject, measure)| self.line(row, subject, measure))
+            .collect();
+        let says = |column: &usize| lines.iter().any(|cells| cells[*column] != NOTHING);
+        let columns: Vec<usize> = (0..COLUMNS.len()).filter(says).collect();
+        let written = |cell: &dyn Fn(usize) -> String| {
+            let cells: Vec<String> = columns.iter().map(|column| cell(*column)).collect();
+            format!("| {} |", cells.join(" | "))
+        };
+        let head = written(&|column| COLUMNS[column].to_owned());
+        let rule = format!("|{}", "---|".repeat(columns.len()));
+        let lines = lines.iter().map(|cells| written(&|column| cells[column].clone()));
+        [head, rule].into_iter().chain(lines).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The cells of a line, one a column.
+    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 8]> {
+        let unit = measure.unit();
+        let Spread { least, median, most } = self.spread(row, subject, measure)?;
+        let of = |other: Subject| Some(self.spread(row, other, measure)?.median);
+        let compared = |other: Subject| match of(other).and_then(|other| ratio(median, other)) {
+            Some(ratio) if subject != other && *measure != Measure::WithinTheMinute => times(ratio),
+            _ => NOTHING.to_owned(),
+        };
+        let target = if subject.is_ours() {
+            Target::of(row, measure)
+        } else {
+            None
+        };
+        let schedules = f64::from(u32::try_from(self.options.schedules(row)).unwrap_or(u32::MAX));
+        let met = target.as_ref().and_then(|target| target.is_met(median, schedules, of));
+        let cells = [
+            subject.name(),
+            cell(measure),
+            written(median, unit),
+            format!("{} … {}", written(least, unit), written(most, unit)),
+            compared(Subject::Floor),
+            compared(Subject::Peer),
+            target.map_or_else(|| NOTHING.to_owned(), Target::text),
+            met.map_or(NOTHING, |met| if met { "yes" } else { "**no**" }).to_owned(),
+        ];
+        Some(cells)
+    }
+
+    fn spread(&self, row: Row, subject: Subject, measure: &Measure) -> Option<Spread> {
+        let samples = self.samples.iter();
+        let of = samples.filter(|sample| sample.row == row && sample.subject == subject && sample.measure == *measure);
+        Spread::of(of.map(|sample| sample.value))
+    }
+}
+
+/// Schedules are full of asterisks.
+fn cell(measure: &Measure) -> String {
+    match measure {
+        Measure::Search(benchmark) => format!("`{}`", benchmark.replace('|', "/")),
+        _ => measure.name().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use expect_test::expect;
+
+    use super::*;
+
+    fn report(args: &[&str], samples: &[(Row, Subject, Measure, f64)]) -> Report {
+        let text = |text: &str| text.to_owned();
+        let sample = |(row, subject, measure, value): &(Row, Subject, Measure, f64)| Sample {
+            row: *row,
+            subject: *subject,
+            measure: measure.clone(),
+            value: *value,
+        };
+        Report {
+            machine: Machine {
+                cores: text("2"),
+                cpu: text("A CPU"),
+                memory: text("23.5 GiB"),
+                kernel: text("Linux 6.1"),
+                kubernetes: text("v1.36.3"),
+                etcd: text("3.6.8"),
+                rustc: text("1.95.0"),
+                commit: text("abc"),
+            },
+            command: text("portreeve-bench daemon"),
+            date: text("2026-11-21"),
+            options: Options::try_parse_from([&["portreeve-bench", "daemon"], args].concat()).unwrap(),
+            concurrency: 10,
+            default_concurrency: 5,
+            samples: samples.iter().map(sample).collect(),
+            failures: Vec::new(),
+            busiest: 0.02,
+        }
+    }
+
+    #[test]
+    fn a_row_is_a_table_with_ratios_and_targets() {
+        let mut samples = Vec::new();
+        for (subject, p99s) in [
+            (Subject::Floor, [0.5, 0.4, 0.6]),
+            (Subject::Peer, [2.0, 1.0, 3.0]),
+            (Subject::Portreeve, [1.0, 1.5, 0.9]),
+        ] {
+            samples.extend(p99s.map(|p99| (Row::Due, subject, Measure::P99, p99)));
+            samples.push((Row::Due, subject, Measure::WithinTheMinute, 500.0));
+        }
+        expect![[r"
+            | subject | measure | median | spread | to the floor | to the peer | target | met |
+            |---|---|---|---|---|---|---|---|
+            | floor | p99 | 500 ms | 400 ms … 600 ms | – | 0.25 × | – | – |
+            | floor | made within the minute | 500 | 500 … 500 | – | – | – | – |
+            | peer | p99 | 2.00 s | 1.00 s … 3.00 s | 4.00 × | – | – | – |
+            | peer | made within the minute | 500 | 500 … 500 | – | – | – | – |
+            | portreeve | p99 | 1.00 s | 900 ms … 1.50 s | 2.00 × | 0.50 × | ≤ 1.20 × floor | **no** |
+            | portreeve | made within the minute | 500 | 500 … 500 | – | – | all | yes |"]]
+        .assert_eq(&report(&[], &samples).table(Row::Due));
+    }
+
+    #[test]
+    fn only_what_was_measured_appears() {
+        let samples = [
+            (Row::Memory500, Subject::Portreeve, Measure::Resident, 10_240.0),
+            (
+                Row::Next,
+                Subject::Portreeve,
+                Measure::Search("*/5 * * * *".to_owned()),
+                2.5e-7,
+            ),
+        ];
+        let mut report = report(&["--rounds=1"], &samples);
+        report.failures = vec!["round 1, due, peer: it ended".to_owned()];
+        let text = report.render();
+        let (_, measured) = text.split_once("| date |").unwrap();
+        expect![[r"
+             2026-11-21 |
+
+            - **portreeve**: Portreeve with `--controllers=cronjob-controller`, on the same CronJobs.
+
+            ## `memory-500`
+
+            500 schedules that are due in half a year, made before the controller is started, as they are after a restart. Resident memory (`VmRSS`) once the controller has read all of them, has had 150 s for itself (Go's runtime collects what is left of the start within two minutes), and its memory has stayed within 1 % for ten seconds; and the peak of it up to then (`VmHWM`). One round.
+
+            | subject | measure | median | spread | target |
+            |---|---|---|---|---|
+            | portreeve | resident memory | 10.0 MiB | 10.0 MiB … 10.0 MiB | ≤ 15 MiB | yes |
+
+            ## `next`
+
+            The search for the next run, without a cluster, by `cargo bench -p portreeve-cron`: the time of one search, as the median that criterion estimates. One round.
+
+            | subject | measure | median | spread | target | met |
+            |---|---|---|---|---|---|
+            | portreeve | `*/5 * * * *` | 250 ns | 250 ns … 250 ns | ≤ 100 ns | **no** |
+
+            ## What failed
+
+            - round 1, due, peer: it ended
+        "]]
+        .assert_eq(measured);
+    }
+
+    #[test]
+    fn a_window_that_is_no_hour_says_so() {
+        let samples = [(Row::Quiet, Subject::Peer, Measure::CpuTime, 1.0)];
+        let method = |args: &[&str]| report(args, &samples).method(Row::Quiet);
+        assert!(method(&[]).contains("a window of 5 min") && method(&[]).contains("no whole hour was measured"));
+        assert!(method(&["--quiet=1h"]).contains("a window of 1 h") && !method(&["--quiet=1h"]).contains("multiplied"));
+    }
+}

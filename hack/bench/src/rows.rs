@@ -1,0 +1,149 @@
+//! The rows of work, who does them, and what is measured of each: the names that the command line and the report share.
+
+use clap::ValueEnum;
+
+use crate::statistics::Unit;
+
+/// A row of work: a table of the report.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum Row {
+    /// Schedules that are due in the same minute, with client-side limits lifted
+    Due,
+    /// The same with everybody's default flags
+    DueDefault,
+    /// Memory with 500 schedules
+    #[value(name = "memory-500")]
+    Memory500,
+    /// Memory with 10,000 schedules
+    #[value(name = "memory-10000")]
+    Memory10000,
+    /// CPU time with 10,000 schedules of which none is due
+    Quiet,
+    /// The search for the next run, without a cluster
+    Next,
+}
+
+/// Who does the work.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum Subject {
+    /// A bare client that creates the Jobs
+    Floor,
+    /// A bare client that creates each Job and then writes the status of its owner
+    FloorStatus,
+    /// kube-controller-manager with its cronjob-controller
+    Peer,
+    /// The daemon with its cronjob-controller
+    Portreeve,
+    /// The daemon with its crontab-controller, on as many CronTabs
+    PortreeveCrontab,
+}
+
+/// What is measured. Each has one number a round.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Measure {
+    /// The delay that half of the Jobs do not exceed.
+    Median,
+    /// The delay that 99 of 100 Jobs do not exceed.
+    P99,
+    /// The delay of the last Job.
+    Max,
+    /// How many Jobs were made before the next minute.
+    WithinTheMinute,
+    Resident,
+    Peak,
+    CpuTime,
+    CpuTimeAnHour,
+    /// The time of one search, by the name of the benchmark.
+    Search(String),
+}
+
+impl Row {
+    pub(crate) fn name(self) -> String {
+        name(&self)
+    }
+}
+
+impl Subject {
+    pub(crate) fn name(self) -> String {
+        name(&self)
+    }
+
+    /// Whether it is one of the bare clients, which have no process of their own to measure.
+    pub(crate) fn is_floor(self) -> bool {
+        matches!(self, Self::Floor | Self::FloorStatus)
+    }
+
+    /// Whether it is the daemon, which the targets are for.
+    pub(crate) fn is_ours(self) -> bool {
+        self.controller().is_some()
+    }
+
+    /// The daemon's controller that has to be known for it.
+    pub(crate) fn controller(self) -> Option<&'static str> {
+        match self {
+            Self::Floor | Self::FloorStatus | Self::Peer => None,
+            Self::Portreeve => Some("cronjob-controller"),
+            Self::PortreeveCrontab => Some("crontab-controller"),
+        }
+    }
+}
+
+impl Measure {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Median => "p50",
+            Self::P99 => "p99",
+            Self::Max => "max",
+            Self::WithinTheMinute => "made within the minute",
+            Self::Resident => "resident memory",
+            Self::Peak => "peak resident memory",
+            Self::CpuTime => "CPU time in the window",
+            Self::CpuTimeAnHour => "CPU time an hour at that rate",
+            Self::Search(benchmark) => benchmark,
+        }
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        match self {
+            Self::Median | Self::P99 | Self::Max | Self::CpuTime | Self::CpuTimeAnHour | Self::Search(_) => {
+                Unit::Seconds
+            }
+            Self::WithinTheMinute => Unit::Count,
+            Self::Resident | Self::Peak => Unit::Kibibytes,
+        }
+    }
+}
+
+/// As the command line spells it.
+fn name(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// One number of one round.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) row: Row,
+    pub(crate) subject: Subject,
+    pub(crate) measure: Measure,
+    pub(crate) value: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_spells_rows_and_subjects_as_the_report_does() {
+        let rows: Vec<String> = Row::value_variants().iter().map(|row| row.name()).collect();
+        assert_eq!(
+            rows,
+            ["due", "due-default", "memory-500", "memory-10000", "quiet", "next"]
+        );
+        let subjects: Vec<String> = Subject::value_variants().iter().map(|subject| subject.name()).collect();
+        assert_eq!(
+            subjects,
+            ["floor", "floor-status", "peer", "portreeve", "portreeve-crontab"]
+        );
+    }
+}

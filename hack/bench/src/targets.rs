@@ -1,0 +1,102 @@
+//! What the daemon is to reach. Pure.
+
+use crate::rows::{Measure, Row, Subject};
+use crate::statistics::{Unit, times, written};
+
+/// A number that the daemon is to reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// At most this many times what another subject has.
+    AtMost(f64, Subject),
+    /// At most this much, in seconds.
+    Seconds(f64),
+    /// At most this much, in MiB.
+    Megabytes(f64),
+    /// Every schedule there is.
+    All,
+}
+
+const TARGETS: &[(Row, Measure, Target)] = &[
+    (Row::Due, Measure::P99, Target::AtMost(1.2, Subject::Floor)),
+    (Row::Due, Measure::WithinTheMinute, Target::All),
+    (Row::DueDefault, Measure::P99, Target::AtMost(1.2, Subject::Floor)),
+    (Row::DueDefault, Measure::WithinTheMinute, Target::All),
+    (Row::Memory500, Measure::Resident, Target::Megabytes(15.0)),
+    (Row::Memory10000, Measure::Resident, Target::Megabytes(60.0)),
+    (Row::Quiet, Measure::CpuTimeAnHour, Target::Seconds(1.0)),
+];
+
+/// How long the search for the next run may take, by the schedule that the name of a benchmark holds: a frequent one, one of 29 February,
+/// and one that never runs.
+const SEARCHES: &[(&str, f64)] = &[("*/5 * * * *", 100e-9), ("0 0 29 2 *", 5e-6), ("0 0 31 2 *", 10e-6)];
+
+impl Target {
+    /// The target for a measure of a row, when there is one.
+    pub(crate) fn of(row: Row, measure: &Measure) -> Option<Self> {
+        if let Measure::Search(name) = measure {
+            let (_, seconds) = SEARCHES.iter().find(|(schedule, _)| name.contains(schedule))?;
+            return Some(Self::Seconds(*seconds));
+        }
+        let mut targets = TARGETS.iter();
+        let (_, _, target) = targets.find(|(of, what, _)| *of == row && what == measure)?;
+        Some(*target)
+    }
+
+    /// As the report has it.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::AtMost(factor, of) => format!("≤ {} {}", times(factor), of.name()),
+            Self::Seconds(seconds) => format!("≤ {}", written(seconds, Unit::Seconds)),
+            Self::Megabytes(megabytes) => format!("≤ {megabytes:.0} MiB"),
+            Self::All => "all".to_owned(),
+        }
+    }
+
+    /// Whether `value` reaches it, given what others have in the same measure and how many schedules there are. Nothing when what it is
+    /// compared with was not measured.
+    pub(crate) fn is_met(
+        self,
+        value: f64,
+        schedules: f64,
+        others: impl FnOnce(Subject) -> Option<f64>,
+    ) -> Option<bool> {
+        match self {
+            Self::AtMost(factor, of) => others(of).map(|other| value <= factor * other),
+            Self::Seconds(seconds) => Some(value <= seconds),
+            Self::Megabytes(megabytes) => Some(value <= megabytes * 1024.0),
+            Self::All => Some(value >= schedules),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_met_at_its_bound_and_open_without_a_reference() {
+        let target = Target::of(Row::Due, &Measure::P99).unwrap();
+        assert_eq!(target.text(), "≤ 1.20 × floor");
+        assert_eq!(target.is_met(2.4, 0.0, |_| Some(2.0)), Some(true));
+        assert_eq!(target.is_met(2.5, 0.0, |_| Some(2.0)), Some(false));
+        assert_eq!(target.is_met(2.0, 0.0, |_| None), None);
+        let memory = Target::of(Row::Memory500, &Measure::Resident).unwrap();
+        assert_eq!(memory.text(), "≤ 15 MiB");
+        assert_eq!(memory.is_met(15.0 * 1_024.0, 0.0, |_| None), Some(true));
+        let all = Target::of(Row::Due, &Measure::WithinTheMinute).unwrap();
+        assert_eq!(all.is_met(499.0, 500.0, |_| None), Some(false));
+        assert_eq!(all.is_met(500.0, 500.0, |_| None), Some(true));
+        assert!(Target::of(Row::Due, &Measure::Max).is_none());
+    }
+
+    #[test]
+    fn a_search_has_the_target_of_its_schedule() {
+        let target = |name: &str| Target::of(Row::Next, &Measure::Search(name.to_owned()));
+        let frequent = target("next/*/5 * * * * Europe/Berlin Once").unwrap();
+        assert_eq!(frequent.text(), "≤ 100 ns");
+        assert_eq!(frequent.is_met(99e-9, 0.0, |_| None), Some(true));
+        assert_eq!(target("next/0 0 29 2 * UTC Once").unwrap().text(), "≤ 5.00 µs");
+        assert_eq!(target("next/0 0 31 2 * UTC Once").unwrap().text(), "≤ 10.0 µs");
+        assert!(target("next/30 2 * * * UTC Once").is_none());
+    }
+}

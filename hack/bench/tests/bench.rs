@@ -1,0 +1,70 @@
+//! `portreeve-bench` on a few schedules: the bare client alone, as neither a daemon nor kube-controller-manager need be built for this.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use portreeve_testing::{Process, Signal};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_mins(2);
+
+fn start(folder: &TempDir, args: &[&str]) -> Result<Process> {
+    let program = Path::new(env!("CARGO_BIN_EXE_portreeve-bench"));
+    let args = [&["no-daemon"], args].concat();
+    Process::spawn("portreeve-bench", program, args, &[], &folder.path().join("log"))
+}
+
+#[tokio::test]
+async fn a_bare_client_is_measured_and_reported() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("report.md");
+    let output = format!("--output={}", report.display());
+    let flags = ["--only=due", "--subjects=floor", "--rounds=1", "--schedules=5", &output];
+    let bench = start(&folder, &flags)?;
+    let status = bench.wait(LIMIT).await?;
+    ensure!(status.success(), "it ended with {status}{}", bench.log_tail());
+    let report = fs::read_to_string(report)?;
+    for part in [
+        "# Benchmarks",
+        "## `due`",
+        "| floor | p99 | ",
+        "| floor | made within the minute | 5 | 5 … 5 |",
+    ] {
+        ensure!(report.contains(part), "the report lacks {part}:\n{report}");
+    }
+    for absent in ["## `quiet`", "What failed", "| portreeve |"] {
+        ensure!(!report.contains(absent), "the report has {absent}:\n{report}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_sigterm_ends_it_without_a_report() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("report.md");
+    let output = format!("--output={}", report.display());
+    let bench = start(&folder, &["--subjects=floor", "--schedules=5", &output])?;
+    bench.wait_for_log(LIMIT, |line| line.contains("1 of ")).await?;
+    bench.signal(Signal::TERM)?;
+    let status = bench.wait(LIMIT).await?;
+    ensure!(status.code() == Some(1), "it ended with {status}");
+    bench
+        .wait_for_log(LIMIT, |line| line == "error: told to stop: nothing was written")
+        .await?;
+    ensure!(!report.exists());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_not_there_is_said_to_be() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let bench = start(&folder, &["--subjects=portreeve"])?;
+    let status = bench.wait(LIMIT).await?;
+    ensure!(status.code() == Some(1), "it ended with {status}");
+    bench
+        .wait_for_log(LIMIT, |line| line.contains("cargo build --release -p portreeve"))
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! The definition as it stands, and the types. What the apiserver makes of both is in `tests/crontab`.
+
+use kube::core::CustomResourceExt;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Client-side `kubectl apply` keeps the whole definition in an annotation, and those of an object may have 262,144 bytes in all.
+const LARGEST: usize = 200_000;
+const TEMPLATE: &str = "/properties/spec/properties/jobTemplate";
+
+fn schema() -> Value {
+    json!(CronTab::crd().spec.versions[0].schema)["openAPIV3Schema"].take()
+}
+
+/// Each schema within, the items of lists and maps too, by its path.
+fn walk(path: &str, schema: &Value, visit: &mut dyn FnMut(&str, &Value)) {
+    visit(path, schema);
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        walk(&format!("{path}.{name}"), property, visit);
+    }
+    for inner in ["additionalProperties", "items"] {
+        if let Some(inner) = schema.get(inner) {
+            walk(&format!("{path}[]"), inner, visit);
+        }
+    }
+}
+
+#[test]
+fn definition_is_small_enough_for_client_side_apply() {
+    let size = serde_json::to_string(&CronTab::crd()).expect("serialises").len();
+    assert!(size < LARGEST, "{size} bytes");
+}
+
+#[test]
+fn everything_that_can_be_explained_is() {
+    walk("", &schema(), &mut |path, schema| {
+        let description = schema["description"].as_str().unwrap_or_default();
+        assert!(path.ends_with("[]") || !description.trim().is_empty(), "{path}");
+        assert!(!description.contains('\n'), "{path}: {description}");
+    });
+    for column in CronTab::crd().spec.versions[0]
+        .additional_printer_columns
+        .iter()
+        .flatten()
+    {
+        assert!(column.description.is_some(), "{column:?}");
+    }
+}
+
+#[test]
+fn schema_is_structural() {
+    walk("", &schema(), &mut |path, schema| {
+        for absent in ["$ref", "allOf", "anyOf", "nullable", "oneOf", "title", "uniqueItems"] {
+            assert!(schema.get(absent).is_none(), "{path} has {absent}");
+        }
+        assert_ne!(schema.get("default"), Some(&Value::Null), "{path}");
+        let is_either = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"]
+            .iter()
+            .any(|extension| schema[*extension] == true);
+        assert!(is_either || schema["type"].is_string(), "{path} has no type");
+        let formats = [Value::Null, "date-time".into(), "int32".into(), "int64".into()];
+        assert!(formats.contains(&schema["format"]), "{path}: {}", schema["format"]);
+    });
+}
+
+#[test]
+fn ports_are_numbers_or_names_and_quantities_are_fractions_too() {
+    let (mut ports, mut quantities) = (Vec::new(), Vec::new());
+    walk(
+        "",
+        schema().pointer(TEMPLATE).expect("a template"),
+        &mut |path, schema| {
+            if schema["x-kubernetes-int-or-string"] == true {
+                ports.push(path.to_owned());
+            } else if schema.get("type").is_none() {
+                assert!(schema["pattern"].is_string(), "{path}: {schema}");
+                quantities.push(path.to_owned());
+            }
+        },
+    );
+    assert!(
+        ports
+            .iter()
+            .all(|path| path.ends_with(".httpGet.port") || path.ends_with(".tcpSocket.port")),
+        "{ports:?}"
+    );
+    assert_eq!(
+        ports.len(),
+        20,
+        "two for each of five probes and hooks of two lists of containers"
+    );
+    let ends = ["limits[]", "requests[]", ".divisor", ".sizeLimit", ".overhead[]"];
+    assert!(
+        quantities.iter().all(|path| ends.iter().any(|end| path.ends_with(end))),
+        "{quantities:?}"
+    );
+}
+
+#[test]
+fn only_what_a_run_cannot_do_without_is_required() {
+    let schema = schema();
+    assert_eq!(schema.get("required"), None);
+    assert_eq!(
+        schema["properties"]["spec"]["required"],
+        json!(["jobTemplate", "schedule"])
+    );
+    let template = schema.pointer(TEMPLATE).expect("a template");
+    assert_eq!(template["required"], json!(["containers"]));
+    assert_eq!(
+        template["properties"]["containers"]["items"]["required"],
+        json!(["name"])
+    );
+}
+
+#[test]
+fn defaults_are_said() {
+    let schema = schema();
+    let mut defaults = Vec::new();
+    walk("", &schema, &mut |path, schema| {
+        if let Some(default) = schema.get("default") {
+            defaults.push(format!("{path} {default}"));
+        }
+    });
+    assert_eq!(
+        defaults,
+        [
+            ".spec.concurrencyPolicy \"Allow\"",
+            ".spec.dstPolicy \"Once\"",
+            ".spec.failedJobsHistoryLimit 1",
+            ".spec.jobTemplate.restartPolicy \"Never\"",
+            ".spec.successfulJobsHistoryLimit 3",
+            ".spec.suspend false",
+        ]
+    );
+}
+
+#[test]
+fn example_is_written_as_it_was_read() {
+    let example = json!({
+        "apiVersion": "stable.example.com/v1",
+        "kind": "CronTab",
+        "metadata": {"name": "backup"},
+        "spec": {
+            "schedule": "@daily",
+            "jobTemplate": {"containers": [{"image": "mybackupscript:v9", "name": "backup"}], "restartPolicy": "Never"},
+        },
+    });
+    let crontab: CronTab = serde_json::from_value(example.clone()).expect("reads");
+    let spec = crontab.spec.as_ref().expect("a spec");
+    assert_eq!(
+        (spec.concurrency_policy, spec.dst_policy),
+        (ConcurrencyPolicy::Allow, DstPolicyName::Once)
+    );
+    let mut expected = example;
+    expected["spec"]["concurrencyPolicy"] = "Allow".into();
+    expected["spec"]["dstPolicy"] = "Once".into();
+    assert_eq!(json!(crontab), expected);
+    let empty = CronTab::default();
+    assert_eq!(
+        json!(empty),
+        json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {}})
+    );
+}
+
+#[test]
+fn resource_is_named_alike_everywhere() {
+    let definition = CronTab::crd();
+    assert_eq!(definition.metadata.name.as_deref(), Some(&*CRONTABS.crd_name()));
+    assert_eq!(CronTab::crd_name(), CRONTABS.crd_name());
+    assert_eq!(API_VERSION, CRONTABS.api_version());
+    let found = CronTab::api_resource();
+    assert_eq!(
+        (&*found.group, &*found.version, &*found.kind, &*found.plural),
+        (GROUP, VERSION, KIND, PLURAL)
+    );
+    assert_eq!(
+        <CronTab as kube::Resource>::url_path(&(), Some("a")),
+        CRONTABS.collection_path(Some("a"))
+    );
+}

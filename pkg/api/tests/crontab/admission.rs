@@ -1,0 +1,258 @@
+//! What the apiserver takes and what it refuses, with a message that names the field and the way out.
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::{
+    api::{Patch, PatchParams, PostParams},
+    core::ObjectMeta,
+};
+use portreeve_api::{CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobReference};
+use serde_json::{Value, json};
+
+use crate::{Scene, scene, spec};
+
+#[tokio::test]
+async fn the_example_is_taken_as_it_stands_and_defaulted() -> Result<()> {
+    let scene = scene("example").await?;
+    let made = scene.create("backup", &spec(json!({}))).await?;
+    let expected = json!({
+        "schedule": "@daily",
+        "jobTemplate": {"containers": [{"image": "mybackupscript:v9", "name": "backup"}], "restartPolicy": "Never"},
+        "suspend": false,
+        "concurrencyPolicy": "Allow",
+        "successfulJobsHistoryLimit": 3,
+        "failedJobsHistoryLimit": 1,
+        "dstPolicy": "Once",
+    });
+    ensure!(made["spec"] == expected, "{made:#}");
+    ensure!(made.get("status").is_none(), "{made:#}");
+
+    let read = scene.crontabs().get("backup").await?;
+    let read = read.spec.context("the spec is gone")?;
+    ensure!(read.schedule == "@daily");
+    ensure!(read.job_template.restart_policy.as_deref() == Some("Never"));
+    ensure!(read.concurrency_policy == ConcurrencyPolicy::Allow && read.dst_policy == DstPolicyName::Once);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_typed_object_is_created_and_its_status_patched() -> Result<()> {
+    let scene = scene("typed").await?;
+    let crontabs = scene.crontabs();
+    let wanted: CronTabSpec = serde_json::from_value(spec(json!({"timeZone": "Europe/Zurich"})))?;
+    let made = crontabs
+        .create(&PostParams::default(), &CronTab::new("typed", wanted))
+        .await?;
+    ensure!(made.metadata.generation == Some(1), "{made:?}");
+
+    let first = CronTabStatus {
+        active: vec![JobReference {
+            api_version: "batch/v1".to_owned(),
+            kind: "Job".to_owned(),
+            name: "typed-1".to_owned(),
+            namespace: scene.namespace.name().to_owned(),
+            uid: "1".to_owned(),
+        }],
+        active_count: 1,
+        next_schedule_time: Some("2026-03-01T00:00:00.5Z".parse()?),
+        last_run_now: Some("once".to_owned()),
+        ..CronTabStatus::default()
+    };
+    let patched = patch_status(&crontabs, &first).await?;
+    let time = patched.next_schedule_time.context("there is no next run")?;
+    ensure!(time.to_string() == "2026-03-01T00:00:00Z", "{time}");
+    ensure!(patched.active == first.active && patched.last_run_now == first.last_run_now);
+
+    // What is gone is written as null, and no null is left behind.
+    let second = CronTabStatus::default();
+    ensure!(patch_status(&crontabs, &second).await? == second);
+    let path = CRONTABS.collection_path(Some(scene.namespace.name())) + "/typed";
+    let stored = scene
+        .request(http::Method::GET, &path, "application/json", None)
+        .await?;
+    let expected = json!({"active": [], "activeCount": 0, "missedRuns": 0, "observedGeneration": 0, "conditions": []});
+    ensure!(stored["status"] == expected, "{stored:#}");
+    Ok(())
+}
+
+async fn patch_status(crontabs: &kube::Api<CronTab>, status: &CronTabStatus) -> Result<CronTabStatus> {
+    let patch = Patch::Merge(json!({"status": status}));
+    let patched = crontabs.patch_status("typed", &PatchParams::default(), &patch).await?;
+    patched.status.context("there is no status")
+}
+
+#[tokio::test]
+async fn a_crontab_without_a_spec_is_stored() -> Result<()> {
+    let scene = scene("empty").await?;
+    let empty = CronTab {
+        metadata: ObjectMeta {
+            name: Some("empty".to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..CronTab::default()
+    };
+    let made = scene.crontabs().create(&PostParams::default(), &empty).await?;
+    ensure!(made.spec.is_none(), "{made:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
+    let scene = scene("bounds").await?;
+    let least = json!({
+        "successfulJobsHistoryLimit": 0,
+        "failedJobsHistoryLimit": 0,
+        "startingDeadlineSeconds": 0,
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": 1,
+        "ttlSecondsAfterFinished": 0,
+    });
+    scene.create(&"a".repeat(52), &spec(least)).await?;
+    scene
+        .create(
+            "long",
+            &spec(json!({"schedule": "0".repeat(1024), "timeZone": "a".repeat(64)})),
+        )
+        .await?;
+    // A template engine leaves nulls where nothing was chosen.
+    let nothing = json!({"timeZone": null, "suspend": null, "concurrencyPolicy": null, "backoffLimit": null});
+    let made = scene.create("nulls", &spec(nothing)).await?;
+    ensure!(made["spec"]["suspend"] == false, "{made:#}");
+    ensure!(made["spec"].get("timeZone").is_none(), "{made:#}");
+    Ok(())
+}
+
+/// Fields, each set alone, and what the refusal says: the field, and what it could be.
+async fn check_refusals(prefix: &str, table: &[(Value, &[&str])]) -> Result<()> {
+    let scene = scene(prefix).await?;
+    for (fields, parts) in table {
+        refused(&scene, "a", fields, parts).await?;
+    }
+    Ok(())
+}
+
+async fn refused(scene: &Scene, name: &str, fields: &Value, parts: &[&str]) -> Result<()> {
+    let answer = scene.create(name, &spec(fields.clone())).await;
+    let Err(kube::Error::Api(status)) = answer else {
+        bail!("{name} {fields} is not refused: {answer:?}");
+    };
+    ensure!(status.code == 422, "{name} {fields}: {status:?}");
+    for part in parts {
+        ensure!(status.message.contains(part), "{name} {fields}: {}", status.message);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_name_that_leaves_no_room_for_those_of_jobs_is_refused() -> Result<()> {
+    let scene = scene("names").await?;
+    let parts = ["metadata.name", "at most 52 characters", "choose a shorter one"];
+    refused(&scene, &"a".repeat(53), &json!({}), &parts).await
+}
+
+#[tokio::test]
+async fn numbers_out_of_range_are_refused_by_field_and_limit() -> Result<()> {
+    let table: [(Value, &[&str]); 7] = [
+        (
+            json!({"successfulJobsHistoryLimit": -1}),
+            &["spec.successfulJobsHistoryLimit", "or equal to 0"],
+        ),
+        (
+            json!({"failedJobsHistoryLimit": -1}),
+            &["spec.failedJobsHistoryLimit", "or equal to 0"],
+        ),
+        (
+            json!({"failedJobsHistoryLimit": 2_147_483_648_i64}),
+            &["spec.failedJobsHistoryLimit", "int32"],
+        ),
+        (
+            json!({"startingDeadlineSeconds": -1}),
+            &["spec.startingDeadlineSeconds", "or equal to 0"],
+        ),
+        (json!({"backoffLimit": -1}), &["spec.backoffLimit", "or equal to 0"]),
+        (
+            json!({"activeDeadlineSeconds": 0}),
+            &["spec.activeDeadlineSeconds", "or equal to 1"],
+        ),
+        (
+            json!({"ttlSecondsAfterFinished": -1}),
+            &["spec.ttlSecondsAfterFinished", "or equal to 0"],
+        ),
+    ];
+    check_refusals("numbers", &table).await
+}
+
+#[tokio::test]
+async fn schedules_and_policies_that_are_none_are_refused_with_the_way_out() -> Result<()> {
+    let zone = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+    let table: [(Value, &[&str]); 10] = [
+        (json!({"schedule": ""}), &["spec.schedule", "at least 1 chars"]),
+        (json!({"schedule": null}), &["spec.schedule", "Required"]),
+        (json!({"schedule": "0".repeat(1025)}), &["spec.schedule", "1024"]),
+        (json!({"schedule": "TZ=UTC @daily"}), &["spec.schedule", zone]),
+        (json!({"schedule": "CRON_TZ=UTC 0 * * * *"}), &["spec.schedule", zone]),
+        (json!({"timeZone": ""}), &["spec.timeZone", "at least 1 chars"]),
+        (json!({"timeZone": "a".repeat(65)}), &["spec.timeZone", "64"]),
+        (json!({"suspend": "yes"}), &["spec.suspend", "boolean"]),
+        (
+            json!({"concurrencyPolicy": "Queue"}),
+            &["spec.concurrencyPolicy", r#""Allow", "Forbid", "Replace""#],
+        ),
+        (
+            json!({"dstPolicy": "Twice"}),
+            &["spec.dstPolicy", r#""Once", "Kubernetes""#],
+        ),
+    ];
+    check_refusals("schedules", &table).await
+}
+
+#[tokio::test]
+async fn templates_that_no_job_can_have_are_refused_by_field() -> Result<()> {
+    let template = |field: &str, value: Value| {
+        let mut template = json!({"containers": [{"name": "a", "image": "a"}]});
+        template[field] = value;
+        json!({"jobTemplate": template})
+    };
+    let ephemeral = template("ephemeralContainers", json!([{"name": "b", "image": "b"}]));
+    let policies = r#""Never", "OnFailure""#;
+    let table: [(Value, &[&str]); 5] = [
+        (json!({"jobTemplate": null}), &["spec.jobTemplate", "Required"]),
+        (json!({"jobTemplate": {}}), &["spec.jobTemplate.containers", "Required"]),
+        (
+            template("containers", json!([])),
+            &["spec.jobTemplate.containers", "at least 1 items"],
+        ),
+        (
+            template("restartPolicy", "Always".into()),
+            &["spec.jobTemplate.restartPolicy", policies],
+        ),
+        (ephemeral, &["spec.jobTemplate.ephemeralContainers", "at most 0 items"]),
+    ];
+    check_refusals("pods", &table).await
+}
+
+#[tokio::test]
+async fn a_field_that_is_none_is_refused_under_strict_validation() -> Result<()> {
+    let scene = scene("strict").await?;
+    let misspelt = json!({"containers": [{"name": "a", "image": "a", "comand": ["a"]}]});
+    let misplaced = json!({"template": {}, "containers": [{"name": "a", "image": "a"}]});
+    let table = [
+        (json!({"scheduel": "@daily"}), "spec.scheduel"),
+        (
+            json!({"jobTemplate": misspelt}),
+            "spec.jobTemplate.containers[0].comand",
+        ),
+        (json!({"jobTemplate": misplaced}), "spec.jobTemplate.template"),
+    ];
+    for (fields, field) in table {
+        let refused = scene.create("a", &spec(fields)).await;
+        let Err(kube::Error::Api(status)) = refused else {
+            bail!("{field} is not refused: {refused:?}");
+        };
+        ensure!(
+            status.message.contains(&format!("unknown field \"{field}\"")),
+            "{}",
+            status.message
+        );
+    }
+    Ok(())
+}

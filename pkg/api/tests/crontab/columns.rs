@@ -1,0 +1,61 @@
+//! What `kubectl get` prints.
+
+use anyhow::{Result, ensure};
+use http::Method;
+use kube::api::{Patch, PatchParams};
+use portreeve_api::CRONTABS;
+use serde_json::{Value, json};
+
+use crate::{scene, spec};
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+
+#[tokio::test]
+async fn the_columns_tell_when_it_ran_and_when_it_will() -> Result<()> {
+    let scene = scene("columns").await?;
+    scene.create("new", &spec(json!({}))).await?;
+    scene
+        .create("old", &spec(json!({"timeZone": "Europe/Zurich", "suspend": true})))
+        .await?;
+    let status = json!({"activeCount": 2, "lastScheduleTime": "2026-01-01T00:00:00Z", "nextScheduleTime": "2999-12-31T23:59:00Z"});
+    scene
+        .crontabs()
+        .patch_status("old", &PatchParams::default(), &Patch::Merge(json!({"status": status})))
+        .await?;
+
+    let path = CRONTABS.collection_path(Some(scene.namespace.name()));
+    let table = scene.request(Method::GET, &path, TABLE, None).await?;
+    let mut names = Vec::new();
+    let mut rows = vec![Vec::new(), Vec::new()];
+    for (place, column) in table["columnDefinitions"].as_array().into_iter().flatten().enumerate() {
+        ensure!(column["priority"] == 0, "{column} is hidden");
+        names.push(column["name"].clone());
+        for (row, cells) in rows.iter_mut().enumerate() {
+            cells.push(table["rows"][row]["cells"][place].clone());
+        }
+    }
+    ensure!(
+        json!(names)
+            == json!([
+                "Name", "Schedule", "Zone", "Suspend", "Active", "Last Run", "Next Run", "Age"
+            ])
+    );
+    let age = |cells: &[Value]| {
+        cells
+            .last()
+            .is_some_and(|age| age.as_str().is_some_and(|age| age.ends_with('s')))
+    };
+    ensure!(age(&rows[0]) && age(&rows[1]), "{rows:?}");
+    ensure!(
+        json!(rows[0][..7]) == json!(["new", "@daily", null, false, null, null, null]),
+        "{rows:?}"
+    );
+    ensure!(
+        json!(rows[1][..5]) == json!(["old", "@daily", "Europe/Zurich", true, 2]),
+        "{rows:?}"
+    );
+    ensure!(rows[1][6] == "2999-12-31T23:59:00Z", "{rows:?}");
+    let ago = rows[1][5].as_str().unwrap_or_default();
+    ensure!(ago.starts_with(|digit: char| digit.is_ascii_digit()), "{rows:?}");
+    Ok(())
+}

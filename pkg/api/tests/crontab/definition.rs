@@ -1,0 +1,54 @@
+//! What the apiserver says of the definition itself.
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, CustomResourceExt};
+use portreeve_api::CronTab;
+use serde_json::json;
+
+use crate::scene;
+
+#[tokio::test]
+async fn the_definition_is_structural_and_kept_as_it_is() -> Result<()> {
+    let scene = scene("definition").await?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(scene.client().clone());
+    let stored = definitions.get(CronTab::crd_name()).await?;
+    // Whatever is wrong with a schema is a condition.
+    let conditions = stored.status.and_then(|status| status.conditions).unwrap_or_default();
+    let mut types: Vec<&str> = conditions.iter().map(|condition| &*condition.type_).collect();
+    types.sort_unstable();
+    ensure!(types == ["Established", "NamesAccepted"], "{conditions:?}");
+    ensure!(
+        conditions.iter().all(|condition| condition.status == "True"),
+        "{conditions:?}"
+    );
+    let ours = json!(CronTab::crd().spec.versions);
+    let theirs = json!(stored.spec.versions);
+    ensure!(ours == theirs, "the apiserver has changed the definition: {theirs}");
+    Ok(())
+}
+
+/// `kubectl get ct` finds the resource by this.
+#[tokio::test]
+async fn discovery_knows_the_short_name() -> Result<()> {
+    let scene = scene("discovery").await?;
+    let path = "/apis/stable.example.com/v1";
+    let list = scene.request(Method::GET, path, "application/json", None).await?;
+    let resources = list["resources"].as_array().context("no resources")?;
+    let found = resources.iter().find(|resource| resource["name"] == "crontabs");
+    let found = found.context("no crontabs")?;
+    ensure!(
+        found["shortNames"] == json!(["ct"]) && found["singularName"] == "crontab",
+        "{found}"
+    );
+    ensure!(
+        found["namespaced"] == true && found.get("categories").is_none(),
+        "{found}"
+    );
+    ensure!(
+        resources.iter().any(|resource| resource["name"] == "crontabs/status"),
+        "{list}"
+    );
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! `jobTemplate` against the API that its pods go to: both take and refuse the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use kube::{
+    CustomResourceExt,
+    api::{Patch, PatchParams},
+};
+use portreeve_api::{CronTab, Resource};
+use serde_json::{Value, json};
+
+use crate::{scene, spec};
+
+const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
+
+fn container(fields: Value) -> Value {
+    let mut container = json!({"name": "a", "image": "a"});
+    if let (Value::Object(container), Value::Object(fields)) = (&mut container, fields) {
+        container.extend(fields);
+    }
+    json!({"containers": [container]})
+}
+
+fn cpu(quantity: &Value) -> Value {
+    container(json!({"resources": {"limits": {"cpu": quantity}}}))
+}
+
+fn probe(port: &Value) -> Value {
+    container(json!({"livenessProbe": {"httpGet": {"port": port}}, "ports": [{"name": "http", "containerPort": 80}]}))
+}
+
+fn env(variable: &Value) -> Value {
+    container(json!({"env": [variable]}))
+}
+
+fn volume(volume: &Value) -> Value {
+    let mut template = container(json!({}));
+    template["volumes"] = json!([volume]);
+    template
+}
+
+fn pull_secret(reference: &Value) -> Value {
+    let mut template = container(json!({}));
+    template["imagePullSecrets"] = json!([reference]);
+    template
+}
+
+fn claim(metadata: &Value) -> Value {
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": 1_000_000}}});
+    volume(&json!({"name": "a", "ephemeral": {"volumeClaimTemplate": {"metadata": metadata, "spec": spec}}}))
+}
+
+/// Each template, and whether both take it.
+async fn check(prefix: &str, table: impl IntoIterator<Item = (bool, Value)>) -> Result<()> {
+    let scene = scene(prefix).await?;
+    for (place, (taken, template)) in table.into_iter().enumerate() {
+        let fields = spec(json!({"jobTemplate": template}));
+        let ours = is_taken(scene.create(&format!("case-{place}"), &fields).await)?;
+        ensure!(ours == taken, "{template} as a CronTab");
+        // A Pod is restarted always unless it says something else, which no Job may.
+        let mut pod = template.clone();
+        if pod.get("restartPolicy").is_none() {
+            pod["restartPolicy"] = "Never".into();
+        }
+        let job = json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "a"},
+            "spec": {"template": {"spec": pod}},
+        });
+        let theirs = is_taken(scene.post(&JOBS, "fieldValidation=Strict&dryRun=All", &job).await)?;
+        ensure!(theirs == taken, "{template} as a Job");
+    }
+    Ok(())
+}
+
+fn is_taken(answer: Result<Value, kube::Error>) -> Result<bool> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if [400, 422].contains(&status.code) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[tokio::test]
+async fn quantities_are_those_of_a_job() -> Result<()> {
+    let good = json!([
+        1, 0.5, "500m", "0.5", ".5", "5.", "1e3", "1E-3", "1E", "+1Ki", "100n", "1u"
+    ]);
+    let bad = json!(["half", "1 Gi", "1gb", "1KI", "1m1", "", true, false, {}, {"a": 1}, [], [1]]);
+    let list = |values: Value, taken: bool| {
+        values
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+            .into_iter()
+            .map(move |it| (taken, cpu(&it)))
+    };
+    check("quantities", list(good, true).chain(list(bad, false))).await
+}
+
+#[tokio::test]
+async fn ports_are_those_of_a_job() -> Result<()> {
+    let good = [json!(80), json!("http")].map(|port| (true, probe(&port)));
+    let bad = [json!(0.5), json!(true), json!({}), json!([])].map(|port| (false, probe(&port)));
+    check("ports", good.into_iter().chain(bad)).await
+}
+
+#[tokio::test]
+async fn other_fields_are_those_of_a_job() -> Result<()> {
+    let divided = json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": 1}});
+    let nothing = json!({"command": null, "env": null, "resources": {"limits": null}});
+    let table = [
+        (true, container(json!({}))),
+        (true, container(nothing)),
+        (false, container(json!({"ports": [{"name": "a"}]}))),
+        (true, env(&json!({"name": "a", "value": null}))),
+        (true, env(&json!({"name": "a", "valueFrom": divided}))),
+        (false, env(&json!({"value": "a"}))),
+        (false, env(&json!({"name": "a", "value": 1}))),
+        (true, volume(&json!({"name": "a", "emptyDir": {}}))),
+        (true, volume(&json!({"name": "a", "emptyDir": {"sizeLimit": "1Gi"}}))),
+        (true, volume(&json!({"name": "a", "emptyDir": {"sizeLimit": null}}))),
+        (false, volume(&json!({"emptyDir": {}}))),
+        (false, volume(&json!({"name": "a", "configMap": {}}))),
+        (
+            false,
+            env(&json!({"name": "a", "valueFrom": {"secretKeyRef": {"key": "a"}}})),
+        ),
+        (false, container(json!({"envFrom": [{"configMapRef": {}}]}))),
+        (true, pull_secret(&json!({"name": "a"}))),
+        (true, pull_secret(&json!({"name": null}))),
+        (true, claim(&json!({}))),
+        (true, claim(&json!({"labels": {"a": "b"}, "annotations": {"a": "b"}}))),
+        (false, claim(&json!({"name": "a"}))),
+    ];
+    check("fields", table).await
+}
+
+#[tokio::test]
+async fn a_fraction_is_applied_by_the_server_too() -> Result<()> {
+    let scene = scene("applied").await?;
+    let manifest = |quantity: &Value| {
+        json!({
+            "apiVersion": "stable.example.com/v1",
+            "kind": "CronTab",
+            "metadata": {"name": "a"},
+            "spec": spec(json!({"jobTemplate": cpu(quantity)})),
+        })
+    };
+    let options = PatchParams::apply("a-user");
+    for quantity in [json!(0.5), json!("250m"), json!(2)] {
+        let patch = Patch::Apply(manifest(&quantity));
+        let applied = json!(scene.crontabs().patch("a", &options, &patch).await?);
+        let stored = &applied["spec"]["jobTemplate"]["containers"][0]["resources"]["limits"]["cpu"];
+        let text = quantity
+            .as_str()
+            .map_or_else(|| quantity.to_string(), ToOwned::to_owned);
+        ensure!(stored == &json!(text), "{applied:#}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_restart_policy_that_is_not_said_is_never() -> Result<()> {
+    let scene = scene("restarts").await?;
+    let created = scene
+        .create("a", &spec(json!({"jobTemplate": container(json!({}))})))
+        .await?;
+    ensure!(
+        created["spec"]["jobTemplate"]["restartPolicy"] == "Never",
+        "{created:#}"
+    );
+    let mut nothing = container(json!({}));
+    nothing["restartPolicy"] = Value::Null;
+    let created = scene.create("null", &spec(json!({"jobTemplate": nothing}))).await?;
+    ensure!(
+        created["spec"]["jobTemplate"]["restartPolicy"] == "Never",
+        "{created:#}"
+    );
+    let mut sidecar = container(json!({}));
+    sidecar["restartPolicy"] = "OnFailure".into();
+    sidecar["initContainers"] = json!([{"name": "b", "image": "b", "restartPolicy": "Always"}]);
+    let created = scene.create("b", &spec(json!({"jobTemplate": sidecar}))).await?;
+    ensure!(created["spec"]["jobTemplate"] == sidecar, "{created:#}");
+    Ok(())
+}
+
+/// Path, type, format and required fields of everything in a schema; the apiserver's own refers to other schemas.
+fn outline(schema: &Value, schemas: &Value, path: &str, found: &mut BTreeMap<String, String>) {
+    let referred = schema["allOf"][0]["$ref"].as_str().or(schema["$ref"].as_str());
+    if let Some(name) = referred.and_then(|reference| reference.rsplit('/').next()) {
+        return outline(&schemas[name], schemas, path, found);
+    }
+    let is_either = schema.get("x-kubernetes-int-or-string").is_some()
+        || schema.get("x-kubernetes-preserve-unknown-fields").is_some()
+        || schema.get("oneOf").is_some();
+    let list = schema["required"].as_array().into_iter().flatten();
+    let mut required: BTreeSet<&str> = list.filter_map(Value::as_str).collect();
+    // References need a name, which the apiserver's schema leaves to its validation, except where it may be empty.
+    if schema["properties"]["name"]["default"] == "" && path != ".imagePullSecrets[]" {
+        required.insert("name");
+    }
+    let what = if is_either {
+        "either".to_owned()
+    } else {
+        format!("{} {} {required:?}", schema["type"], schema["format"])
+    };
+    found.insert(path.to_owned(), what);
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        outline(property, schemas, &format!("{path}.{name}"), found);
+    }
+    for inner in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get(inner) {
+            outline(inner, schemas, &format!("{path}[]"), found);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_fields_are_those_that_the_apiserver_gives_a_pod() -> Result<()> {
+    let scene = scene("outline").await?;
+    let document = scene
+        .request(Method::GET, "/openapi/v3/api/v1", "application/json", None)
+        .await?;
+    let schemas = &document["components"]["schemas"];
+    let pod = schemas
+        .get("io.k8s.api.core.v1.PodSpec")
+        .context("no schema of PodSpec")?;
+    let mut theirs = BTreeMap::new();
+    outline(pod, schemas, "", &mut theirs);
+    let definition = json!(CronTab::crd());
+    let path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/jobTemplate";
+    let mut ours = BTreeMap::new();
+    outline(
+        definition.pointer(path).context("no template")?,
+        &Value::Null,
+        "",
+        &mut ours,
+    );
+
+    // No template may have those.
+    let left_out = |path: &str| {
+        path.starts_with(".ephemeralContainers[]")
+            || path.starts_with(".volumes[].ephemeral.volumeClaimTemplate.metadata.")
+    };
+    ours.retain(|path, _| !left_out(path));
+    theirs.retain(|path, _| !left_out(path));
+    let differences = theirs.iter().filter(|(path, what)| ours.get(*path) != Some(what));
+    let differences: Vec<String> = differences
+        .map(|(path, what)| format!("{path}: {:?} instead of {what}", ours.get(path)))
+        .collect();
+    ensure!(differences.is_empty(), "{differences:#?}");
+    ensure!(ours.len() == theirs.len(), "there are more fields than a pod has");
+    Ok(())
+}

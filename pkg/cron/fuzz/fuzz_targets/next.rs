@@ -1,0 +1,7 @@
+//! Whatever time a schedule starts from, in any zone.
+#![no_main]
+
+#[path = "../properties.rs"]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| properties::next(input));

@@ -1,0 +1,7 @@
+//! Whatever is written as an expression.
+#![no_main]
+
+#[path = "../properties.rs"]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| properties::parse(input));

@@ -1,0 +1,216 @@
+use jiff::SignedDuration;
+use proptest::{prelude::*, sample::select};
+
+use super::*;
+
+pub(super) const ZONES: [&str; 16] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/Sao_Paulo",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "Africa/Casablanca",
+    "Asia/Kathmandu",
+    "America/Anchorage",
+    "America/Asuncion",
+    "America/Havana",
+    "America/St_Johns",
+    "Antarctica/Troll",
+    "Asia/Beirut",
+    "Asia/Gaza",
+    "Asia/Tehran",
+    "Atlantic/Azores",
+];
+
+/// The runs from `after` to `until`, one by one.
+fn walked(
+    schedule: &Schedule,
+    after: Timestamp,
+    until: Timestamp,
+    zone: &TimeZone,
+    policy: DstPolicy,
+) -> Vec<Timestamp> {
+    let mut at = after;
+    let mut runs = Vec::new();
+    while at < until {
+        match schedule.next(at, zone, policy) {
+            Some(next) if next <= until => runs.push(next),
+            Some(_) => break,
+            None => {
+                at = at.saturating_add(search::SEARCHED).unwrap();
+                continue;
+            }
+        }
+        at = runs[runs.len() - 1];
+    }
+    runs
+}
+
+/// A field of an expression: often a star, seldom more than one item.
+fn field(min: u32, max: u32) -> impl Strategy<Value = String> {
+    let pair = (min..=max, min..=max, 1..=max);
+    prop_oneof![
+        2 => Just("*".to_owned()),
+        2 => (min..=max).prop_map(|value| value.to_string()),
+        1 => pair.clone().prop_map(|(a, b, _)| format!("{a},{b}")),
+        1 => pair.clone().prop_map(|(a, b, _)| format!("{}-{}", a.min(b), a.max(b))),
+        1 => pair.clone().prop_map(|(a, b, step)| format!("{}-{}/{step}", a.min(b), a.max(b))),
+        1 => pair.prop_map(|(.., step)| format!("*/{step}")),
+    ]
+}
+
+pub(super) fn expression() -> impl Strategy<Value = String> {
+    let fields = (field(0, 59), field(0, 23), field(1, 31), field(1, 12), field(0, 6));
+    prop_oneof![
+        9 => fields.prop_map(|(minute, hour, day, month, weekday)| format!("{minute} {hour} {day} {month} {weekday}")),
+        1 => (60_u32..2_000_000).prop_map(|seconds| format!("@every {seconds}s")),
+    ]
+}
+
+proptest! {
+    /// Going from run to run is what `latest` and `count` are about, over any distance and any change of the clock.
+    #[test]
+    fn latest_and_count_are_where_walking_ends(
+        text in expression(),
+        zone in select(&ZONES[..]),
+        // From 1905 to 2096, in nanoseconds.
+        after in -2_050_000_000_000_000_000_i128..4_000_000_000_000_000_000,
+        days in prop_oneof![1_i64..3, 1_i64..400, 1_i64..8_000],
+        minutes in 0_i64..1_440,
+        limit in 0_u32..2_000,
+    ) {
+        let schedule = Schedule::parse(&text, CRONTAB).unwrap();
+        let zone = TimeZone::get(zone).unwrap();
+        let after = Timestamp::from_nanosecond(after).unwrap();
+        for policy in [DstPolicy::Once, DstPolicy::Kubernetes] {
+            // About two thousand runs at most are walked through.
+            let a_day = walked(&schedule, after, after + SignedDuration::from_hours(24), &zone, policy).len();
+            let days = days % (2_000 / i64::try_from(a_day + 1).unwrap());
+            let until = after + SignedDuration::from_mins(days * 1_440 + minutes);
+            let runs = walked(&schedule, after, until, &zone, policy);
+            prop_assert_eq!(schedule.latest(after, until, &zone, policy), runs.last().copied());
+            let count = u32::try_from(runs.len()).unwrap();
+            prop_assert_eq!(schedule.count(after, until, &zone, policy, limit), count.min(limit));
+        }
+    }
+
+    /// The same around changes of the clock.
+    #[test]
+    fn latest_holds_at_every_change_of_the_clock(
+        text in expression(),
+        zone in select(&ZONES[..]),
+        change in 0_usize..60,
+        before in 0_i64..3_000,
+        past in -1_500_i64..1_500,
+    ) {
+        let schedule = Schedule::parse(&text, CRONTAB).unwrap();
+        let zone = TimeZone::get(zone).unwrap();
+        let first = Timestamp::from_second(-2_200_000_000).unwrap();
+        let change = zone.following(first).nth(change).map_or(first, |change| change.timestamp());
+        let until = change + SignedDuration::from_mins(past);
+        let after = change - SignedDuration::from_mins(before);
+        for policy in [DstPolicy::Once, DstPolicy::Kubernetes] {
+            let runs = walked(&schedule, after, until, &zone, policy);
+            prop_assert_eq!(schedule.latest(after, until, &zone, policy), runs.last().copied());
+        }
+    }
+}
+
+fn latest(expression: &str, after: &str, until: &str, policy: DstPolicy) -> Option<String> {
+    let schedule = Schedule::parse(expression, CRONTAB).unwrap();
+    let zone = TimeZone::get("Europe/Berlin").unwrap();
+    let latest = schedule.latest(after.parse().unwrap(), until.parse().unwrap(), &zone, policy);
+    latest.map(|at| at.to_string())
+}
+
+#[test]
+fn the_latest_run_is_found_however_far_back_one_looks() {
+    let table = [
+        (
+            "* * * * *",
+            "2016-03-01T00:00:00Z",
+            "2026-03-10T12:34:56.7Z",
+            "2026-03-10T12:34:00Z",
+        ),
+        (
+            "30 2 * * *",
+            "2016-03-01T00:00:00Z",
+            "2026-03-29T01:00:00Z",
+            "2026-03-29T01:00:00Z",
+        ),
+        // No 29 February in 1900: next gives up before it.
+        (
+            "0 0 29 2 *",
+            "1896-03-01T00:00:00Z",
+            "1904-12-31T00:00:00Z",
+            "1904-02-28T23:00:00Z",
+        ),
+        (
+            "@every 90m",
+            "2026-03-10T12:34:56.7Z",
+            "2026-03-10T17:04:56Z",
+            "2026-03-10T17:04:56Z",
+        ),
+        (
+            "@every 90m",
+            "2026-03-10T12:34:56.7Z",
+            "2026-03-10T17:04:55.9Z",
+            "2026-03-10T15:34:56Z",
+        ),
+    ];
+    for (expression, after, until, expected) in table {
+        let latest = latest(expression, after, until, DstPolicy::Once);
+        assert_eq!(
+            latest.as_deref(),
+            Some(expected),
+            "{expression} from {after} to {until}"
+        );
+    }
+}
+
+#[test]
+fn there_is_no_latest_run_where_none_was() {
+    let table = [
+        ("0 0 31 2 *", "1970-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ("* * * * *", "2026-03-10T12:34:00Z", "2026-03-10T12:34:59.9Z"),
+        ("* * * * *", "2026-03-10T12:34:00Z", "2026-03-10T12:34:00Z"),
+        ("* * * * *", "2026-03-10T12:34:00Z", "2026-03-09T12:34:00Z"),
+        ("@every 90m", "2026-03-10T12:34:56.7Z", "2026-03-10T14:04:55Z"),
+        // The second of two 02:45 does not count.
+        ("45 2 25 10 *", "2026-10-25T00:45:00Z", "2026-10-25T01:50:00Z"),
+    ];
+    for (expression, after, until) in table {
+        let latest = latest(expression, after, until, DstPolicy::Once);
+        assert_eq!(latest, None, "{expression} from {after} to {until}");
+    }
+    let twice = latest(
+        "45 2 25 10 *",
+        "2026-10-25T00:45:00Z",
+        "2026-10-25T01:50:00Z",
+        DstPolicy::Kubernetes,
+    );
+    assert_eq!(twice.as_deref(), Some("2026-10-25T01:45:00Z"));
+}
+
+#[test]
+fn zones_are_named_to_the_letter() {
+    for (name, found) in [
+        ("", "UTC"),
+        ("UTC", "UTC"),
+        ("Europe/Berlin", "Europe/Berlin"),
+        ("Etc/GMT+5", "Etc/GMT+5"),
+    ] {
+        assert_eq!(zone(name).unwrap().iana_name(), Some(found));
+    }
+    for name in [
+        "Local",
+        "local",
+        "europe/berlin",
+        "Europe/Berlin ",
+        "../UTC",
+        "Mars/Base",
+    ] {
+        let error = zone(name).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}

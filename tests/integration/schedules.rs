@@ -1,0 +1,11 @@
+//! CronTab and CronJob: one engine, on the real apiserver, as a ServiceAccount with exactly the rights that `portreeve rbac` prints.
+//!
+//! Time is the tests': the daemon runs in the test, by a clock that the test sets, so that nobody waits for a minute to come.
+
+mod clock;
+mod faults;
+mod kinds;
+mod life;
+mod process;
+mod stage;
+mod steps;

@@ -1,0 +1,254 @@
+//! What goes wrong, and what is said of it.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api,
+    api::{DeleteParams, PatchParams, PostParams},
+};
+use portreeve_testing::eventually;
+use serde_json::{Value, json};
+
+use super::{
+    kinds::Kind,
+    stage::{Stage, job_of, minutes, next_minute},
+};
+use crate::support::{LIMIT, manifests};
+
+fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
+    let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found = conditions.iter().find(|condition| condition["type"] == *type_);
+    found.unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_said_by_condition_and_event() -> Result<()> {
+    let stage = Stage::start().await?;
+    let kind = Kind::CronTab;
+    let table = [
+        ("minute", json!({"schedule": "61 * * * *"}), "InvalidSchedule", "minute"),
+        ("every", json!({"schedule": "@every 10s"}), "InvalidSchedule", "@every"),
+        (
+            "never",
+            json!({"schedule": "0 0 31 2 *"}),
+            "InvalidSchedule",
+            "five years",
+        ),
+        (
+            "zone",
+            json!({"timeZone": "Mars/Olympus"}),
+            "UnknownTimeZone",
+            "Mars/Olympus",
+        ),
+    ];
+    for (name, spec, reason, word) in &table {
+        stage.create(kind, name, "@daily", spec.clone()).await?;
+        let is_invalid = |status: &Value| {
+            let valid = condition(status, "Valid");
+            let message = valid["message"].as_str().unwrap_or_default();
+            valid["status"] == "False" && valid["reason"] == **reason && message.contains(word)
+        };
+        stage.status(kind, name, "its fault", is_invalid).await?;
+        stage.wait_for_events(name, &[reason]).await?;
+    }
+    let empty = json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "empty"}});
+    let empty = serde_json::from_value(empty)?;
+    stage.objects(kind).create(&PostParams::default(), &empty).await?;
+    let is_missing = |status: &Value| condition(status, "Valid")["reason"] == "MissingSpec";
+    stage.status(kind, "empty", "that it has no spec", is_missing).await?;
+    // What was wrong can be mended.
+    stage
+        .merge(kind, "minute", json!({"spec": {"schedule": "1 * * * *"}}))
+        .await?;
+    let is_ready = |status: &Value| condition(status, "Ready")["status"] == "True";
+    stage.status(kind, "minute", "that it is ready", is_ready).await?;
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn a_job_that_is_refused_is_reported_and_made_once_it_can_be() -> Result<()> {
+    let stage = Stage::start().await?;
+    let kind = Kind::CronTab;
+    let template = json!({"jobTemplate": {"containers": [{"name": "no-image"}]}});
+    let created = stage.create(kind, "tab", "0 * * * *", template).await?;
+    let slot = next_minute(created, 60);
+    stage.clock.set(slot);
+    let is_refused = |status: &Value| {
+        let ready = condition(status, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ready["reason"] == "FailedCreate" && message.contains("spec.template.spec.containers[0].image")
+    };
+    let status = stage.status(kind, "tab", "the refusal", is_refused).await?;
+    ensure!(condition(&status, "Valid")["status"] == "True", "{status}");
+    stage.wait_for_events("tab", &["FailedCreate"]).await?;
+    let template = json!({"spec": {"jobTemplate": {"containers": [{"name": "main", "image": "example.com/now:1"}]}}});
+    stage.merge(kind, "tab", template).await?;
+    stage.wait_for_jobs("tab", &[job_of("tab", slot)]).await?;
+    let is_ready = |status: &Value| condition(status, "Ready")["status"] == "True";
+    stage.status(kind, "tab", "that it is ready", is_ready).await?;
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn a_name_that_somebody_else_has_is_not_touched_and_waited_for() -> Result<()> {
+    let stage = Stage::start().await?;
+    let jobs: Api<Job> = stage.scene.namespace.api();
+    for kind in Kind::BOTH {
+        stage.clock.reset();
+        let name = kind.name();
+        let created = stage.create(kind, name, "0 * * * *", json!({})).await?;
+        let slot = next_minute(created, 60);
+        let taken = job_of(name, slot);
+        let foreign = foreign(&taken)?;
+        let foreign = jobs.create(&PostParams::default(), &foreign).await?;
+        stage.clock.set(slot);
+        stage.wait_for_events(name, &["FailedCreate"]).await?;
+        let found = jobs.get(&taken).await?;
+        ensure!(
+            found.metadata.resource_version == foreign.metadata.resource_version,
+            "{found:#?}"
+        );
+        jobs.delete(&taken, &DeleteParams::background()).await?;
+        stage.wait_for_jobs(name, &[taken]).await?;
+    }
+    stage.finish().await
+}
+
+fn foreign(name: &str) -> Result<Job> {
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {"template": {"spec": {
+            "containers": [{"name": "theirs", "image": "example.com/theirs:1"}], "restartPolicy": "Never"}}},
+    });
+    serde_json::from_value(job).context("a Job")
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_away_when_a_run_is_due_gets_its_job_when_it_is_back() -> Result<()> {
+    let stage = Stage::start().await?;
+    let mut slot = jiff::Timestamp::MIN;
+    for kind in Kind::BOTH {
+        let created = stage.create(kind, kind.name(), "*/5 * * * *", json!({})).await?;
+        stage.seen(kind, kind.name()).await?;
+        slot = slot.max(next_minute(created, 5));
+    }
+    stage.plane.apiserver().stop().await?;
+    stage.clock.set(slot);
+    stage.plane.apiserver().start().await?;
+    for kind in Kind::BOTH {
+        let name = kind.name();
+        stage.wait_for_jobs(name, &[job_of(name, slot)]).await?;
+        let time = format!("{slot:.0}");
+        stage
+            .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
+            .await?;
+    }
+    // It is served before its authorizer is ready, so some requests may have been refused.
+    stage.daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_restart_around_the_due_time_makes_nothing_twice() -> Result<()> {
+    let mut stage = Stage::start().await?;
+    let mut created = jiff::Timestamp::MIN;
+    for kind in Kind::BOTH {
+        // With no history, nothing but the status remembers a run that has ended.
+        let keep_none = json!({"successfulJobsHistoryLimit": 0});
+        created = created.max(stage.create(kind, kind.name(), "* * * * *", keep_none).await?);
+    }
+    let first = next_minute(created, 1);
+    for run in 0..3 {
+        let slot = first + minutes(run);
+        stage.clock.set(slot);
+        // Whatever it is doing just now.
+        stage = stage.restart().await?;
+        for kind in Kind::BOTH {
+            let (name, time) = (kind.name(), format!("{slot:.0}"));
+            stage.wait_for_jobs(name, &[job_of(name, slot)]).await?;
+            stage.end_job(&job_of(name, slot), true).await?;
+            stage
+                .status(kind, name, "the end of the run", |status| {
+                    let is_over = status["active"].as_array().is_none_or(Vec::is_empty);
+                    is_over && status["lastScheduleTime"] == *time
+                })
+                .await?;
+            stage.wait_for_jobs(name, &[]).await?;
+        }
+        stage = stage.restart().await?;
+    }
+    for kind in Kind::BOTH {
+        let found = stage.scene.events_on(kind.name()).await?;
+        let reasons = found.iter().filter_map(|event| event.reason.as_deref());
+        let starts = reasons.filter(|reason| *reason == "SuccessfulCreate").count();
+        ensure!(starts <= 3, "{found:#?}");
+        ensure!(stage.jobs(kind.name()).await?.is_empty(), "a run was repeated");
+    }
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_refused_is_told_of_and_changes_no_condition() -> Result<()> {
+    let stage = Stage::start().await?;
+    let (kind, name) = (Kind::CronTab, "tab");
+    let created = stage
+        .create(kind, name, "* * * * *", json!({"successfulJobsHistoryLimit": 0}))
+        .await?;
+    let slot = next_minute(created, 1);
+    let jobs: Api<Job> = stage.scene.namespace.api();
+    refuse_deletions(&stage).await?;
+    stage.clock.set(slot);
+    let job = job_of(name, slot);
+    stage.wait_for_jobs(name, std::slice::from_ref(&job)).await?;
+    stage.end_job(&job, true).await?;
+    stage
+        .wait_for_events(name, &["SuccessfulCreate", "SawCompletedJob", "FailedDelete"])
+        .await?;
+    let before = stage.objects(kind).get(name).await?.metadata.resource_version;
+    stage
+        .merge(kind, name, json!({"metadata": {"labels": {"look": "again"}}}))
+        .await?;
+    let status = stage
+        .status(kind, name, "no other condition", |status| {
+            condition(status, "Ready")["status"] == "True"
+        })
+        .await?;
+    let after = stage.objects(kind).get(name).await?.metadata.resource_version;
+    let version = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+    ensure!(
+        version(after) <= version(before) + 20,
+        "it is written again and again: {status}"
+    );
+    ensure!(jobs.get_opt(&job).await?.is_some(), "it was deleted nevertheless");
+    stage.daemon.stop().await
+}
+
+/// Has the apiserver refuse the deletion of every Job.
+async fn refuse_deletions(stage: &Stage) -> Result<()> {
+    let client = stage.scene.namespace.client();
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "keep-jobs"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["jobs"]}]},
+            "validations": [{"expression": "false", "message": "Jobs are kept"}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "keep-jobs"},
+        "spec": {"policyName": "keep-jobs", "validationActions": ["Deny"]},
+    });
+    for document in [&policy, &binding] {
+        manifests::apply(client, document, None, &PatchParams::apply("an-administrator").force()).await?;
+    }
+    // Policies take effect a moment later.
+    let jobs: Api<Job> = stage.scene.namespace.api();
+    eventually(LIMIT, "the policy to refuse deletions", || async {
+        jobs.create(&PostParams::default(), &foreign("probe")?).await.ok();
+        let deleted = jobs.delete("probe", &DeleteParams::background()).await;
+        ensure!(deleted.is_err(), "it was deleted");
+        anyhow::Ok(())
+    })
+    .await
+}

@@ -1,0 +1,52 @@
+//! What differs between the two kinds, for tests that hold for both.
+
+use portreeve_api::{CRONTABS, Resource};
+use serde_json::{Value, json};
+
+pub(super) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
+
+/// A kind of schedule.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    CronTab,
+    CronJob,
+}
+
+impl Kind {
+    pub(super) const BOTH: [Self; 2] = [Self::CronTab, Self::CronJob];
+
+    pub(super) fn resource(self) -> Resource {
+        match self {
+            Self::CronTab => CRONTABS,
+            Self::CronJob => CRON_JOBS,
+        }
+    }
+
+    /// A name for tests that have one object of each kind.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::CronTab => "tab",
+            Self::CronJob => "job",
+        }
+    }
+
+    /// A manifest with that schedule, and with more fields of the spec.
+    pub(super) fn manifest(self, name: &str, schedule: &str, more: &Value) -> Value {
+        let pod = json!({"containers": [{"name": "main", "image": "example.com/backup:9"}], "restartPolicy": "Never"});
+        let template = match self {
+            Self::CronTab => pod,
+            Self::CronJob => json!({"spec": {"template": {"spec": pod}}}),
+        };
+        let mut spec = json!({"schedule": schedule, "jobTemplate": template});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            spec[field] = value.clone();
+        }
+        let resource = self.resource();
+        json!({
+            "apiVersion": resource.api_version(),
+            "kind": resource.kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        })
+    }
+}

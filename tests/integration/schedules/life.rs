@@ -1,0 +1,299 @@
+//! From the schedule to its Jobs, and to their end.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::batch::v1::Job;
+use kube::ResourceExt;
+use portreeve_api::RUN_NOW;
+use serde_json::json;
+
+use super::{
+    kinds::Kind,
+    stage::{Stage, job_of, minutes, next_minute},
+};
+use crate::support::manifests;
+
+/// What people read, and copy the first example of.
+const DOCUMENTATION: &str = include_str!("../../../docs/crontab.md");
+
+#[tokio::test]
+async fn a_time_that_comes_makes_one_job_which_is_told_of_from_start_to_end() -> Result<()> {
+    let stage = Stage::start().await?;
+    for kind in Kind::BOTH {
+        stage.clock.reset();
+        let name = kind.name();
+        let created = stage
+            .create(kind, name, "*/10 * * * *", json!({"timeZone": "Asia/Tokyo"}))
+            .await?;
+        let slot = next_minute(created, 10);
+        stage.clock.set(slot);
+        let expected = job_of(name, slot);
+        let jobs = stage.wait_for_jobs(name, std::slice::from_ref(&expected)).await?;
+        check_job(&stage, kind, &jobs[0], slot).await?;
+        let time = format!("{slot:.0}");
+        let status = stage
+            .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
+            .await?;
+        ensure!(status["active"][0]["name"] == *expected, "{status}");
+        ensure!(
+            status["active"][0]["uid"].as_str() == jobs[0].uid().as_deref(),
+            "{status}"
+        );
+        if kind == Kind::CronTab {
+            let next = format!("{:.0}", slot + minutes(10));
+            ensure!(
+                status["nextScheduleTime"] == *next && status["activeCount"] == 1,
+                "{status}"
+            );
+        }
+        stage.end_job(&expected, true).await?;
+        let status = stage
+            .status(kind, name, "the end", |status| status["lastSuccessfulTime"].is_string())
+            .await?;
+        ensure!(status["active"].as_array().is_none_or(Vec::is_empty), "{status}");
+        stage
+            .wait_for_events(name, &["SuccessfulCreate", "SawCompletedJob"])
+            .await?;
+    }
+    let metrics = stage.daemon.admin.metrics().await?;
+    for metric in
+        ["cronjob", "crontab"].map(|kind| format!("{kind}_controller_job_creation_skew_duration_seconds_count"))
+    {
+        ensure!(metrics.sum(&metric, &[]) >= 1.0, "{metric}: {}", metrics.0);
+    }
+    stage.finish().await
+}
+
+async fn check_job(stage: &Stage, kind: Kind, job: &Job, slot: jiff::Timestamp) -> Result<()> {
+    let annotation = &job.annotations()["batch.kubernetes.io/cronjob-scheduled-timestamp"];
+    let scheduled: jiff::Timestamp = annotation.parse()?;
+    ensure!(scheduled == slot && annotation.ends_with("+09:00"), "{annotation}");
+    let owner = stage.objects(kind).get(kind.name()).await?;
+    let [reference] = job.owner_references() else {
+        anyhow::bail!("{:?}", job.owner_references());
+    };
+    let described = (
+        reference.controller,
+        reference.block_owner_deletion,
+        Some(&reference.uid),
+    );
+    ensure!(
+        described == (Some(true), Some(true), owner.metadata.uid.as_ref()),
+        "{reference:?}"
+    );
+    let spec = job.spec.as_ref().context("it has a spec")?;
+    let pod = spec.template.spec.as_ref().context("it has a pod")?;
+    ensure!(pod.restart_policy.as_deref() == Some("Never"), "{pod:?}");
+    ensure!(
+        pod.containers[0].image.as_deref() == Some("example.com/backup:9"),
+        "{pod:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_manifest_of_the_documentation_works_as_it_stands() -> Result<()> {
+    let stage = Stage::start().await?;
+    let example = DOCUMENTATION
+        .split("```")
+        .find_map(|block| block.strip_prefix("yaml\n"));
+    let [example] = &manifests::documents(example.context("it has an example")?)?[..] else {
+        anyhow::bail!("the example is one object");
+    };
+    let object = serde_json::from_value(example.clone())?;
+    let created = stage
+        .objects(Kind::CronTab)
+        .create(&kube::api::PostParams::default(), &object)
+        .await?;
+    let created = created.metadata.creation_timestamp.context("it has a time")?.0;
+    let slot = next_minute(created, 24 * 60);
+    let next = format!("{slot:.0}");
+    let is_planned = |status: &serde_json::Value| status["nextScheduleTime"] == *next;
+    stage
+        .status(Kind::CronTab, "backup", "the next midnight", is_planned)
+        .await?;
+    stage.clock.set(slot);
+    stage.wait_for_jobs("backup", &[job_of("backup", slot)]).await?;
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn concurrency_policies_decide_about_a_run_that_finds_another() -> Result<()> {
+    let stage = Stage::start().await?;
+    let mut slots = Vec::new();
+    for kind in Kind::BOTH {
+        for policy in ["Allow", "Forbid", "Replace"] {
+            let name = format!("{}-{}", kind.name(), policy.to_lowercase());
+            let created = stage
+                .create(kind, &name, "* * * * *", json!({"concurrencyPolicy": policy}))
+                .await?;
+            slots.push((kind, policy, name, created));
+        }
+    }
+    let last_created = slots.iter().map(|(.., created)| *created).max().context("some")?;
+    let first = next_minute(last_created, 1);
+    let second = first + minutes(1);
+    stage.clock.set(first);
+    for (kind, _, name, _) in &slots {
+        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        let time = format!("{first:.0}");
+        stage
+            .status(*kind, name, "the first run", |status| {
+                status["lastScheduleTime"] == *time
+            })
+            .await?;
+    }
+    stage.clock.set(second);
+    for (kind, policy, name, _) in &slots {
+        let (old, new) = (job_of(name, first), job_of(name, second));
+        match *policy {
+            "Allow" => {
+                stage.wait_for_jobs(name, &[old, new]).await?;
+                stage
+                    .wait_for_events(name, &["SuccessfulCreate", "SuccessfulCreate"])
+                    .await?;
+            }
+            "Replace" => {
+                stage.wait_for_jobs(name, std::slice::from_ref(&new)).await?;
+                let one =
+                    |status: &serde_json::Value| status["active"].as_array().is_some_and(|active| active.len() == 1);
+                let status = stage.status(*kind, name, "the new run alone", one).await?;
+                ensure!(status["active"][0]["name"] == *new, "{status}");
+                stage
+                    .wait_for_events(name, &["SuccessfulCreate", "SuccessfulDelete", "SuccessfulCreate"])
+                    .await?;
+            }
+            _ => {
+                stage
+                    .wait_for_events(name, &["SuccessfulCreate", "JobAlreadyActive"])
+                    .await?;
+                stage.wait_for_jobs(name, std::slice::from_ref(&old)).await?;
+                // The run that waited starts once the one before it has ended.
+                stage.end_job(&old, true).await?;
+                stage.wait_for_jobs(name, &[old, new]).await?;
+            }
+        }
+    }
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn finished_jobs_are_kept_up_to_the_limits() -> Result<()> {
+    let stage = Stage::start().await?;
+    for kind in Kind::BOTH {
+        stage.clock.reset();
+        let name = kind.name();
+        let limits = json!({"successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 0});
+        let created = stage.create(kind, name, "* * * * *", limits).await?;
+        let first = next_minute(created, 1);
+        let names = [0, 1, 2].map(|minute| job_of(name, first + minutes(minute)));
+        for (minute, succeeded) in [(0, true), (1, false), (2, true)] {
+            let slot = first + minutes(minute);
+            stage.clock.set(slot);
+            let job = job_of(name, slot);
+            stage
+                .status(kind, name, "the run", |status| status["active"][0]["name"] == *job)
+                .await?;
+            stage.end_job(&job, succeeded).await?;
+            stage
+                .status(kind, name, "its end", |status| {
+                    status["active"].as_array().is_none_or(Vec::is_empty)
+                })
+                .await?;
+        }
+        stage.wait_for_jobs(name, &names[2..]).await?;
+    }
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn each_value_of_the_annotation_makes_one_job() -> Result<()> {
+    let stage = Stage::start().await?;
+    let kind = Kind::CronTab;
+    stage.create(kind, "tab", "@yearly", json!({"suspend": true})).await?;
+    let ask = |value: &str| json!({"metadata": {"annotations": {RUN_NOW: value}}});
+    for (value, jobs) in [("first", 1), ("second", 2)] {
+        stage.merge(kind, "tab", ask(value)).await?;
+        stage
+            .status(kind, "tab", "the run", |status| status["lastRunNow"] == *value)
+            .await?;
+        let found = stage.jobs("tab").await?;
+        ensure!(found.len() == jobs, "{found:#?}");
+        ensure!(
+            found.iter().all(|job| job.name_any().starts_with("tab-run-")),
+            "{found:#?}"
+        );
+    }
+    // The same value again asks for nothing, also not after a restart.
+    stage.merge(kind, "tab", ask("second")).await?;
+    let stage = stage.restart().await?;
+    stage
+        .merge(kind, "tab", json!({"metadata": {"annotations": {RUN_NOW: "third"}}}))
+        .await?;
+    stage
+        .status(kind, "tab", "the third run", |status| status["lastRunNow"] == "third")
+        .await?;
+    let found = stage.jobs("tab").await?;
+    ensure!(found.len() == 3, "{found:#?}");
+    stage
+        .wait_for_events("tab", &["SuccessfulCreate", "SuccessfulCreate", "SuccessfulCreate"])
+        .await?;
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn a_change_takes_effect_at_once() -> Result<()> {
+    let stage = Stage::start().await?;
+    for kind in Kind::BOTH {
+        stage.clock.reset();
+        let name = kind.name();
+        let created = stage.create(kind, name, "@yearly", json!({})).await?;
+        let start = next_minute(created, 10) + minutes(10);
+        stage.clock.set(start);
+        stage
+            .merge(kind, name, json!({"spec": {"schedule": "*/5 * * * *"}}))
+            .await?;
+        stage.catch_up(kind, "witness-1", start).await?;
+        // Times of the new schedule that came before the change are not made up for.
+        ensure!(stage.jobs(name).await?.is_empty(), "{:?}", stage.jobs(name).await?);
+        let first = start + minutes(5);
+        stage.clock.set(first);
+        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+
+        stage.merge(kind, name, json!({"spec": {"suspend": true}})).await?;
+        let second = start + minutes(10);
+        stage.clock.set(second);
+        stage.catch_up(kind, "witness-2", second).await?;
+        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        if kind == Kind::CronTab {
+            let is_off = |status: &serde_json::Value| {
+                status["nextScheduleTime"].is_null() && status["conditions"][1]["reason"] == "Suspended"
+            };
+            stage.status(kind, name, "that it is suspended", is_off).await?;
+        }
+        // As with CronJob, the latest run that came meanwhile starts.
+        stage.merge(kind, name, json!({"spec": {"suspend": false}})).await?;
+        stage
+            .wait_for_jobs(name, &[job_of(name, first), job_of(name, second)])
+            .await?;
+    }
+    stage.finish().await
+}
+
+#[tokio::test]
+async fn what_was_deleted_runs_no_more() -> Result<()> {
+    let stage = Stage::start().await?;
+    for kind in Kind::BOTH {
+        stage.clock.reset();
+        let name = kind.name();
+        let created = stage.create(kind, name, "*/10 * * * *", json!({})).await?;
+        let first = next_minute(created, 10);
+        stage.clock.set(first);
+        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        stage.delete(kind, name).await?;
+        let second = first + minutes(10);
+        stage.clock.set(second);
+        stage.catch_up(kind, "witness", second).await?;
+        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+    }
+    stage.finish().await
+}

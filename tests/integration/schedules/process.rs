@@ -1,0 +1,95 @@
+//! The executable itself, by the real clock, killed around the minute at which everything is due.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams},
+};
+use portreeve_testing::{ControlPlane, Signal, eventually};
+use serde_json::json;
+
+use super::{
+    kinds::Kind,
+    stage::{job_of, next_minute},
+};
+use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
+
+/// Of each kind.
+const SCHEDULES: usize = 100;
+/// A minute may just have begun.
+const A_MINUTE: Duration = Duration::from_secs(75);
+/// So much time the creation of the schedules may take before the minute comes.
+const HEAD_START: i64 = 15;
+
+#[tokio::test]
+async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let flags = [
+        "--install-crds",
+        "--controllers=crontab,cronjob",
+        "--concurrent-crontab-syncs=1",
+        "--concurrent-cron-job-syncs=1",
+    ];
+    let daemon = Daemon::start(&plane, "mortal-scheduler", &flags).await?;
+    daemon.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, "killed").await?;
+    let slot = next_minute(Timestamp::now() + Duration::from_secs(HEAD_START.unsigned_abs()), 1);
+    let all: Vec<(Kind, String)> = Kind::BOTH
+        .into_iter()
+        .flat_map(|kind| (0..SCHEDULES).map(move |number| (kind, format!("{}-{number}", kind.name()))))
+        .collect();
+    // One minute of the hour: none is due again while this runs.
+    let minute = slot.as_second() / 60 % 60;
+    try_join_all(all.iter().map(|(kind, name)| create(&scene, *kind, name, minute))).await?;
+    ensure!(Timestamp::now() < slot, "the schedules were made too late");
+
+    let jobs: Api<Job> = scene.namespace.api();
+    eventually(A_MINUTE, "the first Jobs of the minute", || async {
+        let count = jobs.list_metadata(&ListParams::default()).await?.items.len();
+        ensure!(count >= 5, "{count}");
+        anyhow::Ok(())
+    })
+    .await?;
+    daemon.process.signal(Signal::KILL)?;
+    daemon.process.wait(LIMIT).await?;
+    let made = jobs.list(&ListParams::default()).await?.items;
+    println!("killed with {} of {} Jobs made", made.len(), all.len());
+    ensure!(made.len() < all.len(), "nothing was interrupted");
+
+    let daemon = Daemon::start(&plane, "mortal-scheduler", &flags).await?;
+    let mut expected: Vec<_> = all.iter().map(|(_, name)| job_of(name, slot)).collect();
+    expected.sort();
+    let now = eventually(LIMIT, "the other Jobs", || async {
+        let now = jobs.list(&ListParams::default()).await?.items;
+        let mut names: Vec<_> = now.iter().map(ResourceExt::name_any).collect();
+        names.sort();
+        ensure!(names == expected, "{} Jobs", names.len());
+        anyhow::Ok(now)
+    })
+    .await?;
+    for before in &made {
+        let same = now
+            .iter()
+            .find(|job| job.name_any() == before.name_any())
+            .context("it is there")?;
+        ensure!(same.uid() == before.uid(), "{} was made twice", before.name_any());
+    }
+    let log = daemon.log()?;
+    ensure!(!log.contains("panicked"), "{log}");
+    Ok(())
+}
+
+async fn create(scene: &Scene, kind: Kind, name: &str, minute: i64) -> Result<()> {
+    let manifest = kind.manifest(name, &format!("{minute} * * * *"), &json!({}));
+    let path = kind.resource().collection_path(Some(scene.name()));
+    let request = kube::core::request::Request::new(path);
+    let request = request.create(&PostParams::default(), serde_json::to_vec(&manifest)?)?;
+    let created = scene.namespace.client().request::<serde_json::Value>(request).await;
+    created.with_context(|| format!("failed to create {name}"))?;
+    Ok(())
+}
