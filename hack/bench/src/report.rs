@@ -326,8 +326,8 @@ mod tests {
 
             500 schedules that are due in half a year, made before the controller is started, as they are after a restart. Resident memory (`VmRSS`) once the controller has read all of them, has had 150 s for itself (Go's runtime collects what is left of the start within two minutes), and its memory has stayed within 1 % for ten seconds; and the peak of it up to then (`VmHWM`). One round.
 
-            | subject | measure | median | spread | target |
-            |---|---|---|---|---|
+            | subject | measure | median | spread | target | met |
+            |---|---|---|---|---|---|
             | portreeve | resident memory | 10.0 MiB | 10.0 MiB … 10.0 MiB | ≤ 15 MiB | yes |
 
             ## `next`

@@ -211,6 +211,12 @@ fn own_jobs<K: Sample>() -> Sights<K> {
             }),
         ),
         (
+            "due, a manual Job is called like the due one",
+            after(due(routine()), |world| {
+                world.add_job(&slot("10:00"), mine, by_hand.clone());
+            }),
+        ),
+        (
             "an unexpected Job",
             after(routine(), |world| world.add_job("whose", mine, json!({}))),
         ),
