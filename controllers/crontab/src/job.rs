@@ -122,26 +122,25 @@ impl SeenJob {
     /// Why it exists, given the name of the schedule that owns it.
     pub(crate) fn origin(&self, owner: &str) -> Origin {
         let marks = self.metadata.annotations.as_ref();
+        let minutes = self.name().strip_prefix(owner).and_then(|rest| rest.strip_prefix('-'));
+        let minutes = minutes.and_then(|digits| digits.parse::<i64>().ok());
+        // The annotation has seconds, which an @every may need; the name has the last word on whether it is this one's.
+        let scheduled = marks.and_then(|marks| marks.scheduled.as_deref());
+        // In whole seconds, as times are stored: a slot with a fraction would be later than what is stored for it, for ever.
+        let by_mark =
+            scheduled.and_then(|text| Timestamp::from_second(text.parse::<Timestamp>().ok()?.as_second()).ok());
+        // Where both agree they are right, whatever marks the template brought with it.
+        if let Some(slot) = by_mark.filter(|slot| Some(slot.as_second().div_euclid(60)) == minutes) {
+            return Origin::Slot(slot);
+        }
         if let Some(value) = marks.and_then(|marks| marks.run_now.clone()) {
             return Origin::RunNow(value);
         }
         if marks.is_some_and(|marks| marks.instantiated.is_some()) {
             return Origin::Manual;
         }
-        let minutes = self.name().strip_prefix(owner).and_then(|rest| rest.strip_prefix('-'));
-        let Some(minutes) = minutes.and_then(|digits| digits.parse::<i64>().ok()) else {
-            return Origin::Unknown;
-        };
-        let by_name = minutes
-            .checked_mul(60)
-            .and_then(|seconds| Timestamp::from_second(seconds).ok());
-        // The annotation has seconds, which an @every may need; the name has the last word on whether it is this one's.
-        let scheduled = marks.and_then(|marks| marks.scheduled.as_deref());
-        // In whole seconds, as times are stored: a slot with a fraction would be later than what is stored for it, for ever.
-        let by_mark =
-            scheduled.and_then(|text| Timestamp::from_second(text.parse::<Timestamp>().ok()?.as_second()).ok());
-        let agreed = by_mark.filter(|slot| slot.as_second().div_euclid(60) == minutes);
-        agreed.or(by_name).map_or(Origin::Unknown, Origin::Slot)
+        let by_name = minutes.and_then(|minutes| Timestamp::from_second(minutes.checked_mul(60)?).ok());
+        by_name.map_or(Origin::Unknown, Origin::Slot)
     }
 }
 

@@ -78,3 +78,46 @@ impl Recall {
         change(known.entry(Arc::clone(uid)).or_default());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portreeve_informer::Cause;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cronjob::{SeenCronJob, is_rescheduled};
+
+    fn cron_job(schedule: &str, suspend: bool) -> Arc<SeenCronJob> {
+        let spec = json!({"schedule": schedule, "suspend": suspend, "jobTemplate": {}});
+        let whole = json!({"metadata": {"name": "a", "uid": "u"}, "spec": spec}).to_string();
+        Arc::new(serde_json::from_str(&whole).expect("a CronJob"))
+    }
+
+    #[test]
+    fn a_schedule_is_remembered_as_long_as_its_object_exists() {
+        let recall = Recall::default();
+        let tell = |change, second| {
+            let delta = Delta {
+                change,
+                cause: Cause::Watched,
+            };
+            recall.note(
+                &delta,
+                is_rescheduled,
+                Timestamp::from_second(second).expect("in range"),
+            );
+            recall.get("u").rescheduled.map(Timestamp::as_second)
+        };
+        let updated = |old, new| Change::Updated { old, new };
+        let (hourly, daily) = (cron_job("@hourly", false), cron_job("@daily", false));
+        assert_eq!(tell(Change::Added(Arc::clone(&hourly)), 1), None);
+        assert_eq!(tell(updated(Arc::clone(&hourly), cron_job("@hourly", true)), 2), None);
+        assert_eq!(tell(updated(hourly, Arc::clone(&daily)), 3), Some(3));
+        assert_eq!(tell(updated(Arc::clone(&daily), Arc::clone(&daily)), 4), Some(3));
+        let deleted = Change::Deleted {
+            last: daily,
+            is_final: true,
+        };
+        assert_eq!(tell(deleted, 5), None);
+    }
+}

@@ -152,7 +152,7 @@ mod tests {
         // Of the times that are too late there may be more than are counted.
         assert_eq!(count("* * * * *", Some(12_000), "2026-01-01T00:00:00Z", "10:00"), 200);
         // An @every is counted from its last run, not from its deadline.
-        assert_eq!(count("@every 7m", Some(600), "09:00", "10:00"), 1);
+        assert_eq!(count("@every 20m", Some(600), "09:00", "10:00"), 1);
         assert_eq!(count("* * * * *", None, "2026-01-01T00:00:00Z", "10:00"), COUNTED + 1);
     }
 }

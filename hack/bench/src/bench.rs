@@ -2,9 +2,11 @@
 
 use std::env;
 use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
 use tokio::time::sleep;
 
@@ -48,9 +50,13 @@ struct Outcome {
 }
 
 /// Measures everything and writes the report. A measurement that fails is told of, and the others go on.
-pub(crate) async fn run(options: Options) -> Result<()> {
+///
+/// When `stopped` resolves, with the reason, what is under way is dropped, and so ends; what was measured by then goes to stdout, as it
+/// is not what was asked for.
+pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static str>) -> Result<()> {
     let progress = Progress::start();
     let mut subjects = options.subjects();
+    let has_searches = options.has(Row::Next) && subjects.contains(&Subject::Portreeve);
     let has_daemon = subjects.iter().any(|subject| subject.is_ours());
     let daemon = has_daemon.then(|| Daemon::at(options.daemon.clone())).transpose()?;
     subjects.retain(|subject| is_known(*subject, daemon.as_ref(), &progress));
@@ -66,11 +72,26 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         options,
     };
     let mut outcome = Outcome::default();
-    if bench.options.has(Row::Next) && subjects.contains(&Subject::Portreeve) {
-        bench.searches(&mut outcome).await;
+    let everything = async {
+        if has_searches {
+            bench.searches(&mut outcome).await;
+        }
+        bench.steps(&steps(&bench.options, &subjects), &mut outcome).await;
+    };
+    let stopped = tokio::select! {
+        () = everything => None,
+        reason = stopped => Some(reason),
+    };
+    let failures = outcome.failures.len();
+    let output = bench.options.output().filter(|_| stopped.is_none());
+    if stopped.is_none() || !outcome.samples.is_empty() {
+        bench.write(&outcome.report(&bench), output)?;
     }
-    bench.steps(&steps(&bench.options, &subjects), &mut outcome).await;
-    bench.report(outcome)
+    if let Some(reason) = stopped {
+        bail!("{reason} before everything was measured");
+    }
+    ensure!(failures == 0, "{failures} measurements failed");
+    Ok(())
 }
 
 /// Whether a subject can be measured with this daemon.
@@ -152,34 +173,38 @@ impl Bench {
         }
     }
 
-    fn report(self, outcome: Outcome) -> Result<()> {
-        let Outcome {
+    /// Nothing stands for stdout.
+    fn write(&self, report: &Report, output: Option<PathBuf>) -> Result<()> {
+        let text = report.render();
+        if let Some(file) = output {
+            fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
+            self.progress.say(format!("wrote {}", file.display()));
+        } else {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(text.as_bytes()).context("failed to write to stdout")?;
+        }
+        Ok(())
+    }
+}
+
+impl Outcome {
+    fn report(self, bench: &Bench) -> Report {
+        let Self {
             samples,
             failures,
             busiest,
-        } = outcome;
-        let has_failed = failures.len();
-        let output = self.options.output();
-        let report = Report {
+        } = self;
+        Report {
             machine: Machine::look(),
             command: env::args().collect::<Vec<_>>().join(" "),
             date: Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
-            options: self.options,
-            concurrency: self.concurrency,
-            default_concurrency: self.default_concurrency,
+            options: bench.options.clone(),
+            concurrency: bench.concurrency,
+            default_concurrency: bench.default_concurrency,
             samples,
             failures,
             busiest,
-        };
-        match output {
-            Some(file) => {
-                fs::write(&file, report.render()).with_context(|| format!("failed to write {}", file.display()))?;
-                self.progress.say(format!("wrote {}", file.display()));
-            }
-            None => print!("{}", report.render()),
         }
-        ensure!(has_failed == 0, "{has_failed} measurements failed");
-        Ok(())
     }
 }
 

@@ -24,7 +24,7 @@ mod vitals;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -41,14 +41,16 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Until everything is measured or somebody has seen enough, by Ctrl-C or SIGTERM. What runs then is dropped, and so ends.
+/// Until everything is measured or somebody has seen enough.
 async fn measure(options: Options) -> Result<()> {
     let listen = |kind| signal(kind).context("failed to listen for signals");
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
-    tokio::select! {
-        outcome = bench::run(options) => outcome,
-        _ = interrupt.recv() => bail!("interrupted: nothing was written"),
-        _ = terminate.recv() => bail!("told to stop: nothing was written"),
-    }
+    let stopped = async {
+        tokio::select! {
+            _ = interrupt.recv() => "interrupted",
+            _ = terminate.recv() => "told to stop",
+        }
+    };
+    bench::run(options, stopped).await
 }

@@ -36,7 +36,7 @@ impl Work {
     fn is_for(self, subject: Subject) -> bool {
         match self {
             // CronTabs have no flags that the peer could have other defaults for.
-            Self::Due { row: Row::DueDefault } => !matches!(subject, Subject::FloorStatus | Subject::PortreeveCrontab),
+            Self::Due { row: Row::DueDefault } => subject != Subject::PortreeveCrontab,
             Self::Due { row: _ } => true,
             Self::Idle { .. } => !subject.is_floor(),
         }
@@ -139,6 +139,7 @@ mod tests {
                 "1 due: portreeve",
                 "1 due: portreeve-crontab",
                 "1 due-default: floor",
+                "1 due-default: floor-status",
                 "1 due-default: peer",
                 "1 due-default: portreeve",
                 "1 memory-500: peer",

@@ -36,13 +36,14 @@ this file, and every number in it is of this one run.
 Each measurement has an etcd and a kube-apiserver of its own, which are started for it, share the machine with what is measured, and are
 removed after it. There is nothing else in the cluster, and no controller that would run the Jobs.";
 
-const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 9] = [
     "subject",
     "measure",
     "median",
     "spread",
-    "to the floor",
-    "to the peer",
+    "to floor",
+    "to floor-status",
+    "to peer",
     "target",
     "met",
 ];
@@ -182,7 +183,7 @@ impl Report {
         }
         // By subject as they take their turns; by measure as they were taken.
         keys.sort_by_key(|(subject, _)| *subject);
-        let lines: Vec<[String; 8]> = keys
+        let lines: Vec<[String; 9]> = keys
             .into_iter()
             .filter_map(|(subject, measure)| self.line(row, subject, measure))
             .collect();
@@ -199,7 +200,7 @@ impl Report {
     }
 
     /// The cells of a line, one a column.
-    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 8]> {
+    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 9]> {
         let unit = measure.unit();
         let Spread { least, median, most } = self.spread(row, subject, measure)?;
         let of = |other: Subject| Some(self.spread(row, other, measure)?.median);
@@ -220,6 +221,7 @@ impl Report {
             written(median, unit),
             format!("{} … {}", written(least, unit), written(most, unit)),
             compared(Subject::Floor),
+            compared(Subject::FloorStatus),
             compared(Subject::Peer),
             target.map_or_else(|| NOTHING.to_owned(), Target::text),
             met.map_or(NOTHING, |met| if met { "yes" } else { "**no**" }).to_owned(),
@@ -284,6 +286,7 @@ mod tests {
         let mut samples = Vec::new();
         for (subject, p99s) in [
             (Subject::Floor, [0.5, 0.4, 0.6]),
+            (Subject::FloorStatus, [0.8, 0.8, 0.8]),
             (Subject::Peer, [2.0, 1.0, 3.0]),
             (Subject::Portreeve, [1.0, 1.5, 0.9]),
         ] {
@@ -291,14 +294,16 @@ mod tests {
             samples.push((Row::Due, subject, Measure::WithinTheMinute, 500.0));
         }
         expect![[r"
-            | subject | measure | median | spread | to the floor | to the peer | target | met |
-            |---|---|---|---|---|---|---|---|
-            | floor | p99 | 500 ms | 400 ms … 600 ms | – | 0.25 × | – | – |
-            | floor | made within the minute | 500 | 500 … 500 | – | – | – | – |
-            | peer | p99 | 2.00 s | 1.00 s … 3.00 s | 4.00 × | – | – | – |
-            | peer | made within the minute | 500 | 500 … 500 | – | – | – | – |
-            | portreeve | p99 | 1.00 s | 900 ms … 1.50 s | 2.00 × | 0.50 × | ≤ 1.20 × floor | **no** |
-            | portreeve | made within the minute | 500 | 500 … 500 | – | – | all | yes |"]]
+            | subject | measure | median | spread | to floor | to floor-status | to peer | target | met |
+            |---|---|---|---|---|---|---|---|---|
+            | floor | p99 | 500 ms | 400 ms … 600 ms | – | 0.62 × | 0.25 × | – | – |
+            | floor | made within the minute | 500 | 500 … 500 | – | – | – | – | – |
+            | floor-status | p99 | 800 ms | 800 ms … 800 ms | 1.60 × | – | 0.40 × | – | – |
+            | floor-status | made within the minute | 500 | 500 … 500 | – | – | – | – | – |
+            | peer | p99 | 2.00 s | 1.00 s … 3.00 s | 4.00 × | 2.50 × | – | – | – |
+            | peer | made within the minute | 500 | 500 … 500 | – | – | – | – | – |
+            | portreeve | p99 | 1.00 s | 900 ms … 1.50 s | 2.00 × | 1.25 × | 0.50 × | ≤ 1.20 × floor | **no** |
+            | portreeve | made within the minute | 500 | 500 … 500 | – | – | – | all | yes |"]]
         .assert_eq(&report(&[], &samples).table(Row::Due));
     }
 

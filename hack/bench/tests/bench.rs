@@ -41,17 +41,23 @@ async fn a_bare_client_is_measured_and_reported() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_sigterm_ends_it_without_a_report() -> Result<()> {
+async fn a_sigterm_ends_it_and_what_was_measured_is_shown_instead_of_written() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");
     let output = format!("--output={}", report.display());
-    let bench = start(&folder, &["--subjects=floor", "--schedules=5", &output])?;
-    bench.wait_for_log(LIMIT, |line| line.contains("1 of ")).await?;
+    let flags = ["--only=due", "--subjects=floor", "--rounds=2", "--schedules=5", &output];
+    let bench = start(&folder, &flags)?;
+    bench.wait_for_log(LIMIT, |line| line.contains("2 of 2: ")).await?;
     bench.signal(Signal::TERM)?;
     let status = bench.wait(LIMIT).await?;
     ensure!(status.code() == Some(1), "it ended with {status}");
     bench
-        .wait_for_log(LIMIT, |line| line == "error: told to stop: nothing was written")
+        .wait_for_log(LIMIT, |line| line.starts_with("| floor | p99 | "))
+        .await?;
+    bench
+        .wait_for_log(LIMIT, |line| {
+            line == "error: told to stop before everything was measured"
+        })
         .await?;
     ensure!(!report.exists());
     Ok(())

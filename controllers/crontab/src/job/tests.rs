@@ -59,6 +59,11 @@ fn marks_say_who_asked_for_a_job() {
         ("a-29552280", &by_value, Origin::RunNow("1".into())),
     ] {
         assert_eq!(job(name, marks, &json!({})).origin("a"), expected, "{name} {marks}");
+        // They may come from the template, and then the Job is a run like any other.
+        let mut both = marks.clone();
+        both[SCHEDULED] = "2026-03-10T10:00:00Z".into();
+        let origin = job("a-29552280", &both, &json!({})).origin("a");
+        assert_eq!(origin, Origin::Slot(at("2026-03-10T10:00:00Z")), "{both}");
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use portreeve_api::ConcurrencyPolicy;
 use portreeve_reconcile::{Effect, Next};
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -99,7 +100,10 @@ struct Watched<K> {
     world: World<K>,
     /// The last scheduled time that the status ever told.
     stored: Option<Timestamp>,
+    /// How many runs were asked for.
     values: u32,
+    /// Whether anything changed from when on times count.
+    is_edited: bool,
 }
 
 impl<K: Sample> Watched<K> {
@@ -115,11 +119,13 @@ impl<K: Sample> Watched<K> {
             world: World::of(object, at(START)),
             stored: None,
             values: 0,
+            is_edited: false,
         }
     }
 
     fn happen(&mut self, event: &Event) {
         let world = &mut self.world;
+        self.is_edited |= matches!(event, Event::Suspend(_) | Event::Reschedule(_));
         match *event {
             Event::Pass(milliseconds) => world.clock += SignedDuration::from_millis(milliseconds),
             Event::Wake => {
@@ -177,10 +183,15 @@ impl<K: Sample> Watched<K> {
         let world = &self.world;
         match effect {
             Effect::Create(job) => {
-                let policy = &world.object["spec"]["concurrencyPolicy"];
-                let known = world.known_active();
-                let name = &job.key.name;
-                assert!(policy == "Allow" || known.is_empty(), "{name} beside {known:?}");
+                let orders = world.known().orders();
+                let (active, name) = (world.known_active(), &job.key.name);
+                let is_alone = orders.concurrency == ConcurrencyPolicy::Allow || active.is_empty();
+                assert!(is_alone, "{name} beside {active:?}");
+                let Some(slot) = slot_of(&job.body) else { return };
+                let age = world.clock.duration_since(slot);
+                let deadline = orders.timetable.expect("the schedule is good").deadline;
+                let is_in_time = !age.is_negative() && deadline.is_none_or(|deadline| age < deadline);
+                assert!(is_in_time && !orders.suspend, "{slot} starts after {age}");
             }
             Effect::Delete { target, .. } if target.resource == JOBS => {
                 assert!(
@@ -224,6 +235,7 @@ impl<K: Sample> Watched<K> {
         let status = &self.world.object["status"];
         // Not what the schedule before had missed, nor what was withheld while it was suspended and is too late since.
         let since = status["scheduledSince"].as_str().map(at).max(self.world.rescheduled());
+        let since = since.filter(|_| self.is_edited);
         let base = self.world.stored().max(record.served).max(since).max(Some(at(START)))?;
         let due = timetable.latest(base, self.world.clock)?;
         let age = self.world.clock.duration_since(due);

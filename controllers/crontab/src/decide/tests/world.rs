@@ -242,6 +242,11 @@ impl<K: Sample> World<K> {
         Arc::clone(self.objects.last().expect("there is a first state"))
     }
 
+    /// The object as the process knows it.
+    pub(super) fn known(&self) -> Arc<K> {
+        Arc::clone(&self.objects[self.process.object])
+    }
+
     /// The last scheduled time that the status tells.
     pub(super) fn stored(&self) -> Option<Timestamp> {
         Some(at(self.object["status"]["lastScheduleTime"].as_str()?))

@@ -346,6 +346,7 @@ fn events_of_crontabs_say_what_happened() {
         Normal SuccessfulDelete: Deleted job a-29552100
         Normal SuccessfulDelete: Deleted job a-29552220
         Normal SuccessfulDelete: Deleted job a-29552280
+        Normal SuccessfulDelete: Deleted job a-run-340ca71c
         Normal SuccessfulDelete: Deleted job by-hand
         Warning FailedCreate: Error creating job: .spec.jobTemplate cannot be read: invalid type: sequence, expected a map at line 1 column 0
         Warning FailedCreate: Error creating job: a-29552220 exists and belongs to somebody else, or to another run; delete or rename it

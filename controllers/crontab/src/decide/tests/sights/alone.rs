@@ -52,6 +52,18 @@ fn runs_now() -> Sights<SeenCronTab> {
         ("run now, due, Forbid", due(asked(forbid(routine())))),
         ("run now, due, Replace", due(asked(replace(routine())))),
         ("run now, due, Replace, active", due(asked(replace(running())))),
+        (
+            "Replace, due, an active run-now is not stored",
+            due(after(asked(replace(routine())), |world| _ = world.step())),
+        ),
+        (
+            "history, a run-now is not stored",
+            after(asked(with(routine(), "successfulJobsHistoryLimit", 0)), |world| {
+                world.step();
+                let name = world.active().pop().expect("a Job");
+                world.finish(&name, "Complete");
+            }),
+        ),
     ]
 }
 
@@ -172,6 +184,15 @@ pub(in crate::decide::tests) fn of_a_cronjob() -> Sights<SeenCronJob> {
                 world.go("09:30");
             }),
         ),
+        ("a template with marks of Jobs", {
+            let marks = json!({"stable.example.com/run-now": "1", "cronjob.kubernetes.io/instantiate": "manual"});
+            let mut world = with(routine(), "successfulJobsHistoryLimit", 0);
+            world.set("jobTemplate", json!({"metadata": {"annotations": marks}, "spec": {}}));
+            world.go("10:00");
+            world.step();
+            world.finish(&slot("10:00"), "Complete");
+            world
+        }),
         ("@every twenty seconds", {
             let mut world = World::new("@every 20s", "10:00:10");
             world.set("successfulJobsHistoryLimit", 0);
