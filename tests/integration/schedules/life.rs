@@ -252,7 +252,7 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
         stage
             .merge(kind, name, json!({"spec": {"schedule": "*/5 * * * *"}}))
             .await?;
-        stage.catch_up(kind, "witness-1", start).await?;
+        stage.catch_up(kind, &format!("{name}-witness-1"), start).await?;
         // Times of the new schedule that came before the change are not made up for.
         ensure!(stage.jobs(name).await?.is_empty(), "{:?}", stage.jobs(name).await?);
         let first = start + minutes(5);
@@ -260,9 +260,12 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
         stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
 
         stage.merge(kind, name, json!({"spec": {"suspend": true}})).await?;
+        stage
+            .catch_up(kind, &format!("{name}-witness-of-suspension"), start)
+            .await?;
         let second = start + minutes(10);
         stage.clock.set(second);
-        stage.catch_up(kind, "witness-2", second).await?;
+        stage.catch_up(kind, &format!("{name}-witness-2"), second).await?;
         stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
         if kind == Kind::CronTab {
             let is_off = |status: &serde_json::Value| {
@@ -292,7 +295,7 @@ async fn what_was_deleted_runs_no_more() -> Result<()> {
         stage.delete(kind, name).await?;
         let second = first + minutes(10);
         stage.clock.set(second);
-        stage.catch_up(kind, "witness", second).await?;
+        stage.catch_up(kind, &format!("{name}-witness"), second).await?;
         stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
     }
     stage.finish().await

@@ -14,7 +14,7 @@ mod written;
 use self::{
     samples::{Sample, slot},
     sights::{Sights, common, due, of_a_cronjob, of_a_crontab, routine, since_ever},
-    world::{World, identity},
+    world::{Outcome, World, identity},
 };
 use super::*;
 use crate::{cronjob::SeenCronJob, crontab::SeenCronTab};
@@ -160,4 +160,35 @@ fn a_cache_that_misses_an_active_job_is_not_believed() {
         assert_eq!(world.reasons(), ["SuccessfulCreate", "FailedGet"], "{policy}");
         assert_eq!(world.record.created.len(), 1, "{policy}: what was active may still be");
     }
+}
+
+#[test]
+fn a_run_is_not_repeated_when_its_job_goes_before_the_status_tells_of_it() {
+    fn check<K: Sample>(start: &World<K>, job: &str) {
+        for (is_stored, is_other_process) in [(true, false), (false, false), (true, true), (false, true)] {
+            let mut world = start.clone();
+            world.step();
+            world.advance(0, usize::MAX);
+            if is_stored {
+                let effects = world.plan().effects;
+                assert_eq!(world.carry_out(&effects), Outcome::Done);
+            }
+            world.remove_job(job);
+            if is_other_process {
+                world.fail_over();
+            }
+            // Of its own status the process has not heard.
+            world.advance(0, usize::MAX);
+            let effects = world.plan().effects;
+            world.carry_out(&effects);
+            assert_eq!(world.record.created[job], 1, "stored: {is_stored}");
+            world.settle();
+            assert_eq!(world.record.created[job], 1, "stored: {is_stored}");
+        }
+    }
+    check(&due(routine::<SeenCronTab>()), &slot("10:00"));
+    check(&due(routine::<SeenCronJob>()), &slot("10:00"));
+    let mut asked = routine::<SeenCronTab>();
+    asked.run_now("1");
+    check(&asked, "a-run-340ca71c");
 }
