@@ -293,6 +293,10 @@ async fn what_was_deleted_runs_no_more() -> Result<()> {
         stage.clock.set(first);
         stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
         stage.delete(kind, name).await?;
+        // A time that comes before the deletion was heard of is still served.
+        stage
+            .catch_up(kind, &format!("{name}-witness-of-deletion"), first)
+            .await?;
         let second = first + minutes(10);
         stage.clock.set(second);
         stage.catch_up(kind, &format!("{name}-witness"), second).await?;
