@@ -11,6 +11,7 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::support::{
     LIMIT,
     admin::{Admin, OPEN},
+    daemon::alone,
 };
 
 /// How many times another port is tried when somebody takes one between our look and the daemon's.
@@ -41,7 +42,8 @@ impl InProcess {
             let admin = Admin { port: free_port()? };
             let port = format!("--secure-port={}", admin.port);
             let common = ["portreeve", &*kubeconfig, &*port, "--bind-address=127.0.0.1", OPEN];
-            let config = Config::parse(common.iter().chain(flags), known)?;
+            let arguments = common.into_iter().chain(alone(flags)).chain(flags.iter().copied());
+            let config = Config::parse(arguments, known)?;
             let stop = Shutdown::new();
             let mut task = JoinSet::new();
             task.spawn(portreeve::run(config, known, Arc::clone(&clock), stop.clone()));

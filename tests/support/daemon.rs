@@ -52,7 +52,11 @@ impl Daemon {
             let admin = Admin { port: free_port()? };
             let port = format!("--secure-port={}", admin.port);
             let common = [&*kubeconfig, &*port, "--bind-address=127.0.0.1"];
-            let args: Vec<&str> = common.into_iter().chain(args.iter().copied()).collect();
+            let args: Vec<&str> = common
+                .into_iter()
+                .chain(alone(args))
+                .chain(args.iter().copied())
+                .collect();
             let process = plane.spawn(name, Path::new(PROGRAM), &args, &[])?;
             let address = format!("127.0.0.1:{}", admin.port);
             let serves = |line: &str| line.contains("serving") && line.contains(&address);
@@ -77,6 +81,12 @@ impl Daemon {
         let line = self.process.wait_for_log(LIMIT, wanted).await;
         line.with_context(|| format!("a line with {words:?}"))
     }
+}
+
+/// Many daemons share a control plane here and are no replicas of each other. Those that are say so.
+pub(crate) fn alone(args: &[&str]) -> Option<&'static str> {
+    let elected = args.iter().any(|arg| arg.starts_with("--leader-elect"));
+    (!elected).then_some("--leader-elect=false")
 }
 
 /// Runs the executable to its end, for what ends by itself. It finds no cluster in its environment.

@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portreeve-testing", &[]),
     ("portreeve-client", &["portreeve-api"]),
     ("portreeve-informer", &["portreeve-api", "portreeve-client"]),
+    ("portreeve-leader", &["portreeve-client"]),
     (
         "portreeve-reconcile",
         &[
@@ -31,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "portreeve-api",
             "portreeve-client",
             "portreeve-informer",
+            "portreeve-leader",
             "portreeve-reconcile",
             "portreeve-serving",
             "portreeve-workqueue",

@@ -20,6 +20,7 @@ const PURE: &[&str] = &[
     "graph",
     "limiter",
     "plan",
+    "rules",
     "schedule",
     "selection",
     "store",

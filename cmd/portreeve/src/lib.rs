@@ -1,6 +1,7 @@
 //! The daemon as a library: [`main`] for a binary with controllers of one's own, [`run`] for tests and embedders.
 
 mod cron;
+mod electing;
 pub mod logging;
 mod manifests;
 mod options;
@@ -27,6 +28,8 @@ pub use crate::{
     registry::CONTROLLERS,
 };
 
+/// The first part of the user agent.
+const AGENT: &str = concat!("portreeve/", env!("CARGO_PKG_VERSION"));
 /// How long one call to the apiserver may take.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
@@ -36,6 +39,15 @@ pub enum Error {
     /// `--controllers` names what nobody is.
     #[error("invalid --controllers")]
     Controllers(#[source] UnknownNames),
+    /// `--leader-elect-groups` names what nobody is.
+    #[error("invalid --leader-elect-groups")]
+    Groups(#[source] UnknownNames),
+    /// The times of `--leader-elect-…` do not go together.
+    #[error("invalid leader election")]
+    Times(#[source] portreeve_leader::ArgsError),
+    /// Leader election cannot begin.
+    #[error("failed to start leader election")]
+    Elections(#[source] portreeve_leader::Error),
     /// The apiserver's address or credentials cannot be used.
     #[error("failed to set up the connection to the apiserver")]
     Connection(#[source] portreeve_client::Error),
@@ -69,9 +81,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// 3 when reconciles were still running at the end of their time, else 1. (2 is a lost lease.)
+    /// 2 when the Lease was lost, 3 when reconciles were still running at the end of their time, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Manager(portreeve_manager::Error::Lost { .. }) => 2,
             Self::Manager(portreeve_manager::Error::DrainTimeout { .. }) => 3,
             _ => 1,
         }
@@ -170,6 +183,7 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str 
 /// See [`Error`].
 pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
     let enabled = config.enabled(known).map_err(Error::Controllers)?;
+    let plan = electing::Plan::of(&config.options, known, &enabled)?;
     let Options {
         manager,
         client,
@@ -182,11 +196,12 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     } else {
         Arc::new(Open)
     };
+    let requests = Metrics::register(&registry).map_err(Error::Metrics)?;
     let settings = portreeve_client::Settings {
-        program: concat!("portreeve/", env!("CARGO_PKG_VERSION")).to_owned(),
+        program: AGENT.to_owned(),
         call_limit: CALL_LIMIT,
         fence,
-        metrics: Metrics::register(&registry).map_err(Error::Metrics)?,
+        metrics: requests.clone(),
     };
     // Boxed, or else rustc cannot see that the whole may run on any thread.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
@@ -200,31 +215,52 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         version = env!("CARGO_PKG_VERSION"),
         controllers = names.join(","),
         apiserver = %connection.url(),
+        identity = plan.identity(),
         dry_run = manager.dry_run,
         "portreeve starts"
     );
-    let manager = Manager::new(connection, manager_settings(manager), clock, &registry).map_err(Error::Manager)?;
+    let starting: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(plan.start(client, requests, &clock, &registry));
+    let (groups, elections) = tokio::select! {
+        started = starting => started?,
+        () = stop.requested() => return Ok(()),
+    };
+    let settings = manager_settings(manager);
+    let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let closed = Shutdown::new();
-    let mut serving = JoinSet::new();
-    if let Some(server) = server {
-        let endpoints = Endpoints {
-            health: manager.health(),
-            registry: registry.clone(),
-            extra: Router::new(),
-        };
-        let (closed, stop) = (closed.clone(), stop.clone());
-        serving.spawn(async move {
-            let end = server.serve(endpoints, closed.token()).await;
-            // A daemon that nobody can see into must not run on.
-            stop.request();
-            end
-        });
+    let serving = serve(server, &manager, &registry, &closed, &stop);
+    let result = manager.run(&config.flags, stop).await.map_err(Error::Manager);
+    if let Some(elections) = elections {
+        elections.end().await;
     }
-    let result = manager.run(&enabled, &config.flags, stop).await.map_err(Error::Manager);
     closed.request();
     let closing = join(serving).await;
     tracing::info!("stopped");
     result.and(closing)
+}
+
+/// Serves health and metrics until `closed` is requested.
+fn serve(
+    server: Option<Server>,
+    manager: &Manager,
+    registry: &Registry,
+    closed: &Shutdown,
+    stop: &Shutdown,
+) -> JoinSet<Result<(), portreeve_serving::Error>> {
+    let mut serving = JoinSet::new();
+    let Some(server) = server else { return serving };
+    let endpoints = Endpoints {
+        health: manager.health(),
+        registry: registry.clone(),
+        extra: Router::new(),
+    };
+    let (closed, stop) = (closed.clone(), stop.clone());
+    serving.spawn(async move {
+        let end = server.serve(endpoints, closed.token()).await;
+        // A daemon that nobody can see into must not run on.
+        stop.request();
+        end
+    });
+    serving
 }
 
 /// Waits for the listener, if there is one, to be closed.

@@ -3,13 +3,13 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use jiff::SignedDuration;
+use portreeve_client::duration;
 use portreeve_manager::selection::{Selection, UnknownNames};
 use portreeve_reconcile::Descriptor;
 
 use crate::{cron, logging::Format};
 
-/// Hosts controllers for Kubernetes: one binary with health, metrics and shared informers.
+/// Hosts controllers for Kubernetes: one binary with leader election, health, metrics and shared informers.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "portreeve",
@@ -26,6 +26,8 @@ pub struct Options {
     pub(crate) choice: Choice,
     #[command(flatten)]
     pub(crate) manager: Manager,
+    #[command(flatten)]
+    pub(crate) election: portreeve_leader::Args,
     #[command(flatten)]
     pub(crate) client: portreeve_client::Args,
     #[command(flatten)]
@@ -124,7 +126,7 @@ pub(crate) struct Manager {
     /// in the cluster is left alone.
     #[arg(long)]
     pub(crate) install_crds: bool,
-    /// Log what would be done; write no object, event or definition.
+    /// Log what would be done; write no object, event, definition or Lease. There is no leader election then.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -186,17 +188,6 @@ pub(crate) fn enabled(items: &[String], known: &[Descriptor]) -> Result<Vec<Desc
     Ok(on.copied().collect())
 }
 
-/// A duration as Go writes it: `12h`, `1m30s`, `500ms`, and a bare `0`.
-fn duration(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let parsed = text.parse::<SignedDuration>().ok();
-    parsed
-        .and_then(|parsed| Duration::try_from(parsed).ok())
-        .ok_or_else(|| "give a duration such as 30s, 1m30s or 12h".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,24 +201,6 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Options::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_read_as_go_writes_them() {
-        let seconds = |text| duration(text).map(|duration| duration.as_secs_f64());
-        for (text, expected) in [
-            ("0", 0.0),
-            ("0s", 0.0),
-            ("500ms", 0.5),
-            ("1m30s", 90.0),
-            ("12h", 43_200.0),
-            ("12h0m0s", 43_200.0),
-        ] {
-            assert_eq!(seconds(text), Ok(expected), "{text}");
-        }
-        for text in ["", "10", "-1s", "soon"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
     }
 
     #[test]

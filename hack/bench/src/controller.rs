@@ -101,6 +101,7 @@ impl Controller {
         let mut args = vec![
             format!("--kubeconfig={}", plane.kubeconfig().display()),
             format!("--secure-port={port}"),
+            "--leader-elect=false".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             ALWAYS_ALLOWED.to_owned(),
         ];
@@ -196,7 +197,6 @@ fn peer_args(plane: &ControlPlane, limits: Limits) -> Vec<String> {
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
         format!("--cert-dir={}", plane.folder().join("peer").display()),
-        "--leader-elect=false".to_owned(),
         "--use-service-account-credentials=false".to_owned(),
     ];
     match limits {

@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -25,10 +25,11 @@ use crate::{
     refusal,
 };
 
-/// What all calls of a process share.
+/// What all calls behind one fence share.
+#[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) fence: Arc<dyn Fence>,
-    pub(crate) limiter: Option<Mutex<Bucket>>,
+    pub(crate) limiter: Option<Arc<Mutex<Bucket>>>,
     pub(crate) metrics: Metrics,
     /// How long a call may take, body included.
     pub(crate) limit: Duration,
@@ -86,13 +87,10 @@ impl Shared {
         let watch = is_watch(request.uri());
         let asked = Instant::now();
         self.wait_for_token(&method).await;
-        let limit = (Instant::now() + self.limit, CutOff::TimedOut(self.limit));
+        let limit = Instant::now() + self.limit;
         // As late as it can be. Between the fence's word and the wire there may still be a refresh of the credentials, a look-up of the
-        // apiserver's name and a new connection with its TLS handshake: all of that is within `inner.call`, which `until` cuts off.
-        let fenced_at = if mutates(&method) { self.fence.admit()? } else { None };
-        let (until, reason) = fenced_at
-            .filter(|at| *at < limit.0)
-            .map_or(limit, |at| (at, CutOff::FenceClosed));
+        // apiserver's name and a new connection with its TLS handshake: all of that is within `inner.call`, which is cut off in time.
+        let closes = if mutates(&method) { self.fence.admit()? } else { None };
         if let Some(size) = request.body().size_hint().exact() {
             #[expect(clippy::cast_precision_loss, reason = "a histogram's sum is a float")]
             self.metrics
@@ -100,10 +98,7 @@ impl Shared {
                 .with_label_values(&[method.as_str(), &self.host])
                 .observe(size as f64);
         }
-        let answer = match tokio::time::timeout_at(until, inner.call(request)).await {
-            Ok(answer) => answer.map_err(Into::into),
-            Err(_) => Err(reason.into()),
-        };
+        let (answer, until, reason) = self.answered(inner.call(request), limit, closes).await;
         self.count(&method, answer.as_ref().ok().map(Response::status));
         let measured = Measured {
             asked,
@@ -125,6 +120,34 @@ impl Shared {
                 .map(|answer| answer.map(Either::Right))
         } else {
             Ok(answer.map(Either::Left))
+        }
+    }
+
+    /// Waits for an answer until `limit`, and no longer than the fence lets a write go on. A Lease that is renewed meanwhile prolongs that.
+    ///
+    /// Also returns until when the body may take, and why no longer.
+    async fn answered<T, E: Into<BoxError>>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+        limit: Instant,
+        mut closes: Option<Instant>,
+    ) -> (Result<T, BoxError>, Instant, CutOff) {
+        let mut answer = pin!(answer);
+        let timed_out = CutOff::TimedOut(self.limit);
+        loop {
+            let (until, reason) = closes
+                .filter(|at| *at < limit)
+                .map_or((limit, timed_out), |at| (at, CutOff::FenceClosed));
+            tokio::select! {
+                // The time first: a process that was stopped and goes on must not send what it had been about to.
+                biased;
+                () = tokio::time::sleep_until(until) => {}
+                answer = &mut answer => return (answer.map_err(Into::into), until, reason),
+            }
+            closes = match (reason, self.fence.admit()) {
+                (CutOff::FenceClosed, Ok(later)) if later.is_none_or(|later| later > until) => later,
+                _ => return (Err(reason.into()), until, reason),
+            };
         }
     }
 

@@ -234,7 +234,7 @@ impl Connection {
             pool,
             shared: Arc::new(Shared {
                 fence: settings.fence,
-                limiter: limiter.map(Mutex::new),
+                limiter: limiter.map(|bucket| Arc::new(Mutex::new(bucket))),
                 metrics: settings.metrics,
                 limit: settings.call_limit,
                 host: host(&url).unwrap_or_default(),
@@ -260,6 +260,19 @@ impl Connection {
             user_agent,
         };
         Ok(Client::new(calls, self.namespace.clone()))
+    }
+
+    /// The same connections behind another fence.
+    #[must_use]
+    pub fn behind(&self, fence: Arc<dyn Fence>) -> Self {
+        let shared = Shared {
+            fence,
+            ..Shared::clone(&self.shared)
+        };
+        Self {
+            shared: Arc::new(shared),
+            ..self.clone()
+        }
     }
 
     /// The apiserver's address.

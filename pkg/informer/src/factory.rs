@@ -13,7 +13,7 @@ use std::{
 use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::CRDS;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
@@ -58,6 +58,7 @@ struct Inner {
     tasks: TaskTracker,
     stop: CancellationToken,
     definitions: Reporting,
+    terms: watch::Sender<u64>,
     _ends_definitions: DropGuard,
 }
 
@@ -95,6 +96,7 @@ impl Factory {
             tasks: TaskTracker::new(),
             stop,
             definitions: Reporting::default(),
+            terms: watch::Sender::new(0),
             _ends_definitions: ended.clone().drop_guard(),
         });
         let definitions = Definitions {
@@ -159,6 +161,14 @@ impl Factory {
         reports
     }
 
+    /// Begins a new term: everything is listed again, and until that is done [`Informer::synced`] waits.
+    ///
+    /// For who takes over from another process. Its caches may be behind what that one wrote last: a watch may be late, or its connection
+    /// dead without anybody knowing yet. A list that is begun now has it all.
+    pub fn begin_term(&self) {
+        self.0.terms.send_modify(|term| *term += 1);
+    }
+
     /// The times that its informers go by.
     pub fn tuning(&self) -> &Tuning {
         &self.0.tuning
@@ -183,11 +193,12 @@ impl Inner {
             reporting,
             wake,
             gone,
+            terms: self.terms.subscribe(),
         }
     }
 
     fn start<T: Projection>(&self, name: String, watch: &Watch, news: News) -> Arc<Handle<T>> {
-        let core = Arc::new(Core::<T>::new(name));
+        let core = Arc::new(Core::<T>::new(name, self.terms.subscribe()));
         let ended = self.stop.child_token();
         let watch_loop = self.watch_loop(watch.clone(), core.reporting.clone(), news);
         let sink = Arc::clone(&core);

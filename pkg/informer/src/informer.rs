@@ -44,7 +44,10 @@ pub(crate) struct Core<T> {
     name: String,
     store: RwLock<Store<T>>,
     subscribers: Mutex<Subscribers<T>>,
-    synced: watch::Sender<bool>,
+    /// The term in which the last complete list was begun.
+    synced: watch::Sender<Option<u64>>,
+    /// The present term.
+    terms: watch::Receiver<u64>,
     pub(crate) reporting: Reporting,
     /// Whether a handler panicked and has not been told again yet; `owing` says so to the task.
     owes: AtomicBool,
@@ -120,19 +123,21 @@ impl<T: Projection> Informer<T> {
 
     /// Whether a list was ever complete.
     pub fn is_synced(&self) -> bool {
-        *self.0.core.synced.borrow()
+        self.0.core.synced.borrow().is_some()
     }
 
-    /// Waits until a list was complete.
+    /// Waits until a list was complete that was begun in the present term: see [`crate::Factory::begin_term`].
     ///
     /// # Errors
     ///
     /// [`NotSynced`] once `limit` has passed, with the name of what is missing and why.
     pub async fn synced(&self, limit: Duration) -> Result<(), NotSynced> {
         let core = &self.0.core;
+        let term = *core.terms.borrow();
         let mut synced = core.synced.subscribe();
+        let complete = synced.wait_for(|synced| synced.is_some_and(|synced| synced >= term));
         // The sender lives in `core`, so the channel cannot close under us.
-        if let Ok(Ok(_)) = tokio::time::timeout(limit, synced.wait_for(|synced| *synced)).await {
+        if let Ok(Ok(_)) = tokio::time::timeout(limit, complete).await {
             return Ok(());
         }
         let trouble = core.reporting.noted().trouble;
@@ -185,7 +190,7 @@ impl Drop for Subscription {
 }
 
 impl<T: Projection> Core<T> {
-    pub(crate) fn new(name: String) -> Self {
+    pub(crate) fn new(name: String, terms: watch::Receiver<u64>) -> Self {
         Self {
             name,
             store: RwLock::default(),
@@ -193,7 +198,8 @@ impl<T: Projection> Core<T> {
                 next: 0,
                 all: Vec::new(),
             }),
-            synced: watch::Sender::new(false),
+            synced: watch::Sender::new(None),
+            terms,
             reporting: Reporting::default(),
             owes: AtomicBool::new(false),
             owing: Notify::new(),
@@ -313,13 +319,12 @@ impl<T: Projection> Sink for Arc<Core<T>> {
 
     fn apply(&mut self, event: Event<T>) {
         let mut subscribers = self.subscribers.lock();
-        let (deltas, synced) = {
-            let mut store = self.store.write();
-            (store.apply(event), store.is_synced())
-        };
+        let deltas = self.store.write().apply(event);
         self.tell(&mut subscribers, deltas);
-        // After the subscribers: who waits for the sync finds every key of the first list in its queue.
-        self.synced
-            .send_if_modified(|was| std::mem::replace(was, synced) != synced);
+    }
+
+    /// After the subscribers were told: who waits for the sync finds every key of the list in its queue.
+    fn complete(&mut self, term: u64) {
+        self.synced.send_replace(Some(term));
     }
 }

@@ -19,7 +19,7 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
 use portreeve_client::{Answer, chain, refusal, retry_after};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     time::{Instant, timeout},
 };
 
@@ -47,6 +47,9 @@ pub trait Sink: Send + 'static {
 
     /// Takes one event in. Must not block: the connection waits meanwhile. After a panic everything is listed again.
     fn apply(&mut self, event: Event<Self::Object>);
+
+    /// A list is complete that was begun in this term, and everything in it was taken in.
+    fn complete(&mut self, _term: u64) {}
 }
 
 /// All that one loop needs.
@@ -66,6 +69,8 @@ pub struct Loop {
     /// Set when the definition of the resource was seen and then deleted: if the resource is not served either, its objects are gone. An
     /// answer of 404 alone does not say so, and keeps them.
     pub gone: Arc<AtomicBool>,
+    /// With each new term everything is listed again: see [`crate::Factory::begin_term`].
+    pub terms: watch::Receiver<u64>,
 }
 
 /// A step of the loop that failed.
@@ -138,26 +143,27 @@ pub fn reflect<S: Sink>(watch_loop: Loop, sink: S) -> impl Future<Output = ()> +
         backoff: Backoff::new(),
         whole: false,
         listed: false,
+        term: 0,
         watch_loop,
         sink,
     };
+    let mut terms = run.watch_loop.terms.clone();
     async move {
-        let wake = Arc::clone(&run.watch_loop.wake);
         loop {
-            // It hears from here on, so that a wake while the answer is under way is not missed; one during a watch is not kept.
-            let woken = wake.notified();
-            match run.list().await {
-                Ok(version) => {
-                    drop(woken);
-                    run.follow(version).await;
-                }
-                Err(Error::ListExpired) => {}
-                Err(error) => {
-                    run.note_absence(&error);
-                    run.back_off(&error, woken).await;
-                }
+            run.term = *terms.borrow_and_update();
+            tokio::select! {
+                () = run.round() => {}
+                () = changed(&mut terms) => {}
             }
         }
+    }
+}
+
+/// Waits for the next term.
+async fn changed(terms: &mut watch::Receiver<u64>) {
+    // An error means that nobody is left to begin one.
+    if terms.changed().await.is_err() {
+        pending::<()>().await;
     }
 }
 
@@ -169,9 +175,28 @@ struct Run<S> {
     whole: bool,
     /// A list was complete at least once.
     listed: bool,
+    term: u64,
 }
 
 impl<S: Sink> Run<S> {
+    /// One list, and what follows from it. May be dropped at any point: the next one begins with a list.
+    async fn round(&mut self) {
+        let wake = Arc::clone(&self.watch_loop.wake);
+        // It hears from here on, so that a wake while the answer is under way is not missed; one during a watch is not kept.
+        let woken = wake.notified();
+        match self.list().await {
+            Ok(version) => {
+                drop(woken);
+                self.follow(version).await;
+            }
+            Err(Error::ListExpired) => {}
+            Err(error) => {
+                self.note_absence(&error);
+                self.back_off(&error, woken).await;
+            }
+        }
+    }
+
     /// Lists everything into the sink and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Error> {
         let whole = std::mem::take(&mut self.whole);
@@ -188,6 +213,7 @@ impl<S: Sink> Run<S> {
             next = page.metadata.next.filter(|next| !next.is_empty());
             if next.is_none() {
                 self.apply(Event::Synced)?;
+                self.sink.complete(self.term);
                 self.listed = true;
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
@@ -331,7 +357,10 @@ impl<S: Sink> Run<S> {
             tracing::info!("the definition is deleted, and every object with it");
             // After a panic the flag has to stay: the next 404 tries again.
             let taken_in = self.apply(Event::Relisting).and_then(|()| self.apply(Event::Synced));
-            self.watch_loop.gone.fetch_or(taken_in.is_err(), Ordering::Relaxed);
+            match taken_in {
+                Ok(()) => self.sink.complete(self.term),
+                Err(_) => self.watch_loop.gone.store(true, Ordering::Relaxed),
+            }
         }
     }
 

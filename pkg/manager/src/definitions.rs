@@ -10,6 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use portreeve_api::{CRDS, ObjectKey};
 use portreeve_client::{Answer, chain};
 use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan};
+use serde_json::Value;
 use tokio::time::Instant;
 
 /// How long a definition that was written may take to be served.
@@ -176,7 +177,8 @@ fn decide(
     if present.metadata.deletion_timestamp.is_some() {
         return Ok(Step::Wait("it is being deleted".to_owned()));
     }
-    if !written {
+    // Whoever takes over finds it as the leader before wrote it, and has nothing to wait for.
+    if !written && !is_as_wanted(wanted, present)? {
         let apply = Effect::Apply {
             object: object()?,
             uid: Arc::from(present.uid().unwrap_or_default()),
@@ -199,6 +201,36 @@ fn decide(
     Ok(Step::Wait(reason))
 }
 
+/// Whether writing it would change nothing: the schemas are equal, and of all else there is at least what is wanted. The apiserver adds
+/// defaults, but never to a schema.
+fn is_as_wanted(
+    wanted: &CustomResourceDefinition,
+    present: &CustomResourceDefinition,
+) -> Result<bool, serde_json::Error> {
+    let schemas = |definition: &CustomResourceDefinition| -> Vec<_> {
+        let versions = definition.spec.versions.iter();
+        versions.map(|version| version.schema.clone()).collect()
+    };
+    Ok(
+        schemas(wanted) == schemas(present)
+            && includes(&serde_json::to_value(present)?, &serde_json::to_value(wanted)?),
+    )
+}
+
+/// Whether all of `part` is in `whole`.
+fn includes(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => {
+            let mut fields = part.iter();
+            fields.all(|(name, part)| whole.get(name).is_some_and(|whole| includes(whole, part)))
+        }
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| includes(whole, part))
+        }
+        _ => whole == part,
+    }
+}
+
 /// The versions in the cluster that `wanted` would take away, joined by commas.
 fn other_versions(wanted: &CustomResourceDefinition, present: &CustomResourceDefinition) -> Option<String> {
     let names = |definition: &CustomResourceDefinition| -> BTreeSet<String> {
@@ -215,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    fn definition(versions: &[&str], more: &serde_json::Value) -> CustomResourceDefinition {
+    fn definition(versions: &[&str], more: &Value) -> CustomResourceDefinition {
         let versions: Vec<_> = versions
             .iter()
             .map(|name| json!({"name": name, "served": true, "storage": true}))
@@ -246,6 +278,7 @@ mod tests {
             definition(&["v1"], &json!({"status": {"conditions": [condition]}}))
         };
         let plain = definition(&["v1"], &json!({}));
+        let outdated = definition(&["v1"], &json!({"spec": {"scope": "Cluster"}}));
         let terminating = definition(
             &["v1"],
             &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
@@ -255,9 +288,10 @@ mod tests {
         let table = [
             (None, false, create),
             (None, true, create),
-            (Some(plain.clone()), false, apply),
+            (Some(outdated), false, apply),
+            (Some(plain.clone()), false, r#"Wait("the apiserver has not said why")"#),
             (Some(plain), true, r#"Wait("the apiserver has not said why")"#),
-            (Some(condition("Established", "True")), false, apply),
+            (Some(condition("Established", "True")), false, "Done"),
             (Some(condition("Established", "True")), true, "Done"),
             (Some(condition("NamesAccepted", "False")), true, r#"Wait("taken")"#),
             (Some(terminating), false, r#"Wait("it is being deleted")"#),

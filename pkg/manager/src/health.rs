@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::RwLock;
 use portreeve_client::Answer;
 use portreeve_informer::{Factory, Report};
+use portreeve_leader::Election;
 use portreeve_reconcile::{Vital, Vitals};
 use portreeve_serving::{Check, Health, State};
 use tokio::time::Instant;
@@ -31,6 +32,7 @@ pub(crate) struct Progress {
     pub(crate) started: bool,
     /// It is on its way out.
     pub(crate) stopping: bool,
+    pub(crate) elections: Vec<Election>,
     pub(crate) controllers: Vec<&'static str>,
     pub(crate) vitals: Vec<Vital>,
 }
@@ -41,10 +43,15 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -
     let readyz = Arc::clone(progress);
     let informers = informers.clone();
     Health {
-        livez: Arc::new(move || workers(&livez.read())),
-        healthz: Arc::new(move || workers(&healthz.read())),
+        livez: Arc::new(move || alive(&livez.read())),
+        healthz: Arc::new(move || alive(&healthz.read())),
         readyz: Arc::new(move || {
-            let mut checks = lifecycle(&readyz.read());
+            let mut checks = {
+                let progress = readyz.read();
+                let mut checks = lifecycle(&progress);
+                checks.extend(election(&progress.elections));
+                checks
+            };
             let stale_after = informers.tuning().idle_limit + GRACE;
             let now = Instant::now();
             checks.extend(informers.reports().iter().map(|report| Check {
@@ -72,6 +79,25 @@ fn lifecycle(progress: &Progress) -> Vec<Check> {
         Check::ok("shutdown")
     };
     vec![startup, shutdown]
+}
+
+/// What a restart cures.
+fn alive(progress: &Progress) -> Vec<Check> {
+    let mut checks = workers(progress);
+    checks.extend(election(&progress.elections));
+    checks
+}
+
+/// One check for all elections. A standby is as ready as a leader: it takes over at once.
+fn election(elections: &[Election]) -> Option<Check> {
+    if elections.is_empty() {
+        return None;
+    }
+    let health: Result<Vec<_>, _> = elections.iter().map(Election::health).collect();
+    Some(match health {
+        Ok(notes) => Check::note("leaderElection", notes.join("; ")),
+        Err(stuck) => Check::failed("leaderElection", stuck),
+    })
 }
 
 /// One check for each controller, as kube-controller-manager has; these can fail.

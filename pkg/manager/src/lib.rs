@@ -1,11 +1,13 @@
 //! Starts controllers, watches over them, and stops them in the reverse order.
 //!
-//! Start: wait for the apiserver, install definitions (when asked to), build every controller, run them. Stop: no item is taken
-//! any more, what runs ends, events are flushed, watches end. The listener for health and metrics belongs to the caller, who opens
-//! it first and closes it last.
+//! Start: wait for the apiserver, build every controller, so that caches fill and queues hold what there is to do; then, by each
+//! [`Group`] for itself once it leads, install definitions (when asked to) and run. Stop: no item is taken any more, what runs ends, events
+//! are flushed, Leases are released, watches end. The listener for health and metrics belongs to the caller, who opens it first and closes
+//! it last.
 //!
-//! Architecture Invariant: every task that is started here is joined here.
+//! Architecture Invariant: every task that is started here is joined here. A Lease is released only when nothing that it stands for runs.
 
+mod crew;
 mod definitions;
 mod health;
 mod metrics;
@@ -13,19 +15,22 @@ pub mod selection;
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use kube::Client;
 use parking_lot::RwLock;
 use portreeve_client::{Answer, Connection, chain};
 use portreeve_informer::{Factory, Tuning};
-use portreeve_reconcile::{
-    Applier, BuildError, Clock, Controller, Crash, Descriptor, EventWriter, Events, Instruments, Setup, Shared,
-    Shutdown, Vital,
-};
+use portreeve_leader::Election;
+use portreeve_reconcile::{BuildError, Clock, Crash, Descriptor, EventWriter, Events, Shared, Shutdown};
 use portreeve_serving::Health;
 use prometheus::Registry;
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{health::Progress, metrics::Metrics};
+use crate::{
+    crew::{Crew, Ended},
+    health::Progress,
+    metrics::Metrics,
+};
 pub use definitions::Error as DefinitionError;
 
 /// How long queued events may take to be written at the end.
@@ -50,6 +55,15 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// The times that informers go by.
     pub tuning: Tuning,
+}
+
+/// Controllers that run in the same process at the same time, or not at all.
+#[derive(Clone)]
+pub struct Group {
+    /// Which ones.
+    pub controllers: Vec<Descriptor>,
+    /// Says when they may; `None`: always.
+    pub election: Option<Election>,
 }
 
 /// Why the manager ended, other than by being asked to.
@@ -82,6 +96,14 @@ pub enum Error {
     /// A controller ended by itself.
     #[error(transparent)]
     Crash(Crash),
+    /// Another replica leads, or may lead by now.
+    #[error("leaderelection lost: {lease}: {reason}")]
+    Lost {
+        /// The Lease.
+        lease: String,
+        /// What happened.
+        reason: String,
+    },
     /// Reconciles were still running when their time was up.
     #[error("controller shutdown timeout reached: still running after {limit:?}: {controllers}")]
     DrainTimeout {
@@ -98,6 +120,7 @@ pub struct Manager {
     settings: Settings,
     shared: Shared,
     client: Client,
+    groups: Vec<Group>,
     writer: EventWriter,
     metrics: Metrics,
     progress: Arc<RwLock<Progress>>,
@@ -112,6 +135,7 @@ impl Manager {
     pub fn new(
         connection: Connection,
         settings: Settings,
+        groups: Vec<Group>,
         clock: Arc<dyn Clock>,
         registry: &Registry,
     ) -> Result<Self, Error> {
@@ -132,14 +156,19 @@ impl Manager {
             dry_run: settings.dry_run,
             informers: informers.clone(),
         };
+        let progress = Progress {
+            elections: groups.iter().filter_map(|group| group.election.clone()).collect(),
+            ..Progress::default()
+        };
         Ok(Self {
             client: client("manager")?,
             metrics: Metrics::register(registry, informers).map_err(Error::Metrics)?,
+            progress: Arc::new(RwLock::new(progress)),
             connection,
             settings,
             shared,
+            groups,
             writer,
-            progress: Arc::default(),
         })
     }
 
@@ -148,12 +177,14 @@ impl Manager {
         health::providers(&self.progress, &self.shared.informers)
     }
 
-    /// Runs `controllers` until `stop` is requested or one of them crashes, and then stops everything in order.
+    /// Runs each group while it leads, until `stop` is requested or something breaks, and then stops everything in order.
+    ///
+    /// A group that has lost its Lease stops at once; the others drain and release theirs.
     ///
     /// # Errors
     ///
     /// See [`Error`].
-    pub async fn run(self, controllers: &[Descriptor], flags: &clap::ArgMatches, stop: Shutdown) -> Result<(), Error> {
+    pub async fn run(self, flags: &clap::ArgMatches, stop: Shutdown) -> Result<(), Error> {
         let flushed = Shutdown::new();
         let mut writer = JoinSet::new();
         writer.spawn(self.writer.run(flushed.clone()));
@@ -165,18 +196,18 @@ impl Manager {
             metrics: self.metrics,
             progress: self.progress,
         };
-        let result = manager.run(controllers, flags, stop).await;
+        let (result, drained) = manager.run(self.groups, flags, &stop).await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
             tracing::warn!("some events were not written in time");
             writer.shutdown().await;
         }
+        join_all(drained.iter().map(Election::release)).await;
         manager.shared.informers.stop().await;
         result
     }
 }
 
-/// The manager without the event writer, which outlives it.
 struct Running {
     connection: Connection,
     settings: Settings,
@@ -186,50 +217,43 @@ struct Running {
     progress: Arc<RwLock<Progress>>,
 }
 
-type Named = (&'static str, Result<(), Crash>);
-
 impl Running {
-    async fn run(&self, controllers: &[Descriptor], flags: &clap::ArgMatches, stop: Shutdown) -> Result<(), Error> {
+    /// Returns how it ended, and the Leases that nothing stands behind any more.
+    async fn run(
+        &self,
+        groups: Vec<Group>,
+        flags: &clap::ArgMatches,
+        stop: &Shutdown,
+    ) -> (Result<(), Error>, Vec<Election>) {
+        let elections = || groups.iter().filter_map(|group| group.election.clone()).collect();
         tokio::select! {
-            prepared = self.prepare(controllers) => prepared?,
-            () = stop.requested() => return Ok(()),
+            () = self.wait_for_apiserver() => {}
+            () = stop.requested() => return (Ok(()), elections()),
         }
-        let mut built = Vec::new();
-        for descriptor in controllers {
-            built.push((descriptor.name, self.build(descriptor, flags)?));
-        }
+        self.progress.write().reached = true;
+        let built: Result<Vec<_>, _> = groups.iter().map(|group| Crew::build(self, group, flags)).collect();
+        let crews = match built {
+            Ok(crews) => crews,
+            Err(error) => return (Err(error), elections()),
+        };
         self.progress.write().started = true;
-        let mut tasks = JoinSet::new();
-        let crash = tokio::select! {
-            // First: a controller that ends because it was asked to has not crashed.
-            biased;
+        let mut running = JoinSet::new();
+        for crew in crews {
+            running.spawn(crew.run(stop.clone()));
+        }
+        let first = tokio::select! {
             () = stop.requested() => None,
-            crash = self.start_and_watch(built, &mut tasks, &stop) => Some(crash),
+            // No controller is enabled: serve health and metrics until told to stop.
+            Some(first) = running.join_next() => Some(first),
         };
         tracing::info!("stopping: no item is taken any more, running ones end");
         self.progress.write().stopping = true;
         stop.request();
-        let drained = self.drain(&mut tasks).await;
-        crash.map_or(drained, |crash| Err(Error::Crash(crash)))
-    }
-
-    /// Waits for the apiserver, then installs what is to be installed.
-    async fn prepare(&self, controllers: &[Descriptor]) -> Result<(), Error> {
-        self.wait_for_apiserver().await;
-        self.progress.write().reached = true;
-        if !self.settings.install_crds {
-            return Ok(());
+        let mut ends = Vec::from_iter(first);
+        while let Some(end) = running.join_next().await {
+            ends.push(end);
         }
-        let applier = Applier {
-            client: self.client.clone(),
-            events: self.shared.events.clone(),
-            manager: self.settings.program.to_owned(),
-            dry_run: self.settings.dry_run,
-            instruments: Instruments::default(),
-            clock: Arc::clone(&self.shared.clock),
-        };
-        let wanted: Vec<_> = controllers.iter().flat_map(|controller| (controller.crds)()).collect();
-        definitions::install(&applier, wanted).await.map_err(Error::Install)
+        conclude(ends)
     }
 
     /// An apiserver that is away is waited for: a control plane that starts everything at once must not crash its controllers.
@@ -248,99 +272,34 @@ impl Running {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
+}
 
-    fn build(&self, descriptor: &Descriptor, flags: &clap::ArgMatches) -> Result<Box<dyn Controller>, Error> {
-        let name = descriptor.name;
-        let client = self.connection.client(name);
-        let mut setup = Setup {
-            name,
-            client: client.map_err(|source| Error::Client {
-                component: name,
-                source,
-            })?,
-            flags,
-            shared: self.shared.clone(),
-            vitals: Vec::new(),
-        };
-        let controller = (descriptor.build)(&mut setup).map_err(|source| Error::Build {
-            controller: name,
-            source,
-        })?;
-        let mut progress = self.progress.write();
-        progress.controllers.push(name);
-        progress.vitals.extend::<Vec<Vital>>(setup.vitals);
-        Ok(controller)
-    }
-
-    /// Starts every controller, then waits for one to end, which none should.
-    async fn start_and_watch(
-        &self,
-        built: Vec<(&'static str, Box<dyn Controller>)>,
-        tasks: &mut JoinSet<Named>,
-        stop: &Shutdown,
-    ) -> Crash {
-        for (name, controller) in built {
-            tracing::info!(controller = name, "starting");
-            let running = self.metrics.running(name, self.settings.program);
-            let task = controller.run(stop.child());
-            tasks.spawn(async move {
-                running.set(1);
-                let end = task.await;
-                running.set(0);
-                (name, end)
-            });
-            let interval = self.settings.start_interval;
-            tokio::time::sleep(interval.mul_f64(1.0 + fastrand::f64())).await;
-        }
-        match tasks.join_next().await {
-            Some(Ok((_, Err(crash)))) => crash,
-            Some(Ok((controller, Ok(())))) => Crash {
-                controller,
-                reason: "nobody had asked it to".to_owned(),
-            },
-            Some(Err(error)) => Crash {
+/// The error of most weight: what did not drain may still be writing, what was lost is another's now, and the rest is a crash.
+fn conclude(ends: Vec<Result<Ended, tokio::task::JoinError>>) -> (Result<(), Error>, Vec<Election>) {
+    let mut worst: Option<Error> = None;
+    let mut drained = Vec::new();
+    for end in ends {
+        let ended = end.unwrap_or_else(|error| Ended {
+            result: Err(Error::Crash(Crash {
                 controller: "a controller",
                 reason: error.to_string(),
-            },
-            // No controller is enabled: serve health and metrics until told to stop.
-            None => std::future::pending().await,
+            })),
+            drained: None,
+        });
+        drained.extend(ended.drained);
+        if let Err(error) = ended.result
+            && worst.as_ref().is_none_or(|worst| weight(&error) > weight(worst))
+        {
+            worst = Some(error);
         }
     }
+    (worst.map_or(Ok(()), Err), drained)
+}
 
-    /// Joins every controller. The first one that broke on the way counts as the reason.
-    async fn drain(&self, tasks: &mut JoinSet<Named>) -> Result<(), Error> {
-        let limit = self.settings.shutdown_timeout;
-        let mut left: Vec<&str> = self.progress.read().controllers.clone();
-        let mut broken = None;
-        let joined = async {
-            while let Some(end) = tasks.join_next().await {
-                match end {
-                    Ok((name, end)) => {
-                        left.retain(|controller| *controller != name);
-                        broken = broken.take().or(end.err());
-                    }
-                    Err(error) => {
-                        let reason = error.to_string();
-                        broken = broken.take().or(Some(Crash {
-                            controller: "a controller",
-                            reason,
-                        }));
-                    }
-                }
-            }
-        };
-        let in_time = if limit.is_zero() {
-            joined.await;
-            true
-        } else {
-            timeout(limit, joined).await.is_ok()
-        };
-        if !in_time {
-            // What still runs is dropped where it waits, and nothing of it is left when this returns.
-            tasks.shutdown().await;
-            let controllers = left.join(", ");
-            return Err(Error::DrainTimeout { limit, controllers });
-        }
-        broken.map_or(Ok(()), |crash| Err(Error::Crash(crash)))
+fn weight(error: &Error) -> u8 {
+    match error {
+        Error::DrainTimeout { .. } => 2,
+        Error::Lost { .. } => 1,
+        _ => 0,
     }
 }

@@ -31,6 +31,7 @@ const REMEMBERED: usize = 10_000;
 /// Takes events in. Cheap to clone.
 #[derive(Clone)]
 pub struct Events {
+    client: Client,
     queue: mpsc::Sender<Queued>,
     dropped: IntCounter,
     said: Arc<Mutex<Said>>,
@@ -59,11 +60,11 @@ impl Said {
 /// Writes what was taken in.
 pub struct EventWriter {
     queue: mpsc::Receiver<Queued>,
-    client: Client,
     instance: String,
 }
 
 struct Queued {
+    client: Client,
     since: Instant,
     controller: Arc<str>,
     regarding: ObjectReference,
@@ -89,18 +90,24 @@ impl Events {
         let (sender, receiver) = mpsc::channel(WAITING);
         let writer = EventWriter {
             queue: receiver,
-            client,
             instance: instance.into(),
         };
         let said = Arc::default();
         Ok((
             Self {
+                client,
                 queue: sender,
                 dropped,
                 said,
             },
             writer,
         ))
+    }
+
+    /// The same queue, for events that are to be written through another client: each goes the way that its controller's writes go.
+    #[must_use]
+    pub fn through(&self, client: Client) -> Self {
+        Self { client, ..self.clone() }
     }
 
     /// Queues one event, or drops it when too many wait. A note that is for once is sent once.
@@ -114,6 +121,7 @@ impl Events {
             return;
         }
         let queued = Queued {
+            client: self.client.clone(),
             since: Instant::now(),
             controller: controller.into(),
             regarding: reference(target),
@@ -164,7 +172,7 @@ struct Recorders(HashMap<u64, (Recorder, Instant)>);
 
 impl Recorders {
     /// The recorder of an event. Of too many the one goes that was used least lately.
-    fn of(&mut self, client: &Client, instance: &str, queued: &Queued) -> &Recorder {
+    fn of(&mut self, instance: &str, queued: &Queued) -> &Recorder {
         let now = Instant::now();
         if self.0.len() >= RECORDERS {
             let oldest = self.0.iter().min_by_key(|(_, (_, last))| *last).map(|(key, _)| *key);
@@ -178,7 +186,7 @@ impl Recorders {
                 controller: queued.controller.to_string(),
                 instance: Some(instance.to_owned()),
             };
-            (Recorder::new(client.clone(), reporter), now)
+            (Recorder::new(queued.client.clone(), reporter), now)
         });
         known.1 = now;
         &known.0
@@ -206,7 +214,7 @@ impl EventWriter {
                 () = tokio::time::sleep_until(queued.since + PATIENCE) => {}
                 () = stop.requested() => {}
             }
-            let recorder = recorders.of(&self.client, &self.instance, &queued);
+            let recorder = recorders.of(&self.instance, &queued);
             let Queued { event, regarding, .. } = &queued;
             if let Err(error) = recorder.publish(event, regarding).await {
                 tracing::debug!(reason = event.reason, %error, "failed to write an event");

@@ -1,7 +1,8 @@
 //! A real control plane for tests: etcd and kube-apiserver as processes, with nothing mocked and nothing left behind.
 //!
 //! [`ControlPlane`] starts both from the binaries that `make control-plane` builds; [`Process`] supervises any program, such as the
-//! daemon under test; [`eventually`] waits for a condition with a limit. Only tests and `hack/run` use this crate.
+//! daemon under test; [`FaultProxy`] stands before the apiserver and fails as a test wants; [`eventually`] waits for a condition with
+//! a limit. Only tests and `hack/run` use this crate.
 //!
 //! There is no fake apiserver here and no controller manager. Whoever needs a Deployment's status or a Pod writes it.
 
@@ -13,6 +14,7 @@ mod etcd;
 mod eventually;
 mod ports;
 mod process;
+mod proxy;
 mod scratch;
 mod server;
 
@@ -22,5 +24,6 @@ pub use control_plane::{Builder, ControlPlane};
 pub use eventually::{Observation, eventually};
 pub use ports::free_port;
 pub use process::Process;
+pub use proxy::{Canned, Counter, FaultProxy, Matcher, Times};
 pub use rustix::process::Signal;
 pub use server::Server;

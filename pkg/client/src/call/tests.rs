@@ -47,7 +47,7 @@ impl Stations {
     }
 
     fn rate(mut self, qps: f32, burst: u32) -> Self {
-        self.shared.limiter = Some(Mutex::new(Bucket::new(qps, burst)));
+        self.shared.limiter = Some(Arc::new(Mutex::new(Bucket::new(qps, burst))));
         self
     }
 
@@ -116,19 +116,29 @@ fn config_map() -> ConfigMap {
 /// A fence that lets nothing through, or everything until some time, and counts how often it is asked.
 #[derive(Clone)]
 struct Gate {
-    admits: Result<Option<Duration>, Fenced>,
+    admits: Arc<Mutex<Result<Option<Instant>, Fenced>>>,
     asked: Arc<Mutex<u32>>,
 }
 
 fn gate(admits: Result<Option<Duration>, Fenced>) -> Gate {
-    let asked = Arc::default();
-    Gate { admits, asked }
+    let gate = Gate {
+        admits: Arc::new(Mutex::new(Ok(None))),
+        asked: Arc::default(),
+    };
+    gate.set(admits);
+    gate
+}
+
+impl Gate {
+    fn set(&self, admits: Result<Option<Duration>, Fenced>) {
+        *self.admits.lock() = admits.map(|time| time.map(|time| Instant::now() + time));
+    }
 }
 
 impl Fence for Gate {
     fn admit(&self) -> Result<Option<Instant>, Fenced> {
         *self.asked.lock() += 1;
-        Ok(self.admits?.map(|time| Instant::now() + time))
+        *self.admits.lock()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod definitions;
 mod panics;
+mod terms;
 
 use serde_json::json;
 

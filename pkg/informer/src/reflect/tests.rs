@@ -63,6 +63,7 @@ impl Scene {
             reporting: reporting.clone(),
             wake: Arc::clone(&wake),
             gone: Arc::clone(&gone),
+            terms: tokio::sync::watch::channel(0).1,
         };
         let recorder = Recorder {
             events: Arc::clone(&events),

@@ -3,7 +3,6 @@
 mod definitions;
 mod lists;
 mod outages;
-mod proxy;
 mod watches;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -18,7 +17,7 @@ use parking_lot::Mutex;
 use portreeve_api::{Metadata, ObjectKey, Resource};
 use portreeve_client::{Connection, Metrics, Open, Settings};
 use portreeve_informer::{Change, Delta, Factory, Informer, Projection, Tuning, Watch};
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::{ControlPlane, FaultProxy, eventually};
 use prometheus::Registry;
 use serde::Deserialize;
 use serde_json::json;

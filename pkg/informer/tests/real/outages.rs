@@ -2,7 +2,7 @@
 
 use portreeve_informer::Subscription;
 
-use super::{proxy::Cable, *};
+use super::*;
 
 /// A synced informer over two objects, and a subscriber that has been told of them.
 async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>, Subscription, Told)> {
@@ -46,25 +46,25 @@ async fn a_crash_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<
     Ok(())
 }
 
-/// The cable is pulled while the watch is open; the events of the time without it are still to be had.
+/// The line is cut while the watch is open; the events of the time without it are still to be had.
 #[tokio::test]
 async fn a_watch_that_is_cut_resumes_with_what_happened_meanwhile() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("cut").await?;
     let api = namespace.api::<ConfigMap>();
-    let (mut cable, config) = Cable::to(plane.config()?).await?;
-    let (factory, _) = factory(config)?;
+    let proxy = FaultProxy::start(plane).await?;
+    let (factory, _) = factory(proxy.config(plane.config()?))?;
     let informer = factory.informer::<Note>(config_maps(namespace.name()));
     let told = Told::default();
     let _subscription = informer.subscribe(told.handler());
     informer.synced(LIMIT).await?;
     create(&api, "a", "1").await?;
     told.becomes(&["added a"]).await?;
-    cable.pull().await;
+    proxy.cut();
     create(&api, "b", "1").await?;
     set_text(&api, "a", "2").await?;
     delete(&api, "b").await?;
-    cable.plug().await?;
+    proxy.heal();
     // Each single change, in order: a list would have told of the last state only.
     told.becomes(&["added a", "added b", "updated a", "deleted b"]).await?;
     factory.stop().await;
@@ -74,17 +74,17 @@ async fn a_watch_that_is_cut_resumes_with_what_happened_meanwhile() -> Result<()
 #[tokio::test]
 async fn a_deletion_that_was_missed_comes_out_of_the_relist() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let (mut cable, config) = Cable::to(plane.config()?).await?;
-    let (factory, _) = factory(config)?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let (factory, _) = factory(proxy.config(plane.config()?))?;
     let (informer, _subscription, told) = informer(&factory, &plane.client()?).await?;
-    cable.pull().await;
+    proxy.cut();
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
     delete(&api, "deleted").await?;
     create(&api, "new", "1").await?;
     // etcd forgets the past, and with a restart the apiserver's cache does too: the version is answered with 410.
     plane.compact().await?;
     plane.apiserver().restart().await?;
-    cable.plug().await?;
+    proxy.heal();
     told.becomes(&["added new", "deleted deleted, unseen"]).await?;
     let mut names: Vec<_> = informer
         .list()

@@ -3,4 +3,5 @@
 mod access;
 mod leftovers;
 mod process;
+mod proxy;
 mod servers;

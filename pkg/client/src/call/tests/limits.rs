@@ -112,6 +112,23 @@ async fn a_write_under_way_is_dropped_when_the_fence_closes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_under_way_goes_on_for_as_long_as_the_fence_is_kept_open() {
+    let fence = gate(Ok(Some(Duration::from_secs(4))));
+    let api = config_maps(stations().fence(fence.clone()).client(|_| never()));
+    let keep_open = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        fence.set(Ok(Some(Duration::from_secs(4))));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        fence.set(Err(Fenced("lost")));
+    };
+    let (parameters, map) = (PostParams::default(), config_map());
+    let written = failure(api.create(&parameters, &map));
+    let ((after, error), ()) = tokio::join!(written, keep_open);
+    assert_eq!(after.as_secs(), 7);
+    assert!(error.to_string().contains("may write was over"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fence_that_stays_open_longer_than_the_limit_does_not_extend_it() {
     let fence = gate(Ok(Some(Duration::from_mins(5))));
     let api = config_maps(stations().fence(fence).client(|_| never()));

@@ -168,6 +168,7 @@ async fn metadata_alone_is_asked_for_by_its_media_type() {
         reporting: Reporting::default(),
         wake: Arc::default(),
         gone: Arc::default(),
+        terms: tokio::sync::watch::channel(0).1,
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(reflect(watch_loop, Names));

@@ -1,0 +1,90 @@
+//! From flags to groups of controllers, each with its election.
+
+use std::sync::Arc;
+
+use portreeve_leader::{Elections, Settings, elector::Times};
+use portreeve_manager::{Group, selection::Selection};
+use portreeve_reconcile::{Clock, Descriptor};
+use prometheus::Registry;
+
+use crate::{AGENT, Error, Options};
+
+/// Who is to be led together, by which Lease. Pure: nothing is started yet.
+pub(crate) struct Plan {
+    /// The name of each group's Lease, and its controllers.
+    groups: Vec<(String, Vec<Descriptor>)>,
+    namespace: String,
+    identity: String,
+    /// `None`: nobody is elected, and everything runs at once.
+    times: Option<Times>,
+}
+
+impl Plan {
+    /// Checks what the flags say.
+    pub(crate) fn of(options: &Options, known: &[Descriptor], enabled: &[Descriptor]) -> Result<Self, Error> {
+        let args = &options.election;
+        let members: Vec<_> = args.leader_elect_groups.iter().map(|item| &item.controller).collect();
+        Selection::parse(&members, known).map_err(Error::Groups)?;
+        let times = args.times().map_err(Error::Times)?;
+        let groups = args.groups(enabled, |controller| {
+            std::iter::once(controller.name)
+                .chain(controller.aliases.iter().copied())
+                .collect()
+        });
+        let groups = groups
+            .into_iter()
+            .map(|(group, controllers)| (args.lease_name(group.as_deref()), controllers));
+        // A dry run writes nothing, a Lease neither.
+        let elects = args.leader_elect && !options.manager.dry_run;
+        Ok(Self {
+            groups: groups.collect(),
+            namespace: args.leader_elect_resource_namespace.clone(),
+            identity: portreeve_leader::identity(),
+            times: elects.then_some(times),
+        })
+    }
+
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Starts the elections. They end with what is returned.
+    pub(crate) async fn start(
+        self,
+        client: &portreeve_client::Args,
+        requests: portreeve_client::Metrics,
+        clock: &Arc<dyn Clock>,
+        registry: &Registry,
+    ) -> Result<(Vec<Group>, Option<Elections>), Error> {
+        let Some(times) = self.times else {
+            let together = self.groups.into_iter().map(|(_, controllers)| Group {
+                controllers,
+                election: None,
+            });
+            return Ok((together.collect(), None));
+        };
+        let clock = Arc::clone(clock);
+        let settings = Settings {
+            client: client.clone(),
+            agent: AGENT.to_owned(),
+            program: "portreeve",
+            identity: self.identity,
+            namespace: self.namespace,
+            leases: self.groups.iter().map(|(lease, _)| lease.clone()).collect(),
+            times,
+            wall: Arc::new(move || clock.now()),
+            requests,
+            metrics: portreeve_leader::Metrics::register(registry).map_err(Error::Metrics)?,
+        };
+        let elections = Elections::start(settings).await.map_err(Error::Elections)?;
+        let groups = self
+            .groups
+            .into_iter()
+            .zip(elections.all())
+            .map(|((_, controllers), election)| Group {
+                controllers,
+                election: Some(election.clone()),
+            });
+        Ok((groups.collect(), Some(elections)))
+    }
+}

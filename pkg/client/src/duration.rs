@@ -1,0 +1,43 @@
+//! Durations on a command line, as all components of Kubernetes take them.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+/// Reads a duration as Go writes it: `12h`, `1m30s`, `500ms`, and a bare `0`.
+///
+/// # Errors
+///
+/// Says what to give instead.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let parsed = text.parse::<SignedDuration>().ok();
+    parsed
+        .and_then(|parsed| Duration::try_from(parsed).ok())
+        .ok_or_else(|| "give a duration such as 30s, 1m30s or 12h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_go_writes_them() {
+        let seconds = |text| duration(text).map(|duration| duration.as_secs_f64());
+        for (text, expected) in [
+            ("0", 0.0),
+            ("0s", 0.0),
+            ("500ms", 0.5),
+            ("1m30s", 90.0),
+            ("12h", 43_200.0),
+            ("12h0m0s", 43_200.0),
+        ] {
+            assert_eq!(seconds(text), Ok(expected), "{text}");
+        }
+        for text in ["", "10", "-1s", "soon"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

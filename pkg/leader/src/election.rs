@@ -1,0 +1,320 @@
+//! What a process sees of its elections: how each stands, its fence, and the way to release it.
+
+use std::{
+    sync::{Arc, atomic::AtomicU32},
+    thread,
+    time::Duration,
+};
+
+use portreeve_client::Connection;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    LeaseFence, Metrics, Wall, boot,
+    campaign::{Campaign, Crowd},
+    elector::Times,
+};
+
+/// How long the last Events may take at the end.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+/// How long the thread may take to end once it is told to.
+const END_LIMIT: Duration = Duration::from_secs(2);
+/// How much longer than the lease duration a leader's last good renewal may be ago, as in kube-controller-manager, before its health
+/// check fails. It has lost its Lease long before; a thread must be stuck.
+const HEALTH_GRACE: Duration = Duration::from_secs(20);
+
+/// How an election stands for this process.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Standing {
+    /// Another leads, or nobody yet.
+    Standby {
+        /// Who holds the Lease, as far as is known.
+        holder: Option<String>,
+    },
+    /// This process leads.
+    Leading,
+    /// It led, and never will again.
+    Lost(String),
+    /// It takes no part any more, and holds nothing.
+    Released,
+}
+
+/// What a campaign is told to do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Order {
+    Run,
+    /// End, and release what is held.
+    Release,
+    /// End as you are: what is held expires.
+    GiveUp,
+}
+
+/// What a campaign and its handle share.
+pub(crate) struct Shared {
+    pub(crate) fence: LeaseFence,
+    pub(crate) standing: watch::Sender<Standing>,
+    pub(crate) orders: watch::Sender<Order>,
+}
+
+/// What elections need.
+pub struct Settings {
+    /// How to reach the apiserver. Its rate limit does not hold here.
+    pub client: portreeve_client::Args,
+    /// `name/version` of the program, for the user agent.
+    pub agent: String,
+    /// The program's name: field manager of Leases, reporter of Events.
+    pub program: &'static str,
+    /// What the candidates of this process are called.
+    pub identity: String,
+    /// The namespace of the Leases.
+    pub namespace: String,
+    /// The names of the Leases.
+    pub leases: Vec<String>,
+    /// The times that they go by.
+    pub times: Times,
+    /// The time of day.
+    pub wall: Wall,
+    /// Where requests are counted.
+    pub requests: portreeve_client::Metrics,
+    /// Where leaders are counted.
+    pub metrics: Metrics,
+}
+
+/// Elections cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no thread for it.
+    #[error("failed to start the thread of leader election")]
+    Thread(#[source] std::io::Error),
+    /// The thread has no runtime.
+    #[error("failed to start the runtime of leader election")]
+    Runtime(#[source] std::io::Error),
+    /// There is no connection.
+    #[error("failed to set up the connection of leader election")]
+    Connection(#[source] portreeve_client::Error),
+    /// The thread ended before it had begun.
+    #[error("the thread of leader election ended")]
+    Ended,
+}
+
+/// One candidate, seen from the rest of the process. Cheap to clone.
+#[derive(Clone)]
+pub struct Election {
+    lease: Arc<str>,
+    times: Times,
+    shared: Arc<Shared>,
+}
+
+impl Election {
+    /// The Lease, as `namespace/name`.
+    pub fn lease(&self) -> &str {
+        &self.lease
+    }
+
+    /// What stands before the writes of those whom this election is about.
+    pub fn fence(&self) -> LeaseFence {
+        self.shared.fence.clone()
+    }
+
+    /// How it stands now.
+    pub fn standing(&self) -> Standing {
+        self.shared.standing.borrow().clone()
+    }
+
+    /// Waits until this process leads. Never returns if it has led already and lost.
+    pub async fn won(&self) {
+        self.wait_for(|standing| *standing == Standing::Leading).await;
+    }
+
+    /// Waits until this process, which led, has lost, and says why.
+    pub async fn lost(&self) -> String {
+        match self.wait_for(|standing| matches!(standing, Standing::Lost(_))).await {
+            Standing::Lost(reason) => reason,
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// Ends the candidacy, and releases the Lease if it is held: for those who write no more and have nothing under way.
+    pub async fn release(&self) {
+        self.shared.orders.send_replace(Order::Release);
+        self.wait_for(|standing| matches!(standing, Standing::Lost(_) | Standing::Released))
+            .await;
+    }
+
+    /// What `/healthz` says of it.
+    ///
+    /// # Errors
+    ///
+    /// Fails when this process leads though it has not renewed for 20 s longer than the lease duration: a thread is stuck.
+    pub fn health(&self) -> Result<String, String> {
+        match self.standing() {
+            Standing::Standby { holder: Some(holder) } => Ok(format!("standby, {holder} leads by {}", self.lease)),
+            Standing::Standby { holder: None } => Ok(format!("standby, nobody is known to lead by {}", self.lease)),
+            Standing::Released => Ok(format!("{} is released", self.lease)),
+            Standing::Lost(reason) => Ok(format!("{} is lost, the process ends: {reason}", self.lease)),
+            Standing::Leading => {
+                let limit = self.times.lease_duration.saturating_sub(self.times.renew_deadline) + HEALTH_GRACE;
+                match self.shared.fence.closed_since(boot::now()) {
+                    Some(closed) if closed > limit => Err(format!(
+                        "failed election to renew leadership on lease {}: the last renewal should have come {} s ago",
+                        self.lease,
+                        closed.as_secs()
+                    )),
+                    _ => Ok(format!("leading by {}", self.lease)),
+                }
+            }
+        }
+    }
+
+    async fn wait_for(&self, wanted: impl FnMut(&Standing) -> bool) -> Standing {
+        let mut standing = self.shared.standing.subscribe();
+        let found = standing.wait_for(wanted).await.ok().map(|standing| standing.clone());
+        match found {
+            Some(standing) => standing,
+            // The sender lives in what this borrows from.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// All elections of a process, and their thread. Dropped, it ends them without releasing anything.
+pub struct Elections {
+    elections: Vec<Election>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Elections {
+    /// Starts one candidate for each Lease.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]. An apiserver that is away is no error: candidates try on.
+    pub async fn start(settings: Settings) -> Result<Self, Error> {
+        let shared = || Shared {
+            fence: LeaseFence::default(),
+            standing: watch::Sender::new(Standing::Standby { holder: None }),
+            orders: watch::Sender::new(Order::Run),
+        };
+        let elections: Vec<_> = settings
+            .leases
+            .iter()
+            .map(|name| Election {
+                lease: format!("{}/{name}", settings.namespace).into(),
+                times: settings.times,
+                shared: Arc::new(shared()),
+            })
+            .collect();
+        let (ready, started) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        let all = elections.clone();
+        let body = move || {
+            hold(&settings, &all, ready);
+            // Nobody may be waiting for the end.
+            let _ = end.send(());
+        };
+        let named = thread::Builder::new().name("leader-election".to_owned());
+        named.spawn(body).map_err(Error::Thread)?;
+        started.await.unwrap_or(Err(Error::Ended))?;
+        Ok(Self { elections, ended })
+    }
+
+    /// One for each Lease, in their order.
+    pub fn all(&self) -> &[Election] {
+        &self.elections
+    }
+
+    /// Ends every candidacy that was not released, and waits a moment for that and for the last Events.
+    pub async fn end(mut self) {
+        self.give_up();
+        if tokio::time::timeout(END_LIMIT, &mut self.ended).await.is_err() {
+            tracing::debug!("leader election is still waiting for an answer");
+        }
+    }
+
+    fn give_up(&self) {
+        for election in &self.elections {
+            election.shared.orders.send_if_modified(|order| {
+                let runs = *order == Order::Run;
+                if runs {
+                    *order = Order::GiveUp;
+                }
+                runs
+            });
+        }
+    }
+}
+
+impl Drop for Elections {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// The body of the thread.
+fn hold(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Result<(), Error>>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = ready.send(Err(Error::Runtime(error)));
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let client = match connect(settings).await {
+            Ok(client) => client,
+            Err(error) => {
+                let _ = ready.send(Err(Error::Connection(error)));
+                return;
+            }
+        };
+        // Who started it may have been told to stop meanwhile.
+        if ready.send(Ok(())).is_err() {
+            return;
+        }
+        campaign(settings, &client, elections).await;
+    });
+    runtime.shutdown_timeout(FLUSH_LIMIT);
+}
+
+async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::Error> {
+    let mut client = settings.client.clone();
+    // A renewal must not wait behind anything.
+    client.kube_api_qps = 0.0;
+    let connection = portreeve_client::Settings {
+        program: settings.agent.clone(),
+        call_limit: settings.times.renew_deadline,
+        fence: Arc::new(portreeve_client::Open),
+        metrics: settings.requests.clone(),
+    };
+    Connection::open(&client, connection).await?.client("leader-election")
+}
+
+async fn campaign(settings: &Settings, client: &kube::Client, elections: &[Election]) {
+    let tasks = TaskTracker::new();
+    let crowd = Arc::new(Crowd {
+        leading: AtomicU32::new(0),
+        turn: Semaphore::new(1),
+    });
+    let campaigns = elections.iter().zip(&settings.leases).map(|(election, name)| {
+        let campaign = Campaign {
+            namespace: settings.namespace.clone(),
+            name: name.clone(),
+            identity: settings.identity.clone(),
+            program: settings.program,
+            times: settings.times,
+            client: client.clone(),
+            wall: Arc::clone(&settings.wall),
+            metrics: settings.metrics.clone(),
+            shared: Arc::clone(&election.shared),
+            crowd: Arc::clone(&crowd),
+            tasks: tasks.clone(),
+        };
+        campaign.run()
+    });
+    futures::future::join_all(campaigns).await;
+    tasks.close();
+    if tokio::time::timeout(FLUSH_LIMIT, tasks.wait()).await.is_err() {
+        tracing::debug!("an event on a lease was not written in time");
+    }
+}

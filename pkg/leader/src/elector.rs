@@ -1,0 +1,301 @@
+//! Who leads, and when to ask: the state machine of one candidate for one Lease, as client-go's `leaderelection` goes about it.
+//!
+//! The shell performs what [`Elector::step`] says and reports what became of it. A candidate never judges a Lease by the times that are
+//! written in it: those are of somebody else's clock. It judges by how long *it* has seen the record unchanged.
+//!
+//! Architecture Invariant: no I/O, no clock, no randomness here. Moments are arguments, counted on a clock that nobody sets and that goes
+//! on while the machine sleeps.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+
+/// A moment, as time since the machine started.
+pub type Moment = Duration;
+
+/// How much longer than its period a candidate waits between two attempts, at random: 0 to 1.2 times, as in client-go.
+pub(crate) const JITTER: f64 = 1.2;
+
+/// The three times of an election.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Times {
+    /// How long a candidate waits after the last renewal that it has seen before it takes the Lease of another.
+    pub lease_duration: Duration,
+    /// How long a leader leads after the start of its last good renewal.
+    pub renew_deadline: Duration,
+    /// The pause between two attempts.
+    pub retry_period: Duration,
+}
+
+/// A record of a Lease, and since when this process has seen it unchanged. A Lease that does not exist is an empty record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sight {
+    /// What it says.
+    pub record: LeaseSpec,
+    /// Since when.
+    pub since: Moment,
+    /// The Lease is not there any more; this is what it said last.
+    is_gone: bool,
+}
+
+impl Sight {
+    /// The Lease is there and says this. What it said before is as old as before.
+    pub fn of(before: Option<Self>, record: LeaseSpec, now: Moment) -> Self {
+        let known = before.filter(|before| before.record == record && !before.is_gone);
+        known.unwrap_or(Self {
+            record,
+            since: now,
+            is_gone: false,
+        })
+    }
+
+    /// The Lease is not there. Of a Lease that another holds that frees nothing: who holds it goes on for as long as from its last
+    /// renewal, and makes it anew meanwhile. (client-go's candidates take it at once, and two lead.)
+    pub fn of_nothing(before: Option<Self>, me: &str, now: Moment) -> Self {
+        let before = before.unwrap_or_default();
+        if before.is_gone {
+            return before;
+        }
+        let holder = before.holder().filter(|holder| *holder != me);
+        let record = if holder.is_some() {
+            before.record
+        } else {
+            LeaseSpec::default()
+        };
+        Self {
+            record,
+            since: now,
+            is_gone: true,
+        }
+    }
+
+    /// Who holds the Lease; `None` when it was released or never held.
+    pub fn holder(&self) -> Option<&str> {
+        self.record
+            .holder_identity
+            .as_deref()
+            .filter(|holder| !holder.is_empty())
+    }
+
+    /// From when on anybody may take it. A record that does not say for how long it is held counts as `lease_duration`.
+    pub fn free_from(&self, lease_duration: Duration) -> Moment {
+        if self.holder().is_none() {
+            return self.since;
+        }
+        let seconds = self.record.lease_duration_seconds;
+        let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        self.since + seconds.map_or(lease_duration, Duration::from_secs)
+    }
+}
+
+/// What a step is decided on, besides what happened.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Now.
+    pub now: Moment,
+    /// The Lease as it was last seen, by whatever way.
+    pub sight: Option<&'a Sight>,
+    /// How much longer than necessary to leave a free Lease to others.
+    pub patience: Duration,
+    /// From 0 to 1, at random.
+    pub chance: f64,
+}
+
+/// What happened since the last step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Input {
+    /// Time passed, or the Lease was seen in another state.
+    Tick,
+    /// An attempt ended that was begun at `began`.
+    Attempted {
+        /// When.
+        began: Moment,
+        /// How.
+        ending: Ending,
+    },
+}
+
+/// How an attempt to acquire or renew ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ending {
+    /// This candidate holds the Lease.
+    Held,
+    /// Read just now, the Lease is another's.
+    HeldByAnother,
+    /// The Lease has changed since it was last read.
+    Stale,
+    /// Nobody knows: no answer, or a refusal.
+    Failed,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Step {
+    /// Try to acquire or renew, and report the ending.
+    Attempt {
+        /// Read the Lease first, instead of relying on what was last read of it.
+        live: bool,
+        /// How long that may take.
+        limit: Duration,
+    },
+    /// Wait until then, or until the Lease is seen in another state.
+    Wait(Moment),
+    /// This candidate leads from now on; step on.
+    Won,
+    /// This candidate leads no more, and never will again.
+    Lost(Loss),
+}
+
+/// Why a leader leads no more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Loss {
+    /// It could not renew in time.
+    NotRenewed,
+    /// The Lease is another's.
+    Taken,
+}
+
+/// One candidate for one Lease.
+#[derive(Clone, Debug)]
+pub struct Elector {
+    times: Times,
+    role: Role,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Standby(Standby),
+    Leading(Leading),
+    Ended(Loss),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Standby {
+    /// When the last attempt was begun.
+    tried: Option<Moment>,
+    /// When to try again whatever was seen: the watch may be silent because it is dead.
+    next: Moment,
+    /// The last attempt found the Lease changed under it.
+    stale: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Leading {
+    /// When the last good renewal was begun.
+    renewed: Moment,
+    /// When the last attempt was begun.
+    tried: Moment,
+    /// When to renew.
+    next: Moment,
+    /// Whether the next attempt has to read the Lease first.
+    live: bool,
+}
+
+impl Elector {
+    /// A candidate that has not tried yet.
+    pub fn new(times: Times) -> Self {
+        let role = Role::Standby(Standby::default());
+        Self { times, role }
+    }
+
+    /// Until when this candidate may act; `None` when it does not lead.
+    pub fn deadline(&self) -> Option<Moment> {
+        match self.role {
+            Role::Leading(leading) => Some(leading.renewed + self.times.renew_deadline),
+            Role::Standby(_) | Role::Ended(_) => None,
+        }
+    }
+
+    /// Takes in what happened to candidate `me`, and says what to do.
+    pub fn step(&mut self, input: Input, me: &str, view: &View<'_>) -> Step {
+        match self.role {
+            Role::Standby(standby) => self.stand_by(standby, input, view),
+            Role::Leading(leading) => self.lead(leading, input, me, view),
+            Role::Ended(loss) => Step::Lost(loss),
+        }
+    }
+
+    fn stand_by(&mut self, mut standby: Standby, input: Input, view: &View<'_>) -> Step {
+        if let Input::Attempted { began, ending } = input {
+            // An answer that comes after its time is no leadership: the next attempt finds the Lease ours and renews it.
+            if ending == Ending::Held && view.now < began + self.times.renew_deadline {
+                self.role = Role::Leading(Leading {
+                    renewed: began,
+                    tried: began,
+                    next: began + self.times.retry_period,
+                    live: false,
+                });
+                return Step::Won;
+            }
+            // Somebody was faster: look again at once who it was. If that is stale as well there is a crowd, and it had better disperse.
+            standby.stale = ending == Ending::Stale && !standby.stale;
+            standby.tried = Some(began);
+            standby.next = if standby.stale {
+                view.now
+            } else {
+                view.now + self.pause(view.chance)
+            };
+            self.role = Role::Standby(standby);
+        }
+        let free = view
+            .sight
+            .map(|sight| sight.free_from(self.times.lease_duration) + view.patience);
+        // What becomes free is tried for once at that moment, and from then on like everything else.
+        let untried = free.filter(|free| standby.tried.is_none_or(|tried| tried < *free));
+        let when = untried.map_or(standby.next, |free| free.min(standby.next));
+        if view.now < when {
+            return Step::Wait(when);
+        }
+        Step::Attempt {
+            live: true,
+            limit: self.times.renew_deadline / 2,
+        }
+    }
+
+    fn lead(&mut self, mut leading: Leading, input: Input, me: &str, view: &View<'_>) -> Step {
+        if let Input::Attempted { began, ending } = input {
+            // What was relied on had changed: read, and try again at once.
+            let relied = !leading.live;
+            leading.tried = began;
+            leading.live = ending != Ending::Held;
+            match ending {
+                Ending::Held => {
+                    leading.renewed = began;
+                    leading.next = began + self.times.retry_period;
+                }
+                Ending::HeldByAnother => return self.lose(Loss::Taken),
+                Ending::Stale if relied => leading.next = view.now,
+                Ending::Stale | Ending::Failed => leading.next = view.now.max(began + self.times.retry_period),
+            }
+            self.role = Role::Leading(leading);
+        }
+        let deadline = leading.renewed + self.times.renew_deadline;
+        if view.now >= deadline {
+            return self.lose(Loss::NotRenewed);
+        }
+        let suspicion = view
+            .sight
+            .is_some_and(|sight| sight.holder() != Some(me) && sight.since > leading.tried);
+        if view.now < leading.next && !suspicion {
+            return Step::Wait(leading.next.min(deadline));
+        }
+        Step::Attempt {
+            live: leading.live || suspicion,
+            limit: (self.times.renew_deadline / 2).min(deadline.saturating_sub(view.now)),
+        }
+    }
+
+    fn lose(&mut self, loss: Loss) -> Step {
+        self.role = Role::Ended(loss);
+        Step::Lost(loss)
+    }
+
+    fn pause(&self, chance: f64) -> Duration {
+        self.times.retry_period.mul_f64(1.0 + JITTER * chance)
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;

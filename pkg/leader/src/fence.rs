@@ -1,0 +1,73 @@
+//! The gate before every write of a replica: open while it holds the Lease, by a clock of its own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use portreeve_client::{Fence, Fenced};
+use tokio::time::Instant;
+
+use crate::{boot, elector::Moment};
+
+/// Lets writes out until the start of the last good renewal plus the renew deadline, and not after. Cheap to clone.
+///
+/// It asks the clock and not the elector: a replica that was stopped wakes up behind a fence that is closed already, whatever its
+/// threads had been about to do.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseFence(Arc<AtomicU64>);
+
+impl LeaseFence {
+    /// Sets until when writes may go out; `None` closes it at once.
+    pub(crate) fn set(&self, deadline: Option<Moment>) {
+        let nanoseconds = deadline.map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
+        self.0.store(nanoseconds, Ordering::Release);
+    }
+
+    /// For how long it has been closed because its deadline passed.
+    pub(crate) fn closed_since(&self, now: Moment) -> Option<Duration> {
+        now.checked_sub(self.deadline()?)
+    }
+
+    fn deadline(&self) -> Option<Moment> {
+        let nanoseconds = self.0.load(Ordering::Acquire);
+        (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))
+    }
+}
+
+impl Fence for LeaseFence {
+    fn admit(&self) -> Result<Option<Instant>, Fenced> {
+        let deadline = self.deadline().ok_or(Fenced("this replica does not lead"))?;
+        if boot::now() >= deadline {
+            return Err(Fenced("this replica has not renewed its Lease in time"));
+        }
+        Ok(Some(boot::instant(deadline)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_go_out_until_the_deadline_and_not_after() {
+        let fence = LeaseFence::default();
+        assert_eq!(fence.admit(), Err(Fenced("this replica does not lead")));
+        fence.set(Some(boot::now() + Duration::from_mins(1)));
+        let until = fence.admit().unwrap().unwrap() - Instant::now();
+        assert!(
+            until > Duration::from_secs(50) && until <= Duration::from_mins(1),
+            "{until:?}"
+        );
+        fence.set(Some(boot::now()));
+        assert_eq!(
+            fence.admit(),
+            Err(Fenced("this replica has not renewed its Lease in time"))
+        );
+        fence.set(None);
+        assert_eq!(fence.admit(), Err(Fenced("this replica does not lead")));
+    }
+}

@@ -1,0 +1,50 @@
+//! A standby's view of the Lease: it hears of a release at once, instead of at its next look.
+
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api,
+    api::{WatchEvent, WatchParams},
+};
+use portreeve_client::chain;
+use tokio::sync::Notify;
+
+use crate::guard::Book;
+
+/// How long one watch may last, in seconds. One whose connection is dead is noticed no sooner; meanwhile the regular attempts see what it
+/// does not.
+const LONGEST_WATCH: u32 = 60;
+
+/// Notes every change of the Lease in the book and then notifies `news`. Ends never; a watch that fails is opened again after `pause`.
+pub(crate) async fn follow(leases: Api<Lease>, name: String, book: Book, news: &Notify, pause: Duration) {
+    let parameters = WatchParams::default()
+        .fields(&format!("metadata.name={name}"))
+        .timeout(LONGEST_WATCH);
+    loop {
+        let limit = Duration::from_secs(LONGEST_WATCH.into()) + pause;
+        let watched = tokio::time::timeout(limit, once(&leases, &parameters, &book, news)).await;
+        match watched {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => tracing::debug!(lease = name, err = chain(&error), "failed to watch the lease"),
+            Err(_) => tracing::debug!(lease = name, "the watch of the lease was silent"),
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// One watch, from any state that the apiserver has at hand on.
+async fn once(leases: &Api<Lease>, parameters: &WatchParams, book: &Book, news: &Notify) -> kube::Result<()> {
+    let mut events = std::pin::pin!(leases.watch(parameters, "0").await?);
+    while let Some(event) = events.try_next().await? {
+        match event {
+            WatchEvent::Added(lease) | WatchEvent::Modified(lease) => book.watched(lease.spec.unwrap_or_default()),
+            WatchEvent::Deleted(_) => book.deleted(),
+            WatchEvent::Bookmark(_) => continue,
+            WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+        }
+        news.notify_one();
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! One group of controllers: built at once, run while it leads, drained or dropped.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::Client;
+use portreeve_client::Connection;
+use portreeve_informer::Factory;
+use portreeve_leader::Election;
+use portreeve_reconcile::{Applier, Controller, Crash, Descriptor, Instruments, Setup, Shutdown, Vital};
+use prometheus::IntGauge;
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{Error, Group, Running, definitions};
+
+type Named = (&'static str, Result<(), Crash>);
+
+/// A group whose controllers are built: their caches fill, and their queues hold what there is to do.
+pub(crate) struct Crew {
+    election: Option<Election>,
+    controllers: Vec<Member>,
+    descriptors: Vec<Descriptor>,
+    /// Installs definitions, when that is asked for.
+    installer: Option<Applier>,
+    informers: Factory,
+    start_interval: Duration,
+    shutdown_timeout: Duration,
+}
+
+struct Member {
+    name: &'static str,
+    controller: Box<dyn Controller>,
+    running: IntGauge,
+}
+
+/// How a group ended.
+pub(crate) struct Ended {
+    pub(crate) result: Result<(), Error>,
+    /// The election, when nothing runs any more that it stands for.
+    pub(crate) drained: Option<Election>,
+}
+
+impl Crew {
+    pub(crate) fn build(manager: &Running, group: &Group, flags: &clap::ArgMatches) -> Result<Self, Error> {
+        let connection = match &group.election {
+            Some(election) => manager.connection.behind(Arc::new(election.fence())),
+            None => manager.connection.clone(),
+        };
+        let mut shared = manager.shared.clone();
+        shared.events = shared.events.through(client(&connection, "events")?);
+        let mut controllers = Vec::new();
+        for descriptor in &group.controllers {
+            let name = descriptor.name;
+            let mut setup = Setup {
+                name,
+                client: client(&connection, name)?,
+                flags,
+                shared: shared.clone(),
+                vitals: Vec::new(),
+            };
+            let controller = (descriptor.build)(&mut setup).map_err(|source| Error::Build {
+                controller: name,
+                source,
+            })?;
+            let mut progress = manager.progress.write();
+            progress.controllers.push(name);
+            progress.vitals.extend::<Vec<Vital>>(setup.vitals);
+            let running = manager.metrics.running(name, manager.settings.program);
+            running.set(0);
+            controllers.push(Member {
+                name,
+                controller,
+                running,
+            });
+        }
+        let installer = Applier {
+            client: client(&connection, "manager")?,
+            events: shared.events.clone(),
+            manager: manager.settings.program.to_owned(),
+            dry_run: manager.settings.dry_run,
+            instruments: Instruments::default(),
+            clock: Arc::clone(&shared.clock),
+        };
+        Ok(Self {
+            election: group.election.clone(),
+            controllers,
+            descriptors: group.controllers.clone(),
+            installer: manager.settings.install_crds.then_some(installer),
+            informers: shared.informers,
+            start_interval: manager.settings.start_interval,
+            shutdown_timeout: manager.settings.shutdown_timeout,
+        })
+    }
+
+    /// Stands by until the group leads, and runs it until `stop` is requested, it crashes, or the Lease is lost.
+    pub(crate) async fn run(mut self, stop: Shutdown) -> Ended {
+        if let Some(election) = &self.election {
+            tokio::select! {
+                () = election.won() => {}
+                () = stop.requested() => {
+                    // Now, and not after others have drained: it must not come to lead meanwhile.
+                    election.release().await;
+                    return Ended { result: Ok(()), drained: None };
+                }
+            }
+            self.informers.begin_term();
+        }
+        let mut tasks = JoinSet::new();
+        let election = self.election.clone();
+        let result = tokio::select! {
+            // First: what has lost its Lease stops where it is.
+            biased;
+            lost = lost(election.as_ref()) => Err(lost),
+            result = self.lead(&mut tasks, &stop) => result,
+        };
+        let in_time = !matches!(result, Err(Error::Lost { .. } | Error::DrainTimeout { .. }));
+        // Drained, they are all gone; otherwise what still runs is dropped where it waits, and nothing of it is left when this returns.
+        tasks.shutdown().await;
+        Ended {
+            result,
+            drained: election.filter(|_| in_time),
+        }
+    }
+
+    async fn lead(&mut self, tasks: &mut JoinSet<Named>, stop: &Shutdown) -> Result<(), Error> {
+        if let Some(installer) = &self.installer {
+            let wanted: Vec<_> = self.descriptors.iter().flat_map(|one| (one.crds)()).collect();
+            tokio::select! {
+                installed = definitions::install(installer, wanted) => installed.map_err(Error::Install)?,
+                () = stop.requested() => return Ok(()),
+            }
+        }
+        let crash = tokio::select! {
+            // First: a controller that ends because it was asked to has not crashed.
+            biased;
+            () = stop.requested() => None,
+            crash = self.start_and_watch(tasks, stop) => Some(crash),
+        };
+        // Whatever ended one ends them all.
+        stop.request();
+        let names = self.descriptors.iter().map(|one| one.name).collect();
+        let drained = drain(names, self.shutdown_timeout, tasks).await;
+        crash.map_or(drained, |crash| Err(Error::Crash(crash)))
+    }
+
+    /// Starts every controller, then waits for one to end, which none should.
+    async fn start_and_watch(&mut self, tasks: &mut JoinSet<Named>, stop: &Shutdown) -> Crash {
+        for member in self.controllers.drain(..) {
+            let Member {
+                name,
+                controller,
+                running,
+            } = member;
+            tracing::info!(controller = name, "starting");
+            let task = controller.run(stop.child());
+            tasks.spawn(async move {
+                running.set(1);
+                let end = task.await;
+                running.set(0);
+                (name, end)
+            });
+            tokio::time::sleep(self.start_interval.mul_f64(1.0 + fastrand::f64())).await;
+        }
+        match tasks.join_next().await {
+            Some(Ok((_, Err(crash)))) => crash,
+            Some(Ok((controller, Ok(())))) => Crash {
+                controller,
+                reason: "nobody had asked it to".to_owned(),
+            },
+            Some(Err(error)) => Crash {
+                controller: "a controller",
+                reason: error.to_string(),
+            },
+            // No controller is enabled: serve health and metrics until told to stop.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Joins every controller. The first one that broke on the way counts as the reason.
+async fn drain(mut left: Vec<&str>, limit: Duration, tasks: &mut JoinSet<Named>) -> Result<(), Error> {
+    let mut broken = None;
+    let joined = async {
+        while let Some(end) = tasks.join_next().await {
+            match end {
+                Ok((name, end)) => {
+                    left.retain(|controller| *controller != name);
+                    broken = broken.take().or(end.err());
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    broken = broken.take().or(Some(Crash {
+                        controller: "a controller",
+                        reason,
+                    }));
+                }
+            }
+        }
+    };
+    let in_time = if limit.is_zero() {
+        joined.await;
+        true
+    } else {
+        timeout(limit, joined).await.is_ok()
+    };
+    if !in_time {
+        let controllers = left.join(", ");
+        return Err(Error::DrainTimeout { limit, controllers });
+    }
+    broken.map_or(Ok(()), |crash| Err(Error::Crash(crash)))
+}
+
+/// Waits until the Lease is lost; for ever when there is none.
+async fn lost(election: Option<&Election>) -> Error {
+    let Some(election) = election else {
+        return std::future::pending().await;
+    };
+    Error::Lost {
+        reason: election.lost().await,
+        lease: election.lease().to_owned(),
+    }
+}
+
+fn client(connection: &Connection, component: &'static str) -> Result<Client, Error> {
+    connection
+        .client(component)
+        .map_err(|source| Error::Client { component, source })
+}

@@ -1,0 +1,160 @@
+//! One connection of a client: its own connection to the apiserver, and each request passed on or answered as the rules say.
+//!
+//! Bodies are streamed, never collected. A request whose sender gives up while it is held here goes no further.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::pin::pin;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use futures::future::poll_fn;
+use futures::stream;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{client, server};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::line::{Gate, Line, Passage, delayed};
+use super::rules::{Action, Rules, is_watch};
+
+/// How many parts of a watch may be under way on a slow line at a time. The apiserver writes an event at a time; what is more waits
+/// in its socket.
+const PARTS: usize = 256;
+
+type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+type Sender = client::conn::http1::SendRequest<Incoming>;
+
+/// What all connections share.
+pub(crate) struct Relay {
+    pub(crate) line: watch::Sender<Line>,
+    pub(crate) rules: watch::Sender<Rules>,
+    pub(crate) acceptor: TlsAcceptor,
+    pub(crate) connector: TlsConnector,
+    pub(crate) apiserver: SocketAddr,
+}
+
+impl Relay {
+    /// Serves a client until it, the apiserver or a cut ends the connection, which was opened after so many cuts.
+    pub(crate) async fn serve(&self, client: TcpStream, born: u64) -> Result<()> {
+        let mut line = self.line.subscribe();
+        let client = Gate::new(client, line.clone(), born)?;
+        let cut = async move {
+            let _ = line.wait_for(|line| line.cuts != born).await;
+        };
+        // Whichever ends first, both sockets are dropped with it.
+        tokio::select! {
+            biased;
+            () = cut => Ok(()),
+            ended = self.connect(client, born) => ended,
+        }
+    }
+
+    async fn connect(&self, client: Gate, born: u64) -> Result<()> {
+        let mut line = self.line.subscribe();
+        // In a black hole, not even a refusal is heard of.
+        line.wait_for(|line| line.passage != Passage::BlackHole).await?;
+        let apiserver = TcpStream::connect(self.apiserver)
+            .await
+            .context("failed to connect to the apiserver")?;
+        let mut client = self
+            .acceptor
+            .accept(client)
+            .await
+            .context("failed to shake hands with the client")?;
+        client.get_mut().0.write_answers();
+        let name = ServerName::IpAddress(self.apiserver.ip().into());
+        let apiserver = self
+            .connector
+            .connect(name, Gate::new(apiserver, line, born)?)
+            .await
+            .context("failed to shake hands with the apiserver")?;
+        let (sender, upstream) = client::conn::http1::handshake(TokioIo::new(apiserver)).await?;
+
+        let sender = Mutex::new(sender);
+        let service = service_fn(|request| self.answer(&sender, request));
+        let mut downstream = pin!(server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service));
+        tokio::select! {
+            ended = &mut downstream => return ended.context("failed to serve the client"),
+            // What has come of its last answer is passed on still.
+            _ = upstream => downstream.as_mut().graceful_shutdown(),
+        }
+        downstream.await.context("the apiserver ended the connection")
+    }
+
+    async fn answer(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> hyper::Result<Response<Body>> {
+        let arrival = Instant::now();
+        let (head, mut body) = request.into_parts();
+        let mut action = Action::Pass;
+        self.rules.send_modify(|rules| action = rules.decide(&head));
+        delayed(self.line.subscribe(), arrival).await;
+        match action {
+            Action::Pass => {
+                let is_watch = is_watch(&head);
+                poll_fn(|ctx| sender.lock().poll_ready(ctx)).await?;
+                let answer = sender.lock().send_request(Request::from_parts(head, body));
+                let answer = answer.await?;
+                Ok(answer.map(|body| {
+                    if is_watch {
+                        in_parts(body, self.line.subscribe())
+                    } else {
+                        body.boxed_unsync()
+                    }
+                }))
+            }
+            Action::Answer(canned) => {
+                // A client that is still writing might see the connection break before it sees the answer.
+                while let Some(part) = body.frame().await {
+                    part?;
+                }
+                Ok(canned
+                    .response()
+                    .map(|body| body.map_err(|never| match never {}).boxed_unsync()))
+            }
+        }
+    }
+}
+
+/// A body each of whose parts is under way for as long as the line's delay is: late, but no slower than it comes.
+fn in_parts(body: Incoming, line: watch::Receiver<Line>) -> Body {
+    struct Parts {
+        body: Incoming,
+        is_ended: bool,
+        under_way: VecDeque<(Instant, hyper::Result<Frame<Bytes>>)>,
+    }
+    let parts = Parts {
+        body,
+        is_ended: false,
+        under_way: VecDeque::new(),
+    };
+    let next = move |mut parts: Parts| {
+        let line = line.clone();
+        async move {
+            loop {
+                let first = parts.under_way.front().map(|(arrival, _)| *arrival);
+                tokio::select! {
+                    biased;
+                    () = delayed(line.clone(), first.unwrap_or_else(Instant::now)), if first.is_some() => {
+                        let (_, part) = parts.under_way.pop_front()?;
+                        return Some((part, parts));
+                    }
+                    part = parts.body.frame(), if !parts.is_ended && parts.under_way.len() < PARTS => match part {
+                        Some(part) => parts.under_way.push_back((Instant::now(), part)),
+                        None => parts.is_ended = true,
+                    },
+                    else => return None,
+                }
+            }
+        }
+    };
+    StreamBody::new(stream::unfold(parts, next)).boxed_unsync()
+}

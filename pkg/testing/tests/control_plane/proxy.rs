@@ -1,0 +1,412 @@
+//! The fault proxy before the real apiserver: nothing changed without a fault, and each fault what it says.
+
+use std::io;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::{Stream, StreamExt};
+use http::{Request, StatusCode, header};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use portreeve_testing::{Canned, ControlPlane, FaultProxy, Matcher, Namespace, Times, eventually};
+use serde_json::{from_value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// Long enough for any answer of a server that runs, short enough to wait for one that does not come.
+const NO_ANSWER: Duration = Duration::from_millis(500);
+
+type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Send>>;
+
+/// A proxy, a namespace, and its ConfigMaps reached directly and through the proxy.
+struct Stage {
+    proxy: FaultProxy,
+    namespace: Namespace,
+    direct: Api<ConfigMap>,
+    through: Api<ConfigMap>,
+}
+
+impl Stage {
+    async fn new(name: &str) -> Result<Self> {
+        let plane = ControlPlane::shared().await;
+        let namespace = plane.namespace(name).await?;
+        let proxy = FaultProxy::start(plane).await?;
+        let through = Api::namespaced(client(&proxy, plane.config()?)?, namespace.name());
+        let direct = namespace.api();
+        Ok(Self {
+            proxy,
+            namespace,
+            direct,
+            through,
+        })
+    }
+
+    /// A watch through the proxy of all that comes from now on.
+    async fn watch(&self) -> Result<Events> {
+        let version = self
+            .direct
+            .list(&ListParams::default())
+            .await?
+            .metadata
+            .resource_version;
+        let version = version.context("a list has a version")?;
+        Ok(self.through.watch(&WatchParams::default(), &version).await?.boxed())
+    }
+
+    async fn create(&self, name: &str) -> Result<()> {
+        create(&self.direct, name).await?;
+        Ok(())
+    }
+}
+
+/// One whose failures are the proxy's: kube's own retries would hide them.
+fn client(proxy: &FaultProxy, config: Config) -> Result<Client> {
+    let mut config = proxy.config(config);
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+async fn create(api: &Api<ConfigMap>, name: &str) -> kube::Result<ConfigMap> {
+    let object = ConfigMap {
+        metadata: kube::api::ObjectMeta {
+            name: Some(name.to_owned()),
+            ..kube::api::ObjectMeta::default()
+        },
+        ..ConfigMap::default()
+    };
+    api.create(&PostParams::default(), &object).await
+}
+
+/// The name of what was added next.
+async fn added(events: &mut Events) -> Result<String> {
+    match timeout(LIMIT, events.next()).await?.context("the watch ended")? {
+        Ok(WatchEvent::Added(object)) => Ok(object.name_any()),
+        other => bail!("expected an addition, got {other:?}"),
+    }
+}
+
+/// Waits until the watch breaks, and fails when it tells of anything before.
+async fn broken(events: &mut Events) -> Result<()> {
+    while let Some(Ok(event)) = timeout(LIMIT, events.next()).await? {
+        ensure!(
+            matches!(event, WatchEvent::Bookmark(_)),
+            "the watch has told of {event:?}"
+        );
+    }
+    Ok(())
+}
+
+fn code<T>(outcome: kube::Result<T>) -> Option<u16> {
+    match outcome {
+        Ok(_) => Some(200),
+        Err(kube::Error::Api(status)) => Some(status.code),
+        Err(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn without_a_fault_it_is_not_noticed() -> Result<()> {
+    let stage = Stage::new("transparent").await?;
+    let mut events = stage.watch().await?;
+    create(&stage.through, "a").await?;
+    ensure!(added(&mut events).await? == "a");
+    let patch = Patch::Merge(json!({"data": {"text": "1"}}));
+    stage.through.patch("a", &PatchParams::default(), &patch).await?;
+    ensure!(matches!(
+        timeout(LIMIT, events.next()).await?,
+        Some(Ok(WatchEvent::Modified(_)))
+    ));
+    ensure!(stage.through.get("a").await? == stage.direct.get("a").await?);
+    ensure!(code(stage.through.get("absent").await) == Some(404));
+    stage.through.delete("a", &DeleteParams::default()).await?;
+    ensure!(matches!(
+        timeout(LIMIT, events.next()).await?,
+        Some(Ok(WatchEvent::Deleted(_)))
+    ));
+
+    let mut text: String = (0..200_000).map(|number| number.to_string()).collect();
+    text.truncate(1 << 20);
+    let large: ConfigMap = from_value(json!({"metadata": {"name": "large"}, "data": {"text": text}}))?;
+    stage.through.create(&PostParams::default(), &large).await?;
+    ensure!(
+        stage.direct.get("large").await?.data == large.data,
+        "it was changed on its way there"
+    );
+    ensure!(
+        stage.through.get("large").await?.data == large.data,
+        "it was changed on its way back"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cut_breaks_what_is_open_and_refuses_what_is_new_until_it_heals() -> Result<()> {
+    let stage = Stage::new("cut").await?;
+    let mut events = stage.watch().await?;
+    stage.create("a").await?;
+    ensure!(added(&mut events).await? == "a");
+    stage.proxy.cut();
+    broken(&mut events).await?;
+    stage.proxy.until_connections(0, LIMIT).await?;
+    let answer = timeout(LIMIT, stage.through.get("a")).await?;
+    ensure!(answer.is_err(), "it answered while it was cut: {answer:?}");
+
+    stage.proxy.heal();
+    stage.through.get("a").await?;
+    let mut events = stage.watch().await?;
+    stage.create("b").await?;
+    ensure!(added(&mut events).await? == "b");
+
+    // A line that is healed at once has been cut all the same.
+    stage.proxy.cut();
+    stage.proxy.heal();
+    broken(&mut events).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_black_hole_swallows_everything_and_closes_nothing() -> Result<()> {
+    let stage = Stage::new("hole").await?;
+    let mut events = stage.watch().await?;
+    stage.create("a").await?;
+    ensure!(added(&mut events).await? == "a");
+    stage.through.get("a").await?;
+    let open = stage.proxy.connections();
+
+    stage.proxy.black_hole();
+    stage.create("b").await?;
+    let event = timeout(NO_ANSWER, events.next()).await;
+    ensure!(event.is_err(), "the watch has told of {event:?}");
+    // On the connection that is open and idle, and on a new one.
+    let (one, other) = (stage.through.get("a"), stage.through.get("a"));
+    let answers = timeout(NO_ANSWER, async {
+        tokio::select! { answer = one => answer, answer = other => answer }
+    })
+    .await;
+    ensure!(answers.is_err(), "a request was answered with {answers:?}");
+    ensure!(stage.proxy.connections() > open, "no connection was accepted");
+
+    stage.proxy.heal();
+    ensure!(added(&mut events).await? == "b", "the watch goes on where it was");
+    stage.through.get("b").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_hung_in_a_black_hole_goes_on_when_it_heals_unless_it_was_cut_before() -> Result<()> {
+    let stage = Stage::new("held").await?;
+    for (name, is_cut) in [("late", false), ("lost", true)] {
+        stage.through.list(&ListParams::default()).await?;
+        stage.proxy.black_hole();
+        let mut request = Box::pin(create(&stage.through, name));
+        let answer = timeout(NO_ANSWER, &mut request).await;
+        ensure!(answer.is_err(), "a request was answered with {answer:?}");
+        if is_cut {
+            stage.proxy.cut();
+        }
+        ensure!(stage.direct.get_opt(name).await?.is_none(), "{name} has passed");
+        stage.proxy.heal();
+        let answer = timeout(LIMIT, request).await?;
+        ensure!(answer.is_err() == is_cut, "{name} was answered with {answer:?}");
+        ensure!(stage.direct.get_opt(name).await?.is_none() == is_cut, "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn on_a_mute_line_writes_are_done_and_their_answers_lost() -> Result<()> {
+    let stage = Stage::new("mute").await?;
+    let mut events = stage.watch().await?;
+    stage.through.list(&ListParams::default()).await?;
+    stage.proxy.mute();
+    // The first comes on a connection that is open, the second on a new one.
+    for name in ["a", "b"] {
+        let answer = timeout(NO_ANSWER, create(&stage.through, name)).await;
+        ensure!(answer.is_err(), "the write was answered with {answer:?}");
+        eventually(LIMIT, name, || stage.direct.get(name)).await?;
+    }
+    let event = timeout(NO_ANSWER, events.next()).await;
+    ensure!(event.is_err(), "the watch has told of {event:?}");
+    stage.proxy.heal();
+    ensure!(added(&mut events).await? == "a");
+    ensure!(
+        code(create(&stage.through, "a").await) == Some(409),
+        "it is there already"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result<()> {
+    const DELAY: Duration = Duration::from_millis(400);
+    let stage = Stage::new("slow").await?;
+    let mut events = stage.watch().await?;
+    stage.proxy.slow(DELAY);
+    let begun = Instant::now();
+    create(&stage.through, "a").await?;
+    ensure!(begun.elapsed() >= DELAY, "it took only {:?}", begun.elapsed());
+    ensure!(added(&mut events).await? == "a");
+    ensure!(
+        begun.elapsed() >= 2 * DELAY,
+        "the event took only {:?}",
+        begun.elapsed()
+    );
+
+    let begun = Instant::now();
+    for number in 0..20 {
+        stage.create(&format!("burst-{number}")).await?;
+    }
+    for number in 0..20 {
+        ensure!(added(&mut events).await? == format!("burst-{number}"));
+    }
+    let took = begun.elapsed();
+    ensure!(took >= DELAY && took < 20 * DELAY, "20 events took {took:?}");
+
+    stage.proxy.slow(LIMIT);
+    let unanswered = timeout(NO_ANSWER, create(&stage.through, "given-up")).await;
+    ensure!(unanswered.is_err(), "a request was answered with {unanswered:?}");
+    let mut waiting = Box::pin(stage.through.get("a"));
+    ensure!(timeout(NO_ANSWER, &mut waiting).await.is_err());
+    stage.proxy.heal();
+    timeout(LIMIT / 2, waiting).await??;
+    ensure!(
+        stage.direct.get_opt("given-up").await?.is_none(),
+        "nobody waits for it any more"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn exactly_the_requests_that_are_named_are_answered_by_the_proxy() -> Result<()> {
+    let stage = Stage::new("canned").await?;
+    let creates = || Matcher::any().method("POST").resource("configmaps");
+    let conflict = stage.proxy.answer(creates(), Canned::conflict(), Times::Nth(2));
+    let reads = stage.proxy.count(Matcher::any().method("GET").resource("configmaps"));
+    let mut codes = Vec::new();
+    for name in ["a", "b", "c"] {
+        codes.push(code(create(&stage.through, name).await));
+    }
+    ensure!(codes == [Some(200), Some(409), Some(200)], "{codes:?}");
+    ensure!(stage.direct.get_opt("b").await?.is_none(), "the second was passed on");
+    ensure!((conflict.seen(), conflict.answered()) == (3, 1));
+
+    let matcher = || Matcher::any().resource("configmaps").name("a");
+    stage.proxy.answer(matcher(), Canned::unavailable(), Times::Next(2));
+    codes.clear();
+    for _ in 0..3 {
+        codes.push(code(stage.through.get("a").await));
+    }
+    ensure!(codes == [Some(503), Some(503), Some(200)], "{codes:?}");
+
+    let busy = stage
+        .proxy
+        .answer(matcher(), Canned::too_many_requests(7), Times::UntilHealed);
+    let path = format!("/api/v1/namespaces/{}/configmaps/a", stage.namespace.name());
+    let through = stage.through.clone().into_client();
+    for _ in 0..2 {
+        let answer = through.send(Request::get(&path).body(Body::empty())?).await?;
+        ensure!(answer.status() == StatusCode::TOO_MANY_REQUESTS);
+        ensure!(
+            answer
+                .headers()
+                .get(header::RETRY_AFTER)
+                .is_some_and(|seconds| seconds == "7")
+        );
+    }
+    busy.until_answered(2, LIMIT).await?;
+    stage.proxy.heal();
+    stage.through.get("a").await?;
+    busy.until_seen(3, LIMIT).await?;
+    ensure!(reads.seen() == 6, "{} reads were seen", reads.seen());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_canned_answer_is_read_by_a_client_that_still_writes() -> Result<()> {
+    let stage = Stage::new("large").await?;
+    stage
+        .proxy
+        .answer(Matcher::writes(), Canned::conflict(), Times::UntilHealed);
+    let large: ConfigMap = from_value(json!({"metadata": {"name": "large"}, "data": {"text": "x".repeat(1 << 20)}}))?;
+    for _ in 0..5 {
+        ensure!(code(stage.through.create(&PostParams::default(), &large).await) == Some(409));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_kubeconfig_leads_the_same_user_through_the_proxy() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let proxy = FaultProxy::start(plane).await?;
+    let path = proxy.kubeconfig(plane.kubeconfig(), "admin")?;
+    let kubeconfig = Kubeconfig::read_from(path)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let requests = proxy.count(Matcher::any());
+    Api::<ConfigMap>::all(Client::try_from(config)?)
+        .list(&ListParams::default())
+        .await?;
+    ensure!(requests.seen() == 1, "{} requests came through it", requests.seen());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_apiserver_that_stops_ends_the_connections_through_the_proxy_and_comes_back() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let config_maps: Api<ConfigMap> = Api::default_namespaced(client(&proxy, plane.config()?)?);
+    create(&config_maps, "kept").await?;
+    let mut events = config_maps.watch(&WatchParams::default(), "0").await?.boxed();
+    ensure!(matches!(
+        timeout(LIMIT, events.next()).await?,
+        Some(Ok(WatchEvent::Added(_)))
+    ));
+    plane.apiserver().kill().await?;
+    broken(&mut events).await?;
+    proxy.until_connections(0, LIMIT).await?;
+    ensure!(config_maps.get("kept").await.is_err(), "nobody should answer");
+    plane.apiserver().start().await?;
+    eventually(LIMIT, "an answer through the proxy", || config_maps.get("kept")).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn connections_end_with_the_proxy() -> Result<()> {
+    let stage = Stage::new("dropped").await?;
+    let mut events = stage.watch().await?;
+    let Stage { proxy, through, .. } = stage;
+    drop(proxy);
+    broken(&mut events).await?;
+    ensure!(through.list(&ListParams::default()).await.is_err());
+    Ok(())
+}
+
+/// What happens to a connection that says nothing, before any of TLS or HTTP.
+#[tokio::test]
+async fn faults_hold_for_the_bare_connection() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let proxy = FaultProxy::start(plane).await?;
+    let authority = proxy.config(plane.config()?).cluster_url;
+    let address = authority.authority().context("it has an address")?.to_string();
+    let is_reset = |read: io::Result<u8>| read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset);
+
+    let mut open = TcpStream::connect(&address).await?;
+    proxy.until_connections(1, LIMIT).await?;
+    proxy.cut();
+    ensure!(is_reset(timeout(LIMIT, open.read_u8()).await?), "it was not reset");
+    let mut refused = TcpStream::connect(&address).await?;
+    ensure!(is_reset(timeout(LIMIT, refused.read_u8()).await?), "it was not reset");
+
+    proxy.black_hole();
+    let mut hanging = TcpStream::connect(&address).await?;
+    ensure!(timeout(NO_ANSWER, hanging.read_u8()).await.is_err(), "it was closed");
+    ensure!(proxy.connections() == 1);
+    proxy.cut();
+    ensure!(is_reset(timeout(LIMIT, hanging.read_u8()).await?), "it was not reset");
+    Ok(())
+}
