@@ -31,6 +31,7 @@ fn help_groups_the_flags() -> Result<()> {
         "Options",
         "Controllers",
         "Manager",
+        "Leader election",
         "Apiserver",
         "Secure serving",
         "Logs",
@@ -56,6 +57,13 @@ fn help_groups_the_flags() -> Result<()> {
         "--dry-run",
         "--controllers",
         "--list-controllers",
+        "--leader-elect",
+        "--leader-elect-lease-duration",
+        "--leader-elect-renew-deadline",
+        "--leader-elect-retry-period",
+        "--leader-elect-resource-name",
+        "--leader-elect-resource-namespace",
+        "--leader-elect-groups",
         "--version",
         "-v,",
     ] {
@@ -97,6 +105,21 @@ fn mistakes_are_told_with_the_way_out() -> Result<()> {
         (&["--controllers=fooo"][..], &["--controllers", "fooo", "foo"][..]),
         (&["--controllers=foo-contoller"], &["foo-contoller", "foo-controller"]),
         (&["--kubeconfg=x"], &["--kubeconfg", "--kubeconfig"]),
+        (
+            &["--leader-elect-groups=fooo=a"],
+            &["--leader-elect-groups", "fooo", "foo"],
+        ),
+        (
+            &["--leader-elect-groups=foo"],
+            &["--leader-elect-groups", "CONTROLLER=GROUP"],
+        ),
+        (
+            &["--leader-elect-lease-duration=5s"],
+            &[
+                "leaseDuration must be greater than renewDeadline",
+                "--leader-elect-renew-deadline=10s",
+            ],
+        ),
         (&["--secure-port=99999"], &["--secure-port", "99999"]),
         (
             &["--controller-shutdown-timeout=soon"],

@@ -24,7 +24,7 @@ use crate::{
     Metrics, Standing, Wall, boot,
     election::{Order, Shared},
     elector::{Elector, Ending, Input, Loss, Sight, Step, Times, View},
-    guard::{Attempt, Book, Guard},
+    guard::{Attempt, Book, Guard, ME},
     watch::follow,
 };
 
@@ -72,7 +72,7 @@ impl Campaign {
         };
         let parameters = LeaseLockParams {
             lease_name: self.name.clone(),
-            holder_id: self.identity.clone(),
+            holder_id: ME.to_owned(),
             lease_ttl: self.times.lease_duration,
         };
         let contest = Contest {

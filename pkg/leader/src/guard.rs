@@ -3,11 +3,12 @@
 //! Its `LeaseLock` reads the Lease, decides by comparing the time written there with the local clock, and patches without a precondition:
 //! two candidates can both be told that they acquired an expired Lease, a renewal can win against a takeover, a clock that is 20 s ahead
 //! steals from a live leader, a Lease with an empty field is an error for ever, and the holder's name, which may be longer than 128 bytes,
-//! is used as field manager, which may not.
+//! is used as field manager, which may not: such a holder cannot renew.
 //!
 //! [`Guard`] is the service under the lock's own client. Reads come out of it as the lock has to see them: with every field filled, and
 //! with a renewal time that is now or long ago, as the [`Sight`] of this process says. Writes go through it with the resourceVersion that
-//! was last read, the time of the injected clock, and the program as field manager. A renewal relies on what was last written and does
+//! was last read, the holder's whole name (the lock only knows [`ME`] and others), the time of the injected clock, and the program as
+//! field manager. A renewal relies on what was last written and does
 //! without the read. When the crate does all of this, this file goes.
 
 use std::{
@@ -30,6 +31,11 @@ use crate::{
     Wall, boot,
     elector::{Moment, Sight},
 };
+
+/// What the lock takes this process to be called.
+pub(crate) const ME: &str = "this-process";
+/// And everybody else.
+const ANOTHER: &str = "another";
 
 /// What is known of the Lease, and how the lock is to see it. Cheap to clone; all clones are one.
 #[derive(Clone)]
@@ -78,6 +84,10 @@ impl Book {
         self.0.lock().sight.clone()
     }
 
+    fn me(&self) -> String {
+        self.0.lock().me.clone()
+    }
+
     pub(crate) fn uid(&self) -> Option<String> {
         self.0.lock().uid.clone()
     }
@@ -121,10 +131,15 @@ impl Book {
         } else {
             Timestamp::now()
         };
+        let holder = match sight.holder() {
+            Some(holder) if holder == page.me => ME,
+            Some(_) => ANOTHER,
+            None => "",
+        };
         let own = i32::try_from(page.lease_duration.as_secs()).unwrap_or(i32::MAX);
         let mut lease = lease.clone();
         lease["spec"] = json!({
-            "holderIdentity": sight.holder().unwrap_or_default(),
+            "holderIdentity": holder,
             "leaseDurationSeconds": sight.record.lease_duration_seconds.unwrap_or(own),
             "leaseTransitions": sight.record.lease_transitions.unwrap_or(0),
             "renewTime": stamp(renewed),
@@ -244,6 +259,9 @@ impl Guard {
             if let Some(written) = lease["spec"].get_mut(time) {
                 *written = Value::from(&*now);
             }
+        }
+        if let Some(holder) = lease["spec"].get_mut("holderIdentity").filter(|holder| **holder == ME) {
+            *holder = Value::from(self.book.me());
         }
         let query = format!("{}?fieldManager={}", parts.uri.path(), self.manager);
         parts.uri = Uri::try_from(query)?;

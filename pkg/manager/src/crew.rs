@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
+use parking_lot::RwLock;
 use portreeve_client::Connection;
 use portreeve_informer::Factory;
 use portreeve_leader::Election;
@@ -10,7 +11,7 @@ use portreeve_reconcile::{Applier, Controller, Crash, Descriptor, Instruments, S
 use prometheus::IntGauge;
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{Error, Group, Running, definitions};
+use crate::{Error, Group, Running, definitions, health::Progress};
 
 type Named = (&'static str, Result<(), Crash>);
 
@@ -22,6 +23,7 @@ pub(crate) struct Crew {
     /// Installs definitions, when that is asked for.
     installer: Option<Applier>,
     informers: Factory,
+    progress: Arc<RwLock<Progress>>,
     start_interval: Duration,
     shutdown_timeout: Duration,
 }
@@ -80,12 +82,17 @@ impl Crew {
             instruments: Instruments::default(),
             clock: Arc::clone(&shared.clock),
         };
+        let installer = manager.settings.install_crds.then_some(installer);
+        if group.election.is_none() {
+            manager.progress.write().installing += u32::from(installer.is_some());
+        }
         Ok(Self {
             election: group.election.clone(),
             controllers,
             descriptors: group.controllers.clone(),
-            installer: manager.settings.install_crds.then_some(installer),
+            installer,
             informers: shared.informers,
+            progress: Arc::clone(&manager.progress),
             start_interval: manager.settings.start_interval,
             shutdown_timeout: manager.settings.shutdown_timeout,
         })
@@ -102,6 +109,7 @@ impl Crew {
                     return Ended { result: Ok(()), drained: None };
                 }
             }
+            self.progress.write().installing += u32::from(self.installer.is_some());
             self.informers.begin_term();
         }
         let mut tasks = JoinSet::new();
@@ -128,6 +136,7 @@ impl Crew {
                 installed = definitions::install(installer, wanted) => installed.map_err(Error::Install)?,
                 () = stop.requested() => return Ok(()),
             }
+            self.progress.write().installing -= 1;
         }
         let crash = tokio::select! {
             // First: a controller that ends because it was asked to has not crashed.

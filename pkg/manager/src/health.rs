@@ -30,6 +30,8 @@ pub(crate) struct Progress {
     pub(crate) waiting_for: String,
     /// Every controller is built.
     pub(crate) started: bool,
+    /// How many groups lead and are still installing their definitions.
+    pub(crate) installing: u32,
     /// It is on its way out.
     pub(crate) stopping: bool,
     pub(crate) elections: Vec<Election>,
@@ -65,7 +67,9 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -
 
 /// Where the manager is on its way from start to stop.
 fn lifecycle(progress: &Progress) -> Vec<Check> {
-    let startup = if progress.started {
+    let startup = if progress.started && progress.installing > 0 {
+        Check::failed("startup", "CustomResourceDefinitions are being installed")
+    } else if progress.started {
         Check::ok("startup")
     } else if progress.reached {
         Check::failed("startup", "controllers are being built")

@@ -1,1 +1,274 @@
+//! What the plain lock does wrong, and the guarded one does not, on the real apiserver.
 
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use kube_leader_election::{LeaseLock, LeaseLockParams, LeaseLockResult};
+use portreeve_testing::{ControlPlane, FaultProxy, Namespace};
+
+use super::*;
+
+const DURATION: Duration = Duration::from_secs(3);
+
+/// One candidate of a Lease `lease`.
+struct Candidate {
+    lock: LeaseLock,
+    book: Book,
+}
+
+impl Candidate {
+    fn new(namespace: &Namespace, name: &str) -> Self {
+        Self::by(namespace, name, namespace.client().clone(), Arc::new(Timestamp::now))
+    }
+
+    fn by(namespace: &Namespace, name: &str, inner: Client, wall: Wall) -> Self {
+        let book = Book::new(name.to_owned(), DURATION);
+        let guard = Guard {
+            inner,
+            book: book.clone(),
+            wall,
+            manager: "a-test",
+        };
+        let parameters = LeaseLockParams {
+            lease_name: "lease".to_owned(),
+            holder_id: ME.to_owned(),
+            lease_ttl: DURATION,
+        };
+        let client = Client::new(guard, namespace.name());
+        Self {
+            lock: LeaseLock::new(client, namespace.name(), parameters),
+            book,
+        }
+    }
+
+    fn prepare(&self, live: bool, leading: bool) {
+        let patience = Duration::ZERO;
+        self.book.prepare(Attempt {
+            live,
+            leading,
+            patience,
+        });
+    }
+
+    /// Whether it holds the Lease after an attempt that reads first.
+    async fn acquires(&self) -> Result<bool, kube_leader_election::Error> {
+        self.prepare(true, false);
+        let result = self.lock.try_acquire_or_renew().await?;
+        Ok(matches!(result, LeaseLockResult::Acquired(_)))
+    }
+
+    /// Waits until what it has seen last is free.
+    async fn outwait(&self) -> Result<()> {
+        let sight = self.book.sight().context("it has seen nothing")?;
+        tokio::time::sleep_until(boot::instant(sight.free_from(DURATION))).await;
+        Ok(())
+    }
+}
+
+async fn scene() -> Result<(Namespace, Api<Lease>)> {
+    let namespace = ControlPlane::shared().await.namespace("guard").await?;
+    let leases = namespace.api();
+    Ok((namespace, leases))
+}
+
+fn holder(lease: &Lease) -> Option<&str> {
+    lease.spec.as_ref()?.holder_identity.as_deref()
+}
+
+#[tokio::test]
+async fn a_lease_is_made_renewed_and_released_as_client_go_does() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let one = Candidate::new(&namespace, "one");
+    ensure!(one.acquires().await?);
+    let made = leases.get("lease").await?.spec.context("it has no spec")?;
+    ensure!(made.holder_identity.as_deref() == Some("one") && made.lease_transitions == Some(0));
+    ensure!(made.lease_duration_seconds == Some(3) && made.acquire_time == made.renew_time);
+    one.prepare(false, true);
+    one.lock.try_acquire_or_renew().await?;
+    let renewed = leases.get("lease").await?;
+    let spec = renewed.spec.clone().context("it has no spec")?;
+    ensure!(spec.renew_time > made.renew_time && spec.acquire_time == made.acquire_time);
+    ensure!(spec.lease_transitions == Some(0));
+    let managers: Vec<_> = renewed.metadata.managed_fields.iter().flatten().collect();
+    ensure!(
+        managers.len() == 1 && managers[0].manager.as_deref() == Some("a-test"),
+        "{managers:?}"
+    );
+    one.prepare(true, true);
+    one.lock.step_down().await?;
+    let released = leases.get("lease").await?.spec.context("it has no spec")?;
+    ensure!(released.holder_identity.as_deref() == Some("") && released.lease_duration_seconds == Some(1));
+    let two = Candidate::new(&namespace, "two");
+    ensure!(two.acquires().await?, "a released Lease is free at once");
+    let taken = leases.get("lease").await?.spec.context("it has no spec")?;
+    ensure!(taken.lease_transitions == Some(1) && taken.lease_duration_seconds == Some(3));
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_two_that_race_for_an_expired_lease_one_wins() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    ensure!(Candidate::new(&namespace, "dead").acquires().await?);
+    let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
+    ensure!(
+        !one.acquires().await? && !two.acquires().await?,
+        "it is not free at first sight"
+    );
+    two.outwait().await?;
+    let (first, second) = tokio::join!(one.acquires(), two.acquires());
+    let winners = [("one", first), ("two", second)].map(|(name, won)| (name, won.unwrap_or(false)));
+    let winners: Vec<_> = winners
+        .into_iter()
+        .filter(|(_, won)| *won)
+        .map(|(name, _)| name)
+        .collect();
+    let lease = leases.get("lease").await?;
+    ensure!(
+        winners.len() == 1 && holder(&lease) == Some(winners[0]),
+        "{winners:?} {lease:?}"
+    );
+    ensure!(lease.spec.and_then(|spec| spec.lease_transitions) == Some(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_renewal_does_not_win_against_a_takeover() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let one = Candidate::new(&namespace, "one");
+    ensure!(one.acquires().await?);
+    let taken = json!({"spec": {"holderIdentity": "two"}});
+    leases
+        .patch("lease", &PatchParams::default(), &Patch::Merge(taken))
+        .await?;
+    one.prepare(false, true);
+    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    ensure!(error.to_string().contains("Conflict"), "{error}");
+    one.prepare(true, true);
+    let result = one.lock.try_acquire_or_renew().await?;
+    ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
+    // Nor does who led take it back when its new holder's time is over.
+    one.outwait().await?;
+    let result = one.lock.try_acquire_or_renew().await?;
+    ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn clocks_that_are_wrong_steal_nothing() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    for seconds in [-20, 20] {
+        let wall = move || Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        let client = namespace.client().clone();
+        let wrong = Candidate::by(&namespace, "wrong", client, Arc::new(wall));
+        ensure!(wrong.acquires().await?);
+        let right = Candidate::new(&namespace, "right");
+        ensure!(!right.acquires().await?, "{seconds} s off, and robbed");
+        let lease = leases.get("lease").await?;
+        let renewed = lease.spec.and_then(|spec| spec.renew_time).context("no time")?.0;
+        let off = renewed.duration_since(Timestamp::now()).as_secs();
+        ensure!((off - seconds).abs() <= 1, "it writes its own time: {off}");
+        right.outwait().await?;
+        ensure!(right.acquires().await?);
+        ensure!(!wrong.acquires().await?, "{seconds} s off, and a robber");
+        leases.delete("lease", &DeleteParams::default()).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn empty_fields_are_free_and_no_error() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    for spec in [json!(null), json!({}), json!({"holderIdentity": ""})] {
+        let lease = json!({"metadata": {"name": "lease"}, "spec": spec});
+        leases
+            .create(&PostParams::default(), &serde_json::from_value(lease)?)
+            .await?;
+        ensure!(Candidate::new(&namespace, "one").acquires().await?, "{spec}");
+        leases.delete("lease", &DeleteParams::default()).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_name_may_be_longer_than_a_field_manager() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let name = "x".repeat(200);
+    let one = Candidate::new(&namespace, &name);
+    ensure!(one.acquires().await? && one.acquires().await?);
+    ensure!(holder(&leases.get("lease").await?) == Some(&*name));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_that_is_deleted_stays_its_holders() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
+    ensure!(one.acquires().await? && !two.acquires().await?);
+    leases.delete("lease", &DeleteParams::default()).await?;
+    ensure!(!two.acquires().await?, "it was the first to see that it is gone");
+    one.prepare(true, true);
+    ensure!(matches!(
+        one.lock.try_acquire_or_renew().await?,
+        LeaseLockResult::Acquired(_)
+    ));
+    ensure!(!two.acquires().await?);
+    leases.delete("lease", &DeleteParams::default()).await?;
+    ensure!(!two.acquires().await?);
+    two.outwait().await?;
+    ensure!(two.acquires().await?, "nobody made it anew");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_is_patient_leaves_a_free_lease_to_others_for_a_while() -> Result<()> {
+    let (namespace, _) = scene().await?;
+    let one = Candidate::new(&namespace, "one");
+    one.book.prepare(Attempt {
+        live: true,
+        leading: false,
+        patience: Duration::from_secs(1),
+    });
+    let result = one.lock.try_acquire_or_renew().await?;
+    ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
+    one.outwait().await?;
+    tokio::time::sleep_until(boot::instant(boot::now() + Duration::from_secs(1))).await;
+    let result = one.lock.try_acquire_or_renew().await?;
+    ensure!(matches!(result, LeaseLockResult::Acquired(_)), "{result:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_renewal_whose_answer_was_lost_is_found_again() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let proxy = FaultProxy::start(ControlPlane::shared().await).await?;
+    let mut config = proxy.config(ControlPlane::shared().await.config()?);
+    config.default_retry = false;
+    let client = Client::try_from(config)?;
+    let one = Candidate::by(&namespace, "one", client, Arc::new(Timestamp::now));
+    ensure!(one.acquires().await?);
+    let before = leases.get("lease").await?.metadata.resource_version;
+    proxy.mute();
+    one.prepare(false, true);
+    let lost = tokio::time::timeout(Duration::from_secs(1), one.lock.try_acquire_or_renew()).await;
+    ensure!(lost.is_err(), "it was answered");
+    ensure!(
+        leases.get("lease").await?.metadata.resource_version != before,
+        "it was not written"
+    );
+    proxy.heal();
+    // What is remembered is stale now: relying on it is refused, and a read puts it right.
+    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    ensure!(
+        error.to_string().contains("Conflict") || error.to_string().contains("not read"),
+        "{error}"
+    );
+    one.prepare(true, true);
+    ensure!(matches!(
+        one.lock.try_acquire_or_renew().await?,
+        LeaseLockResult::Acquired(_)
+    ));
+    Ok(())
+}
