@@ -10,6 +10,9 @@ use crate::fence::Fenced;
 /// maintenance, say) must not keep a controller away for a day after it is back.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 
+/// What the apiserver's fence (`portreeve fence`) says in every refusal. By this the refusal is told from one of RBAC.
+pub const FENCED_BY_SERVER: &str = "portreeve fence: not the leader";
+
 /// A failed call, classified by what can cure it. Pure: it reads nothing but the error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Answer {
@@ -25,7 +28,8 @@ pub enum Answer {
     Forbidden,
     /// 400, 405, 413, 415 and 422: the request itself is wrong. Sending it again cannot help.
     Invalid,
-    /// The write was refused by this process's own fence.
+    /// The write was refused because this process does not lead: by its own fence, or by the one in the apiserver. The latter follows the
+    /// Lease within milliseconds, so the refusal alone is no proof that the Lease is lost: the elector finds out.
     Fenced,
     /// Everything that time may cure: 429, 5xx, time limits, broken connections.
     Transient,
@@ -44,6 +48,7 @@ impl Answer {
     /// Classifies a `Status` that came as a body or as a watch event.
     pub fn of_status(status: &Status) -> Self {
         match (status.code, status.reason.as_str()) {
+            (403, _) if status.message.contains(FENCED_BY_SERVER) => Self::Fenced,
             (_, "AlreadyExists") => Self::AlreadyExists,
             (_, "Expired" | "Gone") | (410, _) => Self::Expired,
             (404, _) => Self::NotFound,
@@ -99,6 +104,15 @@ mod tests {
         for (code, reason, expected) in table {
             assert_eq!(status(code, reason), expected, "{code} {reason}");
         }
+    }
+
+    #[test]
+    fn a_refusal_of_the_fence_in_the_apiserver_is_told_from_one_of_rbac() {
+        let message = format!(
+            "deployments.apps \"web\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: {FENCED_BY_SERVER}"
+        );
+        let status = Status::failure(&message, "Forbidden").with_code(403);
+        assert_eq!(Answer::of_status(&status), Answer::Fenced);
     }
 
     #[test]
