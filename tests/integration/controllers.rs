@@ -1,8 +1,11 @@
 //! Controllers of the tests' own: they look at the ConfigMaps of one namespace, and each has its fault.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -39,6 +42,13 @@ pub(crate) const TWINS: &[Descriptor] = &[
     descriptor("first-twin-controller", one_flag, |setup| idle(setup, "FirstTwin")),
     descriptor("second-twin-controller", Vec::new, |setup| idle(setup, "SecondTwin")),
 ];
+
+/// Computes for longer than a Lease lasts, on two threads at once.
+pub(crate) const BUSY: &[Descriptor] = &[descriptor("busy-controller", one_flag, |setup| {
+    let maps = watched(setup)?;
+    let keyed = setup.keyed("Busy", Busy).workers(2);
+    Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
+})];
 
 /// Where they look.
 pub(crate) fn in_namespace(namespace: &str) -> String {
@@ -130,6 +140,24 @@ impl Reconciler for Copier {
             key: key.clone(),
             body: json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}),
         })])
+    }
+}
+
+struct Busy;
+
+impl Reconciler for Busy {
+    type Observed = ();
+
+    fn observe(&self, _key: &ObjectKey) -> Option<()> {
+        Some(())
+    }
+
+    fn decide(&self, (): &(), _now: Timestamp) -> Plan {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            std::hint::spin_loop();
+        }
+        Plan::nothing()
     }
 }
 

@@ -5,9 +5,11 @@
 //! so two daemons on one would do each other's work.
 
 mod audit;
+mod clock;
 mod controllers;
 mod definitions;
 mod dry_run;
+mod election;
 mod foo;
 mod in_process;
 mod metrics;

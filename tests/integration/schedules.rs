@@ -2,7 +2,6 @@
 //!
 //! Time is the tests': the daemon runs in the test, by a clock that the test sets, so that nobody waits for a minute to come.
 
-mod clock;
 mod faults;
 mod kinds;
 mod life;

@@ -12,8 +12,9 @@ use kube::{
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 
-use super::{clock::OffsetClock, kinds::Kind};
+use super::kinds::Kind;
 use crate::{
+    clock::OffsetClock,
     in_process::InProcess,
     shared,
     support::{LIMIT, daemon::printed, scene::Scene},

@@ -12,20 +12,20 @@ use tokio::sync::watch;
 
 /// The system's clock and an offset. Clones are one clock.
 #[derive(Clone, Debug)]
-pub(super) struct OffsetClock(Arc<watch::Sender<SignedDuration>>);
+pub(crate) struct OffsetClock(Arc<watch::Sender<SignedDuration>>);
 
 impl OffsetClock {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(SignedDuration::ZERO)))
     }
 
     /// Sets the clock to the system's.
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.0.send_replace(SignedDuration::ZERO);
     }
 
     /// Sets the clock, forwards or back.
-    pub(super) fn set(&self, time: Timestamp) {
+    pub(crate) fn set(&self, time: Timestamp) {
         self.0.send_replace(time.duration_since(Timestamp::now()));
     }
 }

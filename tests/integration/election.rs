@@ -1,0 +1,335 @@
+//! What a replica does with its Leases, one daemon or two at a time. Three of them, and faults, are in tests/ha.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use http::StatusCode;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{coordination::v1::Lease, events::v1::Event};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use portreeve_testing::{ControlPlane, Signal, eventually};
+use serde_json::json;
+
+use crate::{
+    clock::OffsetClock,
+    controllers,
+    in_process::InProcess,
+    support::{LIMIT, daemon::Daemon, gate::Gate, scene::Scene},
+};
+
+/// Short, so that tests are.
+const TIMES: [&str; 3] = [
+    "--leader-elect-lease-duration=3s",
+    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-retry-period=500ms",
+];
+const LEASE_DURATION: Duration = Duration::from_secs(3);
+
+/// A control plane of one's own, where replicas are told apart by their names.
+struct Stage {
+    plane: ControlPlane,
+    leases: Api<Lease>,
+}
+
+impl Stage {
+    async fn new() -> Result<Self> {
+        let plane = ControlPlane::start().await?;
+        let leases = Api::namespaced(plane.client()?, "kube-system");
+        Ok(Self { plane, leases })
+    }
+
+    async fn replica(&self, name: &str, flags: &[&str]) -> Result<Daemon> {
+        let flags: Vec<_> = TIMES.iter().chain(&["--install-crds"]).chain(flags).copied().collect();
+        Daemon::start(&self.plane, name, &flags).await
+    }
+
+    async fn holder(&self, lease: &str) -> Result<String> {
+        let found = self.leases.get_opt(lease).await?;
+        let holder = found.and_then(|lease| lease.spec?.holder_identity);
+        Ok(holder.unwrap_or_default())
+    }
+
+    /// Waits until somebody else than before holds the Lease, and returns who.
+    async fn next_holder(&self, lease: &str, before: &str) -> Result<String> {
+        eventually(LIMIT, &format!("another holder of {lease} than {before:?}"), || async {
+            let holder = self.holder(lease).await?;
+            ensure!(!holder.is_empty() && holder != before, "it is {holder:?}");
+            anyhow::Ok(holder)
+        })
+        .await
+    }
+
+    /// Gives the Lease to somebody who is not there.
+    async fn give_away(&self, lease: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"spec": {"holderIdentity": "a-thief"}}));
+        self.leases.patch(lease, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
+    let stage = Stage::new().await?;
+    let daemon = stage.replica("draining", &[]).await?;
+    let scene = Scene::new(&stage.plane, "draining").await?;
+    let holder = stage.next_holder("portreeve", "").await?;
+    daemon.admin.wait_until_ready().await?;
+    let gate = Gate::close(&stage.plane, &scene).await?;
+    scene.create_foo("web", "web", 1).await?;
+    let write = gate.hold().await?;
+    daemon.process.signal(Signal::TERM)?;
+    daemon.wait_for_line(&["stopping"]).await?;
+    // Longer than the lease: it goes on renewing while it drains.
+    let renewed = stage.leases.get("portreeve").await?;
+    eventually(LIMIT, "renewals during the drain", || async {
+        let now = stage
+            .leases
+            .get("portreeve")
+            .await?
+            .spec
+            .and_then(|spec| spec.renew_time);
+        let then = renewed.spec.as_ref().and_then(|spec| spec.renew_time.clone());
+        let (now, then) = (now.context("no time")?.0, then.context("no time")?.0);
+        ensure!(
+            now.duration_since(then) > SignedDuration::try_from(LEASE_DURATION)?,
+            "{now}"
+        );
+        anyhow::Ok(())
+    })
+    .await?;
+    ensure!(
+        stage.holder("portreeve").await? == holder,
+        "released while a write is under way"
+    );
+    ensure!(daemon.process.exit_status().is_none());
+    drop(write);
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(0), "{status}: {}", daemon.process.log_tail());
+    ensure!(
+        scene.deployments().get_opt("web").await?.is_some(),
+        "the write was lost"
+    );
+    let released = stage.leases.get("portreeve").await?.spec.context("no spec")?;
+    ensure!(released.holder_identity.as_deref() == Some(""), "{released:?}");
+    ensure!(released.lease_duration_seconds == Some(1));
+    let events: Api<Event> = Api::namespaced(stage.plane.client()?, "kube-system");
+    let found = events.list(&ListParams::default()).await?.items;
+    let notes: Vec<_> = found.iter().filter_map(|event| event.note.as_deref()).collect();
+    for what in ["became leader", "stopped leading"] {
+        ensure!(notes.contains(&&*format!("{holder} {what}")), "{notes:?}");
+    }
+    ensure!(
+        found
+            .iter()
+            .all(|event| event.reason.as_deref() == Some("LeaderElection"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_drain_that_times_out_releases_nothing() -> Result<()> {
+    let stage = Stage::new().await?;
+    let daemon = stage.replica("stuck", &["--controller-shutdown-timeout=1s"]).await?;
+    let scene = Scene::new(&stage.plane, "stuck").await?;
+    let holder = stage.next_holder("portreeve", "").await?;
+    daemon.admin.wait_until_ready().await?;
+    let gate = Gate::close(&stage.plane, &scene).await?;
+    scene.create_foo("web", "web", 1).await?;
+    let _write = gate.hold().await?;
+    daemon.process.signal(Signal::TERM)?;
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(3), "{status}: {}", daemon.process.log_tail());
+    // What was under way may still be carried out: nobody else may act before the lease is over.
+    ensure!(stage.holder("portreeve").await? == holder);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_replica_that_loses_its_lease_ends_with_code_2() -> Result<()> {
+    let stage = Stage::new().await?;
+    let daemon = stage.replica("robbed", &[]).await?;
+    daemon.wait_for_line(&["starting", "foo-controller"]).await?;
+    let scene = Scene::new(&stage.plane, "robbed").await?;
+    scene.settled_foo("web", 1).await?;
+    stage.give_away("portreeve").await?;
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(2), "{status}: {}", daemon.process.log_tail());
+    let log = daemon.log()?;
+    ensure!(
+        log.contains("leaderelection lost: kube-system/portreeve: a-thief holds it"),
+        "{log}"
+    );
+    ensure!(
+        stage.holder("portreeve").await? == "a-thief",
+        "it is not ours to release"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_standby_is_ready_and_warm_and_does_nothing() -> Result<()> {
+    let stage = Stage::new().await?;
+    let leader = stage.replica("leading", &[]).await?;
+    leader.wait_for_line(&["starting", "foo-controller"]).await?;
+    let scene = Scene::new(&stage.plane, "warm").await?;
+    scene.settled_foo("before", 1).await?;
+    let standby = stage.replica("standby", &[]).await?;
+    let says = |_, text: &str| text.contains("leaderElection ok: standby") && text.contains("check passed");
+    standby.admin.wait_until_readyz("a standby that is ready", says).await?;
+    let (status, text) = standby.admin.get("/healthz?verbose").await?;
+    ensure!(status == StatusCode::OK && text.contains("leaderElection ok"), "{text}");
+    scene.settled_foo("after", 1).await?;
+    eventually(LIMIT, "both keys to wait in the standby's queue", || async {
+        let metrics = standby.admin.metrics().await?;
+        let waiting = metrics.sum("workqueue_depth", &[r#"name="Foos""#]);
+        ensure!((waiting - 2.0).abs() < f64::EPSILON, "{waiting} wait");
+        anyhow::Ok(())
+    })
+    .await?;
+    for (daemon, leads) in [(&leader, 1.0), (&standby, 0.0)] {
+        let metrics = daemon.admin.metrics().await?;
+        let status = metrics.sum("leader_election_master_status", &[r#"name="portreeve""#]);
+        ensure!((status - leads).abs() < f64::EPSILON, "{status}");
+        let running = metrics.sum("running_managed_controllers", &[r#"name="foo-controller""#]);
+        ensure!((running - leads).abs() < f64::EPSILON, "{running}");
+    }
+    let metrics = standby.admin.metrics().await?;
+    ensure!(metrics.sum("controller_runtime_reconcile_total", &[]) == 0.0);
+    for code in [r#"method="POST""#, r#"method="PATCH""#, r#"method="DELETE""#] {
+        ensure!(
+            metrics.sum("rest_client_requests_total", &[code]) == 0.0,
+            "{}",
+            metrics.0
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn groups_spread_over_replicas_and_one_that_is_lost_ends_them_all() -> Result<()> {
+    let stage = Stage::new().await?;
+    let groups = &["--leader-elect-groups=crontab=a,foo=b"];
+    let (one, two) = tokio::try_join!(stage.replica("one", groups), stage.replica("two", groups))?;
+    let a = stage.next_holder("portreeve-a", "").await?;
+    let b = stage.next_holder("portreeve-b", "").await?;
+    ensure!(a != b, "one replica has it all");
+    let led = one
+        .admin
+        .metrics()
+        .await?
+        .sum("leader_election_master_status", &[r#"name="portreeve-a""#]);
+    let (leads_a, leads_b) = if led > 0.0 { (one, two) } else { (two, one) };
+    ensure!(
+        stage.leases.get_opt("portreeve").await?.is_none(),
+        "everything is in a group"
+    );
+
+    // The one that goes hands over, and the other one takes what there is: after a while, since it holds something already.
+    leads_b.process.signal(Signal::TERM)?;
+    ensure!(leads_b.process.wait(LIMIT).await?.code() == Some(0));
+    let heir = stage.next_holder("portreeve-b", &b).await?;
+    ensure!(heir == a, "{heir} is not {a}");
+    let scene = Scene::new(&stage.plane, "groups").await?;
+    scene.settled_foo("web", 1).await?;
+
+    stage.give_away("portreeve-a").await?;
+    let status = leads_a.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(2), "{status}: {}", leads_a.process.log_tail());
+    ensure!(
+        stage.holder("portreeve-b").await?.is_empty(),
+        "the other group is released"
+    );
+    ensure!(stage.holder("portreeve-a").await? == "a-thief");
+    Ok(())
+}
+
+#[tokio::test]
+async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> Result<()> {
+    for seconds in [-20, 20] {
+        let stage = Stage::new().await?;
+        let skewed = OffsetClock::new();
+        skewed.set(Timestamp::now() + SignedDuration::from_secs(seconds));
+        let plain: Arc<OffsetClock> = Arc::new(OffsetClock::new());
+        let flags: Vec<_> = TIMES.iter().chain(&["--controllers=foo"]).copied().collect();
+        let start = |clock| InProcess::start_as(stage.plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags);
+        let leader = start(Arc::new(skewed.clone())).await?;
+        let holder = stage.next_holder("portreeve", "").await?;
+        let standby = start(plain.clone()).await?;
+        // Three lease durations by the server's clock: whoever went by the times in the Lease would have taken it by now.
+        let since = Timestamp::now();
+        eventually(LIMIT, "three lease durations to pass", || async {
+            let now = stage.holder("portreeve").await?;
+            let passed = Timestamp::now().duration_since(since);
+            let stolen = now != holder;
+            ensure!(
+                stolen || passed > SignedDuration::try_from(LEASE_DURATION * 3)?,
+                "{passed}"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
+        let lease = stage.leases.get("portreeve").await?.spec.context("no spec")?;
+        ensure!(
+            lease.holder_identity.as_deref() == Some(&*holder),
+            "{seconds} s: {lease:?}"
+        );
+        ensure!(lease.lease_transitions == Some(0), "{seconds} s: {lease:?}");
+        // It ends without a word, and the other waits for its time to be over, not longer.
+        drop(leader);
+        let ended = tokio::time::Instant::now();
+        stage.next_holder("portreeve", &holder).await?;
+        let took = ended.elapsed();
+        println!("{seconds} s of skew: taken over {took:?} after the leader's end");
+        ensure!(
+            took > Duration::from_secs(2) && took < Duration::from_secs(8),
+            "{seconds} s: {took:?}"
+        );
+        standby.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reconciles_that_block_every_thread_do_not_keep_a_renewal_waiting() -> Result<()> {
+    let stage = Stage::new().await?;
+    let namespace = stage.plane.namespace("busy").await?;
+    let flag = controllers::in_namespace(namespace.name());
+    for name in ["a", "b", "c"] {
+        let map = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = namespace.api();
+        maps.create(&kube::api::PostParams::default(), &map).await?;
+    }
+    let flags: Vec<_> = TIMES.iter().copied().chain([&*flag]).collect();
+    let daemon = InProcess::start(&stage.plane, controllers::BUSY, &flags).await?;
+    daemon
+        .wait_for_metric("controller_runtime_reconcile_total", &[r#"result="success""#], 3.0)
+        .await?;
+    let lease = stage.leases.get("portreeve").await?.spec.context("no spec")?;
+    ensure!(lease.lease_transitions == Some(0), "{lease:?}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn who_elects_nobody_makes_no_lease() -> Result<()> {
+    let stage = Stage::new().await?;
+    for flags in [&["--leader-elect=false"][..], &["--leader-elect=true", "--dry-run"]] {
+        let all: Vec<_> = ["--controllers=foo"].iter().chain(flags).copied().collect();
+        let daemon = Daemon::start(&stage.plane, "alone", &all).await?;
+        daemon.wait_for_line(&["starting", "foo-controller"]).await?;
+        ensure!(
+            stage
+                .leases
+                .list(&ListParams::default())
+                .await?
+                .items
+                .iter()
+                .all(|lease| { lease.metadata.name.as_deref() != Some("portreeve") })
+        );
+        daemon.process.signal(Signal::TERM)?;
+        ensure!(daemon.process.wait(LIMIT).await?.code() == Some(0));
+    }
+    Ok(())
+}
