@@ -110,6 +110,18 @@ fn mistakes_are_told_with_the_way_out() -> Result<()> {
             &["--leader-elect-groups", "fooo", "foo"],
         ),
         (
+            &["--leader-elect-groups=crontab=a, foo=b"],
+            &["--leader-elect-groups", "\" foo\""],
+        ),
+        (
+            &["--leader-elect-groups=*=a"],
+            &["--leader-elect-groups", "\"*\"", "by its name"],
+        ),
+        (
+            &["--leader-elect-groups=foo=a,foo-controller=b"],
+            &["--leader-elect-groups", "foo-controller", "a and b"],
+        ),
+        (
             &["--leader-elect-groups=foo"],
             &["--leader-elect-groups", "CONTROLLER=GROUP"],
         ),

@@ -197,7 +197,8 @@ async fn a_standby_is_ready_and_warm_and_does_nothing() -> Result<()> {
         ensure!((running - leads).abs() < f64::EPSILON, "{running}");
     }
     let metrics = standby.admin.metrics().await?;
-    ensure!(metrics.sum("controller_runtime_reconcile_total", &[]) == 0.0);
+    let reconciled = metrics.sum("controller_runtime_reconcile_total", &[]);
+    ensure!(reconciled == 0.0, "{reconciled}");
     for code in [r#"method="POST""#, r#"method="PATCH""#, r#"method="DELETE""#] {
         ensure!(
             metrics.sum("rest_client_requests_total", &[code]) == 0.0,

@@ -1,8 +1,8 @@
 //! From flags to groups of controllers, each with its election.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use portreeve_leader::{Elections, Settings, elector::Times};
+use portreeve_leader::{Elections, Membership, Settings, elector::Times};
 use portreeve_manager::{Group, selection::Selection};
 use portreeve_reconcile::{Clock, Descriptor};
 use prometheus::Registry;
@@ -23,8 +23,7 @@ impl Plan {
     /// Checks what the flags say.
     pub(crate) fn of(options: &Options, known: &[Descriptor], enabled: &[Descriptor]) -> Result<Self, Error> {
         let args = &options.election;
-        let members: Vec<_> = args.leader_elect_groups.iter().map(|item| &item.controller).collect();
-        Selection::parse(&members, known).map_err(Error::Groups)?;
+        check_members(&args.leader_elect_groups, known)?;
         let times = args.times().map_err(Error::Times)?;
         let groups = args.groups(enabled, |controller| {
             std::iter::once(controller.name)
@@ -87,4 +86,26 @@ impl Plan {
             });
         Ok((groups.collect(), Some(elections)))
     }
+}
+
+/// Each controller is in one group at most, by a name that it has: whoever is in two groups by mistake would be led by two replicas at once.
+fn check_members(items: &[Membership], known: &[Descriptor]) -> Result<(), Error> {
+    let mut groups: BTreeMap<&str, &str> = BTreeMap::new();
+    for Membership { controller, group } in items {
+        let is_it = |one: &&Descriptor| one.name == controller || one.aliases.contains(&&**controller);
+        let Some(found) = known.iter().find(is_it) else {
+            return Err(match Selection::parse(&[controller], known) {
+                Err(unknown) => Error::Groups(unknown),
+                // What `--controllers` takes besides names.
+                Ok(_) => Error::Group(controller.clone()),
+            });
+        };
+        if let Some(other) = groups.insert(found.name, group).filter(|other| other != group) {
+            return Err(Error::TwoGroups {
+                controller: found.name,
+                groups: [other.to_owned(), group.clone()],
+            });
+        }
+    }
+    Ok(())
 }

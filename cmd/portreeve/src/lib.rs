@@ -42,6 +42,19 @@ pub enum Error {
     /// `--leader-elect-groups` names what nobody is.
     #[error("invalid --leader-elect-groups")]
     Groups(#[source] UnknownNames),
+    /// `--leader-elect-groups` has something else than a name.
+    #[error(
+        "invalid --leader-elect-groups: {0:?} is no name of a controller; give each by its name (--list-controllers prints them)"
+    )]
+    Group(String),
+    /// `--leader-elect-groups` puts a controller into two groups.
+    #[error("invalid --leader-elect-groups: {controller} is in the groups {} and {}; give it one", groups[0], groups[1])]
+    TwoGroups {
+        /// Which one.
+        controller: &'static str,
+        /// Which groups.
+        groups: [String; 2],
+    },
     /// The times of `--leader-elect-…` do not go together.
     #[error("invalid leader election")]
     Times(#[source] portreeve_leader::ArgsError),

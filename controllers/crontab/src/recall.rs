@@ -9,7 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use portreeve_informer::{Change, Delta, Informer, Projection};
+use portreeve_informer::{Cause, Change, Delta, Informer, Projection};
 
 use crate::{
     decide::Recalled,
@@ -35,12 +35,13 @@ impl Recalled {
 pub(crate) struct Recall(Arc<Mutex<HashMap<Arc<str>, Recalled>>>);
 
 impl Recall {
-    /// Notes that a schedule became another one, or went.
+    /// Notes that a schedule became another one, or went. Of a change that a relist tells nobody knows when it was: that is as if the
+    /// process had been away, and no run may be given up for it.
     pub(crate) fn note<K: Kind>(&self, delta: &Delta<K>, is_rescheduled: fn(&Arc<K>, &Arc<K>) -> bool, now: Timestamp) {
         match &delta.change {
             Change::Added(_) => {}
             Change::Updated { old, new } => {
-                if is_rescheduled(old, new) {
+                if delta.cause != Cause::Relisted && is_rescheduled(old, new) {
                     self.change(&new.metadata().uid, |recalled| recalled.rescheduled = Some(now));
                 }
             }
@@ -81,7 +82,6 @@ impl Recall {
 
 #[cfg(test)]
 mod tests {
-    use portreeve_informer::Cause;
     use serde_json::json;
 
     use super::*;
@@ -96,11 +96,8 @@ mod tests {
     #[test]
     fn a_schedule_is_remembered_as_long_as_its_object_exists() {
         let recall = Recall::default();
-        let tell = |change, second| {
-            let delta = Delta {
-                change,
-                cause: Cause::Watched,
-            };
+        let told = |change, second, cause| {
+            let delta = Delta { change, cause };
             recall.note(
                 &delta,
                 is_rescheduled,
@@ -108,10 +105,13 @@ mod tests {
             );
             recall.get("u").rescheduled.map(Timestamp::as_second)
         };
+        let tell = |change, second| told(change, second, Cause::Watched);
         let updated = |old, new| Change::Updated { old, new };
         let (hourly, daily) = (cron_job("@hourly", false), cron_job("@daily", false));
         assert_eq!(tell(Change::Added(Arc::clone(&hourly)), 1), None);
         assert_eq!(tell(updated(Arc::clone(&hourly), cron_job("@hourly", true)), 2), None);
+        let unseen = updated(Arc::clone(&hourly), Arc::clone(&daily));
+        assert_eq!(told(unseen, 2, Cause::Relisted), None, "nobody knows when");
         assert_eq!(tell(updated(hourly, Arc::clone(&daily)), 3), Some(3));
         assert_eq!(tell(updated(Arc::clone(&daily), Arc::clone(&daily)), 4), Some(3));
         let deleted = Change::Deleted {

@@ -1,7 +1,7 @@
 //! The stations that each request passes, as one tower service.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -98,7 +98,7 @@ impl Shared {
                 .with_label_values(&[method.as_str(), &self.host])
                 .observe(size as f64);
         }
-        let (answer, until, reason) = self.answered(inner.call(request), limit, closes).await;
+        let answer = self.answered(inner.call(request), limit, closes).await;
         self.count(&method, answer.as_ref().ok().map(Response::status));
         let measured = Measured {
             asked,
@@ -111,7 +111,7 @@ impl Shared {
         let answer = answer.inspect_err(|_| measured.durations.observe(asked.elapsed().as_secs_f64()))?;
         // Only an open watch goes on; one that is refused ends like any other call.
         let open_watch = watch && answer.status().is_success();
-        let deadline = (!open_watch).then_some((until, reason));
+        let deadline = (!open_watch).then_some((limit, CutOff::TimedOut(self.limit)));
         let measured = (!open_watch).then_some(measured);
         let answer = answer.map(|body| TimedBody::new(body, deadline, measured));
         if answer.status().is_client_error() || answer.status().is_server_error() {
@@ -125,28 +125,33 @@ impl Shared {
 
     /// Waits for an answer until `limit`, and no longer than the fence lets a write go on. A Lease that is renewed meanwhile prolongs that.
     ///
-    /// Also returns until when the body may take, and why no longer.
+    /// The fence is asked each time before the request makes a step, and not only when a timer says so: a process that was stopped wakes up
+    /// with its tasks before its timers, and timers stand still while the machine sleeps.
     async fn answered<T, E: Into<BoxError>>(
         &self,
         answer: impl Future<Output = Result<T, E>>,
         limit: Instant,
         mut closes: Option<Instant>,
-    ) -> (Result<T, BoxError>, Instant, CutOff) {
+    ) -> Result<T, BoxError> {
+        let is_fenced = closes.is_some();
         let mut answer = pin!(answer);
-        let timed_out = CutOff::TimedOut(self.limit);
-        loop {
-            let (until, reason) = closes
-                .filter(|at| *at < limit)
-                .map_or((limit, timed_out), |at| (at, CutOff::FenceClosed));
-            tokio::select! {
-                // The time first: a process that was stopped and goes on must not send what it had been about to.
-                biased;
-                () = tokio::time::sleep_until(until) => {}
-                answer = &mut answer => return (answer.map_err(Into::into), until, reason),
+        let mut fenced = poll_fn(|cx| {
+            if is_fenced && self.fence.admit().is_err() {
+                return Poll::Ready(Err(CutOff::FenceClosed.into()));
             }
-            closes = match (reason, self.fence.admit()) {
-                (CutOff::FenceClosed, Ok(later)) if later.is_none_or(|later| later > until) => later,
-                _ => return (Err(reason.into()), until, reason),
+            answer.as_mut().poll(cx).map_err(Into::into)
+        });
+        loop {
+            let until = closes.map_or(limit, |closes| closes.min(limit));
+            if let Ok(answer) = tokio::time::timeout_at(until, &mut fenced).await {
+                return answer;
+            }
+            if Instant::now() >= limit {
+                return Err(CutOff::TimedOut(self.limit).into());
+            }
+            closes = match self.fence.admit() {
+                Ok(later) if later.is_none_or(|later| later > until) => later,
+                _ => return Err(CutOff::FenceClosed.into()),
             };
         }
     }

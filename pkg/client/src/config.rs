@@ -6,7 +6,7 @@ use http::{HeaderValue, Uri};
 use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client as Pool, connect::HttpConnector},
-    rt::TokioExecutor,
+    rt::{TokioExecutor, TokioIo},
 };
 use kube::{
     Client, Config,
@@ -14,7 +14,11 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use parking_lot::Mutex;
-use tower::{BoxError, ServiceBuilder, util::BoxCloneSyncService};
+use tokio::net::TcpStream;
+use tower::{
+    BoxError, ServiceBuilder,
+    util::{BoxCloneSyncService, MapResponse},
+};
 
 use crate::{
     Fence, Metrics,
@@ -326,6 +330,13 @@ fn pool(config: &Config) -> Result<Pooled, kube::Error> {
     tcp.set_keepalive_interval(Some(KEEPALIVE / 3));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(Some(KEEPALIVE));
+    // What is dropped is gone: a connection that is closed must not go on to send what is left in its buffer, when this process may not
+    // write any more.
+    let tcp = MapResponse::new(tcp, |connection: TokioIo<TcpStream>| {
+        // It fails on a connection that is gone already.
+        connection.inner().set_zero_linger().ok();
+        connection
+    });
     let tls = config.rustls_https_connector_with_connector(tcp)?;
     let pool: Pool<_, Body> = Pool::builder(TokioExecutor::new()).build(tls);
     let service = ServiceBuilder::new()

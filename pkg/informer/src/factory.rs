@@ -58,7 +58,6 @@ struct Inner {
     tasks: TaskTracker,
     stop: CancellationToken,
     definitions: Reporting,
-    terms: watch::Sender<u64>,
     _ends_definitions: DropGuard,
 }
 
@@ -96,14 +95,15 @@ impl Factory {
             tasks: TaskTracker::new(),
             stop,
             definitions: Reporting::default(),
-            terms: watch::Sender::new(0),
             _ends_definitions: ended.clone().drop_guard(),
         });
         let definitions = Definitions {
             inner: Arc::downgrade(&inner),
             known: Store::default(),
         };
-        let watch = inner.watch_loop(Watch::all(CRDS), inner.definitions.clone(), News::default());
+        // Nobody takes over this one: it never begins a term.
+        let terms = watch::channel(0).1;
+        let watch = inner.watch_loop(Watch::all(CRDS), inner.definitions.clone(), News::default(), terms);
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = reflect(watch, definitions) => {}
@@ -161,14 +161,6 @@ impl Factory {
         reports
     }
 
-    /// Begins a new term: everything is listed again, and until that is done [`Informer::synced`] waits.
-    ///
-    /// For who takes over from another process. Its caches may be behind what that one wrote last: a watch may be late, or its connection
-    /// dead without anybody knowing yet. A list that is begun now has it all.
-    pub fn begin_term(&self) {
-        self.0.terms.send_modify(|term| *term += 1);
-    }
-
     /// The times that its informers go by.
     pub fn tuning(&self) -> &Tuning {
         &self.0.tuning
@@ -183,7 +175,7 @@ impl Factory {
 }
 
 impl Inner {
-    fn watch_loop(&self, watch: Watch, reporting: Reporting, news: News) -> Loop {
+    fn watch_loop(&self, watch: Watch, reporting: Reporting, news: News, terms: watch::Receiver<u64>) -> Loop {
         let News { wake, gone } = news;
         Loop {
             client: self.client.clone(),
@@ -193,14 +185,14 @@ impl Inner {
             reporting,
             wake,
             gone,
-            terms: self.terms.subscribe(),
+            terms,
         }
     }
 
     fn start<T: Projection>(&self, name: String, watch: &Watch, news: News) -> Arc<Handle<T>> {
-        let core = Arc::new(Core::<T>::new(name, self.terms.subscribe()));
+        let core = Arc::new(Core::<T>::new(name));
         let ended = self.stop.child_token();
-        let watch_loop = self.watch_loop(watch.clone(), core.reporting.clone(), news);
+        let watch_loop = self.watch_loop(watch.clone(), core.reporting.clone(), news, core.terms.subscribe());
         let sink = Arc::clone(&core);
         let resyncing = resync(Arc::clone(&core), self.tuning.resync_period);
         let settling = Arc::clone(&core).settle_debts();

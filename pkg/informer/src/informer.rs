@@ -47,7 +47,7 @@ pub(crate) struct Core<T> {
     /// The term in which the last complete list was begun.
     synced: watch::Sender<Option<u64>>,
     /// The present term.
-    terms: watch::Receiver<u64>,
+    pub(crate) terms: watch::Sender<u64>,
     pub(crate) reporting: Reporting,
     /// Whether a handler panicked and has not been told again yet; `owing` says so to the task.
     owes: AtomicBool,
@@ -126,7 +126,7 @@ impl<T: Projection> Informer<T> {
         self.0.core.synced.borrow().is_some()
     }
 
-    /// Waits until a list was complete that was begun in the present term: see [`crate::Factory::begin_term`].
+    /// Waits until a list was complete that was begun in the present term: see [`Cache::begin_term`].
     ///
     /// # Errors
     ///
@@ -151,6 +151,21 @@ impl<T: Projection> Informer<T> {
     /// What is watched, as reports name it.
     pub fn name(&self) -> &str {
         &self.0.core.name
+    }
+}
+
+/// What of an informer does not depend on what it holds.
+pub trait Cache: Send + Sync {
+    /// Begins a new term: everything is listed again, and until that is done [`Informer::synced`] waits.
+    ///
+    /// For who takes over from another process. Its caches may be behind what that one wrote last: a watch may be late, or its connection
+    /// dead without anybody knowing yet. A list that is begun now has it all.
+    fn begin_term(&self);
+}
+
+impl<T: Projection> Cache for Informer<T> {
+    fn begin_term(&self) {
+        self.0.core.terms.send_modify(|term| *term += 1);
     }
 }
 
@@ -190,7 +205,7 @@ impl Drop for Subscription {
 }
 
 impl<T: Projection> Core<T> {
-    pub(crate) fn new(name: String, terms: watch::Receiver<u64>) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self {
             name,
             store: RwLock::default(),
@@ -199,7 +214,7 @@ impl<T: Projection> Core<T> {
                 all: Vec::new(),
             }),
             synced: watch::Sender::new(None),
-            terms,
+            terms: watch::Sender::new(0),
             reporting: Reporting::default(),
             owes: AtomicBool::new(false),
             owing: Notify::new(),

@@ -26,7 +26,7 @@ mod store;
 mod watch;
 
 pub use factory::{Factory, Tuning};
-pub use informer::{Index, Informer, NotSynced, Subscription};
+pub use informer::{Cache, Index, Informer, NotSynced, Subscription};
 pub use metadata::MetadataOnly;
 pub use reflect::{Loop, Sink, reflect};
 pub use report::{Report, Reporting, Trouble};

@@ -69,7 +69,7 @@ pub struct Loop {
     /// Set when the definition of the resource was seen and then deleted: if the resource is not served either, its objects are gone. An
     /// answer of 404 alone does not say so, and keeps them.
     pub gone: Arc<AtomicBool>,
-    /// With each new term everything is listed again: see [`crate::Factory::begin_term`].
+    /// With each new term everything is listed again: see [`crate::Cache::begin_term`].
     pub terms: watch::Receiver<u64>,
 }
 

@@ -91,6 +91,8 @@ impl<T> Clone for Change<T> {
 pub enum Cause {
     /// Somebody changed something.
     Watched,
+    /// A list that had to be made anew says so: somebody changed something, and nobody knows when.
+    Relisted,
     /// The first list: the object may have been as it is for years.
     Listed,
     /// The subscriber is new, the object is not.
@@ -230,10 +232,10 @@ impl<T: Projection> Store<T> {
     }
 
     fn cause(&self) -> Cause {
-        if self.is_synced() {
-            Cause::Watched
-        } else {
-            Cause::Listed
+        match self.phase {
+            Phase::Synced => Cause::Watched,
+            Phase::Listing { first: false, .. } => Cause::Relisted,
+            Phase::Empty | Phase::Listing { first: true, .. } => Cause::Listed,
         }
     }
 

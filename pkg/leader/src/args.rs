@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     pub leader_elect_retry_period: Duration,
     /// The name of the Lease. With groups it is followed by a dash and the group's name.
-    #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = name)]
+    #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = lease_name)]
     pub leader_elect_resource_name: String,
     /// The namespace of the Lease.
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system", value_parser = name)]
@@ -167,7 +167,16 @@ fn membership(text: &str) -> Result<Membership, String> {
     })
 }
 
-/// A label of DNS, which every name in Kubernetes can be.
+/// The name of a Lease: labels with dots between them. A group's name has to fit behind it.
+fn lease_name(text: &str) -> Result<String, String> {
+    let labels = text.split('.').map(name).collect::<Result<Vec<_>, _>>()?;
+    if text.len() > 180 {
+        return Err("give at most 180 letters".to_owned());
+    }
+    Ok(labels.join("."))
+}
+
+/// A label of DNS.
 fn name(text: &str) -> Result<String, String> {
     let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
     let dashed = text.starts_with('-') || text.ends_with('-');

@@ -15,7 +15,7 @@ use kube_runtime::events::{Event, EventType, Recorder, Reporter};
 use portreeve_client::{Answer, chain};
 use prometheus::IntGauge;
 use tokio::{
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, SemaphorePermit, watch},
     time::{sleep_until, timeout},
 };
 use tokio_util::task::TaskTracker;
@@ -95,6 +95,9 @@ impl Campaign {
     }
 }
 
+/// The right to try to acquire, which one candidate of a process has at a time.
+struct Turn<'a>(#[expect(dead_code, reason = "held for its drop")] Option<SemaphorePermit<'a>>);
+
 struct Contest<'a> {
     campaign: &'a Campaign,
     lock: LeaseLock,
@@ -123,12 +126,25 @@ impl Contest<'_> {
             let order = *orders.borrow_and_update();
             input = match step {
                 Step::Lost(loss) => return self.lost(loss),
-                _ if order != Order::Run => return self.leave(&elector, order).await,
                 Step::Won => {
                     self.won();
                     Input::Tick
                 }
-                Step::Attempt { live, limit } => self.attempt(&elector, live, limit).await,
+                _ if order.ends() => return self.leave(order, sight.as_ref()).await,
+                Step::Attempt { .. } if order == Order::Hold => {
+                    // The sender lives in what this borrows from.
+                    let _ = orders.changed().await;
+                    Input::Tick
+                }
+                Step::Attempt { live, limit } => {
+                    let Some(turn) = self.turn(&elector, &mut orders).await else {
+                        input = Input::Tick;
+                        continue;
+                    };
+                    let input = self.attempt(&elector, live, limit).await;
+                    drop(turn);
+                    input
+                }
                 Step::Wait(until) => {
                     tokio::select! {
                         () = sleep_until(boot::instant(until)) => {}
@@ -151,15 +167,21 @@ impl Contest<'_> {
         self.campaign.times.retry_period * held
     }
 
+    /// Waits for this candidate's turn to acquire; renewals wait for nobody. `None`: an order came meanwhile.
+    async fn turn<'a>(&'a self, elector: &Elector, orders: &mut watch::Receiver<Order>) -> Option<Turn<'a>> {
+        if elector.deadline().is_some() {
+            return Some(Turn(None));
+        }
+        tokio::select! {
+            // The semaphore is never closed.
+            turn = self.campaign.crowd.turn.acquire() => Some(Turn(turn.ok())),
+            _ = orders.changed() => None,
+        }
+    }
+
     async fn attempt(&self, elector: &Elector, live: bool, limit: Duration) -> Input {
         let leading = elector.deadline().is_some();
         let campaign = self.campaign;
-        // Renewals wait for nobody. The semaphore is never closed.
-        let turn = if leading {
-            None
-        } else {
-            campaign.crowd.turn.acquire().await.ok()
-        };
         if leading && live {
             campaign.metrics.slow_paths(&campaign.name).inc();
         }
@@ -170,7 +192,6 @@ impl Contest<'_> {
         });
         let began = boot::now();
         let ended = timeout(limit, self.lock.try_acquire_or_renew()).await;
-        drop(turn);
         let ending = match ended {
             Ok(Ok(LeaseLockResult::Acquired(lease))) if holder(&lease) == Some(&*campaign.identity) => Ending::Held,
             Ok(Ok(_)) => Ending::HeldByAnother,
@@ -251,33 +272,43 @@ impl Contest<'_> {
 
     fn ended(&self, standing: Standing) {
         self.status.set(0);
-        self.campaign.crowd.leading.fetch_sub(1, Ordering::Relaxed);
-        self.campaign.shared.standing.send_replace(standing);
-        self.announce("stopped leading");
+        let before = self.campaign.shared.standing.send_replace(standing);
+        if before == Standing::Leading {
+            self.campaign.crowd.leading.fetch_sub(1, Ordering::Relaxed);
+            self.announce("stopped leading");
+        }
     }
 
-    /// Ends as ordered. Only who leads has something to release.
-    async fn leave(&self, elector: &Elector, order: Order) {
+    /// Ends as ordered. Nothing is written any more from here on, by whatever mistake.
+    async fn leave(&self, order: Order, sight: Option<&Sight>) {
         let campaign = self.campaign;
-        if elector.deadline().is_none() || order == Order::GiveUp {
-            campaign.shared.fence.set(None);
-            campaign.shared.standing.send_replace(Standing::Released);
-            return;
-        }
-        // Nothing is written any more, by whatever mistake.
         campaign.shared.fence.set(None);
+        // Also a Lease that was acquired by a write whose answer was lost.
+        let holds = sight.and_then(Sight::holder) == Some(&*campaign.identity);
+        if holds && order == Order::Release {
+            let lease = campaign.key();
+            match timeout(RELEASE_LIMIT, self.step_down()).await {
+                Ok(Ok(())) => tracing::info!(lease, identity = campaign.identity, "released the lease"),
+                Ok(Err(error)) => tracing::warn!(lease, err = chain(&error), "failed to release the lease; it expires"),
+                Err(_) => tracing::warn!(lease, "failed to release the lease: no answer; it expires"),
+            }
+        }
+        self.ended(Standing::Released);
+    }
+
+    /// Somebody may touch the Lease between the read and the write: then once more.
+    async fn step_down(&self) -> Result<(), LockError> {
         self.book.prepare(Attempt {
             live: true,
             leading: true,
             patience: Duration::ZERO,
         });
-        let lease = campaign.key();
-        match timeout(RELEASE_LIMIT, self.lock.step_down()).await {
-            Ok(Ok(())) => tracing::info!(lease, identity = campaign.identity, "released the lease"),
-            Ok(Err(error)) => tracing::warn!(lease, err = chain(&error), "failed to release the lease; it expires"),
-            Err(_) => tracing::warn!(lease, "failed to release the lease: no answer; it expires"),
+        match self.lock.step_down().await {
+            Err(LockError::ReleaseLease(source)) if Answer::of(&source) == Answer::Conflict => {
+                self.lock.step_down().await
+            }
+            done => done,
         }
-        self.ended(Standing::Released);
     }
 
     /// Writes an Event on the Lease, as client-go does.

@@ -43,11 +43,19 @@ pub enum Standing {
 /// What a campaign is told to do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Order {
+    /// Look, and acquire nothing yet.
+    Hold,
     Run,
     /// End, and release what is held.
     Release,
     /// End as you are: what is held expires.
     GiveUp,
+}
+
+impl Order {
+    pub(crate) fn ends(self) -> bool {
+        matches!(self, Self::Release | Self::GiveUp)
+    }
 }
 
 /// What a campaign and its handle share.
@@ -122,12 +130,17 @@ impl Election {
         self.shared.standing.borrow().clone()
     }
 
-    /// Waits until this process leads. Never returns if it has led already and lost.
+    /// Begins to compete: for those who can do at once what a leader has to do.
+    pub fn enter(&self) {
+        self.order(Order::Run, |order| order == Order::Hold);
+    }
+
+    /// Waits until this process leads. Never returns if it has led already and lost: see [`Election::lost`].
     pub async fn won(&self) {
         self.wait_for(|standing| *standing == Standing::Leading).await;
     }
 
-    /// Waits until this process, which led, has lost, and says why.
+    /// Waits until this process has lost, if it led or not, and says why.
     pub async fn lost(&self) -> String {
         match self.wait_for(|standing| matches!(standing, Standing::Lost(_))).await {
             Standing::Lost(reason) => reason,
@@ -137,9 +150,19 @@ impl Election {
 
     /// Ends the candidacy, and releases the Lease if it is held: for those who write no more and have nothing under way.
     pub async fn release(&self) {
-        self.shared.orders.send_replace(Order::Release);
+        self.order(Order::Release, |order| !order.ends());
         self.wait_for(|standing| matches!(standing, Standing::Lost(_) | Standing::Released))
             .await;
+    }
+
+    fn order(&self, new: Order, is_due: impl Fn(Order) -> bool) {
+        self.shared.orders.send_if_modified(|order| {
+            let due = is_due(*order);
+            if due {
+                *order = new;
+            }
+            due
+        });
     }
 
     /// What `/healthz` says of it.
@@ -185,7 +208,7 @@ pub struct Elections {
 }
 
 impl Elections {
-    /// Starts one candidate for each Lease.
+    /// Starts one candidate for each Lease, which looks on until [`Election::enter`].
     ///
     /// # Errors
     ///
@@ -194,7 +217,7 @@ impl Elections {
         let shared = || Shared {
             fence: LeaseFence::default(),
             standing: watch::Sender::new(Standing::Standby { holder: None }),
-            orders: watch::Sender::new(Order::Run),
+            orders: watch::Sender::new(Order::Hold),
         };
         let elections: Vec<_> = settings
             .leases
@@ -207,16 +230,18 @@ impl Elections {
             .collect();
         let (ready, started) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let all = elections.clone();
-        let body = move || {
-            hold(&settings, &all, ready);
-            // Nobody may be waiting for the end.
-            let _ = end.send(());
+        let thread = Thread {
+            elections: elections.clone(),
+            _end: end,
         };
         let named = thread::Builder::new().name("leader-election".to_owned());
-        named.spawn(body).map_err(Error::Thread)?;
+        named
+            .spawn(move || hold(&settings, &thread.elections, ready))
+            .map_err(Error::Thread)?;
+        // From here on a drop ends the thread, also while this waits.
+        let elections = Self { elections, ended };
         started.await.unwrap_or(Err(Error::Ended))?;
-        Ok(Self { elections, ended })
+        Ok(elections)
     }
 
     /// One for each Lease, in their order.
@@ -234,13 +259,7 @@ impl Elections {
 
     fn give_up(&self) {
         for election in &self.elections {
-            election.shared.orders.send_if_modified(|order| {
-                let runs = *order == Order::Run;
-                if runs {
-                    *order = Order::GiveUp;
-                }
-                runs
-            });
+            election.order(Order::GiveUp, |order| !order.ends());
         }
     }
 }
@@ -248,6 +267,28 @@ impl Elections {
 impl Drop for Elections {
     fn drop(&mut self) {
         self.give_up();
+    }
+}
+
+/// What the thread leaves behind when it ends, also by a panic: nobody waits for it in vain, and nothing is written any more.
+struct Thread {
+    elections: Vec<Election>,
+    /// Dropped, it says that the thread has ended.
+    _end: oneshot::Sender<()>,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        for election in &self.elections {
+            election.shared.fence.set(None);
+            election.shared.standing.send_if_modified(|standing| {
+                let runs = matches!(standing, Standing::Standby { .. } | Standing::Leading);
+                if runs {
+                    *standing = Standing::Lost("leader election ended".to_owned());
+                }
+                runs
+            });
+        }
     }
 }
 

@@ -16,6 +16,11 @@ pub type Moment = Duration;
 /// How much longer than its period a candidate waits between two attempts, at random: 0 to 1.2 times, as in client-go.
 pub(crate) const JITTER: f64 = 1.2;
 
+/// The shortest pause between two attempts to renew.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+/// The shortest time that an attempt is given.
+const SHORTEST_LIMIT: Duration = Duration::from_secs(1);
+
 /// The three times of an election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Times {
@@ -248,7 +253,7 @@ impl Elector {
         }
         Step::Attempt {
             live: true,
-            limit: self.times.renew_deadline / 2,
+            limit: self.limit(),
         }
     }
 
@@ -265,7 +270,12 @@ impl Elector {
                 }
                 Ending::HeldByAnother => return self.lose(Loss::Taken),
                 Ending::Stale if relied => leading.next = view.now,
-                Ending::Stale | Ending::Failed => leading.next = view.now.max(began + self.times.retry_period),
+                // The nearer the end the more often: an apiserver that is back in time is to be found in time.
+                Ending::Stale | Ending::Failed => {
+                    let left = (leading.renewed + self.times.renew_deadline).saturating_sub(view.now);
+                    let pause = (left / 4).max(SHORTEST_PAUSE).min(self.times.retry_period);
+                    leading.next = view.now + pause;
+                }
             }
             self.role = Role::Leading(leading);
         }
@@ -281,8 +291,14 @@ impl Elector {
         }
         Step::Attempt {
             live: leading.live || suspicion,
-            limit: (self.times.renew_deadline / 2).min(deadline.saturating_sub(view.now)),
+            limit: self.limit().min(deadline.saturating_sub(view.now)),
         }
+    }
+
+    /// How long one attempt may take: no longer than until the next one is due, so that a connection that is dead is given up in time.
+    fn limit(&self) -> Duration {
+        let half = self.times.renew_deadline / 2;
+        self.times.retry_period.max(SHORTEST_LIMIT).min(half)
     }
 
     fn lose(&mut self, loss: Loss) -> Step {

@@ -9,13 +9,16 @@ use kube::{
     api::{WatchEvent, WatchParams},
 };
 use portreeve_client::chain;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::guard::Book;
 
 /// How long one watch may last, in seconds. One whose connection is dead is noticed no sooner; meanwhile the regular attempts see what it
 /// does not.
 const LONGEST_WATCH: u32 = 60;
+
+/// A watch that was shorter than this has failed.
+const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 /// Notes every change of the Lease in the book and then notifies `news`. Ends never; a watch that fails is opened again after `pause`.
 pub(crate) async fn follow(leases: Api<Lease>, name: String, book: Book, news: &Notify, pause: Duration) {
@@ -24,9 +27,12 @@ pub(crate) async fn follow(leases: Api<Lease>, name: String, book: Book, news: &
         .timeout(LONGEST_WATCH);
     loop {
         let limit = Duration::from_secs(LONGEST_WATCH.into()) + pause;
+        let begun = Instant::now();
         let watched = tokio::time::timeout(limit, once(&leases, &parameters, &book, news)).await;
         match watched {
-            Ok(Ok(())) => continue,
+            // One that ends as soon as it begins is a failure: an apiserver that shuts down ends them all.
+            Ok(Ok(())) if begun.elapsed() >= SHORT_WATCH => continue,
+            Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(lease = name, err = chain(&error), "failed to watch the lease"),
             Err(_) => tracing::debug!(lease = name, "the watch of the lease was silent"),
         }

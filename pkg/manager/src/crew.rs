@@ -5,11 +5,14 @@ use std::{sync::Arc, time::Duration};
 use kube::Client;
 use parking_lot::RwLock;
 use portreeve_client::Connection;
-use portreeve_informer::Factory;
+use portreeve_informer::Cache;
 use portreeve_leader::Election;
 use portreeve_reconcile::{Applier, Controller, Crash, Descriptor, Instruments, Setup, Shutdown, Vital};
 use prometheus::IntGauge;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::timeout,
+};
 
 use crate::{Error, Group, Running, definitions, health::Progress};
 
@@ -22,10 +25,12 @@ pub(crate) struct Crew {
     descriptors: Vec<Descriptor>,
     /// Installs definitions, when that is asked for.
     installer: Option<Applier>,
-    informers: Factory,
+    caches: Vec<Arc<dyn Cache>>,
     progress: Arc<RwLock<Progress>>,
     start_interval: Duration,
     shutdown_timeout: Duration,
+    /// Whether everything that was started has ended by itself.
+    is_clean: bool,
 }
 
 struct Member {
@@ -49,7 +54,7 @@ impl Crew {
         };
         let mut shared = manager.shared.clone();
         shared.events = shared.events.through(client(&connection, "events")?);
-        let mut controllers = Vec::new();
+        let (mut controllers, mut caches) = (Vec::new(), Vec::new());
         for descriptor in &group.controllers {
             let name = descriptor.name;
             let mut setup = Setup {
@@ -58,6 +63,7 @@ impl Crew {
                 flags,
                 shared: shared.clone(),
                 vitals: Vec::new(),
+                caches: Vec::new(),
             };
             let controller = (descriptor.build)(&mut setup).map_err(|source| Error::Build {
                 controller: name,
@@ -66,6 +72,7 @@ impl Crew {
             let mut progress = manager.progress.write();
             progress.controllers.push(name);
             progress.vitals.extend::<Vec<Vital>>(setup.vitals);
+            caches.extend(setup.caches);
             let running = manager.metrics.running(name, manager.settings.program);
             running.set(0);
             controllers.push(Member {
@@ -91,17 +98,22 @@ impl Crew {
             controllers,
             descriptors: group.controllers.clone(),
             installer,
-            informers: shared.informers,
+            caches,
             progress: Arc::clone(&manager.progress),
             start_interval: manager.settings.start_interval,
             shutdown_timeout: manager.settings.shutdown_timeout,
+            is_clean: true,
         })
     }
 
     /// Stands by until the group leads, and runs it until `stop` is requested, it crashes, or the Lease is lost.
     pub(crate) async fn run(mut self, stop: Shutdown) -> Ended {
         if let Some(election) = &self.election {
+            election.enter();
             tokio::select! {
+                // First: it may have won and lost before anybody looked.
+                biased;
+                lost = lost(Some(election)) => return Ended { result: Err(lost), drained: None },
                 () = election.won() => {}
                 () = stop.requested() => {
                     // Now, and not after others have drained: it must not come to lead meanwhile.
@@ -110,7 +122,7 @@ impl Crew {
                 }
             }
             self.progress.write().installing += u32::from(self.installer.is_some());
-            self.informers.begin_term();
+            self.caches.iter().for_each(|cache| cache.begin_term());
         }
         let mut tasks = JoinSet::new();
         let election = self.election.clone();
@@ -120,23 +132,22 @@ impl Crew {
             lost = lost(election.as_ref()) => Err(lost),
             result = self.lead(&mut tasks, &stop) => result,
         };
-        let in_time = !matches!(result, Err(Error::Lost { .. } | Error::DrainTimeout { .. }));
-        // Drained, they are all gone; otherwise what still runs is dropped where it waits, and nothing of it is left when this returns.
+        let is_clean = self.is_clean && !matches!(result, Err(Error::Lost { .. } | Error::DrainTimeout { .. }));
+        // Drained, they are all gone; otherwise what still runs is dropped where it waits.
         tasks.shutdown().await;
         Ended {
             result,
-            drained: election.filter(|_| in_time),
+            drained: election.filter(|_| is_clean),
         }
     }
 
     async fn lead(&mut self, tasks: &mut JoinSet<Named>, stop: &Shutdown) -> Result<(), Error> {
         if let Some(installer) = &self.installer {
             let wanted: Vec<_> = self.descriptors.iter().flat_map(|one| (one.crds)()).collect();
-            tokio::select! {
-                installed = definitions::install(installer, wanted) => installed.map_err(Error::Install)?,
-                () = stop.requested() => return Ok(()),
-            }
+            // It looks at the request to stop between two writes: one that is dropped may still arrive when another leads.
+            let installed = definitions::install(installer, wanted, stop).await;
             self.progress.write().installing -= 1;
+            installed.map_err(Error::Install)?;
         }
         let crash = tokio::select! {
             // First: a controller that ends because it was asked to has not crashed.
@@ -148,11 +159,18 @@ impl Crew {
         stop.request();
         let names = self.descriptors.iter().map(|one| one.name).collect();
         let drained = drain(names, self.shutdown_timeout, tasks).await;
-        crash.map_or(drained, |crash| Err(Error::Crash(crash)))
+        // What a panic took down with it was not drained.
+        self.is_clean = !matches!(crash, Some(Fall::Panic(_))) && !matches!(drained, Err(Fall::Panic(_)));
+        match (drained, crash) {
+            // What did not drain may still be writing: that is worse than what broke.
+            (Err(Fall::Timeout(error)), _) => Err(error),
+            (_, Some(fall)) | (Err(fall), None) => Err(fall.into()),
+            (Ok(()), None) => Ok(()),
+        }
     }
 
     /// Starts every controller, then waits for one to end, which none should.
-    async fn start_and_watch(&mut self, tasks: &mut JoinSet<Named>, stop: &Shutdown) -> Crash {
+    async fn start_and_watch(&mut self, tasks: &mut JoinSet<Named>, stop: &Shutdown) -> Fall {
         for member in self.controllers.drain(..) {
             let Member {
                 name,
@@ -170,38 +188,57 @@ impl Crew {
             tokio::time::sleep(self.start_interval.mul_f64(1.0 + fastrand::f64())).await;
         }
         match tasks.join_next().await {
-            Some(Ok((_, Err(crash)))) => crash,
-            Some(Ok((controller, Ok(())))) => Crash {
+            Some(Ok((_, Err(crash)))) => Fall::Crash(crash),
+            Some(Ok((controller, Ok(())))) => Fall::Crash(Crash {
                 controller,
                 reason: "nobody had asked it to".to_owned(),
-            },
-            Some(Err(error)) => Crash {
-                controller: "a controller",
-                reason: error.to_string(),
-            },
+            }),
+            Some(Err(error)) => Fall::panic(&error),
             // No controller is enabled: serve health and metrics until told to stop.
             None => std::future::pending().await,
         }
     }
 }
 
+/// Why a group did not end as it was asked to.
+enum Fall {
+    /// A controller ended by itself, after it had drained.
+    Crash(Crash),
+    /// A controller panicked, and nobody knows what it had under way.
+    Panic(Crash),
+    /// Some were still running.
+    Timeout(Error),
+}
+
+impl Fall {
+    fn panic(error: &JoinError) -> Self {
+        Self::Panic(Crash {
+            controller: "a controller",
+            reason: error.to_string(),
+        })
+    }
+}
+
+impl From<Fall> for Error {
+    fn from(fall: Fall) -> Self {
+        match fall {
+            Fall::Crash(crash) | Fall::Panic(crash) => Self::Crash(crash),
+            Fall::Timeout(error) => error,
+        }
+    }
+}
+
 /// Joins every controller. The first one that broke on the way counts as the reason.
-async fn drain(mut left: Vec<&str>, limit: Duration, tasks: &mut JoinSet<Named>) -> Result<(), Error> {
+async fn drain(mut left: Vec<&str>, limit: Duration, tasks: &mut JoinSet<Named>) -> Result<(), Fall> {
     let mut broken = None;
     let joined = async {
         while let Some(end) = tasks.join_next().await {
             match end {
                 Ok((name, end)) => {
                     left.retain(|controller| *controller != name);
-                    broken = broken.take().or(end.err());
+                    broken = broken.take().or(end.err().map(Fall::Crash));
                 }
-                Err(error) => {
-                    let reason = error.to_string();
-                    broken = broken.take().or(Some(Crash {
-                        controller: "a controller",
-                        reason,
-                    }));
-                }
+                Err(error) => broken = Some(Fall::panic(&error)),
             }
         }
     };
@@ -213,9 +250,9 @@ async fn drain(mut left: Vec<&str>, limit: Duration, tasks: &mut JoinSet<Named>)
     };
     if !in_time {
         let controllers = left.join(", ");
-        return Err(Error::DrainTimeout { limit, controllers });
+        return Err(Fall::Timeout(Error::DrainTimeout { limit, controllers }));
     }
-    broken.map_or(Ok(()), |crash| Err(Error::Crash(crash)))
+    broken.map_or(Ok(()), Err)
 }
 
 /// Waits until the Lease is lost; for ever when there is none.

@@ -9,7 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{Api, Client, ResourceExt};
 use portreeve_api::{CRDS, ObjectKey};
 use portreeve_client::{Answer, chain};
-use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan};
+use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan, Shutdown};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -61,13 +61,16 @@ pub(crate) async fn ready(client: &Client) -> Result<(), kube::Error> {
 }
 
 /// Applies each definition and waits until it is established. An apiserver that is away meanwhile is waited for.
+///
+/// A request to stop ends it between two writes, never amid one.
 pub(crate) async fn install(
     applier: &Applier,
     wanted: impl IntoIterator<Item = CustomResourceDefinition>,
+    stop: &Shutdown,
 ) -> Result<(), Error> {
     let api: Api<CustomResourceDefinition> = Api::all(applier.client.clone());
     for definition in wanted {
-        install_one(applier, &api, &definition).await?;
+        install_one(applier, &api, &definition, stop).await?;
     }
     Ok(())
 }
@@ -76,6 +79,7 @@ async fn install_one(
     applier: &Applier,
     api: &Api<CustomResourceDefinition>,
     wanted: &CustomResourceDefinition,
+    stop: &Shutdown,
 ) -> Result<(), Error> {
     let definition = wanted.name_any();
     let mut written: Option<Instant> = None;
@@ -89,8 +93,8 @@ async fn install_one(
             }
             Err(source) => return Err(Error::Read { definition, source }),
         };
-        let step = present.map(|present| decide(wanted, present.as_ref(), written.is_some()));
-        match step.transpose().map_err(|source| Error::Encode {
+        let next = present.map(|present| decide(wanted, present.as_ref(), written.is_some()));
+        match next.transpose().map_err(|source| Error::Encode {
             definition: definition.clone(),
             source,
         })? {
@@ -122,7 +126,10 @@ async fn install_one(
                 }
             }
         }
-        tokio::time::sleep(pause).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stop.requested() => return Ok(()),
+        }
         pause = (pause * 2).min(longest);
     }
 }

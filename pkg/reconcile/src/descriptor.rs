@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
-use portreeve_informer::{Factory, Informer, Projection, Watch};
+use portreeve_informer::{Cache, Factory, Informer, Projection, Watch};
 use prometheus::Registry;
 
 use crate::{Clock, Events, Keyed, Metrics, Reconciler, Shutdown};
@@ -123,6 +123,8 @@ pub struct Setup<'a> {
     pub shared: Shared,
     /// The vital signs that the controller has reported while it was built.
     pub vitals: Vec<Vital>,
+    /// The informers that it was given while it was built: whoever comes to lead has them list anew.
+    pub caches: Vec<Arc<dyn Cache>>,
 }
 
 /// How the workers of a queue fare now, for `/livez`.
@@ -143,8 +145,10 @@ pub struct Vital {
 
 impl Setup<'_> {
     /// The shared informer of a watch.
-    pub fn informer<T: Projection>(&self, watch: Watch) -> Informer<T> {
-        self.shared.informers.informer(watch)
+    pub fn informer<T: Projection>(&mut self, watch: Watch) -> Informer<T> {
+        let informer = self.shared.informers.informer(watch);
+        self.caches.push(Arc::new(informer.clone()));
+        informer
     }
 
     /// The value of one of the controller's own flags, which needs a default.

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use crate::{
     BuildError, Controller, Crash, Instruments, Reconciler, Setup, Shutdown, Vital, Vitals,
     apply::Applier,
+    intake::Intake,
     worker::{Refusals, Worker},
 };
 
@@ -21,6 +22,7 @@ const SYNC_NOTICE: Duration = Duration::from_secs(30);
 pub struct Keyed<R> {
     name: &'static str,
     queue: Queue<ObjectKey>,
+    intake: Arc<Intake>,
     reconciler: Arc<R>,
     applier: Applier,
     shared: crate::Shared,
@@ -41,10 +43,14 @@ impl<R: Reconciler> Keyed<R> {
                 longest_running: observed.observe().longest_running,
             }),
         });
+        let reconciler = Arc::new(reconciler);
+        let observing = Arc::clone(&reconciler);
+        let intake = Intake::new(queue.clone(), move |key| observing.observe(key).is_some());
         Self {
             name: setup.name,
             queue,
-            reconciler: Arc::new(reconciler),
+            intake: Arc::new(intake),
+            reconciler,
             applier: Applier {
                 client: setup.client.clone(),
                 events: setup.shared.events.clone(),
@@ -108,7 +114,7 @@ impl<R: Reconciler> Keyed<R> {
 
     /// Queues the keys that `keys` maps each change to. Workers start only once this informer is synced.
     ///
-    /// Keys are queued from now on, so that a standby has them ready when it comes to lead.
+    /// Keys are held from now on and queued once there are workers, so that a standby has them ready when it comes to lead.
     #[must_use]
     pub fn watch<T, K>(self, informer: &Informer<T>, keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static) -> Self
     where
@@ -142,14 +148,14 @@ impl<R: Reconciler> Keyed<R> {
         T: Projection,
         K: IntoIterator<Item = ObjectKey>,
     {
-        let queue = self.queue.clone();
+        let intake = Arc::clone(&self.intake);
         self.subscriptions.push(informer.subscribe(move |delta| {
             let lane = match delta.cause {
-                Cause::Watched => news,
+                Cause::Watched | Cause::Relisted => news,
                 Cause::Listed | Cause::Replayed | Cause::Resynced => Lane::Routine,
             };
             for key in keys(delta) {
-                queue.add(key, lane);
+                intake.add(key, lane);
             }
         }));
         let informer = informer.clone();
@@ -200,6 +206,7 @@ impl<R: Reconciler> Keyed<R> {
             metrics: self.shared.metrics.clone(),
             refusals: Refusals::default(),
         });
+        self.intake.open();
         let mut workers = JoinSet::new();
         for _ in 0..self.workers {
             workers.spawn(Arc::clone(&worker).run());

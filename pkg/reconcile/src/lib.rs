@@ -12,6 +12,7 @@ mod clock;
 mod descriptor;
 mod events;
 mod instruments;
+mod intake;
 mod keyed;
 mod metrics;
 mod plan;

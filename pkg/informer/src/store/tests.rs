@@ -133,9 +133,9 @@ fn a_relist_tells_what_is_different_and_nothing_else() {
             synced:
             relisting:
             listed same@1:
-            listed changed@9: updated changed@2 to changed@9, Watched
-            listed new@8: added new@8, Watched
-            synced: deleted gone@3 (last known), Watched
+            listed changed@9: updated changed@2 to changed@9, Relisted
+            listed new@8: added new@8, Relisted
+            synced: deleted gone@3 (last known), Relisted
             holds ["changed@9", "new@8", "same@1"], undecodable [], synced true
         "#]],
     );
@@ -228,7 +228,7 @@ fn an_object_that_was_recreated_unseen_is_deleted_and_added() {
             listed a@1+x: added a@1, Listed
             synced:
             relisting:
-            listed a@7+y: deleted a@1 (last known), Watched; added a@7, Watched
+            listed a@7+y: deleted a@1 (last known), Relisted; added a@7, Relisted
             synced:
             holds ["a@7"], undecodable [], synced true
         "#]],
@@ -273,7 +273,7 @@ fn an_object_that_becomes_undecodable_keeps_its_last_good_state() {
             relisting:
             undecodable a:
             undecodable c:
-            synced: deleted b@2 (last known), Watched
+            synced: deleted b@2 (last known), Relisted
             holds ["a@1"], undecodable ["n/a", "n/c"], synced true
         "#]],
     );

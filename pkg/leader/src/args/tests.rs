@@ -69,9 +69,11 @@ fn times_that_do_not_go_together_are_refused_with_the_flag_and_the_way_out() {
 
 #[test]
 fn names_are_labels() {
-    for name in ["", "-a", "a-", "A", "a.b", &"a".repeat(64)] {
+    for name in ["", "-a", "a-", "A", "a..b", &"a".repeat(64)] {
         let error = parse(&[&format!("--leader-elect-resource-name={name}")]).unwrap_err();
         assert!(error.contains("--leader-elect-resource-name"), "{error}");
+        let error = parse(&[&format!("--leader-elect-resource-namespace={name}")]).unwrap_err();
+        assert!(error.contains("--leader-elect-resource-namespace"), "{error}");
         assert!(
             parse(&[&format!("--leader-elect-groups=foo={name}")]).is_err(),
             "{name}"
@@ -82,6 +84,11 @@ fn names_are_labels() {
             .unwrap_err()
             .contains("CONTROLLER=GROUP")
     );
+}
+
+#[test]
+fn a_lease_may_have_dots_in_its_name() {
+    assert!(parse(&["--leader-elect-resource-name=foo.example.com"]).is_ok());
 }
 
 #[test]

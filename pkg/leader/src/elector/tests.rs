@@ -74,11 +74,11 @@ fn attempt(live: bool, seconds: f64) -> Step {
 #[test]
 fn a_candidate_looks_at_once_and_then_each_period_with_jitter() {
     let mut case = Case::new();
-    assert_eq!(case.tick(0.0), attempt(true, 5.0));
+    assert_eq!(case.tick(0.0), attempt(true, 2.0));
     case.sight = Some(held_by("other", 0.0));
     // Half of the jitter: 2 s × 1.6.
     assert_eq!(case.attempted(0.0, Ending::HeldByAnother, 0.1), Step::Wait(at(3.3)));
-    assert_eq!(case.tick(3.3), attempt(true, 5.0));
+    assert_eq!(case.tick(3.3), attempt(true, 2.0));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_lease_that_is_released_is_tried_for_at_once_and_once() {
     case.sight = Some(held_by("other", 0.0));
     case.attempted(0.0, Ending::HeldByAnother, 0.1);
     case.sight = Some(held_by("", 1.0));
-    assert_eq!(case.tick(1.0), attempt(true, 5.0));
+    assert_eq!(case.tick(1.0), attempt(true, 2.0));
     // It failed: from here on it is asked like everything else, and a busy apiserver is left alone.
     assert_eq!(case.attempted(1.0, Ending::Failed, 1.1), Step::Wait(at(4.3)));
 }
@@ -98,7 +98,7 @@ fn a_lease_is_free_when_it_was_seen_unchanged_for_its_duration() {
     case.sight = Some(held_by("other", 0.0));
     case.attempted(13.0, Ending::HeldByAnother, 13.1);
     assert_eq!(case.tick(14.9), Step::Wait(at(15.0)));
-    assert_eq!(case.tick(15.0), attempt(true, 5.0));
+    assert_eq!(case.tick(15.0), attempt(true, 2.0));
     // A renewal that is seen in time starts it anew.
     case.attempted(15.0, Ending::HeldByAnother, 15.1);
     case.sight = Some(held_by("other", 15.1));
@@ -148,14 +148,14 @@ fn who_holds_leases_already_leaves_a_free_one_to_others_for_a_while() {
     case.sight = Some(held_by("", 1.0));
     case.attempted(1.0, Ending::HeldByAnother, 1.1);
     assert_eq!(case.tick(1.2), Step::Wait(at(3.0)));
-    assert_eq!(case.tick(3.0), attempt(true, 5.0));
+    assert_eq!(case.tick(3.0), attempt(true, 2.0));
 }
 
 #[test]
 fn who_was_beaten_looks_again_at_once_but_not_in_a_circle() {
     let mut case = Case::new();
     case.sight = Some(held_by("", 0.0));
-    assert_eq!(case.attempted(0.0, Ending::Stale, 0.1), attempt(true, 5.0));
+    assert_eq!(case.attempted(0.0, Ending::Stale, 0.1), attempt(true, 2.0));
     assert_eq!(case.attempted(0.1, Ending::Stale, 0.2), Step::Wait(at(3.4)));
 }
 
@@ -171,14 +171,21 @@ fn a_leader_leads_for_the_renew_deadline_from_the_start_of_its_last_good_renewal
     let mut case = Case::leader();
     assert_eq!(case.elector.deadline(), Some(at(10.0)));
     assert_eq!(case.tick(0.2), Step::Wait(at(2.0)));
-    assert_eq!(case.tick(2.0), attempt(false, 5.0));
-    assert_eq!(case.attempted(2.0, Ending::Held, 4.0), attempt(false, 5.0));
+    assert_eq!(case.tick(2.0), attempt(false, 2.0));
+    assert_eq!(case.attempted(2.0, Ending::Held, 4.0), attempt(false, 2.0));
     assert_eq!(case.elector.deadline(), Some(at(12.0)));
     case.attempted(4.0, Ending::Failed, 9.0);
     assert_eq!(case.elector.deadline(), Some(at(12.0)));
-    // No renewal may end after the deadline.
-    assert_eq!(case.tick(9.0), attempt(true, 3.0));
-    assert_eq!(case.attempted(9.0, Ending::Failed, 12.0), Step::Lost(Loss::NotRenewed));
+    assert_eq!(case.tick(9.75), attempt(true, 2.0));
+    // The less time is left the shorter the pause. No renewal may end after the deadline.
+    assert_eq!(case.attempted(9.75, Ending::Failed, 10.0), Step::Wait(at(10.5)));
+    assert_eq!(case.tick(10.5), attempt(true, 1.5));
+    assert_eq!(case.attempted(10.5, Ending::Failed, 11.5), Step::Wait(at(11.75)));
+    assert_eq!(case.tick(11.75), attempt(true, 0.25));
+    assert_eq!(
+        case.attempted(11.75, Ending::Failed, 12.0),
+        Step::Lost(Loss::NotRenewed)
+    );
     assert_eq!(case.elector.deadline(), None);
     assert_eq!(
         case.attempted(9.0, Ending::Held, 12.0),
@@ -196,11 +203,11 @@ fn a_leader_that_slept_over_its_deadline_does_not_even_try() {
 #[test]
 fn a_renewal_on_a_stale_version_reads_and_tries_again_at_once() {
     let mut case = Case::leader();
-    assert_eq!(case.attempted(2.0, Ending::Stale, 2.1), attempt(true, 5.0));
-    assert_eq!(case.attempted(2.1, Ending::Stale, 2.2), Step::Wait(at(4.1)));
-    assert_eq!(case.tick(4.1), attempt(true, 5.0));
-    assert_eq!(case.attempted(4.1, Ending::Held, 4.2), Step::Wait(at(6.1)));
-    assert_eq!(case.tick(6.1), attempt(false, 5.0));
+    assert_eq!(case.attempted(2.0, Ending::Stale, 2.1), attempt(true, 2.0));
+    assert_eq!(case.attempted(2.1, Ending::Stale, 2.2), Step::Wait(at(4.15)));
+    assert_eq!(case.tick(4.15), attempt(true, 2.0));
+    assert_eq!(case.attempted(4.15, Ending::Held, 4.2), Step::Wait(at(6.15)));
+    assert_eq!(case.tick(6.15), attempt(false, 2.0));
 }
 
 #[test]
@@ -214,8 +221,8 @@ fn a_leader_that_hears_of_another_or_of_no_lease_reads_at_once_and_once() {
     for seen in ["other", ""] {
         let mut case = Case::leader();
         case.sight = Some(held_by(seen, 1.0));
-        assert_eq!(case.tick(1.0), attempt(true, 5.0), "{seen}");
-        assert_eq!(case.attempted(1.0, Ending::Failed, 1.1), Step::Wait(at(3.0)), "{seen}");
+        assert_eq!(case.tick(1.0), attempt(true, 2.0), "{seen}");
+        assert_eq!(case.attempted(1.0, Ending::Failed, 2.0), Step::Wait(at(4.0)), "{seen}");
     }
     // What is older than the last attempt is no news.
     let mut case = Case::leader();

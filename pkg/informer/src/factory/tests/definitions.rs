@@ -51,12 +51,12 @@ async fn objects_do_not_outlive_their_definition() {
     let (informer, watch, told, _subscription) = holding(&mut scene).await;
     scene.definitions.event("DELETED", &definition(FOO, 6));
     unserve(&mut scene, watch).await;
-    assert_eq!(told.take(), ["deleted a@1 Watched"]);
+    assert_eq!(told.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty() && informer.is_synced());
     // It comes again, and so do they.
     scene.definitions.event("ADDED", &definition(FOO, 7));
     let _watch = scene.sync(&[foo("a", 12)]).await;
-    assert_eq!(told.take(), ["added a@12 Watched"]);
+    assert_eq!(told.take(), ["added a@12 Relisted"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,7 +71,7 @@ async fn a_definition_whose_deletion_is_found_by_a_list_takes_its_objects_with_i
     // It is woken, to find out at once.
     scene.foos().await.answer_text(404, "404 page not found\n");
     settle().await;
-    assert_eq!(told.take(), ["deleted a@1 Watched"]);
+    assert_eq!(told.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty());
 }
 

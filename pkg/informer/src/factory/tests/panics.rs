@@ -81,6 +81,6 @@ async fn an_index_function_that_panics_once_costs_a_list_and_nothing_else() {
     panics.store(true, Ordering::Relaxed);
     watch.event("MODIFIED", &foo("a", 11));
     let _watch = scene.sync(&[foo("a", 11)]).await;
-    assert_eq!(told.take(), ["updated a@11 Watched"]);
+    assert_eq!(told.take(), ["updated a@11 Relisted"]);
     assert_eq!(index.get("n").len(), 1);
 }

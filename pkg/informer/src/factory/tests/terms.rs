@@ -1,6 +1,7 @@
 //! Taking over: what was listed before counts no more.
 
 use super::*;
+use crate::Cache;
 
 #[tokio::test(start_paused = true)]
 async fn a_new_term_lists_everything_again_and_a_sync_waits_for_that() {
@@ -10,16 +11,15 @@ async fn a_new_term_lists_everything_again_and_a_sync_waits_for_that() {
     let _subscription = informer.subscribe(told.handler());
     let watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
     told.take();
-    scene.factory.begin_term();
+    informer.begin_term();
     let limit = Duration::from_secs(1);
     let (synced, _watch) = tokio::join!(informer.synced(limit), async {
-        scene.server.call_for(DEFINITIONS).await.answer(&list(1, &[]));
         // What the other process wrote last, and what it deleted: the watch had not told of it.
         scene.sync(&[foo("a", 3)]).await
     });
     synced.unwrap();
     assert!(watch.is_abandoned());
-    assert_eq!(told.take(), ["deleted b@2 Watched", "updated a@3 Watched"]);
+    assert_eq!(told.take(), ["deleted b@2 Relisted", "updated a@3 Relisted"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -27,7 +27,7 @@ async fn a_list_that_was_begun_before_the_term_does_not_count() {
     let mut scene = Scene::new().await;
     let informer = scene.informer();
     let old = scene.foos().await;
-    scene.factory.begin_term();
+    informer.begin_term();
     let _watch = scene.sync(&[foo("a", 2)]).await;
     old.answer(&list(1, &[foo("a", 1)]));
     informer.synced(Duration::from_secs(1)).await.unwrap();
@@ -43,7 +43,7 @@ async fn a_watch_that_was_backing_off_lists_at_once_in_a_new_term() {
         scene.foos().await.answer(&status(503, "ServiceUnavailable"));
     }
     settle().await;
-    scene.factory.begin_term();
+    informer.begin_term();
     let begun = tokio::time::Instant::now();
     let _watch = scene.sync(&[foo("a", 1)]).await;
     informer.synced(Duration::from_secs(1)).await.unwrap();

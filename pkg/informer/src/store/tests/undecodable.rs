@@ -24,7 +24,7 @@ fn an_undecodable_object_of_another_uid_ends_the_one_before() {
             synced:
             undecodable b+x:
             relisting:
-            undecodable a+y: deleted a@1 (last known), Watched
+            undecodable a+y: deleted a@1 (last known), Relisted
             undecodable b+x:
             synced:
             applied a@5+y: added a@5, Watched
