@@ -17,7 +17,7 @@ run: control-plane ## start a control plane, the daemon with every controller an
 	@target/release/portreeve-run target/release/portreeve deploy/samples $(DAEMON_FLAGS)
 
 .PHONY: test
-test: control-plane ## run every test of the workspace, on real servers
+test: control-plane manifest-tools image-binary ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
 
 .PHONY: bench
@@ -41,6 +41,18 @@ verify: lint test ## everything that has to pass before a change goes in
 control-plane: ## build etcd and kube-apiserver into the cache, unless they are there
 	@hack/controlplane/build etcd kube-apiserver >/dev/null
 
+.PHONY: manifest-tools
+manifest-tools: ## build helm and kustomize into the cache, unless they are there
+	@hack/manifests/build >/dev/null
+
+.PHONY: image
+image: ## build the image: one static binary, with buildah, podman or docker
+	@hack/image/build image
+
+.PHONY: image-binary
+image-binary: ## build only the static binary that goes into the image
+	@hack/image/build binary >/dev/null
+
 .PHONY: update
-update: ## regenerate deploy/crds and deploy/rbac
+update: ## regenerate what deploy/ has from the code: definitions, roles and fences
 	@hack/update

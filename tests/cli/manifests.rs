@@ -1,10 +1,14 @@
-//! What `portreeve crds` and `portreeve rbac` print, before a real apiserver.
+//! What `portreeve crds`, `rbac` and `fence` print, before a real apiserver.
 
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
 use portreeve_testing::ControlPlane;
+use serde_json::{Value, json};
 
-use crate::support::{daemon::printed, manifests};
+use crate::support::{
+    daemon::{printed, run},
+    manifests,
+};
 
 #[tokio::test]
 async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
@@ -12,14 +16,14 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
     let dry = PatchParams::apply("an-administrator").dry_run().validation_strict();
     for (args, expected) in [
         (
-            &["crds"][..],
+            "crds",
             vec![
                 "CustomResourceDefinition crontabs.stable.example.com",
                 "CustomResourceDefinition foos.samplecontroller.k8s.io",
             ],
         ),
         (
-            &["rbac", "--controllers=foo", "--install-crds", "--namespace=somewhere"],
+            "rbac --controllers=foo --install-crds --namespace=somewhere --leader-elect=false",
             vec![
                 "ClusterRole portreeve",
                 "ClusterRoleBinding portreeve",
@@ -30,23 +34,99 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
             ],
         ),
         (
-            &["rbac", "--controllers=cronjob"],
+            "rbac --controllers=cronjob",
             vec![
                 "ClusterRole portreeve",
                 "ClusterRoleBinding portreeve",
                 "ClusterRole portreeve:cronjob-controller",
                 "ClusterRoleBinding portreeve:cronjob-controller",
+                "Role portreeve:leader-election",
+                "RoleBinding portreeve:leader-election",
             ],
         ),
-        (&["crds", "--controllers=cronjob"], vec![]),
+        (
+            "fence --controllers=cronjob --service-account=a --namespace=somewhere",
+            vec![
+                "ValidatingAdmissionPolicy portreeve-fence.somewhere.a",
+                "ValidatingAdmissionPolicyBinding portreeve-fence.somewhere.a",
+            ],
+        ),
+        ("fence --controllers=-foo", vec![]),
+        ("crds --controllers=cronjob", vec![]),
     ] {
         let mut accepted = Vec::new();
-        for document in manifests::documents(&printed(args)?)? {
+        for document in manifests::documents(&printed(&args.split(' ').collect::<Vec<_>>())?)? {
             let object = manifests::apply(&client, &document, None, &dry).await?;
             let kind = object.types.map(|types| types.kind).unwrap_or_default();
             accepted.push(format!("{kind} {}", object.metadata.name.unwrap_or_default()));
         }
-        ensure!(accepted == expected, "{args:?}: {accepted:?}");
+        ensure!(accepted == expected, "{args}: {accepted:?}");
     }
+    Ok(())
+}
+
+/// What a document that is printed says at these places.
+fn told(args: &[&str], document: usize, places: &[&str]) -> Result<Vec<Value>> {
+    let documents = manifests::documents(&printed(args)?)?;
+    let of = |place: &&str| documents.get(document).and_then(|it| it.pointer(place)).cloned();
+    Ok(places.iter().map(|place| of(place).unwrap_or_default()).collect())
+}
+
+#[test]
+fn the_election_s_flags_decide_on_the_lease() -> Result<()> {
+    let names = "/rules/0/resourceNames";
+    let last = |args: &[&str]| {
+        told(
+            &[&["rbac", "--controllers=foo,crontab"], args].concat(),
+            6,
+            &["/metadata", names],
+        )
+    };
+    let role = |namespace: &str| json!({"name": "portreeve:leader-election", "namespace": namespace});
+    ensure!(last(&[])? == [role("kube-system"), json!(["portreeve"])]);
+    let moved = last(&["--leader-elect-resource-name=a", "--leader-elect-resource-namespace=b"])?;
+    ensure!(moved == [role("b"), json!(["a"])], "{moved:?}");
+    let grouped = last(&["--leader-elect-groups=crontab=x,cronjob-controller=y"])?;
+    ensure!(
+        grouped == [role("kube-system"), json!(["portreeve", "portreeve-x"])],
+        "{grouped:?}"
+    );
+    let binding = |args: &[&str]| {
+        told(
+            &[&["fence", "--controllers=foo"], args].concat(),
+            1,
+            &["/spec/paramRef"],
+        )
+    };
+    let lease = |name: &str| [json!({"name": name, "namespace": "kube-system", "parameterNotFoundAction": "Allow"})];
+    ensure!(binding(&[])? == lease("portreeve"));
+    ensure!(binding(&["--leader-elect-groups=foo=x"])? == lease("portreeve-x"));
+    ensure!(!printed(&["rbac", "--leader-elect=false"])?.contains("leases"));
+    ensure!(printed(&["fence", "--leader-elect=false"])?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_fence_for_several_groups_is_refused_with_the_way_out() -> Result<()> {
+    let refused = |args: &[&str]| {
+        let output = run(&[&["fence"], args].concat())?;
+        ensure!(output.status.code() == Some(1), "{args:?} ended with {}", output.status);
+        ensure!(output.stdout.is_empty(), "half a fence was printed");
+        Ok(String::from_utf8(output.stderr)?)
+    };
+    let error = refused(&["--leader-elect-groups=crontab=a"])?;
+    for word in [
+        "Lease portreeve: foo-controller; Lease portreeve-a: crontab-controller",
+        "which pod writes, not for which controller",
+        "`portreeve fence --controllers=crontab-controller --service-account=portreeve-a --leader-elect-resource-name=portreeve-a`",
+    ] {
+        ensure!(error.contains(word), "{word:?} is not in: {error}");
+    }
+    let error = refused(&["--leader-elect-groups=cronta=a"])?;
+    ensure!(error.contains("did you mean"), "{error}");
+    let error = refused(&["--leader-elect-groups=crontab"])?;
+    ensure!(error.contains("such as crontab=a"), "{error}");
+    let error = refused(&["--service-account=a' || 'a' == 'a"])?;
+    ensure!(error.contains("lower case letters"), "{error}");
     Ok(())
 }

@@ -1,5 +1,9 @@
 //! What the daemon may do, and what it says when it may not.
 
+mod bits;
+mod needed;
+mod scenarios;
+
 use anyhow::{Result, ensure};
 use http::StatusCode;
 use kube::{Api, CustomResourceExt, api::PostParams};

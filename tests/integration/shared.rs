@@ -46,49 +46,73 @@ async fn start() -> Result<Daemon> {
     Ok(daemon)
 }
 
-/// Applies what `portreeve rbac` printed and waits until the apiserver grants every bit of it to the account.
+/// Applies what `portreeve rbac` printed and waits until the apiserver grants every bit of it to the account `portreeve`.
 pub(crate) async fn apply_and_wait(client: &Client, namespace: &str, rbac: &str) -> Result<()> {
+    apply_and_wait_for(client, namespace, "portreeve", rbac).await
+}
+
+/// The same for an account of another name.
+pub(crate) async fn apply_and_wait_for(client: &Client, namespace: &str, account: &str, rbac: &str) -> Result<()> {
     let roles = manifests::documents(rbac)?;
     for role in &roles {
         manifests::apply(client, role, None, &PatchParams::apply("an-administrator").force()).await?;
     }
-    let user = format!("system:serviceaccount:{namespace}:portreeve");
-    for rule in roles.iter().filter_map(|role| role["rules"].as_array()).flatten() {
-        for verb in strings(&rule["verbs"]) {
-            for resource in strings(&rule["resources"]) {
-                let group = strings(&rule["apiGroups"]).next().unwrap_or_default();
-                wait_until_granted(client, &user, verb, group, resource).await?;
-            }
+    let user = format!("system:serviceaccount:{namespace}:{account}");
+    for role in &roles {
+        let namespace = role.pointer("/metadata/namespace").and_then(Value::as_str);
+        for attributes in role["rules"].as_array().into_iter().flatten().flat_map(granted) {
+            let attributes = ResourceAttributes {
+                namespace: namespace.map(str::to_owned),
+                ..attributes
+            };
+            wait_until_granted(client, &user, attributes).await?;
         }
     }
     Ok(())
+}
+
+/// Every bit of a rule: each verb on each resource, and each name.
+fn granted(rule: &Value) -> Vec<ResourceAttributes> {
+    let text = |text: &str| Some(text.to_owned());
+    let names: Vec<_> = match rule["resourceNames"].as_array() {
+        Some(_) => strings(&rule["resourceNames"]).map(text).collect(),
+        None => vec![None],
+    };
+    let mut bits = Vec::new();
+    for verb in strings(&rule["verbs"]) {
+        for resource in strings(&rule["resources"]) {
+            let (resource, subresource) = match resource.split_once('/') {
+                Some((resource, subresource)) => (resource, text(subresource)),
+                None => (resource, None),
+            };
+            bits.extend(names.iter().map(|name| ResourceAttributes {
+                verb: text(verb),
+                group: strings(&rule["apiGroups"]).next().map(str::to_owned),
+                resource: text(resource),
+                subresource: subresource.clone(),
+                name: name.clone(),
+                ..ResourceAttributes::default()
+            }));
+        }
+    }
+    bits
 }
 
 fn strings(list: &Value) -> impl Iterator<Item = &str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
-async fn wait_until_granted(client: &Client, user: &str, verb: &str, group: &str, resource: &str) -> Result<()> {
-    let (resource, subresource) = match resource.split_once('/') {
-        Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
-        None => (resource, None),
-    };
+async fn wait_until_granted(client: &Client, user: &str, attributes: ResourceAttributes) -> Result<()> {
+    let what = format!("{user} to be allowed {attributes:?}");
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: Some(user.to_owned()),
-            resource_attributes: Some(ResourceAttributes {
-                verb: Some(verb.to_owned()),
-                group: Some(group.to_owned()),
-                resource: Some(resource.to_owned()),
-                subresource,
-                ..ResourceAttributes::default()
-            }),
+            resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         },
         ..SubjectAccessReview::default()
     };
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
-    let what = format!("{user} to be allowed to {verb} {resource}.{group}");
     eventually(LIMIT, &what, || async {
         let answer = reviews.create(&PostParams::default(), &review).await?;
         let SubjectAccessReviewStatus { allowed, reason, .. } = answer.status.context("no verdict")?;

@@ -13,7 +13,7 @@ pub(crate) fn documents(yaml: &str) -> Result<Vec<Value>> {
     serde_saphyr::from_multiple(yaml).context("failed to read the YAML")
 }
 
-/// Applies one document under these parameters; in `namespace`, when its kind has namespaces.
+/// Applies one document under these parameters; in the namespace that it names, or else in `namespace`, when its kind has namespaces.
 pub(crate) async fn apply(
     client: &Client,
     document: &Value,
@@ -24,7 +24,8 @@ pub(crate) async fn apply(
     let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
     let kind = GroupVersionKind::gvk(group, version, text("/kind"));
     let resource = ApiResource::from_gvk(&kind);
-    let api: Api<DynamicObject> = match namespace {
+    let own = document.pointer("/metadata/namespace").and_then(Value::as_str);
+    let api: Api<DynamicObject> = match own.or(namespace) {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };

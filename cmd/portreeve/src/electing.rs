@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use portreeve_leader::{Elections, Membership, Settings, elector::Times};
+use portreeve_leader::{Args, Elections, Membership, Settings, elector::Times};
 use portreeve_manager::{Group, selection::Selection};
 use portreeve_reconcile::{Clock, Descriptor};
 use prometheus::Registry;
@@ -19,24 +19,34 @@ pub(crate) struct Plan {
     times: Option<Times>,
 }
 
+/// The names of the Leases that the flags ask for, and the controllers that each is for.
+pub(crate) fn leases(
+    args: &Args,
+    known: &[Descriptor],
+    enabled: &[Descriptor],
+) -> Result<Vec<(String, Vec<Descriptor>)>, Error> {
+    check_members(&args.leader_elect_groups, known)?;
+    let groups = args.groups(enabled, |controller| {
+        std::iter::once(controller.name)
+            .chain(controller.aliases.iter().copied())
+            .collect()
+    });
+    let named = groups
+        .into_iter()
+        .map(|(group, controllers)| (args.lease_name(group.as_deref()), controllers));
+    Ok(named.collect())
+}
+
 impl Plan {
     /// Checks what the flags say.
     pub(crate) fn of(options: &Options, known: &[Descriptor], enabled: &[Descriptor]) -> Result<Self, Error> {
         let args = &options.election;
-        check_members(&args.leader_elect_groups, known)?;
+        let groups = leases(args, known, enabled)?;
         let times = args.times().map_err(Error::Times)?;
-        let groups = args.groups(enabled, |controller| {
-            std::iter::once(controller.name)
-                .chain(controller.aliases.iter().copied())
-                .collect()
-        });
-        let groups = groups
-            .into_iter()
-            .map(|(group, controllers)| (args.lease_name(group.as_deref()), controllers));
         // A dry run writes nothing, a Lease neither.
         let elects = args.leader_elect && !options.manager.dry_run;
         Ok(Self {
-            groups: groups.collect(),
+            groups,
             namespace: args.leader_elect_resource_namespace.clone(),
             identity: portreeve_leader::identity(),
             times: elects.then_some(times),

@@ -24,6 +24,7 @@ use tokio::{
 
 use crate::options::{Command, ListFormat};
 pub use crate::{
+    manifests::Error as ManifestError,
     options::{Config, Options},
     registry::CONTROLLERS,
 };
@@ -78,7 +79,7 @@ pub enum Error {
     Schedule(#[source] portreeve_cron::Error),
     /// A manifest cannot be printed.
     #[error("failed to print a manifest")]
-    Manifest(#[source] serde_saphyr::ser_error::Error),
+    Manifest(#[source] ManifestError),
     /// Standard output is closed.
     #[error("failed to write to standard output")]
     Print(#[source] std::io::Error),
@@ -134,11 +135,23 @@ fn execute(config: Config, known: &[Descriptor]) -> Result<(), Error> {
         }
         Some(Command::Rbac {
             controllers,
-            namespace,
+            account,
+            election,
             install_crds,
         }) => {
             let enabled = enabled(&controllers.controllers)?;
-            print(&manifests::rbac(&enabled, namespace, *install_crds).map_err(Error::Manifest)?)
+            let leases = electing::leases(election, known, &enabled)?;
+            print(&manifests::rbac(&enabled, account, election, &leases, *install_crds).map_err(Error::Manifest)?)
+        }
+        Some(Command::Fence {
+            controllers,
+            account,
+            election,
+            action,
+        }) => {
+            let enabled = enabled(&controllers.controllers)?;
+            let leases = electing::leases(election, known, &enabled)?;
+            print(&manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?)
         }
         Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),
         None if config.options.choice.list_controllers => match config.options.choice.output {

@@ -1,31 +1,60 @@
-//! `portreeve crds`, `portreeve rbac` and `--list-controllers`: what the descriptors say, as text. Pure.
+//! `portreeve crds`, `rbac` and `fence`, and `--list-controllers`: what the descriptors say, as text. Pure.
 
-use portreeve_reconcile::{Descriptor, Rule};
+mod fence;
+mod rbac;
+
+use clap::Args;
+use portreeve_reconcile::Descriptor;
 use serde_json::{Value, json};
 
-/// What every replica needs, whichever controllers it runs.
-const BASE: &[Rule] = &[
-    Rule {
-        groups: &["apiextensions.k8s.io"],
-        resources: &["customresourcedefinitions"],
-        verbs: &["list", "watch"],
-    },
-    Rule {
-        groups: &["events.k8s.io"],
-        resources: &["events"],
-        verbs: &["create", "patch"],
-    },
-];
+pub(crate) use self::fence::Action;
 
-/// What `--install-crds` needs on top.
-const INSTALL: &[Rule] = &[Rule {
-    groups: &["apiextensions.k8s.io"],
-    resources: &["customresourcedefinitions"],
-    verbs: &["create", "get", "patch"],
-}];
+/// The Leases of the enabled controllers by name, each with those that depend on it.
+type Leases = [(String, Vec<Descriptor>)];
+
+/// The account that the replicas act as.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Account {
+    /// The namespace of the ServiceAccount
+    #[arg(long, default_value = "portreeve-system", value_parser = name)]
+    pub(crate) namespace: String,
+    /// The name of the ServiceAccount. The names of what is printed have it in them, so that each account has its own.
+    #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = name)]
+    pub(crate) service_account: String,
+}
+
+/// Why a manifest is not printed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be written.
+    #[error("failed to write YAML")]
+    Write(#[source] serde_saphyr::ser_error::Error),
+    /// One policy cannot fence controllers that depend on several Leases.
+    #[error(
+        "no policy can fence several groups in one process ({}): the apiserver is told which pod writes, not for which controller, and \
+        each group may be led by another pod. Run a Deployment with a ServiceAccount of its own for each group, and print a fence for \
+        each: {}", members(.0), commands(.0)
+    )]
+    SeveralGroups(Vec<(String, Vec<&'static str>)>),
+}
+
+fn members(leases: &[(String, Vec<&'static str>)]) -> String {
+    let one = |(lease, controllers): &(String, Vec<_>)| format!("Lease {lease}: {}", controllers.join(", "));
+    leases.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn commands(leases: &[(String, Vec<&'static str>)]) -> String {
+    let one = |(lease, controllers): &(String, Vec<_>)| {
+        let controllers = controllers.join(",");
+        format!(
+            "`portreeve fence --controllers={controllers} --service-account={lease} --leader-elect-resource-name={lease}`"
+        )
+    };
+    leases.iter().map(one).collect::<Vec<_>>().join(", ")
+}
 
 /// The definitions of these controllers, one YAML document each, sorted by name.
-pub(crate) fn crds(controllers: &[Descriptor]) -> Result<String, serde_saphyr::ser_error::Error> {
+pub(crate) fn crds(controllers: &[Descriptor]) -> Result<String, Error> {
     let mut definitions: Vec<_> = controllers.iter().flat_map(|controller| (controller.crds)()).collect();
     definitions.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     definitions.dedup_by(|a, b| a.metadata.name == b.metadata.name);
@@ -33,52 +62,55 @@ pub(crate) fn crds(controllers: &[Descriptor]) -> Result<String, serde_saphyr::s
     yaml(&documents)
 }
 
-/// The roles of these controllers, one each and one for the base, with their bindings to a ServiceAccount.
+/// `portreeve rbac`: what the replicas of an account may do.
 pub(crate) fn rbac(
-    controllers: &[Descriptor],
-    namespace: &str,
+    enabled: &[Descriptor],
+    account: &Account,
+    election: &portreeve_leader::Args,
+    leases: &Leases,
     install_crds: bool,
-) -> Result<String, serde_saphyr::ser_error::Error> {
-    let mut roles = vec![("portreeve".to_owned(), BASE)];
-    if install_crds {
-        roles.push(("portreeve:install-crds".to_owned(), INSTALL));
+) -> Result<String, Error> {
+    let leases = leases.iter().map(|(lease, _)| &**lease);
+    let needs = rbac::Needs {
+        install_crds,
+        leases: leases.filter(|_| election.leader_elect).collect(),
+        lease_namespace: &election.leader_elect_resource_namespace,
+    };
+    rbac::rbac(enabled, account, &needs)
+}
+
+/// `portreeve fence`: what the apiserver refuses to replicas that do not lead. Nothing without an election.
+pub(crate) fn fence(
+    account: &Account,
+    election: &portreeve_leader::Args,
+    leases: &Leases,
+    action: Action,
+) -> Result<String, Error> {
+    match leases {
+        _ if !election.leader_elect => Ok(String::new()),
+        [] => Ok(String::new()),
+        [(name, controllers)] => {
+            let namespace = &election.leader_elect_resource_namespace;
+            fence::fence(controllers, account, &fence::Lease { namespace, name }, action)
+        }
+        several => {
+            let names = |controllers: &[Descriptor]| controllers.iter().map(|it| it.name).collect();
+            let several = several.iter().map(|(lease, of)| (lease.clone(), names(of)));
+            Err(Error::SeveralGroups(several.collect()))
+        }
     }
-    roles.extend(
-        controllers
-            .iter()
-            .map(|controller| (format!("portreeve:{}", controller.name), controller.rules)),
-    );
-    let documents: Vec<_> = roles
-        .iter()
-        .flat_map(|(name, rules)| [role(name, rules), binding(name, namespace)])
-        .collect();
-    yaml(&documents)
 }
 
-fn role(name: &str, rules: &[Rule]) -> Value {
-    let rules: Vec<_> = rules
-        .iter()
-        .map(|rule| json!({ "apiGroups": rule.groups, "resources": rule.resources, "verbs": rule.verbs }))
-        .collect();
-    json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": { "name": name },
-        "rules": rules,
-    })
+/// The name of an object. It ends up inside of expressions, so nothing else will do.
+fn name(text: &str) -> Result<String, String> {
+    let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_good) {
+        return Err("give lower case letters, digits, dashes and dots".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
-fn binding(name: &str, namespace: &str) -> Value {
-    json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": { "name": name },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
-        "subjects": [{ "kind": "ServiceAccount", "name": "portreeve", "namespace": namespace }],
-    })
-}
-
-fn yaml(documents: &[Value]) -> Result<String, serde_saphyr::ser_error::Error> {
+fn yaml(documents: &[Value]) -> Result<String, Error> {
     // A sentence is a line, however long.
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let mut text = String::new();
@@ -86,7 +118,7 @@ fn yaml(documents: &[Value]) -> Result<String, serde_saphyr::ser_error::Error> {
         if !text.is_empty() {
             text.push_str("---\n");
         }
-        text.push_str(&serde_saphyr::to_string_with_options(document, options)?);
+        text.push_str(&serde_saphyr::to_string_with_options(document, options).map_err(Error::Write)?);
     }
     Ok(text)
 }
@@ -140,13 +172,5 @@ mod tests {
         "]]
         .assert_eq(&table(CONTROLLERS));
         assert_eq!(list(CONTROLLERS)[2]["name"], "foo-controller");
-    }
-
-    #[test]
-    fn a_role_holds_exactly_the_rules_of_its_controller() {
-        let text = rbac(CONTROLLERS, "ns", false).unwrap();
-        assert!(text.contains("name: portreeve:foo-controller"), "{text}");
-        assert!(!text.contains("install-crds"), "{text}");
-        assert!(rbac(&[], "ns", true).unwrap().contains("install-crds"));
     }
 }

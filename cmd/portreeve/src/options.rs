@@ -7,7 +7,11 @@ use portreeve_client::duration;
 use portreeve_manager::selection::{Selection, UnknownNames};
 use portreeve_reconcile::Descriptor;
 
-use crate::{cron, logging::Format};
+use crate::{
+    cron,
+    logging::Format,
+    manifests::{Account, Action},
+};
 
 /// Hosts controllers for Kubernetes: one binary with leader election, health, metrics and shared informers.
 #[derive(Clone, Debug, Parser)]
@@ -44,16 +48,29 @@ pub(crate) enum Command {
         #[command(flatten)]
         controllers: Only,
     },
-    /// Print the ClusterRoles of the controllers and their bindings to a ServiceAccount
+    /// Print the roles of the controllers and of their election, and their bindings to a ServiceAccount
     Rbac {
         #[command(flatten)]
         controllers: Only,
-        /// The namespace of the ServiceAccount `portreeve` that the roles are bound to
-        #[arg(long, default_value = "portreeve-system")]
-        namespace: String,
+        #[command(flatten)]
+        account: Account,
+        #[command(flatten)]
+        election: portreeve_leader::Args,
         /// Add what --install-crds needs
         #[arg(long)]
         install_crds: bool,
+    },
+    /// Print an admission policy by which the apiserver refuses what replicas write that do not lead
+    Fence {
+        #[command(flatten)]
+        controllers: Only,
+        #[command(flatten)]
+        account: Account,
+        #[command(flatten)]
+        election: portreeve_leader::Args,
+        /// What becomes of such a write. Switch a fence off by Audit, not by deleting it: see docs/deploying.md
+        #[arg(long, value_enum, default_value = "Deny")]
+        action: Action,
     },
     /// Try a schedule: when it runs, and what it says
     #[command(subcommand)]

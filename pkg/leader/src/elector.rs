@@ -313,5 +313,3 @@ impl Elector {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod world;

@@ -17,6 +17,8 @@ mod fence;
 mod guard;
 mod metrics;
 mod watch;
+#[cfg(test)]
+mod world;
 
 use std::sync::Arc;
 

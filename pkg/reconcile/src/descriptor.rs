@@ -21,7 +21,7 @@ pub struct Descriptor {
     pub on_by_default: bool,
     /// The definitions that it needs in the cluster.
     pub crds: fn() -> Vec<CustomResourceDefinition>,
-    /// What it must be allowed to do; `portreeve rbac` and deploy/rbac are made from these.
+    /// What it must be allowed to do; `portreeve rbac`, `portreeve fence` and what deploy/ has of both are made from these.
     pub rules: &'static [Rule],
     /// Its own flags, by Kubernetes' naming: `--concurrent-foo-syncs`.
     pub flags: fn() -> Vec<clap::Arg>,

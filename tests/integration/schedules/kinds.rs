@@ -3,19 +3,19 @@
 use portreeve_api::{CRONTABS, Resource};
 use serde_json::{Value, json};
 
-pub(super) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
+pub(crate) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
 
 /// A kind of schedule.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     CronTab,
     CronJob,
 }
 
 impl Kind {
-    pub(super) const BOTH: [Self; 2] = [Self::CronTab, Self::CronJob];
+    pub(crate) const BOTH: [Self; 2] = [Self::CronTab, Self::CronJob];
 
-    pub(super) fn resource(self) -> Resource {
+    pub(crate) fn resource(self) -> Resource {
         match self {
             Self::CronTab => CRONTABS,
             Self::CronJob => CRON_JOBS,
@@ -23,7 +23,7 @@ impl Kind {
     }
 
     /// A name for tests that have one object of each kind.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::CronTab => "tab",
             Self::CronJob => "job",
@@ -31,7 +31,7 @@ impl Kind {
     }
 
     /// A manifest with that schedule, and with more fields of the spec.
-    pub(super) fn manifest(self, name: &str, schedule: &str, more: &Value) -> Value {
+    pub(crate) fn manifest(self, name: &str, schedule: &str, more: &Value) -> Value {
         let pod = json!({"containers": [{"name": "main", "image": "example.com/backup:9"}], "restartPolicy": "Never"});
         let template = match self {
             Self::CronTab => pod,

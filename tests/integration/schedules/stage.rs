@@ -204,17 +204,17 @@ async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProc
 }
 
 /// The first whole number of minutes after a time that is one of every `step` minutes of the hour.
-pub(super) fn next_minute(after: Timestamp, step: i64) -> Timestamp {
+pub(crate) fn next_minute(after: Timestamp, step: i64) -> Timestamp {
     let seconds = 60 * step;
     let slot = (after.as_second().div_euclid(seconds) + 1) * seconds;
     Timestamp::from_second(slot).unwrap_or(after)
 }
 
 /// The name of the Job of a time.
-pub(super) fn job_of(owner: &str, slot: Timestamp) -> String {
+pub(crate) fn job_of(owner: &str, slot: Timestamp) -> String {
     format!("{owner}-{}", slot.as_second() / 60)
 }
 
-pub(super) fn minutes(count: i64) -> SignedDuration {
+pub(crate) fn minutes(count: i64) -> SignedDuration {
     SignedDuration::from_mins(count)
 }

@@ -1,10 +1,11 @@
 //! A simulated world of candidates around one Lease: answers are late or lost, processes stop, boot clocks differ, the Lease is deleted.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use k8s_openapi::api::coordination::v1::LeaseSpec;
 use proptest::prelude::*;
 
-use super::*;
+use crate::elector::{Elector, Ending, Input, Moment, Sight, Step, Times, View};
 
 /// One tick of the world's time.
 const TICK: Duration = Duration::from_millis(50);

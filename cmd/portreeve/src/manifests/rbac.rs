@@ -1,0 +1,154 @@
+//! `portreeve rbac`: a role for each controller, one for the base, one for the election, and their bindings. Pure.
+
+use portreeve_reconcile::{Descriptor, Rule};
+use serde_json::{Value, json};
+
+use super::{Account, Error, yaml};
+
+/// What every replica needs, whichever controllers it runs.
+const BASE: &[Rule] = &[
+    Rule {
+        groups: &["apiextensions.k8s.io"],
+        resources: &["customresourcedefinitions"],
+        verbs: &["list", "watch"],
+    },
+    Rule {
+        groups: &["events.k8s.io"],
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
+];
+
+/// What `--install-crds` needs on top.
+const INSTALL: &[Rule] = &[Rule {
+    groups: &["apiextensions.k8s.io"],
+    resources: &["customresourcedefinitions"],
+    verbs: &["create", "get", "patch"],
+}];
+
+/// What an elector does with the Leases that are its own.
+const LEASE_VERBS: &[&str] = &["get", "patch", "watch"];
+
+/// What the roles are for, besides the controllers.
+pub(crate) struct Needs<'a> {
+    /// The daemon runs with `--install-crds`.
+    pub(crate) install_crds: bool,
+    /// The Leases that it runs for, by name; none without an election.
+    pub(crate) leases: Vec<&'a str>,
+    /// Where they are.
+    pub(crate) lease_namespace: &'a str,
+}
+
+/// The roles of these controllers, with their bindings to the account.
+pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, needs: &Needs<'_>) -> Result<String, Error> {
+    let prefix = &account.service_account;
+    let mut roles = vec![(prefix.clone(), BASE)];
+    if needs.install_crds {
+        roles.push((format!("{prefix}:install-crds"), INSTALL));
+    }
+    roles.extend(
+        controllers
+            .iter()
+            .map(|controller| (format!("{prefix}:{}", controller.name), controller.rules)),
+    );
+    let cluster_wide = roles.iter().flat_map(|(name, rules)| {
+        let list = rules
+            .iter()
+            .map(|rule| json!({ "apiGroups": rule.groups, "resources": rule.resources, "verbs": rule.verbs }));
+        pair("Cluster", &json!({ "name": name }), &list.collect(), account)
+    });
+    let mut documents: Vec<_> = cluster_wide.collect();
+    if !needs.leases.is_empty() {
+        let metadata = json!({ "name": format!("{prefix}:leader-election"), "namespace": needs.lease_namespace });
+        documents.extend(pair("", &metadata, &election(&needs.leases), account));
+    }
+    yaml(&documents)
+}
+
+/// No name can be asked for with `create`: a Lease that is to be made has none yet, for the authorizer.
+fn election(leases: &[&str]) -> Value {
+    let groups = ["coordination.k8s.io"];
+    json!([
+        { "apiGroups": groups, "resources": ["leases"], "resourceNames": leases, "verbs": LEASE_VERBS },
+        { "apiGroups": groups, "resources": ["leases"], "verbs": ["create"] },
+    ])
+}
+
+/// A role and its binding, `Cluster` or not.
+fn pair(scope: &str, metadata: &Value, rules: &Value, account: &Account) -> [Value; 2] {
+    let group = "rbac.authorization.k8s.io";
+    let version = format!("{group}/v1");
+    let role = json!({
+        "apiVersion": version,
+        "kind": format!("{scope}Role"),
+        "metadata": metadata,
+        "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": version,
+        "kind": format!("{scope}RoleBinding"),
+        "metadata": metadata,
+        "roleRef": { "apiGroup": group, "kind": format!("{scope}Role"), "name": metadata["name"] },
+        "subjects": [{ "kind": "ServiceAccount", "name": account.service_account, "namespace": account.namespace }],
+    });
+    [role, binding]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CONTROLLERS;
+
+    fn printed(controllers: &[Descriptor], install_crds: bool, leases: &[&str]) -> String {
+        let account = Account {
+            namespace: "somewhere".to_owned(),
+            service_account: "portreeve".to_owned(),
+        };
+        let needs = Needs {
+            install_crds,
+            leases: leases.to_vec(),
+            lease_namespace: "elsewhere",
+        };
+        rbac(controllers, &account, &needs).unwrap()
+    }
+
+    #[test]
+    fn a_role_holds_exactly_the_rules_of_its_controller() {
+        let text = printed(CONTROLLERS, false, &[]);
+        assert!(text.contains("name: portreeve:foo-controller"), "{text}");
+        assert!(!text.contains("install-crds"), "{text}");
+        assert!(printed(&[], true, &[]).contains("install-crds"));
+    }
+
+    #[test]
+    fn an_election_may_touch_its_own_leases_and_no_others() {
+        assert!(!printed(CONTROLLERS, false, &[]).contains("leases"));
+        let text = printed(&[], false, &["portreeve", "portreeve-a"]);
+        let (_, role) = text.split_once("kind: Role\n").unwrap();
+        let (role, _) = role.split_once("---").unwrap();
+        expect_test::expect![[r"
+            metadata:
+              name: portreeve:leader-election
+              namespace: elsewhere
+            rules:
+            - apiGroups:
+              - coordination.k8s.io
+              resourceNames:
+              - portreeve
+              - portreeve-a
+              resources:
+              - leases
+              verbs:
+              - get
+              - patch
+              - watch
+            - apiGroups:
+              - coordination.k8s.io
+              resources:
+              - leases
+              verbs:
+              - create
+        "]]
+        .assert_eq(role);
+    }
+}

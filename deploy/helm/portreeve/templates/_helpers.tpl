@@ -1,0 +1,63 @@
+{{/* The name of everything in this release. */}}
+{{- define "portreeve.name" -}}
+{{- .Values.fullnameOverride | default .Release.Name -}}
+{{- end }}
+
+{{/* The name of the Lease. */}}
+{{- define "portreeve.lease" -}}
+{{- .Values.leaderElection.resourceName | default (include "portreeve.name" .) -}}
+{{- end }}
+
+{{/* What tells the pods of this release from others. */}}
+{{- define "portreeve.labels" -}}
+app.kubernetes.io/name: portreeve
+app.kubernetes.io/instance: {{ include "portreeve.name" . }}
+{{- end }}
+
+{{/* The full names of the controllers that the values enable, as a JSON list. The rule is the daemon's: the first item that names a
+controller decides; without one it is on if it is on by default and there is a '*'. */}}
+{{- define "portreeve.enabled" -}}
+{{- $items := .Values.controllers -}}
+{{- $enabled := list -}}
+{{- $names := list "*" -}}
+{{- range $controller := .Files.Get "files/controllers.json" | fromJsonArray -}}
+  {{- $own := concat (list $controller.name) $controller.aliases -}}
+  {{- $names = concat $names $own -}}
+  {{- $verdict := "" -}}
+  {{- range $item := $items -}}
+    {{- if and (not $verdict) (has $item $own) -}}
+      {{- $verdict = "on" -}}
+    {{- else if and (not $verdict) (has (trimPrefix "-" $item) $own) -}}
+      {{- $verdict = "off" -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if or (eq $verdict "on") (and (not $verdict) $controller.onByDefault (has "*" $items)) -}}
+    {{- $enabled = append $enabled $controller.name -}}
+  {{- end -}}
+{{- end -}}
+{{- range $item := $items -}}
+  {{- if not (has (trimPrefix "-" $item) $names) -}}
+    {{- fail (printf "controllers: %q is not among %s" $item (join ", " $names)) -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $enabled -}}
+{{- end }}
+
+{{/* The documents that the binary printed for the enabled controllers, as a JSON list, each once. Takes the root and the folder's name. */}}
+{{- define "portreeve.generated" -}}
+{{- $root := index . 0 -}}
+{{- $folder := index . 1 -}}
+{{- $documents := list -}}
+{{- range $controller := include "portreeve.enabled" $root | fromJsonArray -}}
+  {{- $text := $root.Files.Get (printf "files/%s/%s.yaml" $folder $controller) -}}
+  {{- $text = $text | replace "release-namespace" $root.Release.Namespace -}}
+  {{- $text = $text | replace "release-account" (include "portreeve.name" $root) -}}
+  {{- $text = $text | replace "release-lease" (include "portreeve.lease" $root) -}}
+  {{- range $document := splitList "\n---\n" $text -}}
+    {{- with fromYaml $document -}}
+      {{- $documents = append $documents . -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- uniq $documents | toJson -}}
+{{- end }}

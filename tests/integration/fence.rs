@@ -1,0 +1,427 @@
+//! `portreeve fence` on the real apiserver, with tokens that are bound to real Pods: who writes, who does not, and what it costs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicyBinding,
+    apps::v1::Deployment,
+    authentication::v1::TokenRequest,
+    coordination::v1::Lease,
+    core::v1::{Pod, ServiceAccount},
+    events::v1::Event,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use portreeve_client::Answer;
+use portreeve_testing::{ControlPlane, Namespace, eventually};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    shared,
+    support::{LIMIT, daemon::printed, manifests, scene::foreign},
+};
+
+const UUID: &str = "8d2b6a0e-4f55-4c4e-9f0e-0c6f3f1a7b52";
+
+/// A namespace with an account, its rights, its Lease, and the fence.
+struct Stage<'a> {
+    plane: &'a ControlPlane,
+    namespace: Namespace,
+    /// The account is named for its namespace: what is cluster-wide belongs to this test alone.
+    account: String,
+    /// Another account with the same rights.
+    bystander: String,
+}
+
+impl Stage<'static> {
+    async fn new(prefix: &str) -> Result<Self> {
+        // Its daemon installs the definitions. It is fenced by nobody.
+        shared::daemon().await?;
+        Self::on(ControlPlane::shared().await, prefix).await
+    }
+}
+
+impl<'a> Stage<'a> {
+    async fn on(plane: &'a ControlPlane, prefix: &str) -> Result<Self> {
+        let namespace = plane.namespace(prefix).await?;
+        let account = namespace.name().to_owned();
+        let bystander = format!("{account}-bystander");
+        let stage = Self {
+            plane,
+            namespace,
+            account,
+            bystander,
+        };
+        for name in [&stage.account, &stage.bystander] {
+            let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+            stage.namespace.api().create(&PostParams::default(), &account).await?;
+            let (flag, lease) = (format!("--service-account={name}"), stage.lease_flags());
+            let within = format!("--namespace={}", stage.namespace.name());
+            let rbac = printed(&["rbac", "--controllers=foo", &flag, &within, &lease[0], &lease[1]])?;
+            shared::apply_and_wait_for(stage.namespace.client(), stage.namespace.name(), name, &rbac).await?;
+        }
+        let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "lease"}}))?;
+        stage.leases().create(&PostParams::default(), &lease).await?;
+        Ok(stage)
+    }
+
+    /// Puts the fence up, and returns once the apiserver goes by it. Nobody holds the Lease yet, or a replica that has a pod.
+    async fn fence(&self) -> Result<()> {
+        self.apply(&self.account, &["--controllers=foo"]).await?;
+        let nobody = self.token_holder(&self.account, None).await?;
+        eventually(LIMIT, "the fence to stand", || async {
+            ensure!(is_fenced(&self.write(&nobody).await)?, "it lets everybody pass");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Applies what `portreeve fence` prints for an account.
+    async fn apply(&self, account: &str, flags: &[&str]) -> Result<()> {
+        let (account, lease) = (format!("--service-account={account}"), self.lease_flags());
+        let within = format!("--namespace={}", self.namespace.name());
+        let common = ["fence", &account, &within, &lease[0], &lease[1]];
+        let fence = printed(&[&common, flags].concat())?;
+        let force = PatchParams::apply("an-administrator").force().validation_strict();
+        for document in manifests::documents(&fence)? {
+            manifests::apply(self.namespace.client(), &document, None, &force).await?;
+        }
+        Ok(())
+    }
+
+    fn lease_flags(&self) -> [String; 2] {
+        let namespace = self.namespace.name();
+        [
+            "--leader-elect-resource-name=lease".to_owned(),
+            format!("--leader-elect-resource-namespace={namespace}"),
+        ]
+    }
+
+    fn leases(&self) -> Api<Lease> {
+        self.namespace.api()
+    }
+
+    /// A client of that account; in a Pod of that name, as the kubelet would give it one.
+    async fn token_holder(&self, account: &str, pod: Option<&str>) -> Result<Client> {
+        let mut spec = json!({"audiences": []});
+        if let Some(name) = pod {
+            let pods: Api<Pod> = self.namespace.api();
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": name},
+                "spec": {"serviceAccountName": account, "containers": [{"name": "main", "image": "example.com/main:1"}]},
+            }))?;
+            let uid = pods.create(&PostParams::default(), &pod).await?.metadata.uid;
+            spec["boundObjectRef"] = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
+        }
+        let accounts: Api<ServiceAccount> = self.namespace.api();
+        let request: TokenRequest = serde_json::from_value(json!({"spec": spec}))?;
+        let answer = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await?;
+        let token = answer.status.and_then(|status| status.token).context("no token")?;
+        let mut config = self.plane.config()?;
+        config.auth_info.token = Some(token.into());
+        Ok(Client::try_from(config)?)
+    }
+
+    async fn replica(&self, pod: &str) -> Result<Client> {
+        self.token_holder(&self.account, Some(pod)).await
+    }
+
+    /// Writes the Lease as a candidate does that was elected, or releases it.
+    async fn elect(&self, identity: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"spec": {"holderIdentity": identity}}));
+        self.leases().patch("lease", &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Elects, and returns once the apiserver goes by it: that is not at once.
+    async fn elected(&self, identity: &str, who: &Client) -> Result<()> {
+        self.elect(identity).await?;
+        eventually(LIMIT, &format!("{identity} to be let pass"), || self.write(who)).await
+    }
+
+    fn deployments(&self, client: &Client) -> Api<Deployment> {
+        Api::namespaced(client.clone(), self.namespace.name())
+    }
+
+    /// One write. It is not kept, but the apiserver admits it, or does not, as any other.
+    async fn write(&self, client: &Client) -> Result<(), kube::Error> {
+        let for_show = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let deployment = serde_json::from_value(foreign("probe")).map_err(kube::Error::SerdeError)?;
+        self.deployments(client).create(&for_show, &deployment).await.map(drop)
+    }
+
+    async fn ensure_fenced(&self, who: &Client, what: &str) -> Result<()> {
+        ensure!(is_fenced(&self.write(who).await)?, "{what} was let pass");
+        Ok(())
+    }
+}
+
+/// Whether an answer is the fence's refusal, and not another fault.
+fn is_fenced<T>(answer: &Result<T, kube::Error>) -> Result<bool> {
+    let Err(error) = answer else {
+        return Ok(false);
+    };
+    let kube::Error::Api(status) = error else {
+        bail!("{error}");
+    };
+    ensure!(
+        status.message.contains("ValidatingAdmissionPolicy 'portreeve-fence."),
+        "{status:?}"
+    );
+    ensure!(status.code == 403 && status.reason == "Forbidden", "{status:?}");
+    ensure!(
+        Answer::of(error) == Answer::Fenced,
+        "the client does not know it: {status:?}"
+    );
+    Ok(true)
+}
+
+#[tokio::test]
+async fn only_the_pod_that_holds_the_lease_writes() -> Result<()> {
+    let stage = Stage::new("fenced").await?;
+    stage.fence().await?;
+    let (first, second) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
+    let podless = stage.token_holder(&stage.account, None).await?;
+    let bystander = stage.token_holder(&stage.bystander, Some("web-c")).await?;
+    let administrator = stage.namespace.client();
+
+    stage.elected(&format!("web-a_{UUID}"), &first).await?;
+    stage.ensure_fenced(&second, "another pod of the account").await?;
+    stage.ensure_fenced(&podless, "a token without a pod").await?;
+    stage.write(&bystander).await.context("another account")?;
+    stage.write(administrator).await.context("the administrator")?;
+
+    stage.elected(&format!("web-b_{UUID}"), &second).await?;
+    stage.ensure_fenced(&first, "the former leader").await?;
+
+    stage.elect("").await?;
+    let released = || async {
+        ensure!(is_fenced(&stage.write(&second).await)?, "the last leader is let pass");
+        Ok(())
+    };
+    eventually(LIMIT, "the release to be seen", released).await?;
+    for who in [&first, &second, &podless] {
+        stage.ensure_fenced(who, "a replica without a leader").await?;
+    }
+    stage.write(&bystander).await.context("another account")?;
+    stage.write(administrator).await.context("the administrator")?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_whole_name_before_the_last_underscore_is_compared() -> Result<()> {
+    let stage = Stage::new("compared").await?;
+    stage.fence().await?;
+    let (short, long) = (stage.replica("a").await?, stage.replica("a.b").await?);
+    for identity in [
+        format!("a_b_{UUID}"),
+        "a".to_owned(),
+        "_".to_owned(),
+        format!("aa_{UUID}"),
+    ] {
+        // A known state between two that look alike.
+        stage.elected(&format!("a_{UUID}"), &short).await?;
+        stage.elect(&identity).await?;
+        eventually(LIMIT, &format!("{identity} to be seen"), || async {
+            ensure!(is_fenced(&stage.write(&short).await)?, "pod a passes for {identity}");
+            Ok(())
+        })
+        .await?;
+        stage.ensure_fenced(&long, &identity).await?;
+    }
+    stage.elected(&format!("a.b_{UUID}"), &long).await?;
+    stage.ensure_fenced(&short, "a prefix of the leader's name").await
+}
+
+#[tokio::test]
+async fn every_kind_of_write_is_fenced_and_the_election_is_not() -> Result<()> {
+    let stage = Stage::new("kinds").await?;
+    let (leader, standby) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
+    let foo = crate::support::scene::Scene {
+        namespace: stage.namespace.clone(),
+    };
+    foo.settled_foo("web", 1).await?;
+    stage.fence().await?;
+    stage.elected(&format!("web-a_{UUID}"), &leader).await?;
+    let label = Patch::Merge(json!({"metadata": {"labels": {"written": "yes"}}}));
+    let status = json!({"status": {"conditions": []}});
+    let (plain, remove) = (PatchParams::default(), DeleteParams::default());
+
+    let foos: Api<portreeve_api::Foo> = Api::namespaced(standby.clone(), stage.namespace.name());
+    let deployments = stage.deployments(&standby);
+    ensure!(is_fenced(&deployments.patch("web", &plain, &label).await)?, "a patch");
+    ensure!(is_fenced(&deployments.delete("web", &remove).await)?, "a deletion");
+    ensure!(
+        is_fenced(&foos.patch_status("web", &plain, &Patch::Merge(&status)).await)?,
+        "a status"
+    );
+    deployments.list(&ListParams::default()).await.context("reading")?;
+    let renewal = Patch::Merge(json!({"spec": {"leaseTransitions": 3}}));
+    let leases: Api<Lease> = Api::namespaced(standby.clone(), stage.namespace.name());
+    leases.patch("lease", &plain, &renewal).await.context("the Lease")?;
+    let events: Api<Event> = Api::namespaced(standby, stage.namespace.name());
+    let event: Event = serde_json::from_value(event(stage.namespace.name()))?;
+    events
+        .create(&PostParams::default(), &event)
+        .await
+        .context("an Event")?;
+
+    let foos: Api<portreeve_api::Foo> = Api::namespaced(leader.clone(), stage.namespace.name());
+    let deployments = stage.deployments(&leader);
+    foos.patch_status("web", &plain, &Patch::Merge(&status))
+        .await
+        .context("a status")?;
+    deployments.patch("web", &plain, &label).await.context("a patch")?;
+    deployments.delete("web", &remove).await.context("a deletion")?;
+    Ok(())
+}
+
+fn event(namespace: &str) -> Value {
+    json!({
+        "metadata": {"name": "an-event", "namespace": namespace},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "portreeve", "reportingInstance": "web-b",
+        "action": "LeaderElection", "reason": "LeaderElection", "type": "Normal",
+        "regarding": {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "lease", "namespace": namespace},
+    })
+}
+
+/// The trap of the other setting: with `parameterNotFoundAction: Deny` nobody in the cluster could write a Deployment.
+#[tokio::test]
+async fn a_lease_that_is_deleted_locks_nobody_out() -> Result<()> {
+    let stage = Stage::new("deleted").await?;
+    stage.fence().await?;
+    let replica = stage.replica("web-a").await?;
+    let bystander = stage.token_holder(&stage.bystander, Some("web-c")).await?;
+    stage.ensure_fenced(&replica, "a standby").await?;
+    stage.leases().delete("lease", &DeleteParams::default()).await?;
+    eventually(LIMIT, "the replica to be let pass", || async {
+        // These two at every moment on the way.
+        stage.write(&bystander).await.context("another account")?;
+        stage
+            .write(stage.namespace.client())
+            .await
+            .context("the administrator")?;
+        anyhow::Ok(stage.write(&replica).await?)
+    })
+    .await?;
+    let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "lease"}}))?;
+    stage.leases().create(&PostParams::default(), &lease).await?;
+    eventually(LIMIT, "the fence to stand again", || async {
+        ensure!(is_fenced(&stage.write(&replica).await)?, "it is let pass");
+        Ok(())
+    })
+    .await
+}
+
+/// On a control plane that has no other fence: with one that is deleted, its apiserver would never watch a Lease again.
+#[tokio::test]
+async fn a_fence_that_was_switched_off_and_on_follows_the_lease() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let stage = Stage::on(&plane, "switched").await?;
+    stage.fence().await?;
+    let (first, second) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
+    stage.elected(&format!("web-a_{UUID}"), &first).await?;
+    stage.ensure_fenced(&second, "a standby").await?;
+    stage
+        .apply(&stage.account, &["--controllers=foo", "--action=Audit"])
+        .await?;
+    eventually(LIMIT, "the fence to be off", || stage.write(&second)).await?;
+    stage.elect("").await?;
+    stage.write(&first).await.context("the former leader")?;
+    stage.fence().await?;
+    stage.elected(&format!("web-b_{UUID}"), &second).await?;
+    stage.ensure_fenced(&first, "the former leader").await
+}
+
+/// The numbers of docs/deploying.md. They are printed, not judged: this machine may be busy with other tests.
+#[tokio::test]
+async fn what_the_fence_costs() -> Result<()> {
+    const ROUNDS: usize = 4;
+    const WRITES: usize = 50;
+    let stage = Stage::new("costs").await?;
+    let (leader, other) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
+    stage
+        .deployments(&leader)
+        .create(&PostParams::default(), &serde_json::from_value(foreign("web"))?)
+        .await?;
+    // Fences nothing that is written here, and keeps the apiserver watching Leases while there is no other fence.
+    stage.apply(&stage.bystander, &["--controllers=cronjob"]).await?;
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        stage.elect("").await?;
+        stage.fence().await?;
+        stage.elected(&format!("web-a_{UUID}"), &leader).await?;
+        with.extend(stage.time_writes(&leader, WRITES).await?);
+        stage.lower_the_fence(&other).await?;
+        without.extend(stage.time_writes(&leader, WRITES).await?);
+    }
+    println!(
+        "a write takes {} with the fence, {} without (medians of {})",
+        median(&with),
+        median(&without),
+        with.len()
+    );
+
+    stage.elect("").await?;
+    stage.fence().await?;
+    let replicas = [("web-a", &leader), ("web-b", &other)];
+    stage.elected(&format!("web-a_{UUID}"), &leader).await?;
+    let (mut lags, mut strays) = (Vec::new(), 0);
+    for turn in 1..=WRITES {
+        let (before, (name, after)) = (replicas[(turn + 1) % 2].1, replicas[turn % 2]);
+        stage.elect(&format!("{name}_{UUID}")).await?;
+        let elected = Instant::now();
+        while !is_fenced(&stage.write(before).await)? {
+            strays += 1;
+            ensure!(elected.elapsed() < LIMIT, "the fence does not follow the Lease");
+        }
+        lags.push(elected.elapsed());
+        eventually(LIMIT, "the new leader to be let pass", || stage.write(after)).await?;
+    }
+    let longest = lags.iter().max().copied().unwrap_or_default();
+    println!(
+        "after a change of leaders the old one is refused within {} (median), {longest:?} at most; {strays} of its writes passed in {} changes",
+        median(&lags),
+        lags.len()
+    );
+    Ok(())
+}
+
+impl Stage<'_> {
+    async fn time_writes(&self, client: &Client, count: usize) -> Result<Vec<Duration>> {
+        let deployments = self.deployments(client);
+        let mut took = Vec::new();
+        for number in 0..count {
+            let patch = Patch::Merge(json!({"metadata": {"labels": {"number": number.to_string()}}}));
+            let started = Instant::now();
+            deployments.patch("web", &PatchParams::default(), &patch).await?;
+            took.push(started.elapsed());
+        }
+        Ok(took)
+    }
+
+    /// Takes the binding away, and returns once `standby` may write.
+    async fn lower_the_fence(&self, standby: &Client) -> Result<()> {
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.namespace.client().clone());
+        let name = format!("portreeve-fence.{}.{}", self.namespace.name(), self.account);
+        let deleted = bindings.delete(&name, &DeleteParams::default()).await?;
+        ensure!(deleted.left().is_none_or(|binding| binding.name_any() == name));
+        eventually(LIMIT, "the fence to be down", || self.write(standby)).await
+    }
+}
+
+fn median(times: &[Duration]) -> String {
+    let mut sorted = times.to_vec();
+    sorted.sort();
+    format!("{:.2?}", sorted.get(sorted.len() / 2).copied().unwrap_or_default())
+}

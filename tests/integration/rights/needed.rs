@@ -1,0 +1,313 @@
+//! `portreeve rbac` prints what is needed, and nothing else: every bit is used, and every bit that is taken away is missed.
+//!
+//! The judge is the apiserver. Its audit log tells what the daemon's account asked for, and what it was refused. It also enforces
+//! permissions on `blockOwnerDeletion` here, which is what finalizers may be updated for.
+
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    io::{Read, Seek, SeekFrom},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, CustomResourceExt,
+    api::{DeleteParams, PatchParams, PostParams},
+};
+use portreeve::{Config, Error};
+use portreeve_api::Foo;
+use portreeve_reconcile::Shutdown;
+use portreeve_testing::{ControlPlane, Namespace, eventually};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{
+    bits::{Bit, printed_roles},
+    scenarios,
+};
+use crate::{
+    clock::OffsetClock,
+    schedules::kinds::Kind,
+    support::{LIMIT, daemon::printed, manifests, scene::Scene},
+};
+
+/// What service accounts ask for, and no bodies.
+const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
+
+struct Court {
+    plane: ControlPlane,
+    system: Namespace,
+}
+
+/// A daemon that need not become ready. Dropping it ends it.
+struct Defendant {
+    clock: OffsetClock,
+    _task: JoinSet<Result<(), Error>>,
+}
+
+impl Court {
+    async fn open() -> Result<Self> {
+        let plane = ControlPlane::builder()
+            .audit_policy(POLICY)
+            .apiserver_arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
+            .start()
+            .await?;
+        let system = plane.namespace("portreeve-system").await?;
+        Ok(Self { plane, system })
+    }
+
+    /// Starts a daemon of an account of its own that has these rights.
+    async fn start(&self, account: &str, bits: &[&Bit], flags: &[&str]) -> Result<Defendant> {
+        let rules = bits.iter().map(|bit| bit.rule()).collect();
+        let kubeconfig = self
+            .plane
+            .service_account_kubeconfig(self.system.name(), account, rules)
+            .await?;
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        let common = ["portreeve", "--secure-port=0", &kubeconfig];
+        let config = Config::parse(common.iter().chain(flags), portreeve::CONTROLLERS)?;
+        let clock = OffsetClock::new();
+        let mut task = JoinSet::new();
+        task.spawn(portreeve::run(
+            config,
+            portreeve::CONTROLLERS,
+            Arc::new(clock.clone()),
+            Shutdown::new(),
+        ));
+        Ok(Defendant { clock, _task: task })
+    }
+
+    /// What that account was answered, from that place of the log on.
+    fn heard(&self, account: &str, since: u64) -> Result<Vec<Value>> {
+        let user = format!("system:serviceaccount:{}:{account}", self.system.name());
+        let mut log = std::fs::File::open(self.plane.audit_log().context("it has an audit log")?)?;
+        log.seek(SeekFrom::Start(since))?;
+        let mut text = String::new();
+        log.read_to_string(&mut text)?;
+        // The last line may be half written.
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        Ok(events.filter(|event| event["user"]["username"] == *user).collect())
+    }
+
+    /// Takes one bit of many away, and waits until somebody is refused something for it while `scenario` goes on.
+    async fn miss<F: Future<Output = Result<()>>>(
+        &self,
+        all: &[&Bit],
+        missing: &Bit,
+        flags: &[&str],
+        scenario: impl FnOnce(OffsetClock) -> F,
+    ) -> Result<()> {
+        let words = [&missing.verb, &missing.resource, &missing.group];
+        let account = words.map(|word| word.replace(['/', '.'], "-")).join("-");
+        let rest: Vec<_> = all.iter().copied().filter(|bit| *bit != missing).collect();
+        let log = self.plane.audit_log().context("it has an audit log")?;
+        let since = std::fs::metadata(log).map_or(0, |file| file.len());
+        let daemon = self.start(&account, &rest, flags).await?;
+        let what = format!("something to be refused without {missing}");
+        let refused = eventually(LIMIT, &what, || async {
+            let heard = self.heard(&account, since)?;
+            let is_it = |event: &&Value| {
+                let message = event["responseStatus"]["message"].as_str().unwrap_or_default();
+                event["responseStatus"]["code"] == 403 && message.contains(&missing.refusal())
+            };
+            let refusals = heard.iter().filter(|event| event["responseStatus"]["code"] == 403);
+            ensure!(
+                heard.iter().any(|event| is_it(&event)),
+                "{:#?}",
+                refusals.collect::<Vec<_>>()
+            );
+            anyhow::Ok(())
+        });
+        tokio::select! {
+            refused = refused => refused,
+            // What it brings about is no longer of interest once it ends: the refusal is, which may come with the event after it.
+            Err(error) = scenario(daemon.clock.clone()) => Err(error.context(format!("without {missing}"))),
+        }
+    }
+}
+
+/// Flags under which nobody is elected.
+const ALONE: &str = "--leader-elect=false";
+const NAMES: [&str; 3] = ["foo-controller", "crontab-controller", "cronjob-controller"];
+
+impl Court {
+    fn leases(&self) -> Api<Lease> {
+        self.system.api()
+    }
+
+    /// Each of these bits in turn, of one controller's daemon.
+    async fn miss_each<F: Future<Output = Result<()>>>(
+        &self,
+        controller: &str,
+        roles: &[&str],
+        scenario: impl Fn(Scene, OffsetClock) -> F,
+    ) -> Result<usize> {
+        let flag = format!("--controllers={controller}");
+        let printed = printed_roles(&[&flag, ALONE])?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let mut tried = 0;
+        for role in roles {
+            for bit in printed.get(*role).with_context(|| format!("{role} is printed"))? {
+                let scene = Scene::new(&self.plane, "without").await?;
+                self.miss(&all, bit, &[&flag, ALONE], |clock| scenario(scene, clock))
+                    .await?;
+                tried += 1;
+            }
+        }
+        Ok(tried)
+    }
+
+    /// Without definitions in the cluster.
+    async fn miss_each_of_an_installation(&self) -> Result<usize> {
+        let flags = ["--controllers=foo", "--install-crds", ALONE];
+        let printed = printed_roles(&flags)?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let bits = &printed["portreeve:install-crds"];
+        for bit in bits {
+            if bit.verb == "patch" {
+                self.install_an_older_definition().await?;
+            }
+            self.miss(&all, bit, &flags, |_| std::future::pending()).await?;
+        }
+        Ok(bits.len())
+    }
+
+    /// One that an installation has to bring up to date.
+    async fn install_an_older_definition(&self) -> Result<()> {
+        let mut older = json!(Foo::crd());
+        older["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
+        let as_before = PatchParams::apply("an-older-portreeve");
+        manifests::apply(&self.plane.client()?, &older, None, &as_before).await?;
+        Ok(())
+    }
+
+    async fn miss_each_of_an_election(&self) -> Result<usize> {
+        let namespace = format!("--leader-elect-resource-namespace={}", self.system.name());
+        let flags = ["--controllers=foo", &*namespace];
+        let printed = printed_roles(&flags)?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let bits = &printed["portreeve:leader-election"];
+        for bit in bits {
+            self.leases().delete("portreeve", &DeleteParams::default()).await.ok();
+            if bit.verb == "patch" {
+                let lease = serde_json::from_value(json!({"metadata": {"name": "portreeve"}}))?;
+                self.leases().create(&PostParams::default(), &lease).await?;
+            }
+            self.miss(&all, bit, &flags, |_| std::future::pending()).await?;
+        }
+        Ok(bits.len())
+    }
+
+    async fn install(&self) -> Result<()> {
+        let force = PatchParams::apply("an-administrator").force();
+        for definition in manifests::documents(&printed(&["crds"])?)? {
+            manifests::apply(&self.plane.client()?, &definition, None, &force).await?;
+        }
+        let scene = Scene::new(&self.plane, "served").await?;
+        eventually(LIMIT, "Foos to be served", || scene.create_foo("web", "web", 1)).await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_taken_away_is_missed() -> Result<()> {
+    let court = Court::open().await?;
+    let mut tried = court.miss_each_of_an_installation().await?;
+    court.install().await?;
+    tried += court.miss_each_of_an_election().await?;
+    let [foo, crontab, cronjob] = NAMES.map(|name| format!("portreeve:{name}"));
+    let foo_roles = ["portreeve", &foo];
+    let foos = court.miss_each(
+        NAMES[0],
+        &foo_roles,
+        |scene, _| async move { scenarios::foo(&scene).await },
+    );
+    let schedules = |kind| move |scene, clock| async move { scenarios::schedule(&scene, &clock, kind).await };
+    let (crontab, cronjob) = ([&*crontab], [&*cronjob]);
+    let crontabs = court.miss_each(NAMES[1], &crontab, schedules(Kind::CronTab));
+    let cronjobs = court.miss_each(NAMES[2], &cronjob, schedules(Kind::CronJob));
+    let (foos, crontabs, cronjobs) = futures::try_join!(foos, crontabs, cronjobs)?;
+    tried += foos + crontabs + cronjobs;
+    let printed = printed_roles(&[&format!("--controllers={}", NAMES.join(",")), "--install-crds"])?;
+    let all: usize = printed.values().map(Vec::len).sum();
+    ensure!(tried == all, "{tried} of {all} bits were tried");
+    let known: BTreeSet<_> = portreeve::CONTROLLERS
+        .iter()
+        .map(|controller| controller.name)
+        .collect();
+    ensure!(
+        known == NAMES.into(),
+        "{known:?} have no scenario here, or more than one"
+    );
+    println!("{tried} bits, and each is missed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_printed_is_used_and_suffices() -> Result<()> {
+    let court = Court::open().await?;
+    court.install_an_older_definition().await?;
+    let controllers = format!("--controllers={}", NAMES.join(","));
+    let namespace = format!("--leader-elect-resource-namespace={}", court.system.name());
+    let flags = [&*controllers, "--install-crds", &namespace];
+    let printed = printed_roles(&flags)?;
+    let all: Vec<_> = printed.values().flatten().collect();
+    let daemon = court.start("portreeve", &all, &flags).await?;
+    let clock = &daemon.clock;
+    let scene = Scene::new(&court.plane, "everything").await?;
+    eventually(LIMIT, "definitions to be served", || {
+        scene.create_foo("first", "first", 1)
+    })
+    .await?;
+    scenarios::foo(&scene).await?;
+    for kind in [Kind::CronTab, Kind::CronJob] {
+        clock.reset();
+        scenarios::schedule(&scene, clock, kind).await?;
+    }
+    let used = || {
+        let mut used = BTreeSet::new();
+        for event in court.heard("portreeve", 0)? {
+            used.extend(uses(&event));
+        }
+        anyhow::Ok(used)
+    };
+    let allowed: BTreeSet<_> = all
+        .iter()
+        .filter(|bit| !bit.is_about_owners())
+        .map(ToString::to_string)
+        .collect();
+    eventually(LIMIT, "each bit to be used", || async {
+        let used = used()?;
+        let unused: Vec<_> = allowed.difference(&used).collect();
+        ensure!(unused.is_empty(), "{unused:?} are not used");
+        Ok(())
+    })
+    .await?;
+    let used = used()?;
+    ensure!(used == allowed, "{used:?} of {allowed:?}");
+    let refused: Vec<_> = court
+        .heard("portreeve", 0)?
+        .into_iter()
+        .filter(|event| event["responseStatus"]["code"] == 403)
+        .collect();
+    ensure!(refused.is_empty(), "{refused:#?}");
+    Ok(())
+}
+
+/// The bit that a request has used.
+fn uses(event: &Value) -> Option<String> {
+    let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
+    if resource.is_empty() {
+        return None;
+    }
+    let resource = if subresource.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}/{subresource}")
+    };
+    Some(format!("{} {resource}.{}", text("/verb"), text("/objectRef/apiGroup")))
+}

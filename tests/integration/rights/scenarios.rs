@@ -1,0 +1,108 @@
+//! All that each controller does, brought about one thing after the other. Whoever runs one sees each verb of its role used.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+};
+use portreeve_api::conditions::Truth;
+use portreeve_testing::eventually;
+use serde_json::{Value, json};
+
+use crate::{
+    clock::OffsetClock,
+    schedules::{
+        kinds::Kind,
+        stage::{job_of, minutes, next_minute},
+    },
+    support::{
+        LIMIT,
+        scene::{Scene, replicas},
+    },
+};
+
+/// A Deployment is made, mended and deleted, and the same is said twice.
+pub(super) async fn foo(scene: &Scene) -> Result<()> {
+    scene.settled_foo("web", 1).await?;
+    scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
+    scene
+        .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
+        .await?;
+    let renamed = |name: &str| scene.merge_foo("web", json!({"spec": {"deploymentName": name}}));
+    renamed("shop").await?;
+    scene.wait_for_no_deployment("web").await?;
+    scene.create_foreign("taken").await?;
+    for (name, type_) in [("taken", "Conflict"), ("shop", "Ready"), ("taken", "Conflict")] {
+        renamed(name).await?;
+        scene.wait_for_condition("web", type_, Truth::True).await?;
+    }
+    eventually(LIMIT, "the conflict to be told of a second time", || async {
+        let events = scene.events_on("web").await?;
+        ensure!(events.iter().any(|event| event.series.is_some()), "{events:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// A Job is started, ends and is cleaned up; the next one is lost.
+pub(super) async fn schedule(scene: &Scene, clock: &OffsetClock, kind: Kind) -> Result<()> {
+    let namespace = &scene.namespace;
+    let resource = kind.resource();
+    let described = ApiResource {
+        group: resource.group.to_string(),
+        version: resource.version.to_string(),
+        api_version: resource.api_version(),
+        kind: resource.kind.to_string(),
+        plural: resource.plural.to_string(),
+    };
+    let objects: Api<DynamicObject> = Api::namespaced_with(namespace.client().clone(), namespace.name(), &described);
+    let (jobs, name): (Api<Job>, _) = (namespace.api(), kind.name());
+    let keep_none = json!({"successfulJobsHistoryLimit": 0});
+    let object = serde_json::from_value(kind.manifest(name, "0 * * * *", &keep_none))?;
+    let created = objects.create(&PostParams::default(), &object).await?;
+    let created = created.metadata.creation_timestamp.context("it has no time")?;
+    let active = |count: usize| {
+        let objects = objects.clone();
+        async move {
+            eventually(LIMIT, &format!("{count} active Jobs in the status"), || async {
+                let status = objects.get(name).await?.data["status"].clone();
+                let found = status["active"].as_array().map_or(0, Vec::len);
+                ensure!(found == count, "{status}");
+                Ok(())
+            })
+            .await
+        }
+    };
+
+    let slot = next_minute(created.0, 60);
+    clock.set(slot);
+    active(1).await?;
+    let job = job_of(name, slot);
+    jobs.patch_status(
+        &job,
+        &PatchParams::default(),
+        &Patch::Merge(completed(&format!("{slot:.0}"))),
+    )
+    .await?;
+    eventually(LIMIT, "the Job to be cleaned up", || async {
+        ensure!(jobs.get_opt(&job).await?.is_none(), "it is there");
+        anyhow::Ok(())
+    })
+    .await?;
+    active(0).await?;
+
+    let slot = slot + minutes(60);
+    clock.set(slot);
+    active(1).await?;
+    jobs.delete(&job_of(name, slot), &DeleteParams::background()).await?;
+    active(0).await
+}
+
+/// The status of a Job that ended well, as Kubernetes' job controller writes it.
+fn completed(time: &str) -> Value {
+    let condition =
+        |type_: &str| json!({"type": type_, "status": "True", "lastTransitionTime": time, "lastProbeTime": time});
+    let conditions = [condition("SuccessCriteriaMet"), condition("Complete")];
+    json!({"status": {"startTime": time, "completionTime": time, "succeeded": 1, "conditions": conditions}})
+}
