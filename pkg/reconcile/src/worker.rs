@@ -6,7 +6,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
-use portreeve_client::chain;
+use portreeve_client::{FENCED_BY_SERVER, chain};
 use portreeve_workqueue::{Lane, Outcome, Queue};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -42,6 +42,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 const STALE_TOO_OFTEN: u32 = 8;
 /// What fails this many times in a row, over a second or more, is told of like a refusal.
 const FAILED_TOO_OFTEN: u32 = 8;
+
+/// After this many failures in a row, which take ten seconds, the apiserver's fence is not behind any more: it does not follow the Lease.
+const FENCED_TOO_OFTEN: u32 = 11;
 
 pub(crate) struct Worker<R> {
     pub(crate) name: &'static str,
@@ -151,6 +154,12 @@ impl<R: Reconciler> Worker<R> {
             Applied::Failed { error, after } => {
                 let why = chain(&error);
                 tracing::warn!(err = why, "failed, trying again");
+                if failures == FENCED_TOO_OFTEN && why.contains(FENCED_BY_SERVER) {
+                    tracing::error!(
+                        "this replica leads, and the apiserver's fence refuses it: it does not follow the Lease. Set its action to \
+                         Audit and restart the kube-apiservers (docs/deploying.md)"
+                    );
+                }
                 if failures >= FAILED_TOO_OFTEN {
                     let said = self.reconciler.refused(&seen, &error.effect, &why, now);
                     self.applier.run(&said).await;
