@@ -4,6 +4,8 @@ SHELL := /bin/sh
 CARGO ?= cargo
 # More flags for the daemon of `make run`, such as DAEMON_FLAGS=-v=4.
 DAEMON_FLAGS ?=
+# How many rounds each fault of `make chaos` gets; without it, as many as `make test` runs.
+ROUNDS ?=
 # More arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'; the program lists them with --help.
 BENCH_FLAGS ?=
 
@@ -19,6 +21,10 @@ run: control-plane ## start a control plane, the daemon with every controller an
 .PHONY: test
 test: control-plane manifest-tools image-binary ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
+
+.PHONY: chaos
+chaos: control-plane ## run the tests with several replicas; ROUNDS=n says how many rounds each fault gets
+	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
 .PHONY: bench
 bench: control-plane ## measure beside kube-controller-manager into BENCHMARKS.md; takes about two hours
@@ -38,8 +44,9 @@ lint: ## check format, lints, docs and the rules of this tree
 verify: lint test ## everything that has to pass before a change goes in
 
 .PHONY: control-plane
-control-plane: ## build etcd and kube-apiserver into the cache, unless they are there
+control-plane: ## build etcd, kube-apiserver and a client-go elector into the cache, unless they are there
 	@hack/controlplane/build etcd kube-apiserver >/dev/null
+	@hack/leaderelection/build >/dev/null
 
 .PHONY: manifest-tools
 manifest-tools: ## build helm and kustomize into the cache, unless they are there

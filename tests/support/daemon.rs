@@ -47,6 +47,17 @@ impl Daemon {
         name: &str,
         args: &[&str],
     ) -> Result<Self> {
+        Self::start_with(plane, kubeconfig, name, args, &[]).await
+    }
+
+    /// The same, with more in its environment than it inherits.
+    pub(crate) async fn start_with(
+        plane: &ControlPlane,
+        kubeconfig: &Path,
+        name: &str,
+        args: &[&str],
+        envs: &[(&str, &str)],
+    ) -> Result<Self> {
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         for _ in 0..PORT_ATTEMPTS {
             let admin = Admin { port: free_port()? };
@@ -57,7 +68,7 @@ impl Daemon {
                 .chain(alone(args))
                 .chain(args.iter().copied())
                 .collect();
-            let process = plane.spawn(name, Path::new(PROGRAM), &args, &[])?;
+            let process = plane.spawn(name, Path::new(PROGRAM), &args, envs)?;
             let address = format!("127.0.0.1:{}", admin.port);
             let serves = |line: &str| line.contains("serving") && line.contains(&address);
             match process.wait_for_log(LIMIT, serves).await {

@@ -1,0 +1,194 @@
+//! The history of one Lease: who held it, from which revision to which.
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+use jiff::{SignedDuration, Timestamp};
+
+use super::Revision;
+use super::court::Guarded;
+use super::report::{Place, Write};
+use super::request::{Answer, Request};
+
+/// One change of the Lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) revision: Revision,
+    /// Who holds it from there on; empty for nobody.
+    pub(crate) holder: String,
+    received: Timestamp,
+    answered: Timestamp,
+}
+
+/// The uninterrupted time of one holder.
+#[derive(Clone, Debug)]
+pub(crate) struct Term {
+    /// The Lease, as `namespace/name`.
+    pub(crate) lease: String,
+    /// The identity: `<pod>_<uuid>`.
+    pub(crate) holder: String,
+    /// The revision at which it took the Lease.
+    pub(crate) first: Revision,
+    /// The revision at which the Lease named another, or nobody.
+    pub(crate) last: Option<Revision>,
+    /// When the apiserver had stored that it took the Lease.
+    pub(crate) acquired: Timestamp,
+    /// When the last renewal came. The release is none.
+    pub(crate) renewed: Timestamp,
+    /// When the apiserver had stored that it named another, or nobody.
+    pub(crate) ended: Option<Timestamp>,
+    /// Whether the Lease named nobody afterwards.
+    pub(crate) is_released: bool,
+    /// The writes that its holder was right to send.
+    pub(crate) writes: Writes,
+}
+
+/// When a term's writes came and were answered. For measuring.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writes {
+    pub(crate) count: usize,
+    /// When the first one came.
+    pub(crate) first: Option<Timestamp>,
+    /// When the last one was answered.
+    pub(crate) last: Option<Timestamp>,
+    /// The lowest revision of one.
+    pub(crate) first_revision: Option<Revision>,
+    /// The longest time from a renewal to a write that came before the next one.
+    pub(crate) longest_since_renewal: SignedDuration,
+}
+
+impl Term {
+    /// The pod whose term it is.
+    pub(crate) fn pod(&self) -> &str {
+        pod(&self.holder)
+    }
+
+    /// How long after taking the Lease its holder wrote something.
+    pub(crate) fn reaction(&self) -> Option<SignedDuration> {
+        Some(self.writes.first?.duration_since(self.acquired))
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            lease,
+            holder,
+            first,
+            last,
+            is_released,
+            writes,
+            ..
+        } = self;
+        let end = last.map_or("now".to_owned(), |last| last.to_string());
+        let how = if *is_released { " (released)" } else { "" };
+        write!(
+            f,
+            "{lease}: {holder} from {first} to {end}{how}, {} writes",
+            writes.count
+        )
+    }
+}
+
+/// The part of an identity that names the pod: all before the last `_`.
+pub(crate) fn pod(identity: &str) -> &str {
+    identity.rsplit_once('_').map_or(identity, |(pod, _)| pod)
+}
+
+/// Every change of one Lease, in order.
+#[derive(Debug)]
+pub(crate) struct History(Vec<Change>);
+
+impl History {
+    /// # Errors
+    /// When the Lease was deleted: nobody could say who held it then.
+    pub(crate) fn of(guarded: &Guarded, requests: &[Request]) -> Result<Self> {
+        let about = requests
+            .iter()
+            .filter(|request| !request.is_dry_run && guarded.is(&request.target));
+        let mut changes = Vec::new();
+        for request in about {
+            let is_deletion = matches!(request.answer, Answer::Untold { .. });
+            ensure!(
+                !is_deletion,
+                "the Lease {guarded} was deleted at line {}",
+                request.received.line
+            );
+            if let (Answer::Stored { revision, holder }, Some(answered)) = (&request.answer, request.answered) {
+                changes.push(Change {
+                    revision: *revision,
+                    holder: holder.clone(),
+                    received: request.received.at,
+                    answered: answered.at,
+                });
+            }
+        }
+        // Of those that tell the same revision all but one changed nothing.
+        changes.sort_by_key(|change| (change.revision, change.received));
+        changes.dedup_by_key(|change| change.revision);
+        Ok(Self(changes))
+    }
+
+    /// The last change before a write, for each revision that the write can have: one for a revision that is told. Nothing stands for
+    /// the time before the first change.
+    pub(crate) fn last_before(&self, place: Place) -> Vec<Option<&Change>> {
+        let (after, before) = match place {
+            Place::At(revision) => (revision.saturating_sub(1), revision.saturating_add(1)),
+            Place::Between(after, before) => (after, before.unwrap_or(Revision::MAX)),
+        };
+        let starts = std::iter::once(None).chain(self.0.iter().map(Some));
+        let ends = self.0.iter().map(|change| change.revision).chain([Revision::MAX]);
+        let periods = starts.zip(ends);
+        // A change has a revision to itself, so a period without a free revision has no room for a write.
+        let has_room = |(start, end): &(Option<&Change>, Revision)| {
+            let start = start.map_or(0, |change| change.revision);
+            start.max(after).saturating_add(1) < before.min(*end)
+        };
+        periods.filter(has_room).map(|(start, _)| start).collect()
+    }
+
+    /// The terms that it consists of, still without writes.
+    pub(crate) fn terms(&self, guarded: &Guarded) -> Vec<Term> {
+        let mut terms: Vec<Term> = Vec::new();
+        for change in &self.0 {
+            let mut present = terms.last_mut().filter(|term| term.last.is_none());
+            if let Some(term) = &mut present {
+                if term.holder == change.holder {
+                    term.renewed = change.received;
+                    continue;
+                }
+                term.last = Some(change.revision);
+                term.ended = Some(change.answered);
+                term.is_released = change.holder.is_empty();
+            }
+            if !change.holder.is_empty() {
+                terms.push(Term {
+                    lease: guarded.to_string(),
+                    holder: change.holder.clone(),
+                    first: change.revision,
+                    last: None,
+                    acquired: change.answered,
+                    renewed: change.received,
+                    ended: None,
+                    is_released: false,
+                    writes: Writes::default(),
+                });
+            }
+        }
+        terms
+    }
+}
+
+impl Writes {
+    /// Counts a write that came under this change of the Lease.
+    pub(crate) fn count(&mut self, write: &Write, renewal: &Change) {
+        self.count += 1;
+        self.first = self.first.into_iter().chain([write.received.at]).min();
+        self.last = self.last.into_iter().chain([write.answered.at]).max();
+        if let Place::At(revision) = write.place {
+            self.first_revision = self.first_revision.into_iter().chain([revision]).min();
+        }
+        let since = write.received.at.duration_since(renewal.received);
+        self.longest_since_renewal = self.longest_since_renewal.max(since);
+    }
+}

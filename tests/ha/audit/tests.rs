@@ -1,0 +1,355 @@
+//! The judge on trial: logs with and without violations.
+
+mod model;
+mod script;
+
+use expect_test::{Expect, expect};
+use jiff::SignedDuration;
+
+use super::{Court, Guarded};
+
+/// Two replicas and one Lease.
+fn court() -> Court {
+    Court {
+        replicas: ["a", "b"].map(|pod| (format!("user-{pod}"), pod.to_owned())).to_vec(),
+        leases: vec![guarded("lock", &[])],
+    }
+}
+
+fn guarded(name: &str, components: &[&str]) -> Guarded {
+    Guarded {
+        namespace: "system".to_owned(),
+        name: name.to_owned(),
+        components: components.iter().map(|&component| component.to_owned()).collect(),
+    }
+}
+
+fn check(script: &str, expected: &Expect) {
+    check_in(&court(), script, expected);
+}
+
+fn check_in(court: &Court, script: &str, expected: &Expect) {
+    let verdict = match court.judge(&script::log(script)) {
+        Ok(report) => report.to_string(),
+        Err(error) => format!("{error:#}\n"),
+    };
+    expected.assert_eq(&verdict);
+}
+
+#[test]
+fn a_write_is_legal_when_the_last_change_of_the_lease_before_it_names_its_sender() {
+    check(
+        "a lease a_1 @10
+         a create deployments/web @11
+         a lease a_1 @12
+         a patch foos/web/status @13
+         a lease - @14
+         b lease b_1 @15
+         b patch foos/web/status @16",
+        &expect![[r"
+            system/lock: a_1 from 10 to 14 (released), 2 writes
+            system/lock: b_1 from 15 to now, 1 writes
+            a: 2 written
+            b: 1 written
+        "]],
+    );
+}
+
+#[test]
+fn a_write_after_the_lease_went_to_another_is_a_violation() {
+    check(
+        "a lease a_1 @10
+         a create deployments/web @11
+         b lease b_1 @12
+         a create deployments/early @13
+         b create deployments/first @14
+         a create deployments/late @15",
+        &expect![[r"
+            system/lock: a_1 from 10 to 12, 1 writes
+            system/lock: b_1 from 12 to now, 1 writes
+            a: 3 written
+            b: 1 written
+            VIOLATION line 8: a (foo-controller): create deployments.apps system/early at 13, but b_1 held system/lock since 12; before its first write
+            VIOLATION line 12: a (foo-controller): create deployments.apps system/late at 15, but b_1 held system/lock since 12; 2 ms after its first write
+        "]],
+    );
+}
+
+#[test]
+fn the_order_is_that_of_revisions_and_not_of_lines() {
+    // The successor's change of the Lease is logged before the answer of a write that had come before it, and before one that had not.
+    check(
+        "a lease a_1 @10
+         1> a create deployments/before
+         2> a create deployments/after
+         b lease b_1 @12
+         <1 @11
+         <2 @13",
+        &expect![[r"
+            system/lock: a_1 from 10 to 12, 1 writes
+            system/lock: b_1 from 12 to now, 0 writes
+            a: 2 written
+            VIOLATION line 8: a (foo-controller): create deployments.apps system/after at 13, but b_1 held system/lock since 12; before its first write
+        "]],
+    );
+}
+
+#[test]
+fn nobody_may_write_when_nobody_holds_the_lease() {
+    check(
+        "a create deployments/too-early @9
+         a lease a_1 @10
+         a lease - @11
+         a create deployments/too-late @12",
+        &expect![[r"
+            system/lock: a_1 from 10 to 11 (released), 0 writes
+            a: 2 written
+            VIOLATION line 2: a (foo-controller): create deployments.apps system/too-early at 9, but nobody held system/lock since 0; before its first write
+            VIOLATION line 8: a (foo-controller): create deployments.apps system/too-late at 12, but nobody held system/lock since 11; before its first write
+        "]],
+    );
+}
+
+#[test]
+fn the_pod_is_all_before_the_last_underscore() {
+    let mut court = court();
+    court.replicas.push(("user-a_b".to_owned(), "a_b".to_owned()));
+    check_in(
+        &court,
+        "a_b lease a_b_1 @10
+         a_b create deployments/right @11
+         a create deployments/wrong @12
+         b create deployments/wrong-too @13",
+        &expect![[r"
+            system/lock: a_b_1 from 10 to now, 1 writes
+            a: 1 written
+            a_b: 1 written
+            b: 1 written
+            VIOLATION line 6: a (foo-controller): create deployments.apps system/wrong at 12, but a_b_1 held system/lock since 10; 2 ms after its first write
+            VIOLATION line 8: b (foo-controller): create deployments.apps system/wrong-too at 13, but a_b_1 held system/lock since 10; 4 ms after its first write
+        "]],
+    );
+}
+
+#[test]
+fn a_new_process_of_the_same_pod_has_a_term_of_its_own() {
+    check(
+        "a lease a_1 @10
+         a create deployments/web @11
+         a lease a_2 @12
+         a create deployments/shop @13",
+        &expect![[r"
+            system/lock: a_1 from 10 to 12, 1 writes
+            system/lock: a_2 from 12 to now, 1 writes
+            a: 2 written
+        "]],
+    );
+}
+
+#[test]
+fn deletions_lie_between_what_was_answered_before_and_what_came_after() {
+    check(
+        "a lease a_1 @10
+         a delete deployments/one gone
+         a create deployments/two @12
+         a delete deployments/two @13
+         a patch deployments/two @13 ending
+         a deletecollection deployments list@14
+         b lease b_1 @16
+         a delete deployments/three gone",
+        &expect![[r"
+            system/lock: a_1 from 10 to 16, 5 writes
+            system/lock: b_1 from 16 to now, 0 writes
+            a: 6 written
+            VIOLATION line 16: a (foo-controller): delete deployments.apps system/three after 16, but b_1 held system/lock since 16; before its first write
+        "]],
+    );
+}
+
+#[test]
+fn a_deletion_that_overlaps_with_a_change_of_the_lease_is_undecided() {
+    check(
+        "a lease a_1 @10
+         1> a delete deployments/one
+         b lease b_1 @12
+         <1 gone",
+        &expect![[r"
+            system/lock: a_1 from 10 to 12, 0 writes
+            system/lock: b_1 from 12 to now, 0 writes
+            a: 1 written
+            UNDECIDED line 6: a (foo-controller): delete deployments.apps system/one after 10
+        "]],
+    );
+}
+
+#[test]
+fn a_deletion_for_which_there_is_no_room_in_another_term_is_decided() {
+    // 11 is the only revision that is free, and it is before the change of the Lease.
+    check(
+        "a lease a_1 @10
+         1> a delete deployments/one
+         b lease b_1 @12
+         <1 gone
+         b create deployments/two @13",
+        &expect![[r"
+            system/lock: a_1 from 10 to 12, 1 writes
+            system/lock: b_1 from 12 to now, 1 writes
+            a: 1 written
+            b: 1 written
+        "]],
+    );
+}
+
+#[test]
+fn who_answers_with_a_revision_that_was_told_before_has_changed_nothing() {
+    check(
+        "a lease a_1 @10
+         a create deployments/web @11
+         b lease b_1 @12
+         b patch deployments/web @11
+         a patch deployments/web @11",
+        &expect![[r"
+            system/lock: a_1 from 10 to 12, 1 writes
+            system/lock: b_1 from 12 to now, 0 writes
+            a: 1 written, 1 unchanged
+            b: 0 written, 1 unchanged
+        "]],
+    );
+}
+
+#[test]
+fn of_two_overlapping_requests_with_one_revision_both_count_as_its_write() {
+    check(
+        "a lease a_1 @10
+         1> a patch deployments/web
+         2> b patch deployments/web
+         <2 @11
+         <1 @11",
+        &expect![[r"
+            system/lock: a_1 from 10 to now, 1 writes
+            a: 1 written
+            b: 1 written
+            VIOLATION line 5: b (foo-controller): patch deployments.apps system/web at 11, but a_1 held system/lock since 10; 1 ms after its first write
+        "]],
+    );
+}
+
+#[test]
+fn refused_unknown_and_dry_requests_are_counted_apart() {
+    check(
+        "a lease a_1 @10
+         b create deployments/web 409
+         b patch deployments/web 403
+         b patch deployments/web 503
+         b patch deployments/web panic
+         b patch? deployments/web @10
+         1> b patch deployments/web",
+        &expect![[r"
+            system/lock: a_1 from 10 to now, 0 writes
+            b: 0 written, 2 refused, 3 unknown, 1 for show
+            refused line 4: b (foo-controller): create deployments.apps system/web: 409
+            refused line 6: b (foo-controller): patch deployments.apps system/web: 403
+        "]],
+    );
+}
+
+#[test]
+fn leases_events_and_reviews_are_set_aside() {
+    check(
+        "a lease a_1 @10
+         b lease b_1 409
+         b create events/e gone
+         b create tokenreviews gone
+         b create subjectaccessreviews gone",
+        &expect![[r"
+            system/lock: a_1 from 10 to now, 0 writes
+            1 changes of a Lease came second
+        "]],
+    );
+}
+
+#[test]
+fn what_others_write_is_not_judged() {
+    check(
+        "a lease a_1 @10
+         admin create deployments/web @11",
+        &expect![[r"
+            system/lock: a_1 from 10 to now, 0 writes
+        "]],
+    );
+}
+
+#[test]
+fn each_group_has_a_lease_of_its_own() {
+    let court = Court {
+        leases: vec![
+            guarded("lock", &["foo-controller"]),
+            guarded("other", &["crontab-controller"]),
+        ],
+        ..court()
+    };
+    check_in(
+        &court,
+        "a lease a_1 @10
+         b lease:other b_1 @11
+         a/foo-controller create deployments/right @12
+         b/crontab-controller create jobs/right @13
+         a/crontab-controller create jobs/wrong @14
+         b/foo-controller create deployments/wrong @15
+         a/somebody-else create deployments/unguarded @16",
+        &expect![[r"
+            system/lock: a_1 from 10 to now, 1 writes
+            system/other: b_1 from 11 to now, 1 writes
+            a: 3 written
+            b: 2 written
+            VIOLATION line 10: a (crontab-controller): create jobs.apps system/wrong at 14, but b_1 held system/other since 11; 2 ms after its first write
+            VIOLATION line 12: b (foo-controller): create deployments.apps system/wrong at 15, but a_1 held system/lock since 10; 6 ms after its first write
+            VIOLATION line 14: a (somebody-else): create deployments.apps system/unguarded at 16, which no Lease guards
+        "]],
+    );
+}
+
+#[test]
+fn a_log_that_cannot_be_judged_is_an_error() {
+    check(
+        "a lease a_1 @10\n admin delete leases/lock gone",
+        &expect![[r"
+        the Lease system/lock was deleted at line 3
+    "]],
+    );
+    let whole = script::log("a lease a_1 @10");
+    let answer_only = whole.lines().last().unwrap();
+    let error = court().judge(answer_only).unwrap_err();
+    expect!["line 1 answers what was never received"].assert_eq(&format!("{error:#}"));
+    let half = &whole[..whole.len() - 10];
+    assert!(court().judge(half).is_err());
+}
+
+#[test]
+fn times_are_measured_from_receipt_to_answer() {
+    // The lines are a millisecond apart.
+    let report = court().judge(&script::log(
+        "a lease a_1 @10
+         a create deployments/one @11
+         a lease a_1 @12
+         1> a create deployments/two
+         a create deployments/three @13
+         <1 @14
+         b lease b_1 @15
+         b create deployments/four @16",
+    ));
+    let report = report.unwrap();
+    let reactions: Vec<_> = report
+        .terms
+        .iter()
+        .map(|term| term.reaction().map(|it| it.as_millis()))
+        .collect();
+    assert_eq!(reactions, [Some(1), Some(1)]);
+    let longest: Vec<_> = report
+        .terms
+        .iter()
+        .map(|term| term.writes.longest_since_renewal.as_millis())
+        .collect();
+    assert_eq!(longest, [3, 2]);
+    assert_eq!(report.gaps(), [SignedDuration::from_millis(3)]);
+}

@@ -1,0 +1,129 @@
+//! Random histories whose truth is known: the judge finds the violations that were put in, and no others.
+//!
+//! Each history is a sequence of changes of etcd, each by a replica that holds the Lease or one that does not. Its log is written as the apiserver would: a
+//! request's first line is anywhere before its change and its second anywhere after, and requests that change nothing lie between.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use proptest::prelude::*;
+
+use super::super::report::Write;
+use super::{court, script};
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The Lease goes to one of the replicas, or to nobody.
+    Lease(Option<usize>),
+    /// One of the replicas writes; the answer tells the revision.
+    Write(usize),
+    /// One of the replicas deletes; it does not.
+    Delete(usize),
+    /// One of the replicas writes what is there already.
+    Repeat(usize),
+}
+
+const PODS: [&str; 2] = ["a", "b"];
+
+fn step() -> impl Strategy<Value = Step> {
+    let pod = 0..PODS.len();
+    prop_oneof![
+        1 => proptest::option::of(pod.clone()).prop_map(Step::Lease),
+        4 => pod.clone().prop_map(Step::Write),
+        2 => pod.clone().prop_map(Step::Delete),
+        1 => pod.prop_map(Step::Repeat),
+    ]
+}
+
+/// A step, and by how many steps its first line comes early and its second late.
+type Timed = (Step, usize, usize);
+
+#[derive(Default)]
+struct World {
+    script: String,
+    /// The numbers of the steps that were right, and of those that were wrong.
+    right: BTreeSet<usize>,
+    wrong: BTreeSet<usize>,
+    /// Those of the wrong ones whose revision is told.
+    told: BTreeSet<usize>,
+}
+
+fn world(steps: &[Timed]) -> World {
+    let mut holder = None;
+    let mut world = World::default();
+    // Each line with when it is written: in thirds of a step, so that a change is after the beginnings and before the ends.
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut last_write = None;
+    for (index, &(step, early, late)) in steps.iter().enumerate() {
+        let revision = 100 + index as u64;
+        let (begins, ends) = ((3 * index).saturating_sub(3 * early), 3 * index + 2 + 3 * late);
+        let (request, answer) = match step {
+            Step::Lease(next) => {
+                holder = next;
+                let identity = next.map_or("-".to_owned(), |pod| format!("{}_{index}", PODS[pod]));
+                (format!("admin lease {identity}"), format!("@{revision}"))
+            }
+            Step::Write(pod) => {
+                last_write = Some((revision, ends));
+                (format!("{} patch foos/{index}", PODS[pod]), format!("@{revision}"))
+            }
+            Step::Delete(pod) => (format!("{} delete foos/{index}", PODS[pod]), "gone".to_owned()),
+            Step::Repeat(pod) => {
+                // Only what was answered before it begins: of what overlaps, the judge says itself that both count.
+                let Some((revision, _)) = last_write.filter(|(_, ended)| *ended < begins) else {
+                    continue;
+                };
+                (format!("{} patch foos/{index}", PODS[pod]), format!("@{revision}"))
+            }
+        };
+        if let Step::Write(pod) | Step::Delete(pod) = step {
+            let is_right = holder == Some(pod);
+            let judged = if is_right { &mut world.right } else { &mut world.wrong };
+            judged.insert(index);
+            if !is_right && matches!(step, Step::Write(_)) {
+                world.told.insert(index);
+            }
+        }
+        lines.push((begins, format!("{index}> {request}")));
+        lines.push((ends, format!("<{index} {answer}")));
+    }
+    lines.sort_by_key(|(when, _)| *when);
+    for (_, line) in lines {
+        writeln!(world.script, "{line}").unwrap();
+    }
+    world
+}
+
+/// The steps that these writes are.
+fn steps_of<'a>(writes: impl Iterator<Item = &'a Write>) -> BTreeSet<usize> {
+    writes.filter_map(|write| write.target.name.parse().ok()).collect()
+}
+
+proptest! {
+    #[test]
+    fn nothing_wrong_is_missed_and_nothing_right_is_blamed(
+        steps in proptest::collection::vec((step(), 0_usize..4, 0_usize..4), 1..60)
+    ) {
+        let world = world(&steps);
+        let report = court().judge(&script::log(&world.script)).unwrap();
+        let blamed = steps_of(report.violations.iter().map(|violation| &violation.write));
+        let undecided = steps_of(report.undecided.iter());
+        prop_assert!(blamed.is_subset(&world.wrong), "{}\n{report}", world.script);
+        prop_assert!(blamed.is_superset(&world.told), "{}\n{report}", world.script);
+        let suspected: BTreeSet<_> = blamed.union(&undecided).copied().collect();
+        prop_assert!(suspected.is_superset(&world.wrong), "{}\n{report}", world.script);
+        let cleared: usize = report.terms.iter().map(|term| term.writes.count).sum();
+        prop_assert_eq!(cleared, world.right.difference(&undecided).count(), "{}\n{}", world.script, report);
+    }
+
+    #[test]
+    fn one_request_at_a_time_leaves_nothing_undecided(steps in proptest::collection::vec(step(), 1..60)) {
+        let steps: Vec<Timed> = steps.into_iter().map(|step| (step, 0, 0)).collect();
+        let world = world(&steps);
+        let report = court().judge(&script::log(&world.script)).unwrap();
+        prop_assert!(report.undecided.is_empty(), "{}\n{report}", world.script);
+        let blamed = steps_of(report.violations.iter().map(|violation| &violation.write));
+        prop_assert_eq!(blamed, world.wrong);
+    }
+}

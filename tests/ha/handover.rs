@@ -1,0 +1,126 @@
+//! A leader that is asked to go.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use portreeve_testing::Signal;
+
+use crate::{
+    audit::Report,
+    figures::{Figures, rounds},
+    load::Load,
+    stage::{Cast, PODS, SUCCESSORS, Stage, Timing},
+    support::{LIMIT, daemon::Daemon},
+    tail::Tail,
+};
+
+/// What a planned hand-over may cost, from the signal to the next one's first write.
+const HAND_OVER: Duration = Duration::from_millis(500);
+/// The longest pause in the writes that a rolling update may make.
+const GAP: Duration = Duration::from_secs(1);
+
+/// Waits for the end of a replica that was asked to go, which has to be an orderly one.
+async fn dismiss(daemon: &Daemon) -> Result<()> {
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(0), "{status}{}", daemon.process.log_tail());
+    let log = daemon.log()?;
+    ensure!(!log.contains("lost the lease"), "{log}");
+    Ok(())
+}
+
+/// Every write was its sender's to send, and each term ended by a release.
+fn ensure_orderly(report: &Report) -> Result<()> {
+    ensure!(report.is_clean(), "{report}");
+    let (_, ended) = report.terms.split_last().context("somebody led")?;
+    ensure!(ended.iter().all(|term| term.is_released), "{report}");
+    for (pod, tally) in &report.replicas {
+        ensure!(tally.unchanged == 0, "{pod} wrote what was written already: {report}");
+        ensure!(tally.unknown == 0, "{report}");
+    }
+    Ok(())
+}
+
+/// Terminates the leader, so many times, and holds each hand-over to its time.
+async fn hand_over(stage: &Stage, rounds: usize) -> Result<Report> {
+    let mut cast: Cast = stage.cast(&PODS).await?;
+    let load = Load::start(&stage.scene, 20, 20).await?;
+    let mut takeovers = Vec::new();
+    for _ in 0..rounds {
+        let leader = stage.leader(&cast).await?;
+        let daemon = cast.remove(leader).context("it is one of the cast")?;
+        let tail = Tail::of(stage)?;
+        let asked = Timestamp::now();
+        daemon.process.signal(Signal::TERM)?;
+        let other = |holder: &str| !holder.is_empty() && holder != leader;
+        let next = stage.wait_for_holder("another to lead", other).await?;
+        let acted = tail.wait_until_acts(stage, &next).await?;
+        takeovers.push(acted.duration_since(asked));
+        dismiss(&daemon).await?;
+        cast.insert(leader, stage.replica(leader).await?);
+    }
+    let done = load.finish(&stage.scene).await?;
+    let report = stage.judge()?;
+    let (takeovers, gaps) = (Figures::of(takeovers), Figures::of(report.gaps()));
+    println!("takeover after SIGTERM: {takeovers}");
+    println!("pause in the writes at a hand-over: {gaps}");
+    println!(
+        "{} changes of Foos, {} refused writes",
+        done.changes,
+        report.refused.len()
+    );
+    ensure_orderly(&report)?;
+    ensure!(
+        done.failures == 0 && report.terms.len() == rounds + 1,
+        "{done:?}: {report}"
+    );
+    ensure!(takeovers.median() <= HAND_OVER, "{takeovers}");
+    Ok(report)
+}
+
+#[tokio::test]
+async fn a_leader_that_is_terminated_hands_over_at_once() -> Result<()> {
+    let stage = Stage::new("handover").await?;
+    hand_over(&stage, rounds(20)?).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_servers_fence_does_not_hold_a_hand_over_up() -> Result<()> {
+    let stage = Stage::fenced("handover-fenced", Timing::SHORT).await?;
+    let report = hand_over(&stage, rounds(4)?).await?;
+    let denied = report.refused.iter().filter(|refused| refused.code == 403).count();
+    println!("{denied} writes of a new leader came before the policy had heard of it, and were sent again");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rolling_update_under_load_loses_nothing_and_writes_nothing_twice() -> Result<()> {
+    let stage = Stage::new("rolling").await?;
+    let mut cast: Cast = stage.cast(&PODS).await?;
+    let load = Load::start(&stage.scene, 20, 20).await?;
+    let rounds = rounds(2)?;
+    // One more is started before one is stopped, as a Deployment does.
+    let there = PODS.into_iter().zip(SUCCESSORS);
+    let back = SUCCESSORS.into_iter().zip(PODS);
+    for (old, new) in there.chain(back).cycle().take(PODS.len() * rounds) {
+        cast.insert(new, stage.replica(new).await?);
+        let daemon = cast.remove(old).context("it is one of the cast")?;
+        let tail = Tail::of(&stage)?;
+        daemon.process.signal(Signal::TERM)?;
+        dismiss(&daemon).await?;
+        let leader = stage.leader(&cast).await?;
+        tail.wait_until_acts(&stage, leader).await?;
+    }
+    let done = load.finish(&stage.scene).await?;
+    let report = stage.judge()?;
+    let gaps = Figures::of(report.gaps());
+    println!(
+        "pause in the writes at {rounds} rolling updates: {gaps}; {} changes of Foos",
+        done.changes
+    );
+    ensure_orderly(&report)?;
+    ensure!(done.failures == 0, "{done:?}");
+    ensure!(gaps.max() <= GAP, "{gaps}: {report}");
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! A write that a leader was right to send, and that the network delivers when another leads.
+//!
+//! No fence of a client's can prevent it: the write had left. Most such writes are refused anyway, because they carry a UID and a resourceVersion or a
+//! name that is taken by then. This one is made to be the worst case: nothing of what it would collide with is left.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kube::api::DeleteParams;
+use portreeve_api::conditions::Truth;
+use portreeve_testing::{Canned, Matcher, Times, eventually};
+
+use crate::{
+    audit::Report,
+    partition::Network,
+    stage::{Stage, Timing},
+    support::{LIMIT, daemon::Daemon},
+};
+
+/// What is written late.
+const NAME: &str = "late";
+
+impl Timing {
+    /// Enough for a busy machine to stop a process that has just sent something, before it gives that up.
+    const PATIENT: Self = Self {
+        lease: Duration::from_secs(6),
+        renew_deadline: Duration::from_secs(5),
+        retry_period: Duration::from_millis(500),
+    };
+}
+
+/// Has a leader's creation of a Deployment delivered when another leads, and returns the former leader's pod.
+async fn deliver_late(stage: &Stage) -> Result<&'static str> {
+    let network = Network::new(stage).await?;
+    let mut cast = network.cast(stage).await?;
+    let leader = stage.leader(&cast).await?;
+    let daemon = cast.remove(leader).context("it is one of the cast")?;
+    let proxy = network.of(leader)?;
+
+    // It tries again and again, with nothing to hear in between; so a try falls into the black hole.
+    let creations = Matcher::any().method("POST").resource("deployments");
+    let refusals = proxy.answer(creations, Canned::unavailable(), Times::UntilHealed);
+    stage.scene.create_foo(NAME, NAME, 1).await?;
+    refusals.until_answered(3, LIMIT).await?;
+    proxy.black_hole();
+    wait_until_it_hangs(&daemon).await?;
+    // Stopped, it cannot take back what it has sent, as it would at its deadline.
+    daemon.process.pause()?;
+
+    let next = stage.leader(&cast).await?;
+    ensure!(next != leader, "{leader} leads still");
+    stage.scene.wait_for_condition(NAME, "Ready", Truth::True).await?;
+    stage.scene.foos().delete(NAME, &DeleteParams::default()).await?;
+    stage.scene.delete_deployment(NAME).await?;
+    stage.scene.wait_for_no_deployment(NAME).await?;
+    proxy.heal();
+    eventually(LIMIT, "the late write to be answered", || async {
+        let report = stage.judge()?;
+        let is_granted = report.violations.iter().any(|violation| violation.write.pod == leader);
+        let is_refused = report.refused.iter().any(|refused| refused.pod == leader);
+        ensure!(is_granted || is_refused, "{report}");
+        anyhow::Ok(())
+    })
+    .await?;
+    Ok(leader)
+}
+
+/// Waits until a reconcile does not come to its end, since a write of it is not answered.
+async fn wait_until_it_hangs(daemon: &Daemon) -> Result<()> {
+    eventually(LIMIT, "a reconcile to hang", || async {
+        let metrics = daemon.admin.metrics().await?;
+        let longest = metrics.sum("workqueue_longest_running_processor_seconds", &[r#"name="Foos""#]);
+        ensure!(longest > 0.2, "the longest has run for {longest} s");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Both are as much as the story needs, and no more.
+fn ensure_two_terms(report: &Report) -> Result<()> {
+    ensure!(report.terms.len() == 2 && report.undecided.is_empty(), "{report}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_that_is_delivered_late_is_the_stray_that_the_judge_calls_it() -> Result<()> {
+    let stage = Stage::timed("late", Timing::PATIENT).await?;
+    let leader = deliver_late(&stage).await?;
+    let report = stage.judge()?;
+    println!("{report}");
+    ensure_two_terms(&report)?;
+    ensure!(report.strays() == 1 && report.violations.len() == 1, "{report}");
+    let stray = &report.violations[0].write;
+    ensure!(
+        (&*stray.pod, &*stray.verb, &*stray.target.name) == (leader, "create", NAME),
+        "{report}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_the_servers_fence_a_write_that_is_delivered_late_is_refused() -> Result<()> {
+    let stage = Stage::fenced("late-fenced", Timing::PATIENT).await?;
+    let leader = deliver_late(&stage).await?;
+    let report = stage.judge()?;
+    ensure_two_terms(&report)?;
+    ensure!(report.is_clean(), "{report}");
+    let refused: Vec<_> = report.refused.iter().filter(|refused| refused.pod == leader).collect();
+    ensure!(refused.len() == 1 && refused[0].code == 403, "{report}");
+    Ok(())
+}

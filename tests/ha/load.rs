@@ -1,0 +1,110 @@
+//! Foos that change all the time.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kube::{ResourceExt, api::ListParams};
+use portreeve_api::conditions::{self, Truth};
+use portreeve_testing::eventually;
+use serde_json::json;
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::support::{
+    LIMIT,
+    scene::{Scene, replicas},
+};
+
+/// A number of Foos that somebody changes, one after the other, until told to stop.
+pub(crate) struct Load {
+    ending: watch::Sender<bool>,
+    running: JoinSet<Result<Done>>,
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    /// Changes that the apiserver took.
+    pub(crate) changes: usize,
+    /// Changes that it did not.
+    pub(crate) failures: usize,
+}
+
+impl Load {
+    /// Makes the Foos and begins to change them, so many times a second.
+    pub(crate) async fn start(scene: &Scene, foos: usize, per_second: u32) -> Result<Self> {
+        for number in 0..foos {
+            let name = format!("web-{number}");
+            scene.create_foo(&name, &name, 1).await?;
+        }
+        let (ending, ended) = watch::channel(false);
+        let mut running = JoinSet::new();
+        running.spawn(change(scene.clone(), foos, per_second, ended));
+        Ok(Self { ending, running })
+    }
+
+    /// Ends the changes and waits until the controllers have caught up with all of them.
+    pub(crate) async fn finish(mut self, scene: &Scene) -> Result<Done> {
+        self.ending.send_replace(true);
+        let end = self
+            .running
+            .join_next()
+            .await
+            .context("it runs until it is told to stop")?;
+        let done = end.context("the load broke")??;
+        wait_until_all_is_right(scene).await?;
+        Ok(done)
+    }
+}
+
+async fn change(scene: Scene, foos: usize, per_second: u32, mut ended: watch::Receiver<bool>) -> Result<Done> {
+    let mut done = Done::default();
+    let mut ticks = interval(Duration::from_secs(1) / per_second);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for number in 0_usize.. {
+        tokio::select! {
+            _ = ended.wait_for(|ended| *ended) => break,
+            _ = ticks.tick() => {}
+        }
+        let (foo, round) = (number % foos, number / foos);
+        let name = format!("web-{foo}");
+        // Now and then another name, so that there are Deployments to make and to delete.
+        let suffix = if (round + foo) % 10 < 5 { "" } else { "-moved" };
+        let spec = json!({"replicas": 1 + (round + 1) % 9, "deploymentName": format!("{name}{suffix}")});
+        match scene.merge_foo(&name, json!({ "spec": spec })).await {
+            Ok(_) => done.changes += 1,
+            Err(_) => done.failures += 1,
+        }
+    }
+    Ok(done)
+}
+
+/// Waits until every Foo has the one Deployment that it asks for and says so, and there are no others.
+pub(crate) async fn wait_until_all_is_right(scene: &Scene) -> Result<()> {
+    eventually(LIMIT, "every Foo to have what it asks for", || async {
+        let foos = scene.foos().list(&ListParams::default()).await?.items;
+        let deployments = scene.deployments().list(&ListParams::default()).await?.items;
+        for foo in &foos {
+            let name = foo.name_any();
+            let status = foo.status.as_ref().context("a Foo has no status")?;
+            let ready = conditions::find(&status.conditions, "Ready").map(|ready| ready.status);
+            let is_current = Some(status.observed_generation) == foo.metadata.generation;
+            ensure!(
+                is_current && ready == Some(Truth::True),
+                "Foo {name}: {}",
+                json!(status)
+            );
+            let wanted = &foo.spec.deployment_name;
+            let mut its = deployments.iter().filter(|deployment| deployment.name_any() == *wanted);
+            let deployment = its.next().with_context(|| format!("no Deployment {wanted}"))?;
+            let asked = replicas(deployment);
+            ensure!(asked == Some(foo.spec.replicas), "Deployment {wanted} has {asked:?}");
+        }
+        ensure!(deployments.len() == foos.len(), "{} Deployments", deployments.len());
+        anyhow::Ok(())
+    })
+    .await
+}

@@ -1,0 +1,153 @@
+//! A leader that is cut off from the apiserver, in several ways.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use jiff::SignedDuration;
+use portreeve_testing::FaultProxy;
+
+use crate::{
+    crash::ensure_no_steal,
+    figures::{Figures, rounds},
+    load::Load,
+    stage::{Cast, PODS, Stage},
+    support::LIMIT,
+    tail::Tail,
+};
+
+/// What happens to everything that a replica and the apiserver say to each other.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// Connections break, and none can be opened.
+    Cut,
+    /// Nothing passes, and nobody is told.
+    BlackHole,
+    /// Requests pass, and their answers do not.
+    Mute,
+    /// Everything takes longer than a renewal may.
+    Slow,
+}
+
+impl Fault {
+    const ALL: [Self; 4] = [Self::Cut, Self::BlackHole, Self::Mute, Self::Slow];
+
+    fn befall(self, proxy: &FaultProxy, stage: &Stage) {
+        match self {
+            Self::Cut => proxy.cut(),
+            Self::BlackHole => proxy.black_hole(),
+            Self::Mute => proxy.mute(),
+            Self::Slow => proxy.slow(2 * stage.timing.lease),
+        }
+    }
+}
+
+/// A proxy for each replica.
+pub(crate) struct Network(BTreeMap<&'static str, FaultProxy>);
+
+impl Network {
+    pub(crate) async fn new(stage: &Stage) -> Result<Self> {
+        let mut proxies = BTreeMap::new();
+        for pod in PODS {
+            proxies.insert(pod, FaultProxy::start(&stage.plane).await?);
+        }
+        Ok(Self(proxies))
+    }
+
+    pub(crate) fn of(&self, pod: &str) -> Result<&FaultProxy> {
+        self.0.get(pod).with_context(|| format!("{pod} has a proxy"))
+    }
+
+    /// Starts all replicas, each behind its proxy.
+    pub(crate) async fn cast(&self, stage: &Stage) -> Result<Cast> {
+        let mut cast = Cast::new();
+        for pod in PODS {
+            self.join(stage, &mut cast, pod).await?;
+        }
+        Ok(cast)
+    }
+
+    /// Starts a replica, or starts it again, behind its proxy.
+    async fn join(&self, stage: &Stage, cast: &mut Cast, pod: &'static str) -> Result<()> {
+        let direct = stage.kubeconfig(pod).await?;
+        let kubeconfig = self.of(pod)?.kubeconfig(&direct, pod)?;
+        cast.insert(pod, stage.replica_through(pod, &kubeconfig).await?);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_over() -> Result<()> {
+    let stage = Stage::new("partition").await?;
+    let network = Network::new(&stage).await?;
+    let mut cast = network.cast(&stage).await?;
+    let load = Load::start(&stage.scene, 20, 20).await?;
+    let rounds = rounds(Fault::ALL.len())?;
+    for fault in Fault::ALL.into_iter().cycle().take(rounds) {
+        let leader = stage.leader(&cast).await?;
+        let daemon = cast.remove(leader).context("it is one of the cast")?;
+        let tail = Tail::of(&stage)?;
+        let proxy = network.of(leader)?;
+        fault.befall(proxy, &stage);
+        let status = daemon.process.wait(LIMIT).await?;
+        ensure!(
+            status.code() == Some(2),
+            "{fault:?}: {status}{}",
+            daemon.process.log_tail()
+        );
+        daemon.wait_for_line(&["lost the lease"]).await?;
+        let next = stage.leader(&cast).await?;
+        tail.wait_until_acts(&stage, next).await?;
+        // What was held back for a process that is gone is lost, as when its host is.
+        proxy.cut();
+        proxy.heal();
+        network.join(&stage, &mut cast, leader).await?;
+    }
+    let done = load.finish(&stage.scene).await?;
+    let report = stage.judge()?;
+    let (_, ended) = report.terms.split_last().context("somebody led")?;
+    let longest = Figures::of(ended.iter().map(|term| term.writes.longest_since_renewal));
+    println!(
+        "longest time from a renewal to a write, with a renew deadline of {:?}: {longest}",
+        stage.timing.renew_deadline
+    );
+    let firsts = report
+        .successions()
+        .filter_map(|(former, next)| Some(next.writes.first?.duration_since(former.renewed)));
+    let takeovers = Figures::of(firsts);
+    println!("takeover after a partition, from the last renewal: {takeovers}");
+    ensure!(report.is_clean() && done.failures == 0, "{done:?}: {report}");
+    ensure!(report.terms.len() == rounds + 1, "{report}");
+    ensure_no_steal(&report, stage.timing.lease)?;
+    ensure!(longest.max() < stage.timing.lease, "{report}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_network_that_is_slow_costs_nobody_the_lease() -> Result<()> {
+    let stage = Stage::new("slow").await?;
+    let network = Network::new(&stage).await?;
+    let _cast = network.cast(&stage).await?;
+    let load = Load::start(&stage.scene, 5, 10).await?;
+    for pod in PODS {
+        network.of(pod)?.slow(Duration::from_millis(300));
+    }
+    for _ in 0..10 {
+        stage.wait_for_renewal().await?;
+    }
+    for pod in PODS {
+        network.of(pod)?.heal();
+    }
+    let done = load.finish(&stage.scene).await?;
+    let report = stage.judge()?;
+    ensure!(
+        report.is_clean() && report.terms.len() == 1 && done.failures == 0,
+        "{done:?}: {report}"
+    );
+    let longest = report
+        .terms
+        .first()
+        .map(|term| term.writes.longest_since_renewal)
+        .unwrap_or_default();
+    ensure!(longest < SignedDuration::try_from(stage.timing.lease)?, "{report}");
+    Ok(())
+}
