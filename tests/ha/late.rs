@@ -51,6 +51,8 @@ async fn deliver_late(stage: &Stage) -> Result<&'static str> {
     ensure!(next != leader, "{leader} leads still");
     stage.scene.wait_for_condition(NAME, "Ready", Truth::True).await?;
     stage.scene.foos().delete(NAME, &DeleteParams::default()).await?;
+    // Who has heard of this one has heard that the other one is gone, and does not make its Deployment again.
+    stage.scene.settled_foo("witness", 1).await?;
     stage.scene.delete_deployment(NAME).await?;
     stage.scene.wait_for_no_deployment(NAME).await?;
     proxy.heal();
