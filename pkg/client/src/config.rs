@@ -330,8 +330,8 @@ fn pool(config: &Config) -> Result<Pooled, kube::Error> {
     tcp.set_keepalive_interval(Some(KEEPALIVE / 3));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(Some(KEEPALIVE));
-    // What is dropped is gone: a connection that is closed must not go on to send what is left in its buffer, when this process may not
-    // write any more.
+    // What is dropped is gone: the kernel must not go on to deliver what a connection has left to send after this process may not write any
+    // more, be it that the call was cut off or that the process ended.
     let tcp = MapResponse::new(tcp, |connection: TokioIo<TcpStream>| {
         // It fails on a connection that is gone already.
         connection.inner().set_zero_linger().ok();

@@ -359,3 +359,61 @@ async fn campaign(settings: &Settings, client: &kube::Client, elections: &[Elect
         tracing::debug!("an event on a lease was not written in time");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn election(standing: Standing) -> Election {
+        Election {
+            lease: "n/lease".into(),
+            times: Times {
+                lease_duration: Duration::from_secs(15),
+                renew_deadline: Duration::from_secs(10),
+                retry_period: Duration::from_secs(2),
+            },
+            shared: Arc::new(Shared {
+                fence: LeaseFence::default(),
+                standing: watch::Sender::new(standing),
+                orders: watch::Sender::new(Order::Run),
+            }),
+        }
+    }
+
+    #[test]
+    fn a_leader_is_stuck_when_it_has_not_renewed_for_twenty_seconds_more_than_the_lease() {
+        let election = election(Standing::Leading);
+        // The fence closes 10 s after the last good renewal, so this is a second before and after 35 s.
+        for (closed, healthy) in [(24, true), (26, false)] {
+            let deadline = boot::now().saturating_sub(Duration::from_secs(closed));
+            election.shared.fence.set(Some(deadline));
+            let health = election.health();
+            assert_eq!(health.is_ok(), healthy, "{health:?}");
+        }
+        let failure = election.health().unwrap_err();
+        assert!(
+            failure.contains("failed election to renew leadership on lease n/lease"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn a_standby_is_healthy_and_says_who_leads() {
+        let holder = Some("other_1".to_owned());
+        let health = election(Standing::Standby { holder }).health();
+        assert_eq!(health.as_deref(), Ok("standby, other_1 leads by n/lease"));
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told_when_the_thread_ends_without_a_word() {
+        let election = election(Standing::Leading);
+        let (end, _) = oneshot::channel();
+        drop(Thread {
+            elections: vec![election.clone()],
+            _end: end,
+        });
+        assert_eq!(election.lost().await, "leader election ended");
+        assert!(portreeve_client::Fence::admit(&election.fence()).is_err());
+        election.release().await;
+    }
+}

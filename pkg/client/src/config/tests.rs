@@ -301,3 +301,26 @@ async fn a_connection_that_is_refused_is_transient() {
         .unwrap_err();
     assert_eq!(Answer::of(&error), Answer::Transient);
 }
+
+#[tokio::test]
+async fn a_connection_that_is_dropped_sends_nothing_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let master = format!("--master=http://{}", listener.local_addr().unwrap());
+    let client = open(&[&master]).await.unwrap().client("a-test").unwrap();
+    // More than the receiver takes unread, and less than the sender's kernel takes: the rest is there when the call is given up.
+    let body = vec![b' '; 1 << 20];
+    let request = http::Request::post("/api/v1/namespaces").body(body).unwrap();
+    let written = client.request_text(request);
+    let (mut received, given_up) = tokio::join!(async { listener.accept().await.unwrap().0 }, written);
+    assert!(given_up.is_err());
+    drop(client);
+    let mut rest = Vec::new();
+    let end = received.read_to_end(&mut rest).await;
+    let end = end.map_err(|error| error.kind());
+    assert_eq!(
+        end,
+        Err(std::io::ErrorKind::ConnectionReset),
+        "{} bytes came",
+        rest.len()
+    );
+}

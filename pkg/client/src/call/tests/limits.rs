@@ -129,6 +129,33 @@ async fn a_write_under_way_goes_on_for_as_long_as_the_fence_is_kept_open() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_makes_no_step_once_the_fence_is_closed_whatever_its_timer_says() {
+    let (steps, next) = (Arc::new(Mutex::new(0)), Arc::new(tokio::sync::Notify::new()));
+    let fence = gate(Ok(Some(Duration::from_secs(9))));
+    let (counted, woken) = (Arc::clone(&steps), Arc::clone(&next));
+    let api = config_maps(stations().fence(fence.clone()).client(move |_| {
+        let (steps, next) = (Arc::clone(&counted), Arc::clone(&woken));
+        async move {
+            loop {
+                *steps.lock() += 1;
+                next.notified().await;
+            }
+        }
+    }));
+    // As for a process that was stopped: it wakes up with something to do, and its timers are behind.
+    let close = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fence.set(Err(Fenced("stopped for too long")));
+        next.notify_one();
+    };
+    let (parameters, map) = (PostParams::default(), config_map());
+    let written = failure(api.create(&parameters, &map));
+    let ((after, error), ()) = tokio::join!(written, close);
+    assert_eq!((after.as_secs(), *steps.lock()), (1, 1));
+    assert!(error.to_string().contains("may write was over"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fence_that_stays_open_longer_than_the_limit_does_not_extend_it() {
     let fence = gate(Ok(Some(Duration::from_mins(5))));
     let api = config_maps(stations().fence(fence).client(|_| never()));
