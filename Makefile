@@ -27,10 +27,10 @@ chaos: control-plane ## run the tests with several replicas; ROUNDS=n says how m
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
 .PHONY: bench
-bench: control-plane ## measure beside kube-controller-manager into BENCHMARKS.md; takes about two hours
+bench: control-plane image-binary ## measure what goes into the image beside kube-controller-manager, into BENCHMARKS.md; two hours
 	@hack/controlplane/build kube-controller-manager >/dev/null
-	$(CARGO) build --locked --release -p portreeve -p portreeve-bench
-	@target/release/portreeve-bench target/release/portreeve $(BENCH_FLAGS)
+	$(CARGO) build --locked --release -p portreeve-bench
+	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: ## check format, lints, docs and the rules of this tree
