@@ -23,6 +23,8 @@ pub(crate) const POLICY: &str = r#"{
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Creation {
     pub(crate) job: String,
+    /// Who asked for it.
+    pub(crate) user: String,
     /// When the apiserver had stored it and answered.
     pub(crate) at: Timestamp,
 }
@@ -32,8 +34,14 @@ pub(crate) struct Creation {
 struct Event {
     stage: String,
     stage_timestamp: Timestamp,
+    user: User,
     object_ref: ObjectReference,
     response_status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct User {
+    username: String,
 }
 
 #[derive(Deserialize)]
@@ -60,8 +68,11 @@ fn creation(line: &str) -> Result<Option<Creation>> {
         .object_ref
         .name
         .context("the audit log tells of a Job without a name")?;
-    let at = event.stage_timestamp;
-    Ok(Some(Creation { job, at }))
+    Ok(Some(Creation {
+        job,
+        user: event.user.username,
+        at: event.stage_timestamp,
+    }))
 }
 
 /// The log as it grows.
@@ -110,14 +121,14 @@ mod tests {
 
     fn line(stage: &str, resource: &str, code: u16) -> String {
         format!(
-            r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","stage":"{stage}","verb":"create","objectRef":{{"resource":"{resource}","namespace":"default","name":"one-29","apiGroup":"batch"}},"responseStatus":{{"metadata":{{}},"code":{code}}},"requestReceivedTimestamp":"2026-11-21T15:00:00.101000Z","stageTimestamp":"2026-11-21T15:00:00.104500Z"}}"#
+            r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","stage":"{stage}","verb":"create","user":{{"username":"admin","groups":["system:masters"]}},"objectRef":{{"resource":"{resource}","namespace":"default","name":"one-29","apiGroup":"batch"}},"responseStatus":{{"metadata":{{}},"code":{code}}},"requestReceivedTimestamp":"2026-11-21T15:00:00.101000Z","stageTimestamp":"2026-11-21T15:00:00.104500Z"}}"#
         )
     }
 
     #[test]
     fn a_job_exists_once_its_creation_was_answered() {
         let made = creation(&line("ResponseComplete", "jobs", 201)).unwrap().unwrap();
-        assert_eq!(made.job, "one-29");
+        assert_eq!((made.job.as_str(), made.user.as_str()), ("one-29", "admin"));
         assert_eq!(made.at.to_string(), "2026-11-21T15:00:00.1045Z");
     }
 

@@ -19,7 +19,7 @@ use crate::report::Report;
 use crate::rows::{Row, Sample, Subject};
 use crate::statistics::written;
 use crate::vitals::MachineTime;
-use crate::{due, idle, search};
+use crate::{due, failover, idle, search, standby};
 
 /// How many schedules kube-controller-manager's cronjob-controller works on at once.
 const PEER_CONCURRENCY: u16 = 5;
@@ -131,6 +131,8 @@ impl Bench {
             let measured = match step.work {
                 Work::Due { row: _ } => due::measure(self, step).await,
                 Work::Idle { row, window } => idle::measure(self, step, row, window).await,
+                Work::Failover { row } => failover::measure(self, step, row).await,
+                Work::Standby => standby::measure(self, step).await,
             };
             pace.took(step, started.elapsed());
             self.take(&name, measured, outcome);

@@ -1,21 +1,24 @@
 //! A controller under measurement: how it is started, and how it is known to be at work.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Request;
 use kube::api::{Patch, PatchParams};
 use kube::{Client, Config};
-use portreeve_testing::{ControlPlane, Process, eventually, free_port, server_binary};
+use portreeve_testing::{ControlPlane, Process, Signal, eventually, free_port, server_binary};
 use serde_json::json;
 
+use crate::lease;
 use crate::objects::{Kind, NAMESPACE, post};
 use crate::rows::Subject;
 
 /// How long a controller may take from its start until it is at work, with 10,000 objects to read on two busy cores.
 const START_LIMIT: Duration = Duration::from_mins(2);
+/// The gate without which kube-controller-manager dies of a SIGTERM and keeps its Lease.
+const RELEASE_GATE: &str = "ControllerManagerReleaseLeaderElectionLockOnExit";
 const ALWAYS_ALLOWED: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics";
 
 /// The daemon's binary and what it says of itself.
@@ -75,6 +78,26 @@ fn default_of(help: &str, flag: &str) -> Option<u16> {
     default.split_once(']')?.0.parse().ok()
 }
 
+/// Whether a controller is the only one, or one of several of which one leads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role<'a> {
+    Alone(Limits),
+    /// With an account of its own, by which the apiserver tells it from the others.
+    Replica {
+        account: &'a str,
+        kubeconfig: &'a Path,
+    },
+}
+
+impl Role<'_> {
+    fn limits(self) -> Limits {
+        match self {
+            Self::Alone(limits) => limits,
+            Self::Replica { .. } => Limits::Default,
+        }
+    }
+}
+
 /// Which limits a controller has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Limits {
@@ -95,21 +118,34 @@ impl Controller {
         subject: Subject,
         daemon: Option<&Daemon>,
         plane: &ControlPlane,
-        limits: Limits,
+        role: Role<'_>,
     ) -> Result<Self> {
         let port = free_port()?;
+        let mut name = subject.name();
         let mut args = vec![
-            format!("--kubeconfig={}", plane.kubeconfig().display()),
             format!("--secure-port={port}"),
-            "--leader-elect=false".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             ALWAYS_ALLOWED.to_owned(),
         ];
-        if let Limits::Lifted(concurrency) = limits {
+        let kubeconfig = match role {
+            Role::Alone(_) => {
+                args.push("--leader-elect=false".to_owned());
+                plane.kubeconfig()
+            }
+            Role::Replica { account, kubeconfig } => {
+                // The times are everybody's default, and everybody has the same.
+                args.push("--leader-elect=true".to_owned());
+                args.push(format!("--leader-elect-resource-name={}", lease::NAME));
+                name = format!("{name}-{account}");
+                kubeconfig
+            }
+        };
+        args.push(format!("--kubeconfig={}", kubeconfig.display()));
+        if let Limits::Lifted(concurrency) = role.limits() {
             args.push(format!("{}={concurrency}", concurrency_flag(subject)));
         }
-        let (program, health) = if subject == Subject::Peer {
-            args.extend(peer_args(plane, limits));
+        let (program, health) = if subject.is_peer() {
+            args.extend(peer_args(subject, &name, plane, role.limits()));
             (server_binary("kube-controller-manager")?, "/healthz")
         } else {
             let controller = subject.controller().context("a bare client is no controller")?;
@@ -121,7 +157,7 @@ impl Controller {
         };
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         // A schedule without a time zone is read in the zone of the controller.
-        let process = plane.spawn(&subject.name(), &program, &args, &[("TZ", "UTC")])?;
+        let process = plane.spawn(&name, &program, &args, &[("TZ", "UTC")])?;
         let controller = Self {
             process,
             kind: kind_of(subject),
@@ -132,6 +168,15 @@ impl Controller {
 
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        self.process.signal(signal)
+    }
+
+    /// Waits until it has ended, and says how.
+    pub(crate) async fn ended(&self, limit: Duration) -> Result<ExitStatus> {
+        self.process.wait(limit).await
     }
 
     /// Does something that needs the controller alive.
@@ -186,19 +231,24 @@ impl Controller {
 pub(crate) fn kind_of(subject: Subject) -> Kind {
     match subject {
         Subject::PortreeveCrontab => Kind::CronTab,
-        Subject::Floor | Subject::FloorStatus | Subject::Peer | Subject::Portreeve => Kind::CronJob,
+        Subject::Floor | Subject::FloorStatus | Subject::Peer | Subject::PeerRelease | Subject::Portreeve => {
+            Kind::CronJob
+        }
     }
 }
 
-fn peer_args(plane: &ControlPlane, limits: Limits) -> Vec<String> {
+fn peer_args(subject: Subject, name: &str, plane: &ControlPlane, limits: Limits) -> Vec<String> {
     let kubeconfig = plane.kubeconfig().display();
     let mut args = vec![
         "--controllers=cronjob-controller".to_owned(),
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
-        format!("--cert-dir={}", plane.folder().join("peer").display()),
+        format!("--cert-dir={}", plane.folder().join(name).display()),
         "--use-service-account-credentials=false".to_owned(),
     ];
+    if subject == Subject::PeerRelease {
+        args.push(format!("--feature-gates={RELEASE_GATE}=true"));
+    }
     match limits {
         Limits::Lifted(_) => args.extend(["--kube-api-qps=5000".to_owned(), "--kube-api-burst=10000".to_owned()]),
         Limits::Default => (),

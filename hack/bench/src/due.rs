@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::audit::{self, Tail};
 use crate::bench::Bench;
-use crate::controller::{Controller, Limits, kind_of};
+use crate::controller::{Controller, Limits, Role, kind_of};
 use crate::objects::{self, Created, Kind, NAMESPACE};
 use crate::plan::Step;
 use crate::rows::{Measure, Row, Sample, Subject};
@@ -59,7 +59,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         };
         scene.floor(concurrency).await?
     } else {
-        let controller = Controller::start(subject, bench.daemon.as_ref(), &plane, limits).await?;
+        let controller = Controller::start(subject, bench.daemon.as_ref(), &plane, Role::Alone(limits)).await?;
         controller.guard(scene.controller(&controller)).await?
     };
     samples(row, subject, &delays)

@@ -10,7 +10,7 @@ use portreeve_testing::{ControlPlane, eventually};
 use tokio::time::sleep;
 
 use crate::bench::Bench;
-use crate::controller::{Controller, Limits, kind_of};
+use crate::controller::{Controller, Limits, Role, kind_of};
 use crate::objects::{self, Kind};
 use crate::plan::{REST, Step};
 use crate::progress::length;
@@ -29,7 +29,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option
     let subject = step.subject;
     let plane = ControlPlane::start().await?;
     let client = plane.client()?;
-    let start = || Controller::start(subject, bench.daemon.as_ref(), &plane, Limits::Default);
+    let start = || Controller::start(subject, bench.daemon.as_ref(), &plane, Role::Alone(Limits::Default));
     let now = Zoned::now().with_time_zone(TimeZone::UTC);
     let (kind, count) = (kind_of(subject), bench.options.schedules(row));
     let schedule = |index| objects::far_from(&now, index);
@@ -73,7 +73,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option
 }
 
 /// Waits until the memory of a process does not move any more.
-async fn settled(pid: u32, not_before: Instant) -> Result<Memory> {
+pub(crate) async fn settled(pid: u32, not_before: Instant) -> Result<Memory> {
     let deadline = not_before.max(Instant::now()) + SETTLE_LIMIT;
     let mut seen = Vec::new();
     loop {
@@ -122,7 +122,7 @@ async fn used_in(bench: &Bench, pid: u32, window: Duration) -> Result<Duration> 
     }
 }
 
-fn kibibytes(value: u64) -> f64 {
+pub(crate) fn kibibytes(value: u64) -> f64 {
     f64::from(u32::try_from(value).unwrap_or(u32::MAX))
 }
 

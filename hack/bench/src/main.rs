@@ -2,22 +2,27 @@
 //!
 //!   portreeve-bench DAEMON [--rounds=3] [--only=ROW,...] [--quiet=5m] [--output=BENCHMARKS.md]
 //!
-//! DAEMON is the daemon's binary. `plan` says what is done in which order, `due`, `idle` and `search` measure, `report` writes. All that
-//! is started ends with this program, even when it is killed.
+//! DAEMON is the daemon's binary. `plan` says what is done in which order; `due`, `idle`, `failover`, `standby` and `search` measure;
+//! `report` writes. All that is started ends with this program, even when it is killed.
 
 mod audit;
 mod bench;
 mod controller;
 mod due;
+mod failover;
 mod idle;
+mod lease;
 mod machine;
+mod methods;
 mod objects;
 mod options;
 mod plan;
 mod progress;
+mod replicas;
 mod report;
 mod rows;
 mod search;
+mod standby;
 mod statistics;
 mod targets;
 mod vitals;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
-use jiff::{Timestamp, Zoned, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, Unit, Zoned, tz::TimeZone};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -18,6 +18,8 @@ pub(crate) const NAMESPACE: &str = "default";
 const AT_A_TIME: usize = 16;
 /// After each so many there is something to tell.
 const MANY: usize = 2000;
+/// And less than one and a half: one run of a yearly schedule that is half a year away.
+const MORE_THAN_A_YEAR: SignedDuration = SignedDuration::from_hours(400 * 24);
 
 /// What has a schedule.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -151,6 +153,12 @@ pub(crate) fn far_from(now: &Zoned, index: usize) -> String {
     format!("{} {} 1 {month} *", index % 60, index / 60 % 24)
 }
 
+/// The status that makes a CronJob with such a schedule overdue at once: as if its run of half a year ago had been missed.
+pub(crate) fn overdue(now: Timestamp) -> Result<Value> {
+    let served = now.checked_sub(MORE_THAN_A_YEAR).context("the clock is at its start")?;
+    Ok(json!({"status": {"lastScheduleTime": served.round(Unit::Second)?}}))
+}
+
 /// Creates `count` schedules, some at a time.
 pub(crate) async fn create(
     kind: Kind,
@@ -206,6 +214,12 @@ mod tests {
         assert_eq!(far_from(&june, 1440), "0 0 1 12 *");
         let december = at("2026-12-21T15:07:00Z").to_zoned(TimeZone::UTC);
         assert_eq!(far_from(&december, 0), "0 0 1 6 *");
+    }
+
+    #[test]
+    fn an_overdue_schedule_was_last_served_before_its_last_run() {
+        let status = overdue(at("2026-11-21T15:07:00.7Z")).unwrap();
+        assert_eq!(status["status"]["lastScheduleTime"], "2025-10-17T15:07:01Z");
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Options {
 
     pub(crate) fn schedules(&self, row: Row) -> usize {
         let usual = match row {
-            Row::Due | Row::DueDefault | Row::Memory500 => 500,
+            Row::Due | Row::DueDefault | Row::Memory500 | Row::Handover | Row::Crash | Row::Standby => 500,
             Row::Memory10000 | Row::Quiet => 10_000,
             Row::Next => 0,
         };

@@ -23,12 +23,15 @@ pub(crate) struct Step {
 pub(crate) enum Work {
     Due { row: Row },
     Idle { row: Row, window: Option<Duration> },
+    Failover { row: Row },
+    Standby,
 }
 
 impl Work {
     pub(crate) fn row(self) -> Row {
         match self {
-            Self::Due { row } | Self::Idle { row, window: _ } => row,
+            Self::Due { row } | Self::Idle { row, window: _ } | Self::Failover { row } => row,
+            Self::Standby => Row::Standby,
         }
     }
 
@@ -36,9 +39,14 @@ impl Work {
     fn is_for(self, subject: Subject) -> bool {
         match self {
             // CronTabs have no flags that the peer could have other defaults for.
-            Self::Due { row: Row::DueDefault } => subject != Subject::PortreeveCrontab,
-            Self::Due { row: _ } => true,
-            Self::Idle { .. } => !subject.is_floor(),
+            Self::Due { row: Row::DueDefault } => !matches!(subject, Subject::PortreeveCrontab | Subject::PeerRelease),
+            Self::Due { row: _ } => subject != Subject::PeerRelease,
+            Self::Idle { .. } => !subject.is_floor() && subject != Subject::PeerRelease,
+            // Whoever is killed releases nothing.
+            Self::Failover { row: Row::Handover } => {
+                matches!(subject, Subject::Peer | Subject::PeerRelease | Subject::Portreeve)
+            }
+            Self::Failover { row: _ } | Self::Standby => matches!(subject, Subject::Peer | Subject::Portreeve),
         }
     }
 
@@ -51,7 +59,24 @@ impl Work {
                 row: Row::Memory500, ..
             } => REST + Duration::from_secs(20),
             Self::Idle { row: _, window } => Duration::from_secs(90) + window.unwrap_or_default().max(REST),
+            Self::Failover { row } => {
+                let each = match (row, subject) {
+                    (Row::Handover, Subject::PeerRelease) => 10,
+                    (Row::Handover, Subject::Portreeve) => 8,
+                    _ => 25,
+                };
+                Duration::from_secs(20) + Duration::from_secs(each) * turns(row, subject)
+            }
+            Self::Standby => REST + Duration::from_secs(30),
         }
+    }
+}
+
+/// How many leaders go in one round: fewer where the standby has to wait for the end of the Lease each time.
+pub(crate) fn turns(row: Row, subject: Subject) -> u32 {
+    match (row, subject) {
+        (Row::Handover, Subject::PeerRelease | Subject::Portreeve) => 7,
+        _ => 2,
     }
 }
 
@@ -69,6 +94,10 @@ pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
     }));
     let row = Row::Memory10000;
     works.extend((options.has(row) || window.is_some()).then_some(Work::Idle { row, window }));
+    for row in [Row::Handover, Row::Crash] {
+        works.extend(options.has(row).then_some(Work::Failover { row }));
+    }
+    works.extend(options.has(Row::Standby).then_some(Work::Standby));
 
     let mut steps = Vec::new();
     for round in 1..=options.rounds {
@@ -148,6 +177,13 @@ mod tests {
                 "1 memory-10000 and 300s of quiet: peer",
                 "1 memory-10000 and 300s of quiet: portreeve",
                 "1 memory-10000 and 300s of quiet: portreeve-crontab",
+                "1 handover: peer",
+                "1 handover: peer-release",
+                "1 handover: portreeve",
+                "1 crash: peer",
+                "1 crash: portreeve",
+                "1 standby: peer",
+                "1 standby: portreeve",
             ]
         );
     }

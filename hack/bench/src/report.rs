@@ -3,9 +3,8 @@
 use clap::ValueEnum;
 
 use crate::machine::Machine;
+use crate::methods::method;
 use crate::options::Options;
-use crate::plan::REST;
-use crate::progress::length;
 use crate::rows::{Measure, Row, Sample, Subject};
 use crate::statistics::{Spread, ratio, times, written};
 use crate::targets::Target;
@@ -36,7 +35,7 @@ this file, and every number in it is of this one run.
 Each measurement has an etcd and a kube-apiserver of its own, which are started for it, share the machine with what is measured, and are
 removed after it. There is nothing else in the cluster, and no controller that would run the Jobs.";
 
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 10] = [
     "subject",
     "measure",
     "median",
@@ -44,6 +43,7 @@ const COLUMNS: [&str; 9] = [
     "to floor",
     "to floor-status",
     "to peer",
+    "to peer-release",
     "target",
     "met",
 ];
@@ -57,7 +57,8 @@ impl Report {
         for row in Row::value_variants() {
             if self.samples.iter().any(|sample| sample.row == *row) {
                 blocks.push(format!("## `{}`", row.name()));
-                blocks.push(self.method(*row));
+                let (lifted, default) = (self.concurrency, self.default_concurrency);
+                blocks.push(method(*row, &self.options, lifted, default));
                 blocks.push(self.table(*row));
             }
         }
@@ -110,6 +111,10 @@ impl Report {
                      controllers do; it sends no events"
                 }
                 Subject::Peer => "kube-controller-manager with `--controllers=cronjob-controller`",
+                Subject::PeerRelease => {
+                    "kube-controller-manager with `--controllers=cronjob-controller` and \
+                     `--feature-gates=ControllerManagerReleaseLeaderElectionLockOnExit=true`, which is off by default"
+                }
                 Subject::Portreeve => "Portreeve with `--controllers=cronjob-controller`, on the same CronJobs",
                 Subject::PortreeveCrontab => {
                     "Portreeve with `--controllers=crontab-controller`, on as many CronTabs of the same schedule and pod"
@@ -118,58 +123,6 @@ impl Report {
             format!("- **{}**: {who}.", subject.name())
         };
         measured.map(line).collect::<Vec<_>>().join("\n")
-    }
-
-    /// How a row is measured.
-    fn method(&self, row: Row) -> String {
-        let schedules = self.options.schedules(row);
-        let rounds = self.options.rounds;
-        let (concurrency, default) = (self.concurrency, self.default_concurrency);
-        let due = format!(
-            "{schedules} schedules in one namespace that are due in the same minute. The delay of a Job is the time at which the \
-             apiserver had answered its creation, by its audit log, less that minute. A bare client has no schedule to wait for and starts \
-             at a full second instead."
-        );
-        let idle = format!(
-            "{schedules} schedules that are due in half a year, made before the controller is started, as they are after a restart."
-        );
-        let rest = REST.as_secs();
-        let text = match row {
-            Row::Due => format!(
-                "{due} {concurrency} schedules are worked on at once by everybody, and kube-controller-manager's client-side limits \
-                 are lifted (`--kube-api-qps=5000 --kube-api-burst=10000`)."
-            ),
-            Row::DueDefault => {
-                format!("{due} Everybody has the default flags; the bare client works on {default} schedules at once.")
-            }
-            Row::Memory500 | Row::Memory10000 => format!(
-                "{idle} Resident memory (`VmRSS`) once the controller has read all of them, has had {rest} s for itself (Go's runtime \
-                 collects what is left of the start within two minutes), and its memory has stayed within 1 % for ten seconds; and \
-                 the peak of it up to then (`VmHWM`)."
-            ),
-            Row::Quiet => {
-                let window = length(self.options.quiet);
-                let rate = if self.options.quiet.as_secs() == 3600 {
-                    ""
-                } else {
-                    " The time an hour is that of the window, multiplied: no whole hour was measured."
-                };
-                format!(
-                    "{idle} CPU time, user and system, of a window of {window} in which nothing is due and nothing changes.{rate}"
-                )
-            }
-            Row::Next => {
-                "The search for the next run, without a cluster, by `cargo bench -p portreeve-cron`: the time of one search, as the \
-                 median that criterion estimates."
-                    .to_owned()
-            }
-        };
-        let rounds = if rounds == 1 {
-            "One round.".to_owned()
-        } else {
-            format!("Median and spread are those of {rounds} rounds.")
-        };
-        format!("{text} {rounds}")
     }
 
     /// A column that has nothing to say in any line is left out.
@@ -183,7 +136,7 @@ impl Report {
         }
         // By subject as they take their turns; by measure as they were taken.
         keys.sort_by_key(|(subject, _)| *subject);
-        let lines: Vec<[String; 9]> = keys
+        let lines: Vec<[String; 10]> = keys
             .into_iter()
             .filter_map(|(subject, measure)| self.line(row, subject, measure))
             .collect();
@@ -200,12 +153,12 @@ impl Report {
     }
 
     /// The cells of a line, one a column.
-    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 9]> {
+    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 10]> {
         let unit = measure.unit();
         let Spread { least, median, most } = self.spread(row, subject, measure)?;
         let of = |other: Subject| Some(self.spread(row, other, measure)?.median);
         let compared = |other: Subject| match of(other).and_then(|other| ratio(median, other)) {
-            Some(ratio) if subject != other && *measure != Measure::WithinTheMinute => times(ratio),
+            Some(ratio) if subject != other && measure.is_comparable() => times(ratio),
             _ => NOTHING.to_owned(),
         };
         let target = if subject.is_ours() {
@@ -223,6 +176,7 @@ impl Report {
             compared(Subject::Floor),
             compared(Subject::FloorStatus),
             compared(Subject::Peer),
+            compared(Subject::PeerRelease),
             target.map_or_else(|| NOTHING.to_owned(), Target::text),
             met.map_or(NOTHING, |met| if met { "yes" } else { "**no**" }).to_owned(),
         ];
@@ -348,13 +302,5 @@ mod tests {
             - round 1, due, peer: it ended
         "]]
         .assert_eq(measured);
-    }
-
-    #[test]
-    fn a_window_that_is_no_hour_says_so() {
-        let samples = [(Row::Quiet, Subject::Peer, Measure::CpuTime, 1.0)];
-        let method = |args: &[&str]| report(args, &samples).method(Row::Quiet);
-        assert!(method(&[]).contains("a window of 5 min") && method(&[]).contains("no whole hour was measured"));
-        assert!(method(&["--quiet=1h"]).contains("a window of 1 h") && !method(&["--quiet=1h"]).contains("multiplied"));
     }
 }

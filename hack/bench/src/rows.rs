@@ -19,6 +19,12 @@ pub(crate) enum Row {
     Memory10000,
     /// CPU time with 10,000 schedules of which none is due
     Quiet,
+    /// The time until another replica works when the leader is told to stop
+    Handover,
+    /// The same when the leader is killed
+    Crash,
+    /// Memory of a leader and of its standby, with 500 schedules
+    Standby,
     /// The search for the next run, without a cluster
     Next,
 }
@@ -32,6 +38,8 @@ pub(crate) enum Subject {
     FloorStatus,
     /// kube-controller-manager with its cronjob-controller
     Peer,
+    /// kube-controller-manager with its cronjob-controller and the feature gate that makes it release its Lease when it is told to stop
+    PeerRelease,
     /// The daemon with its cronjob-controller
     Portreeve,
     /// The daemon with its crontab-controller, on as many CronTabs
@@ -53,6 +61,19 @@ pub(crate) enum Measure {
     Peak,
     CpuTime,
     CpuTimeAnHour,
+    /// From the signal to the leader until the Lease names the standby.
+    SignalToLease,
+    /// From the signal to the leader until the first Job of the standby is made.
+    SignalToJob,
+    /// From the old leader's last renewal until the Lease names the standby.
+    RenewalToLease,
+    RenewalToJob,
+    /// From the moment at which the Lease names the standby until its first Job is made.
+    LeaseToJob,
+    LeaderResident,
+    StandbyResident,
+    /// What the standby's memory is to that of its own leader.
+    StandbyToLeader,
     /// The time of one search, by the name of the benchmark.
     Search(String),
 }
@@ -73,6 +94,11 @@ impl Subject {
         matches!(self, Self::Floor | Self::FloorStatus)
     }
 
+    /// Whether it is kube-controller-manager.
+    pub(crate) fn is_peer(self) -> bool {
+        matches!(self, Self::Peer | Self::PeerRelease)
+    }
+
     /// Whether it is the daemon, which the targets are for.
     pub(crate) fn is_ours(self) -> bool {
         self.controller().is_some()
@@ -81,7 +107,7 @@ impl Subject {
     /// The daemon's controller that has to be known for it.
     pub(crate) fn controller(self) -> Option<&'static str> {
         match self {
-            Self::Floor | Self::FloorStatus | Self::Peer => None,
+            Self::Floor | Self::FloorStatus | Self::Peer | Self::PeerRelease => None,
             Self::Portreeve => Some("cronjob-controller"),
             Self::PortreeveCrontab => Some("crontab-controller"),
         }
@@ -99,18 +125,40 @@ impl Measure {
             Self::Peak => "peak resident memory",
             Self::CpuTime => "CPU time in the window",
             Self::CpuTimeAnHour => "CPU time an hour at that rate",
+            Self::SignalToLease => "signal to Lease",
+            Self::SignalToJob => "signal to first Job",
+            Self::RenewalToLease => "last renewal to Lease",
+            Self::RenewalToJob => "last renewal to first Job",
+            Self::LeaseToJob => "Lease to first Job",
+            Self::LeaderResident => "resident memory of the leader",
+            Self::StandbyResident => "resident memory of the standby",
+            Self::StandbyToLeader => "standby to leader",
             Self::Search(benchmark) => benchmark,
         }
     }
 
     pub(crate) fn unit(&self) -> Unit {
         match self {
-            Self::Median | Self::P99 | Self::Max | Self::CpuTime | Self::CpuTimeAnHour | Self::Search(_) => {
-                Unit::Seconds
-            }
+            Self::Median
+            | Self::P99
+            | Self::Max
+            | Self::CpuTime
+            | Self::CpuTimeAnHour
+            | Self::SignalToLease
+            | Self::SignalToJob
+            | Self::RenewalToLease
+            | Self::RenewalToJob
+            | Self::LeaseToJob
+            | Self::Search(_) => Unit::Seconds,
             Self::WithinTheMinute => Unit::Count,
-            Self::Resident | Self::Peak => Unit::Kibibytes,
+            Self::Resident | Self::Peak | Self::LeaderResident | Self::StandbyResident => Unit::Kibibytes,
+            Self::StandbyToLeader => Unit::Ratio,
         }
+    }
+
+    /// Whether it means something how many times another subject's it is.
+    pub(crate) fn is_comparable(&self) -> bool {
+        !matches!(self, Self::WithinTheMinute | Self::StandbyToLeader)
     }
 }
 
@@ -138,12 +186,29 @@ mod tests {
         let rows: Vec<String> = Row::value_variants().iter().map(|row| row.name()).collect();
         assert_eq!(
             rows,
-            ["due", "due-default", "memory-500", "memory-10000", "quiet", "next"]
+            [
+                "due",
+                "due-default",
+                "memory-500",
+                "memory-10000",
+                "quiet",
+                "handover",
+                "crash",
+                "standby",
+                "next"
+            ]
         );
         let subjects: Vec<String> = Subject::value_variants().iter().map(|subject| subject.name()).collect();
         assert_eq!(
             subjects,
-            ["floor", "floor-status", "peer", "portreeve", "portreeve-crontab"]
+            [
+                "floor",
+                "floor-status",
+                "peer",
+                "peer-release",
+                "portreeve",
+                "portreeve-crontab"
+            ]
         );
     }
 }

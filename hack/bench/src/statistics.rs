@@ -41,12 +41,15 @@ pub(crate) enum Unit {
     /// As the kernel reports memory; written in MiB.
     Kibibytes,
     Seconds,
+    /// How many times something else.
+    Ratio,
 }
 
 /// A number for people: three significant digits, in the unit that suits its size.
 pub(crate) fn written(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Count => format!("{value:.0}"),
+        Unit::Ratio => times(value),
         Unit::Kibibytes => format!("{} MiB", digits(value / 1024.0)),
         Unit::Seconds => {
             let (factor, name) = match value.abs() {

@@ -12,6 +12,8 @@ pub(crate) enum Target {
     Seconds(f64),
     /// At most this much, in MiB.
     Megabytes(f64),
+    /// At most this many times what it is a ratio to.
+    Times(f64),
     /// Every schedule there is.
     All,
 }
@@ -24,6 +26,12 @@ const TARGETS: &[(Row, Measure, Target)] = &[
     (Row::Memory500, Measure::Resident, Target::Megabytes(15.0)),
     (Row::Memory10000, Measure::Resident, Target::Megabytes(60.0)),
     (Row::Quiet, Measure::CpuTimeAnHour, Target::Seconds(1.0)),
+    (Row::Handover, Measure::SignalToJob, Target::Seconds(0.5)),
+    (Row::Handover, Measure::LeaseToJob, Target::Seconds(0.1)),
+    // The lease, and what it may take to act on its end.
+    (Row::Crash, Measure::RenewalToJob, Target::Seconds(15.3)),
+    (Row::Crash, Measure::LeaseToJob, Target::Seconds(0.1)),
+    (Row::Standby, Measure::StandbyToLeader, Target::Times(1.0)),
 ];
 
 /// How long the search for the next run may take, by the schedule that the name of a benchmark holds: a frequent one, one of 29 February,
@@ -48,6 +56,7 @@ impl Target {
             Self::AtMost(factor, of) => format!("≤ {} {}", times(factor), of.name()),
             Self::Seconds(seconds) => format!("≤ {}", written(seconds, Unit::Seconds)),
             Self::Megabytes(megabytes) => format!("≤ {megabytes:.0} MiB"),
+            Self::Times(factor) => format!("≤ {}", times(factor)),
             Self::All => "all".to_owned(),
         }
     }
@@ -62,7 +71,7 @@ impl Target {
     ) -> Option<bool> {
         match self {
             Self::AtMost(factor, of) => others(of).map(|other| value <= factor * other),
-            Self::Seconds(seconds) => Some(value <= seconds),
+            Self::Seconds(most) | Self::Times(most) => Some(value <= most),
             Self::Megabytes(megabytes) => Some(value <= megabytes * 1024.0),
             Self::All => Some(value >= schedules),
         }
@@ -86,6 +95,9 @@ mod tests {
         let all = Target::of(Row::Due, &Measure::WithinTheMinute).unwrap();
         assert_eq!(all.is_met(499.0, 500.0, |_| None), Some(false));
         assert_eq!(all.is_met(500.0, 500.0, |_| None), Some(true));
+        let standby = Target::of(Row::Standby, &Measure::StandbyToLeader).unwrap();
+        assert_eq!(standby.text(), "≤ 1.00 ×");
+        assert_eq!(standby.is_met(1.01, 0.0, |_| None), Some(false));
         assert!(Target::of(Row::Due, &Measure::Max).is_none());
     }
 

@@ -1,0 +1,214 @@
+//! A leader that goes, with notice or without: how long until its standby leads, and until it works.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::{Timestamp, Zoned, tz::TimeZone};
+use kube::Client;
+use kube::api::{Patch, PatchParams};
+use portreeve_testing::{ControlPlane, Signal};
+use tokio::time::sleep;
+
+use crate::audit::{self, Tail};
+use crate::bench::Bench;
+use crate::lease::{Lease, Passing};
+use crate::objects::{self, Kind, post};
+use crate::plan::{Step, turns};
+use crate::replicas::Replicas;
+use crate::rows::{Measure, Row, Sample};
+
+/// What a leader renews its Lease by, unless told otherwise.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// How long the Lease may take to be renewed some times.
+const STEADY_LIMIT: Duration = Duration::from_secs(30);
+/// How long a standby may take: three times the lease.
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(45);
+/// How long a leader may take to end once its standby works.
+const END_LIMIT: Duration = Duration::from_secs(30);
+/// How often the audit log is looked at. When a Job was made stands in the log.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A leader that went, and what came after it.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    signalled: Timestamp,
+    passing: Passing,
+    /// When the first Job of the new leader was made.
+    job: Timestamp,
+}
+
+pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<Sample>> {
+    let plane = ControlPlane::builder().audit_policy(audit::POLICY).start().await?;
+    let client = plane.client()?;
+    let now = Zoned::now().with_time_zone(TimeZone::UTC);
+    let schedule = |index| objects::far_from(&now, index);
+    let count = bench.options.schedules(row);
+    objects::create(Kind::CronJob, &client, count, schedule, &bench.progress).await?;
+    let mut replicas = Replicas::start(bench, &plane, step.subject).await?;
+    let log = plane.audit_log().context("the control plane has no audit log")?;
+    let mut scene = Scene::new(client, &now, log);
+    let turns = turns(row, step.subject);
+    let all = u32::from(bench.options.rounds) * turns;
+    let mut samples = Vec::new();
+    for turn in 0..turns {
+        // Each at another moment between two renewals, and all of them spread over it evenly.
+        let number = u32::from(step.round - 1) * turns + turn;
+        let phase = RETRY_PERIOD * (2 * number + 1) / (2 * all);
+        let measured = scene.turn(&replicas, signal(row), phase).await?;
+        let status = replicas.leader.controller.ended(END_LIMIT).await?;
+        let is_clean = status.success() || row == Row::Crash || step.subject.is_peer();
+        ensure!(is_clean, "the leader was told to stop and ended with {status}");
+        samples.extend(values(row, &measured).map(|(measure, value)| Sample {
+            row,
+            subject: step.subject,
+            measure,
+            value,
+        }));
+        if turn + 1 < turns {
+            replicas.swap().await?;
+        }
+    }
+    Ok(samples)
+}
+
+fn signal(row: Row) -> Signal {
+    match row {
+        Row::Crash => Signal::KILL,
+        _ => Signal::TERM,
+    }
+}
+
+/// What a turn comes to, in seconds.
+fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
+    let Turn {
+        signalled,
+        passing: Passing { at, last_renewal },
+        job,
+    } = *turn;
+    let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
+    // Who releases the Lease does not let anybody wait for its end.
+    let renewals = (row == Row::Crash).then_some([
+        (Measure::RenewalToLease, since(last_renewal, at)),
+        (Measure::RenewalToJob, since(last_renewal, job)),
+    ]);
+    let signals = [
+        (Measure::SignalToLease, since(signalled, at)),
+        (Measure::SignalToJob, since(signalled, job)),
+    ];
+    let after = (Measure::LeaseToJob, since(at, job));
+    signals.into_iter().chain(renewals.into_iter().flatten()).chain([after])
+}
+
+/// The CronJobs by which a leader shows that it works. Each is overdue once, and only then.
+struct Scene {
+    client: Client,
+    schedule: String,
+    log: Tail,
+    made: u32,
+}
+
+impl Scene {
+    fn new(client: Client, now: &Zoned, log: &Path) -> Self {
+        Self {
+            client,
+            schedule: objects::far_from(now, 0),
+            log: Tail::of(log),
+            made: 0,
+        }
+    }
+
+    /// One leader goes, this long after it has renewed its Lease.
+    async fn turn(&mut self, replicas: &Replicas<'_>, signal: Signal, phase: Duration) -> Result<Turn> {
+        let mut lease = Lease::watch(&self.client).await?;
+        let work = self.work().await?;
+        let holder = replicas.guard(lease.is_steady(STEADY_LIMIT)).await?;
+        sleep(phase).await;
+        let signalled = Timestamp::now();
+        replicas.leader.controller.signal(signal)?;
+        let takeover = async {
+            // It is overdue while nobody leads, or nearly so.
+            let passing = lease.passes_from(&holder, TAKEOVER_LIMIT);
+            let (passing, ()) = tokio::try_join!(passing, self.make_overdue(&work))?;
+            Ok((passing, self.first_job(replicas, work, signalled).await?))
+        };
+        let (passing, job) = replicas.standby.controller.guard(takeover).await?;
+        Ok(Turn {
+            signalled,
+            passing,
+            job,
+        })
+    }
+
+    /// A new CronJob that is due in half a year.
+    async fn work(&mut self) -> Result<String> {
+        let name = format!("work-{}", self.made);
+        self.made += 1;
+        let api = Kind::CronJob.api(&self.client);
+        post(&api, Kind::CronJob.object(&name, &self.schedule, false)).await?;
+        Ok(name)
+    }
+
+    async fn make_overdue(&self, work: &str) -> Result<()> {
+        let status = Patch::Merge(objects::overdue(Timestamp::now())?);
+        let api = Kind::CronJob.api(&self.client);
+        let patched = api.patch_status(work, &PatchParams::default(), &status).await;
+        patched.with_context(|| format!("failed to make {work} overdue"))?;
+        Ok(())
+    }
+
+    /// When the standby made its first Job. Should the old leader have been quick enough to do the work, there is more of it.
+    async fn first_job(&mut self, replicas: &Replicas<'_>, mut work: String, since: Timestamp) -> Result<Timestamp> {
+        let standby = replicas.standby.user();
+        let started = Instant::now();
+        while started.elapsed() < TAKEOVER_LIMIT {
+            for made in self.log.creations()? {
+                if made.user == standby && made.at >= since {
+                    return Ok(made.at);
+                }
+                if made.job.starts_with(&format!("{work}-")) {
+                    work = self.work().await?;
+                    self.make_overdue(&work).await?;
+                }
+            }
+            sleep(LOOK).await;
+        }
+        bail!("the new leader made no Job of {work} within {TAKEOVER_LIMIT:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_comes_to_times_that_begin_with_the_signal_the_renewal_and_the_lease() {
+        let at = |text: &str| format!("2026-11-21T15:00:{text}Z").parse::<Timestamp>().unwrap();
+        let turn = Turn {
+            signalled: at("01"),
+            passing: Passing {
+                at: at("15.25"),
+                last_renewal: at("00"),
+            },
+            job: at("15.5"),
+        };
+        let written = |row| {
+            let values = values(row, &turn).map(|(measure, value)| format!("{}: {value}", measure.name()));
+            values.collect::<Vec<_>>()
+        };
+        let handover = [
+            "signal to Lease: 14.25",
+            "signal to first Job: 14.5",
+            "Lease to first Job: 0.25",
+        ];
+        assert_eq!(written(Row::Handover), handover);
+        let crash = [
+            "signal to Lease: 14.25",
+            "signal to first Job: 14.5",
+            "last renewal to Lease: 15.25",
+            "last renewal to first Job: 15.5",
+            "Lease to first Job: 0.25",
+        ];
+        assert_eq!(written(Row::Crash), crash);
+    }
+}

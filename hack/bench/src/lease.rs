@@ -1,0 +1,171 @@
+//! The Lease that the replicas of a controller hold in turn, as a watch tells of it.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use kube::api::{DynamicObject, WatchEvent, WatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+/// The name of the Lease of every subject, whatever is usual for it.
+pub(crate) const NAME: &str = "bench";
+const NAMESPACE: &str = "kube-system";
+/// So many renewals in a row make a term steady: by then a standby has looked at the Lease too, however it does.
+const STEADY: u32 = 3;
+
+/// Who holds the Lease, and when they last said so, by their own clock.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Term {
+    holder: String,
+    renewed: Option<Timestamp>,
+}
+
+impl Term {
+    fn of(lease: &DynamicObject) -> Self {
+        let spec = &lease.data["spec"];
+        let renewed = spec["renewTime"].as_str().and_then(|time| time.parse().ok());
+        Self {
+            holder: spec["holderIdentity"].as_str().unwrap_or_default().to_owned(),
+            renewed,
+        }
+    }
+}
+
+/// That the Lease has passed to somebody else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passing {
+    /// When the watch told of the new holder.
+    pub(crate) at: Timestamp,
+    /// The last renewal by the holder before, by the holder's own clock.
+    pub(crate) last_renewal: Timestamp,
+}
+
+/// A watch over the Lease, which need not exist yet. Good for less than five minutes, as watches are.
+pub(crate) struct Lease {
+    changes: Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>,
+    /// The latest that was heard of somebody who holds it.
+    held: Option<Term>,
+}
+
+impl Lease {
+    pub(crate) async fn watch(client: &Client) -> Result<Self> {
+        let only_this = WatchParams::default().fields(&format!("metadata.name={NAME}"));
+        // From 0 on, the first event is the Lease as it is.
+        let changes = api(client).watch(&only_this, "0").await;
+        let changes = changes.context("failed to watch the Lease")?;
+        Ok(Self {
+            changes: Box::pin(changes),
+            held: None,
+        })
+    }
+
+    /// Waits until somebody holds it, and says who.
+    pub(crate) async fn holder(&mut self, limit: Duration) -> Result<String> {
+        let held = async { Ok(self.holds().await?.holder) };
+        within(limit, "somebody to hold the Lease", held).await
+    }
+
+    /// Waits until its holder has renewed it some times, says who that is, and returns right after a renewal.
+    pub(crate) async fn is_steady(&mut self, limit: Duration) -> Result<String> {
+        let holder = self.holder(limit).await?;
+        let renewals = async {
+            for _ in 0..STEADY {
+                let next = self.holds().await?.holder;
+                ensure!(next == holder, "the Lease passed from {holder} to {next} by itself");
+            }
+            Ok(())
+        };
+        within(limit, "the Lease to be renewed", renewals).await?;
+        Ok(holder)
+    }
+
+    /// Waits until somebody other than `holder` has it.
+    pub(crate) async fn passes_from(&mut self, holder: &str, limit: Duration) -> Result<Passing> {
+        let passing = async {
+            loop {
+                let before = self.held.clone();
+                let next = self.holds().await?;
+                let at = Timestamp::now();
+                if next.holder != holder {
+                    let last_renewal = before.and_then(|term| term.renewed);
+                    let last_renewal = last_renewal.context("nothing was heard of the holder before")?;
+                    return Ok(Passing { at, last_renewal });
+                }
+            }
+        };
+        within(limit, "the Lease to pass to the standby", passing).await
+    }
+
+    /// Waits for the next that is heard of somebody who holds it. Of one that is free there is nothing to tell.
+    async fn holds(&mut self) -> Result<Term> {
+        loop {
+            let event = self.changes.next().await.context("the watch over the Lease ended")?;
+            let term = match event.context("the watch over the Lease broke")? {
+                WatchEvent::Added(lease) | WatchEvent::Modified(lease) => Term::of(&lease),
+                WatchEvent::Bookmark(_) => continue,
+                WatchEvent::Deleted(_) => bail!("somebody deleted the Lease"),
+                WatchEvent::Error(status) => bail!("the watch over the Lease was refused: {}", status.message),
+            };
+            if !term.holder.is_empty() {
+                self.held = Some(term.clone());
+                return Ok(term);
+            }
+        }
+    }
+}
+
+fn api(client: &Client) -> Api<DynamicObject> {
+    let gvk = GroupVersionKind::gvk("coordination.k8s.io", "v1", "Lease");
+    Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&gvk))
+}
+
+async fn within<T>(limit: Duration, what: &str, wait: impl Future<Output = Result<T>>) -> Result<T> {
+    let waited = timeout(limit, wait).await;
+    waited.with_context(|| format!("timed out after {limit:?} waiting for {what}"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::{Patch, PatchParams, PostParams};
+    use portreeve_testing::ControlPlane;
+    use serde_json::json;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn a_lease_passes_when_another_holds_it_and_not_when_it_is_released() -> Result<()> {
+        let plane = ControlPlane::shared().await;
+        let client = plane.client()?;
+        let mut lease = Lease::watch(&client).await?;
+        let leases = api(&client);
+        let written = async {
+            let new: DynamicObject = serde_json::from_value(json!({
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": NAME, "namespace": NAMESPACE},
+            }))?;
+            leases.create(&PostParams::default(), &new).await?;
+            for (holder, second) in [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("", 5), ("b", 6)] {
+                let renewed = format!("2026-11-21T15:00:0{second}.250000Z");
+                let spec = json!({"spec": {"holderIdentity": holder, "renewTime": renewed}});
+                leases.patch(NAME, &PatchParams::default(), &Patch::Merge(spec)).await?;
+            }
+            anyhow::Ok(())
+        };
+        let heard = async {
+            let holder = lease.is_steady(LIMIT).await?;
+            Ok((lease.passes_from(&holder, LIMIT).await?, holder))
+        };
+        let ((), (passing, holder)) = tokio::try_join!(written, heard)?;
+        assert_eq!(holder, "a");
+        assert_eq!(passing.last_renewal.to_string(), "2026-11-21T15:00:04.25Z");
+        assert!(passing.at <= Timestamp::now());
+        Ok(())
+    }
+}

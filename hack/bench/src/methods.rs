@@ -1,0 +1,136 @@
+//! How each row is measured, in words. Pure.
+
+use std::time::Duration;
+
+use crate::options::Options;
+use crate::plan::{REST, turns};
+use crate::progress::length;
+use crate::rows::{Row, Subject};
+
+/// The paragraph above the table of a row. `lifted` and `default` say how many schedules are worked on at once: in the row `due`, and by
+/// default.
+pub(crate) fn method(row: Row, options: &Options, lifted: u16, default: u16) -> String {
+    let schedules = options.schedules(row);
+    let due = format!(
+        "{schedules} schedules in one namespace that are due in the same minute. The delay of a Job is the time at which the apiserver \
+         had answered its creation, by its audit log, less that minute. A bare client has no schedule to wait for and starts at a full \
+         second instead."
+    );
+    let idle = format!(
+        "{schedules} schedules that are due in half a year, made before the controller is started, as they are after a restart."
+    );
+    let rest = REST.as_secs();
+    let text = match row {
+        Row::Due => format!(
+            "{due} {lifted} schedules are worked on at once by everybody, and kube-controller-manager's client-side limits are lifted \
+             (`--kube-api-qps=5000 --kube-api-burst=10000`)."
+        ),
+        Row::DueDefault => {
+            format!("{due} Everybody has the default flags; the bare client works on {default} schedules at once.")
+        }
+        Row::Memory500 | Row::Memory10000 => format!(
+            "{idle} Resident memory (`VmRSS`) once the controller has read all of them, has had {rest} s for itself (Go's runtime \
+             collects what is left of the start within two minutes), and its memory has stayed within 1 % for ten seconds; and the peak \
+             of it up to then (`VmHWM`)."
+        ),
+        Row::Quiet => quiet(&idle, options.quiet),
+        Row::Handover => failover(schedules, "told to stop (SIGTERM)"),
+        Row::Crash => format!(
+            "{} The last renewal is the `renewTime` that the Lease had when its holder was killed.",
+            failover(schedules, "killed (SIGKILL)")
+        ),
+        Row::Standby => format!(
+            "{schedules} CronJobs that are due in half a year, and two replicas with the default times of leader election. Resident \
+             memory (`VmRSS`) of each, once both have had {rest} s for themselves and it has stayed within 1 % for ten seconds."
+        ),
+        Row::Next => {
+            "The search for the next run, without a cluster, by `cargo bench -p portreeve-cron`: the time of one search, as the median that \
+             criterion estimates."
+                .to_owned()
+        }
+    };
+    format!("{text} {}", rounds(row, options.rounds))
+}
+
+fn quiet(idle: &str, window: Duration) -> String {
+    let rate = if window.as_secs() == 3600 {
+        ""
+    } else {
+        " The time an hour is that of the window, multiplied: no whole hour was measured."
+    };
+    let window = length(window);
+    format!(
+        "{idle} CPU time, user and system, of a window of {window} in which nothing is due and nothing changes.{rate}"
+    )
+}
+
+fn failover(schedules: usize, fate: &str) -> String {
+    format!(
+        "Two replicas with the default times of leader election (15 s, 10 s, 2 s) and {schedules} CronJobs that are due in half a year. The \
+         leader is {fate}, each time at another moment between two renewals, and at once a CronJob is given a `lastScheduleTime` of 400 \
+         days ago, so that a run of it is overdue. *Lease*: a watch tells that the standby holds it. *First Job*: the apiserver has \
+         answered the creation of the Job of that run by the standby, who is known by its account in the audit log. Then the old leader \
+         is started anew, as the standby of the next time."
+    )
+}
+
+/// How many numbers the median is of.
+fn rounds(row: Row, rounds: u16) -> String {
+    match row {
+        Row::Handover | Row::Crash => {
+            let times = |subject| u32::from(rounds) * turns(row, subject);
+            let (ours, peers) = (times(Subject::Portreeve), times(Subject::Peer));
+            if ours == peers {
+                format!("Median and spread are those of {ours} times.")
+            } else {
+                format!("Median and spread are those of {ours} times; of peer, which takes longest, {peers}.")
+            }
+        }
+        _ if rounds == 1 => "One round.".to_owned(),
+        _ => format!("Median and spread are those of {rounds} rounds."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn check(row: Row, args: &[&str], has: &[&str], lacks: &[&str]) {
+        let options = Options::try_parse_from([&["portreeve-bench", "daemon"], args].concat()).unwrap();
+        let text = method(row, &options, 10, 5);
+        for part in has {
+            assert!(text.contains(part), "no {part}: {text}");
+        }
+        for part in lacks {
+            assert!(!text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_no_hour_says_so() {
+        let hour = ["a window of 1 h"];
+        check(
+            Row::Quiet,
+            &[],
+            &["a window of 5 min", "no whole hour was measured"],
+            &hour,
+        );
+        check(Row::Quiet, &["--quiet=1h"], &hour, &["multiplied"]);
+    }
+
+    #[test]
+    fn who_is_measured_more_often_is_said() {
+        let handover = ["those of 21 times; of peer, which takes longest, 6."];
+        check(Row::Handover, &[], &handover, &["renewTime"]);
+        check(
+            Row::Crash,
+            &["--rounds=2"],
+            &["those of 4 times.", "renewTime"],
+            &["; of"],
+        );
+        check(Row::Standby, &[], &["those of 3 rounds."], &[]);
+        check(Row::Standby, &["--rounds=1"], &["One round."], &[]);
+    }
+}

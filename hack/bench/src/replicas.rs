@@ -1,0 +1,94 @@
+//! Two replicas of a controller, of which one leads.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use portreeve_testing::ControlPlane;
+use serde_json::json;
+
+use crate::bench::Bench;
+use crate::controller::{Controller, Role};
+use crate::lease::Lease;
+use crate::rows::Subject;
+
+/// As a controller manager's own accounts, and so of the same priority to the apiserver.
+const NAMESPACE: &str = "kube-system";
+const ELECTION_LIMIT: Duration = Duration::from_secs(30);
+
+/// The two, by what they are now.
+pub(crate) struct Replicas<'a> {
+    bench: &'a Bench,
+    plane: &'a ControlPlane,
+    subject: Subject,
+    pub(crate) leader: Replica,
+    pub(crate) standby: Replica,
+}
+
+/// One of them, which ends with this.
+pub(crate) struct Replica {
+    account: &'static str,
+    kubeconfig: PathBuf,
+    pub(crate) controller: Controller,
+}
+
+impl Replica {
+    async fn start(bench: &Bench, plane: &ControlPlane, subject: Subject, account: &'static str) -> Result<Self> {
+        let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+        let everything = serde_json::from_value(everything).context("failed to make a rule")?;
+        let kubeconfig = plane.service_account_kubeconfig(NAMESPACE, account, everything).await?;
+        let role = Role::Replica {
+            account,
+            kubeconfig: &kubeconfig,
+        };
+        let controller = Controller::start(subject, bench.daemon.as_ref(), plane, role).await?;
+        Ok(Self {
+            account,
+            kubeconfig,
+            controller,
+        })
+    }
+
+    /// What the audit log calls it.
+    pub(crate) fn user(&self) -> String {
+        format!("system:serviceaccount:{NAMESPACE}:{}", self.account)
+    }
+}
+
+impl<'a> Replicas<'a> {
+    /// Starts the one, which leads as nobody else is there, and then the other.
+    pub(crate) async fn start(bench: &'a Bench, plane: &'a ControlPlane, subject: Subject) -> Result<Self> {
+        let leader = Replica::start(bench, plane, subject, "replica-a").await?;
+        let client = plane.client()?;
+        let mut lease = Lease::watch(&client).await?;
+        leader.controller.guard(lease.holder(ELECTION_LIMIT)).await?;
+        leader.controller.has_caught_up(&client, "probe").await?;
+        let standby = Replica::start(bench, plane, subject, "replica-b").await?;
+        Ok(Self {
+            bench,
+            plane,
+            subject,
+            leader,
+            standby,
+        })
+    }
+
+    /// Does something that needs both of them alive.
+    pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let (leader, standby) = (&self.leader.controller, &self.standby.controller);
+        leader.guard(standby.guard(work)).await
+    }
+
+    /// The leader has ended and the standby leads: starts the old leader anew, as the standby.
+    pub(crate) async fn swap(&mut self) -> Result<()> {
+        std::mem::swap(&mut self.leader, &mut self.standby);
+        let Replica {
+            account,
+            kubeconfig,
+            controller,
+        } = &mut self.standby;
+        let role = Role::Replica { account, kubeconfig };
+        *controller = Controller::start(self.subject, self.bench.daemon.as_ref(), self.plane, role).await?;
+        Ok(())
+    }
+}
