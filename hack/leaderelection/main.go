@@ -1,7 +1,7 @@
 // A candidate for a Lease that runs client-go's elector, for tests that let it and Portreeve hold one Lease in turn.
 //
-// It does nothing with the Lease but hold it, and tells each transition on a line of its own on stderr: "started leading", "stopped leading",
-// "new leader <identity>". SIGTERM and SIGINT end it, with exit code 0; losing the Lease ends it with 1.
+// It does nothing with the Lease but hold it, and tells each transition on a line of its own on stderr: "started leading", "stopped
+// leading", "new leader <identity>". SIGTERM and SIGINT end it, with exit code 0; losing the Lease ends it with 1.
 package main
 
 import (

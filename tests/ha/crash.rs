@@ -16,12 +16,14 @@ use crate::{
     tail::Tail,
 };
 
-/// How much later than the end of the lease the next one may write. The promise is 300 ms; a machine that is busy with other things gets more.
+/// How much later than the end of the lease the next one may write. The promise is 300 ms; a machine that is busy with other things
+/// gets more.
 const LATE: Duration = Duration::from_secs(1);
 /// How much later than its own acquisition the next one may write. The promise is 100 ms.
 const REACTION: Duration = Duration::from_millis(500);
 
-/// From the last renewal of each term to the first write of the next, and from taking the Lease to it. Terms that end by a release are left out.
+/// From the last renewal of each term to the first write of the next, and from taking the Lease to it. Terms that end by a release are
+/// left out.
 fn figures(report: &Report) -> (Figures, Figures) {
     let crashes = report.successions().filter(|(former, _)| !former.is_released);
     let (takeovers, reactions): (Vec<SignedDuration>, Vec<_>) = crashes
@@ -120,8 +122,8 @@ async fn a_leader_that_sleeps_through_its_lease_writes_nothing_when_it_wakes() -
     let stage = Stage::new("asleep").await?;
     let rounds = rounds(2)?;
     let report = sleep_through(&stage, rounds).await?;
-    // A process can be stopped between its look at the fence and its write, and no client can prevent that: such strays are counted. One
-    // in each round would be a fence that does not close.
+    // A process can be stopped between its look at the fence and its write, and no client can prevent that: such strays are counted.
+    // One in each round would be a fence that does not close.
     ensure!(report.violations.len() < rounds.max(2), "{report}");
     Ok(())
 }

@@ -78,9 +78,7 @@ impl Facts {
     }
 
     fn judge(&self) -> Result<Report> {
-        let report = self.court.judge(&whole_lines(&self.plane)?)?;
-        println!("{report}");
-        Ok(report)
+        self.court.judge(&whole_lines(&self.plane)?)
     }
 
     fn maps(&self, client: Client) -> Api<ConfigMap> {

@@ -1,7 +1,8 @@
 //! A write that a leader was right to send, and that the network delivers when another leads.
 //!
-//! No fence of a client's can prevent it: the write had left. Most such writes are refused anyway, because they carry a UID and a resourceVersion or a
-//! name that is taken by then. This one is made to be the worst case: nothing of what it would collide with is left.
+//! No fence of a client's can prevent it: the write had left. Most such writes are refused anyway, because they carry a UID and a
+//! resourceVersion or a name that is taken by then. This one is made to be the worst case: nothing of what it would collide with is
+//! left.
 
 use std::time::Duration;
 

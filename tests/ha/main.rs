@@ -1,6 +1,7 @@
 //! Several replicas on a real apiserver: faults, and a judge who reads the audit log.
 //!
-//! Each fault is played a few rounds; `ROUNDS` of the environment, which `make chaos` sets, says how many. What is measured is printed.
+//! Each fault is played a few rounds; `ROUNDS` of the environment, which `make chaos` sets, says how many. What is measured is
+//! printed.
 
 mod audit;
 mod caught;

@@ -14,7 +14,8 @@ use crate::{
     support::LIMIT,
 };
 
-/// Less than a standby that looks once in a retry period would need. It takes some milliseconds; the rest is for machines that are busy.
+/// Less than a standby that looks once in a retry period would need. It takes some milliseconds; the rest is for machines that are
+/// busy.
 const AT_ONCE: Duration = Duration::from_millis(400);
 
 /// A process that runs client-go's elector and does nothing else: `hack/leaderelection`.
@@ -137,7 +138,8 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
             next.pod(),
             former.pod()
         );
-        // A standby of ours hears of it; client-go's looks again after its retry period, which it stretches by up to a fifth and then some.
+        // A standby of ours hears of it; client-go's looks again after its retry period, which it stretches by up to a fifth and then
+        // some.
         ensure!(next.pod() == GO || after < AT_ONCE.as_millis().try_into()?, "{report}");
     }
     ensure!(report.is_clean(), "{report}");

@@ -1,4 +1,5 @@
-//! Where the tests play: a control plane whose apiserver keeps an audit log, a namespace for the Lease, one for Foos, and replicas, each with a user of its own.
+//! Where the tests play: a control plane whose apiserver keeps an audit log, a namespace for the Lease, one for Foos, and replicas,
+//! each with a user of its own.
 
 mod fence;
 

@@ -1,5 +1,5 @@
-//! Where in etcd's order a request lies that does not say it itself: between what was answered before it came and what came after it was
-//! answered.
+//! Where in etcd's order a request lies that does not say it itself: between what was answered before it came and what came after it
+//! was answered.
 //!
 //! That holds because there is one apiserver, which writes a line before it begins a request and another before it answers
 //! (`--audit-log-mode=blocking-strict`): a request that came when another was answered already has the higher revision.
@@ -70,8 +70,8 @@ impl Bounds {
 
     /// Whether a revision had been told before a request came at that line: whoever answers with it then has changed nothing.
     ///
-    /// Of two that overlap, one of which changed nothing, both count as writes of that revision. So no write is ever missed; that a harmless
-    /// one is blamed takes a change of the Lease between the two.
+    /// Of two that overlap, one of which changed nothing, both count as writes of that revision. So no write is ever missed; that a
+    /// harmless one is blamed takes a change of the Lease between the two.
     pub(crate) fn was_told(&self, revision: Revision, line: usize) -> bool {
         self.tellings.get(&revision).is_some_and(|(_, first)| *first < line)
     }

@@ -13,7 +13,8 @@ use super::terms::{History, Term, pod};
 /// Who may write what.
 #[derive(Clone, Debug)]
 pub(crate) struct Court {
-    /// Who sends for each replica (a user, or `<user>/<pod>` when its token is bound to a Pod), and the pod that its identities begin with.
+    /// Who sends for each replica (a user, or `<user>/<pod>` when its token is bound to a Pod), and the pod that its identities begin
+    /// with.
     pub(crate) replicas: Vec<(String, String)>,
     /// The Leases. A request belongs to the first that guards its component; what none guards is a violation.
     pub(crate) leases: Vec<Guarded>,
@@ -55,11 +56,11 @@ impl Court {
     /// What is proved of each write of a replica's that was answered with success, Leases, Events and reviews aside:
     ///
     /// - If the answer carries the write's revision: the last change of the Lease before it names the replica.
-    /// - If it carries none, as for most deletions: the replica held the Lease at every revision that it can have had, or at none (a violation), or the log does
-    ///   not tell (undecided).
+    /// - If it carries none, as for most deletions: the replica held the Lease at every revision that it can have had, or at none (a
+    ///   violation), or the log does not tell (undecided).
     /// - If it carries a revision that was known before the request came: it changed nothing, and nothing is judged.
     ///
-    /// Nothing is proved of requests that were answered with 5xx or never.
+    /// Nothing is proved of requests that were answered with 5xx or never, and two processes of one pod are not told apart.
     ///
     /// # Errors
     /// When the log cannot be read, or one of the Leases was deleted.

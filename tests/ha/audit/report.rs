@@ -71,7 +71,8 @@ pub(crate) struct Violation {
     pub(crate) holder: String,
     /// The revision of the change of the Lease that says so.
     pub(crate) since: Revision,
-    /// How much later it came than the first write of whoever held the Lease, by the clock; nothing when it is earlier in etcd's order.
+    /// How much later it came than the first write of whoever held the Lease, by the clock; nothing when it is earlier in etcd's
+    /// order.
     pub(crate) after_first: Option<SignedDuration>,
 }
 

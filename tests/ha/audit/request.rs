@@ -53,9 +53,9 @@ pub(crate) enum Answer {
         /// Of a Lease.
         holder: String,
     },
-    /// It was done, but the answer carries no revision, or an old one. So it is for an object that is removed at once: a DELETE is answered with a
-    /// Status, a DELETE of a collection with the objects as they were, and a write that takes the last finalizer off with the object as it was
-    /// stored last.
+    /// It was done, but the answer carries no revision, or an old one. So it is for an object that is removed at once: a DELETE is
+    /// answered with a Status, a DELETE of a collection with the objects as they were, and a write that takes the last finalizer off
+    /// with the object as it was stored last.
     Untold {
         /// A revision before the write's.
         after: Revision,

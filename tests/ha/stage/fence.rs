@@ -1,4 +1,5 @@
-//! A stage whose apiserver has the fence of `portreeve fence`: one account for all replicas, and a token for each that is bound to its Pod.
+//! A stage whose apiserver has the fence of `portreeve fence`: one account for all replicas, and a token for each that is bound to its
+//! Pod.
 
 use std::{fs, path::PathBuf};
 

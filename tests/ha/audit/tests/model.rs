@@ -1,7 +1,8 @@
 //! Random histories whose truth is known: the judge finds the violations that were put in, and no others.
 //!
-//! Each history is a sequence of changes of etcd, each by a replica that holds the Lease or one that does not. Its log is written as the apiserver would: a
-//! request's first line is anywhere before its change and its second anywhere after, and requests that change nothing lie between.
+//! Each history is a sequence of changes of etcd, each by a replica that holds the Lease or one that does not. Its log is written as
+//! the apiserver would: a request's first line is anywhere before its change and its second anywhere after, and requests that change
+//! nothing lie between.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

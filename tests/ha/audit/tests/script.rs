@@ -11,8 +11,8 @@
 //! | `409` | that code |
 //! | `panic` | the handler broke |
 //!
-//! `a lease a_1 @10` changes the Lease `lock`, and `a lease:other - @11` gives up the Lease `other`. `1> ` before a request has it received only;
-//! `<1` and an answer is the rest of it.
+//! `a lease a_1 @10` changes the Lease `lock`, and `a lease:other - @11` gives up the Lease `other`. `1> ` before a request has it
+//! received only; `<1` and an answer is the rest of it.
 
 use std::collections::HashMap;
 
