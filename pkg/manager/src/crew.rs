@@ -266,7 +266,7 @@ async fn lost(election: Option<&Election>) -> Error {
     }
 }
 
-fn client(connection: &Connection, component: &'static str) -> Result<Client, Error> {
+pub(crate) fn client(connection: &Connection, component: &'static str) -> Result<Client, Error> {
     connection
         .client(component)
         .map_err(|source| Error::Client { component, source })

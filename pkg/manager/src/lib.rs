@@ -139,11 +139,7 @@ impl Manager {
         clock: Arc<dyn Clock>,
         registry: &Registry,
     ) -> Result<Self, Error> {
-        let client = |component| {
-            connection
-                .client(component)
-                .map_err(|source| Error::Client { component, source })
-        };
+        let client = |component| crew::client(&connection, component);
         let informers = Factory::new(client("shared-informers")?, settings.tuning.clone());
         let (events, writer) =
             Events::channel(client("events")?, settings.instance.clone(), registry).map_err(Error::Metrics)?;

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use portreeve_api::conditions::Truth;
 use portreeve_testing::eventually;
@@ -48,15 +48,7 @@ pub(super) async fn foo(scene: &Scene) -> Result<()> {
 /// A Job is started, ends and is cleaned up; the next one is lost.
 pub(super) async fn schedule(scene: &Scene, clock: &OffsetClock, kind: Kind) -> Result<()> {
     let namespace = &scene.namespace;
-    let resource = kind.resource();
-    let described = ApiResource {
-        group: resource.group.to_string(),
-        version: resource.version.to_string(),
-        api_version: resource.api_version(),
-        kind: resource.kind.to_string(),
-        plural: resource.plural.to_string(),
-    };
-    let objects: Api<DynamicObject> = Api::namespaced_with(namespace.client().clone(), namespace.name(), &described);
+    let objects = kind.objects(namespace);
     let (jobs, name): (Api<Job>, _) = (namespace.api(), kind.name());
     let keep_none = json!({"successfulJobsHistoryLimit": 0});
     let object = serde_json::from_value(kind.manifest(name, "0 * * * *", &keep_none))?;

@@ -1,6 +1,11 @@
 //! What differs between the two kinds, for tests that hold for both.
 
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject},
+};
 use portreeve_api::{CRONTABS, Resource};
+use portreeve_testing::Namespace;
 use serde_json::{Value, json};
 
 pub(crate) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
@@ -20,6 +25,19 @@ impl Kind {
             Self::CronTab => CRONTABS,
             Self::CronJob => CRON_JOBS,
         }
+    }
+
+    /// The objects of this kind in a namespace.
+    pub(crate) fn objects(self, namespace: &Namespace) -> Api<DynamicObject> {
+        let resource = self.resource();
+        let described = ApiResource {
+            group: resource.group.to_string(),
+            version: resource.version.to_string(),
+            api_version: resource.api_version(),
+            kind: resource.kind.to_string(),
+            plural: resource.plural.to_string(),
+        };
+        Api::namespaced_with(namespace.client().clone(), namespace.name(), &described)
     }
 
     /// A name for tests that have one object of each kind.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{batch::v1::Job, events::v1::Event};
 use kube::{
     Api, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
@@ -83,16 +83,7 @@ impl Stage {
     }
 
     pub(super) fn objects(&self, kind: Kind) -> Api<DynamicObject> {
-        let resource = kind.resource();
-        let described = ApiResource {
-            group: resource.group.to_string(),
-            version: resource.version.to_string(),
-            api_version: resource.api_version(),
-            kind: resource.kind.to_string(),
-            plural: resource.plural.to_string(),
-        };
-        let namespace = &self.scene.namespace;
-        Api::namespaced_with(namespace.client().clone(), namespace.name(), &described)
+        kind.objects(&self.scene.namespace)
     }
 
     /// Creates an object of that kind. Returns when it was created.
