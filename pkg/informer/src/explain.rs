@@ -4,7 +4,7 @@
 use serde_json::{error::Category, value::RawValue};
 use serde_path_to_error::{Path, Segment};
 
-use crate::Projection;
+use crate::Decoded;
 
 const UNKNOWN_FIELD: &str = "unknown field";
 /// What serde's messages begin with that go on with a value and end with what was expected.
@@ -31,7 +31,7 @@ impl BadJson {
 ///
 /// Decodes once more, to find out in which field the error is. That is too slow to do each time.
 #[cold]
-pub(crate) fn explain<T: Projection>(raw: &RawValue, error: &serde_json::Error) -> String {
+pub(crate) fn explain<T: Decoded>(raw: &RawValue, error: &serde_json::Error) -> String {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
     let text = without_value(error);
@@ -90,6 +90,7 @@ mod tests {
     use serde::{Deserialize, de::Error as _};
 
     use super::*;
+    use crate::Projection;
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

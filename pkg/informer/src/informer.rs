@@ -339,7 +339,7 @@ impl<T: Projection> Sink for Arc<Core<T>> {
     }
 
     /// After the subscribers were told: who waits for the sync finds every key of the list in its queue.
-    fn complete(&mut self, term: u64) {
+    fn complete(&mut self, term: u64, _: Option<&str>) {
         self.synced.send_replace(Some(term));
     }
 }

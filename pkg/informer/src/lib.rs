@@ -46,3 +46,21 @@ pub trait Projection: serde::de::DeserializeOwned + Send + Sync + 'static {
     /// Identity and version.
     fn metadata(&self) -> &Metadata;
 }
+
+/// What an object of a list or a watch is decoded into, straight from the wire: a [`Projection`], or what a [`Sink`] with a model of its
+/// own needs and nothing more.
+pub trait Decoded: serde::de::DeserializeOwned + Send + 'static {
+    /// Ask the apiserver for `PartialObjectMetadata` alone.
+    const METADATA_ONLY: bool = false;
+
+    /// `metadata.resourceVersion`.
+    fn resource_version(&self) -> &str;
+}
+
+impl<T: Projection> Decoded for T {
+    const METADATA_ONLY: bool = <T as Projection>::METADATA_ONLY;
+
+    fn resource_version(&self) -> &str {
+        &self.metadata().resource_version
+    }
+}

@@ -13,7 +13,7 @@ use serde::{Deserialize, de::Error as _};
 use serde_json::value::RawValue;
 
 use crate::{
-    Event, Projection,
+    Decoded, Event,
     explain::{BadJson, explain},
 };
 
@@ -107,21 +107,21 @@ pub(crate) enum Heard<T> {
 }
 
 /// Decodes an object of a list.
-pub(crate) fn listed<T: Projection>(raw: &RawValue) -> Event<T> {
+pub(crate) fn listed<T: Decoded>(raw: &RawValue) -> Event<T> {
     decode(raw).map_or_else(Bad::event, Event::Listed)
 }
 
 /// Decodes a line of a watch.
-pub(crate) fn heard<T: Projection>(line: &[u8]) -> Result<Heard<T>, BadJson> {
+pub(crate) fn heard<T: Decoded>(line: &[u8]) -> Result<Heard<T>, BadJson> {
     hear(line).map_err(|error| BadJson::new(&error))
 }
 
-fn hear<T: Projection>(line: &[u8]) -> Result<Heard<T>, serde_json::Error> {
+fn hear<T: Decoded>(line: &[u8]) -> Result<Heard<T>, serde_json::Error> {
     let Line { type_, object } = serde_json::from_slice(line)?;
     match type_ {
         "ADDED" | "MODIFIED" => Ok(match decode::<T>(object) {
             Ok(object) => Heard::Event {
-                version: version(&object.metadata().resource_version),
+                version: version(object.resource_version()),
                 event: Event::Applied(object),
             },
             Err(bad) => Heard::Event {
@@ -131,7 +131,7 @@ fn hear<T: Projection>(line: &[u8]) -> Result<Heard<T>, serde_json::Error> {
         }),
         "DELETED" => Ok(match decode::<T>(object) {
             Ok(object) => Heard::Event {
-                version: version(&object.metadata().resource_version),
+                version: version(object.resource_version()),
                 event: Event::Deleted(object),
             },
             Err(bad) => Heard::Event {
@@ -175,7 +175,7 @@ impl Bad {
     }
 }
 
-fn decode<T: Projection>(raw: &RawValue) -> Result<T, Bad> {
+fn decode<T: Decoded>(raw: &RawValue) -> Result<T, Bad> {
     // The code that decodes is others'. If it panics, the object is one more that cannot be decoded.
     let error = match catch_unwind(AssertUnwindSafe(|| serde_json::from_str(raw.get()))) {
         Ok(Ok(object)) => return Ok(object),
@@ -203,7 +203,7 @@ mod tests {
     use portreeve_api::Metadata;
 
     use super::*;
-    use crate::MetadataOnly;
+    use crate::{MetadataOnly, Projection};
 
     #[derive(Debug, Deserialize)]
     struct Sized {

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    Event, Projection, Reporting, Trouble, Watch,
+    Decoded, Event, Reporting, Trouble, Watch,
     backoff::Backoff,
     explain::BadJson,
     protocol::{self, Heard, Lines, Page},
@@ -43,13 +43,14 @@ const GOOD_WATCH: Duration = Duration::from_secs(10);
 /// Where a loop's events go: a store, or a model of one's own.
 pub trait Sink: Send + 'static {
     /// What objects are decoded into.
-    type Object: Projection;
+    type Object: Decoded;
 
     /// Takes one event in. Must not block: the connection waits meanwhile. After a panic everything is listed again.
     fn apply(&mut self, event: Event<Self::Object>);
 
-    /// A list is complete that was begun in this term, and everything in it was taken in.
-    fn complete(&mut self, _term: u64) {}
+    /// A list is complete that was begun in this term, and everything in it was taken in. It is consistent, and as of `version`; without
+    /// one it is of a resource whose definition was deleted, and with it all objects.
+    fn complete(&mut self, _term: u64, _version: Option<&str>) {}
 }
 
 /// All that one loop needs.
@@ -213,9 +214,10 @@ impl<S: Sink> Run<S> {
             next = page.metadata.next.filter(|next| !next.is_empty());
             if next.is_none() {
                 self.apply(Event::Synced)?;
-                self.sink.complete(self.term);
+                let version = page.metadata.resource_version.unwrap_or_default();
+                self.sink.complete(self.term, Some(&version));
                 self.listed = true;
-                return Ok(page.metadata.resource_version.unwrap_or_default());
+                return Ok(version);
             }
         }
     }
@@ -358,7 +360,7 @@ impl<S: Sink> Run<S> {
             // After a panic the flag has to stay: the next 404 tries again.
             let taken_in = self.apply(Event::Relisting).and_then(|()| self.apply(Event::Synced));
             match taken_in {
-                Ok(()) => self.sink.complete(self.term),
+                Ok(()) => self.sink.complete(self.term, None),
                 Err(_) => self.watch_loop.gone.store(true, Ordering::Relaxed),
             }
         }
@@ -398,7 +400,7 @@ impl Loop {
 
     /// Sends a GET and turns a refusal into an error. `form` is what the name of the answer's metadata-only kind ends in: `List`, or
     /// nothing for a watch, which with the list's form would end with its first event.
-    async fn send<T: Projection>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {
+    async fn send<T: Decoded>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
         if T::METADATA_ONLY {
             let accept = format!("application/json;as=PartialObjectMetadata{form};g=meta.k8s.io;v=v1,application/json");

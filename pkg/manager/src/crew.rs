@@ -64,6 +64,9 @@ impl Crew {
                 shared: shared.clone(),
                 vitals: Vec::new(),
                 caches: Vec::new(),
+                pages: Vec::new(),
+                findings: Vec::new(),
+                notebook: None,
             };
             let controller = (descriptor.build)(&mut setup).map_err(|source| Error::Build {
                 controller: name,

@@ -8,7 +8,7 @@ use kube::Client;
 use portreeve_informer::{Cache, Factory, Informer, Projection, Watch};
 use prometheus::Registry;
 
-use crate::{Clock, Events, Keyed, Metrics, Reconciler, Shutdown};
+use crate::{Clock, Events, Inspect, Keyed, Metrics, Notebook, Page, Reconciler, Shutdown};
 
 /// One controller, as the registry lists it.
 #[derive(Clone, Copy)]
@@ -125,6 +125,12 @@ pub struct Setup<'a> {
     pub vitals: Vec<Vital>,
     /// The informers that it was given while it was built: whoever comes to lead has them list anew.
     pub caches: Vec<Arc<dyn Cache>>,
+    /// What it shows under `/debug/controllers/`.
+    pub pages: Vec<Page>,
+    /// What it adds to `/readyz`.
+    pub findings: Vec<Inspect>,
+    /// Where it notes what its successors have to know; `None` without an election.
+    pub notebook: Option<Arc<dyn Notebook>>,
 }
 
 /// How the workers of a queue fare now, for `/livez`.

@@ -20,6 +20,7 @@ mod request;
 #[cfg(test)]
 mod scripted;
 mod shutdown;
+mod surface;
 mod worker;
 
 pub use apply::{Applied, Applier, EffectError};
@@ -31,4 +32,5 @@ pub use keyed::Keyed;
 pub use metrics::Metrics;
 pub use plan::{Effect, Next, Note, NoteType, Object, Plan, Propagation, Target};
 pub use shutdown::Shutdown;
+pub use surface::{Condition, Finding, Inspect, NotWritten, Notebook, Page, Query, Shown};
 pub use worker::Reconciler;
