@@ -27,7 +27,7 @@ chaos: control-plane ## run the tests with several replicas; ROUNDS=n says how m
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
 .PHONY: bench
-bench: control-plane image-binary ## measure what goes into the image beside kube-controller-manager, into BENCHMARKS.md; 2.5 hours
+bench: control-plane image-binary ## measure what goes into the image beside kube-controller-manager, into BENCHMARKS.md; 4 hours
 	@hack/controlplane/build kube-controller-manager >/dev/null
 	$(CARGO) build --locked --release -p portreeve-bench
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)

@@ -45,6 +45,15 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
             ],
         ),
         (
+            "rbac --controllers=ttl-after-finished --leader-elect=false",
+            vec![
+                "ClusterRole portreeve",
+                "ClusterRoleBinding portreeve",
+                "ClusterRole portreeve:ttl-after-finished-controller",
+                "ClusterRoleBinding portreeve:ttl-after-finished-controller",
+            ],
+        ),
+        (
             "fence --controllers=cronjob --service-account=a --namespace=somewhere",
             vec![
                 "ValidatingAdmissionPolicy portreeve-fence.somewhere.a",
@@ -52,7 +61,7 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
             ],
         ),
         ("fence --controllers=-foo", vec![]),
-        ("crds --controllers=cronjob", vec![]),
+        ("crds --controllers=cronjob,ttl-after-finished", vec![]),
     ] {
         let mut accepted = Vec::new();
         for document in manifests::documents(&printed(&args.split(' ').collect::<Vec<_>>())?)? {

@@ -91,6 +91,13 @@ fn controllers_are_listed_for_people_and_for_programs() -> Result<()> {
             .any(|line| line.split_whitespace().eq(["foo-controller", "foo", "on"])),
         "{table}"
     );
+    ensure!(
+        table.lines().any(|line| {
+            line.split_whitespace()
+                .eq(["ttl-after-finished-controller", "ttl-after-finished", "off"])
+        }),
+        "{table}"
+    );
     let list: Vec<Value> = serde_json::from_str(&printed(&["--list-controllers", "-o", "json"])?)?;
     ensure!(
         list.contains(&json!({"name": "foo-controller", "aliases": ["foo"], "onByDefault": true})),

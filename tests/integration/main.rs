@@ -12,6 +12,7 @@ mod dry_run;
 mod election;
 mod fence;
 mod foo;
+mod garbage;
 mod image;
 mod in_process;
 mod manifests;
@@ -24,4 +25,6 @@ mod schedules;
 mod shared;
 #[path = "../support/mod.rs"]
 mod support;
+mod surface;
+mod ttl;
 mod undecodable;

@@ -1,6 +1,7 @@
 //! What the daemon may do, and what it says when it may not.
 
 mod bits;
+mod collector;
 mod needed;
 mod scenarios;
 

@@ -5,11 +5,11 @@ mod electing;
 pub mod logging;
 mod manifests;
 mod options;
+mod pages;
 mod registry;
 
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
-use axum::Router;
 use jiff::Timestamp;
 use portreeve_client::{Connection, Fence, Metrics, Open, ReadOnly, chain};
 use portreeve_informer::Tuning;
@@ -277,7 +277,7 @@ fn serve(
     let endpoints = Endpoints {
         health: manager.health(),
         registry: registry.clone(),
-        extra: Router::new(),
+        extra: pages::routes(manager.pages()),
     };
     let (closed, stop) = (closed.clone(), stop.clone());
     serving.spawn(async move {

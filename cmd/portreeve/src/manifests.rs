@@ -165,10 +165,12 @@ mod tests {
     #[test]
     fn controllers_are_listed_for_people_and_for_programs() {
         expect![[r"
-            NAME                 ALIASES   DEFAULT
-            crontab-controller   crontab   on
-            cronjob-controller   cronjob   off
-            foo-controller       foo       on
+            NAME                            ALIASES              DEFAULT
+            crontab-controller              crontab              on
+            cronjob-controller              cronjob              off
+            foo-controller                  foo                  on
+            garbage-collector-controller    garbagecollector     off
+            ttl-after-finished-controller   ttl-after-finished   off
         "]]
         .assert_eq(&table(CONTROLLERS));
         assert_eq!(list(CONTROLLERS)[2]["name"], "foo-controller");

@@ -7,6 +7,8 @@ pub const CONTROLLERS: &[Descriptor] = &[
     portreeve_crontab::CRONTAB,
     portreeve_crontab::CRONJOB,
     portreeve_foo::DESCRIPTOR,
+    portreeve_garbagecollector::DESCRIPTOR,
+    portreeve_ttlafterfinished::DESCRIPTOR,
 ];
 
 #[cfg(test)]

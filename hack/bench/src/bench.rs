@@ -16,10 +16,10 @@ use crate::options::Options;
 use crate::plan::{Pace, Step, Work, steps};
 use crate::progress::{Progress, length};
 use crate::report::Report;
-use crate::rows::{Row, Sample, Subject};
+use crate::rows::{Row, Sample, Subject, Task};
 use crate::statistics::written;
 use crate::vitals::MachineTime;
-use crate::{due, failover, idle, search, standby};
+use crate::{cascade, due, failover, idle, load, million, search, standby};
 
 /// How many schedules kube-controller-manager's cronjob-controller works on at once.
 const PEER_CONCURRENCY: u16 = 5;
@@ -55,11 +55,10 @@ struct Outcome {
 /// is not what was asked for.
 pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static str>) -> Result<()> {
     let progress = Progress::start();
-    let mut subjects = options.subjects();
+    let subjects = options.subjects();
     let has_searches = options.has(Row::Next) && subjects.contains(&Subject::Portreeve);
     let has_daemon = subjects.iter().any(|subject| subject.is_ours());
     let daemon = has_daemon.then(|| Daemon::at(options.daemon.clone())).transpose()?;
-    subjects.retain(|subject| is_known(*subject, daemon.as_ref(), &progress));
     let daemons = daemon
         .as_ref()
         .and_then(|daemon| daemon.concurrency(Subject::Portreeve));
@@ -76,7 +75,8 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
         if has_searches {
             bench.searches(&mut outcome).await;
         }
-        bench.steps(&steps(&bench.options, &subjects), &mut outcome).await;
+        let steps = bench.known(steps(&bench.options, &subjects));
+        bench.steps(&steps, &mut outcome).await;
     };
     let stopped = tokio::select! {
         () = everything => None,
@@ -94,21 +94,28 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
     Ok(())
 }
 
-/// Whether a subject can be measured with this daemon.
-fn is_known(subject: Subject, daemon: Option<&Daemon>, progress: &Progress) -> bool {
-    match (subject.controller(), daemon) {
-        (Some(controller), Some(daemon)) if !daemon.knows(controller) => {
-            progress.say(format!(
-                "{} is left out: the daemon has no {controller}",
-                subject.name()
-            ));
-            false
-        }
-        _ => true,
-    }
-}
-
 impl Bench {
+    /// Without the steps for which this daemon has no controller.
+    fn known(&self, mut steps: Vec<Step>) -> Vec<Step> {
+        for task in [Task::Schedules, Task::Garbage] {
+            for subject in self.options.subjects().into_iter().filter(|subject| subject.is_ours()) {
+                let (Some(controller), Some(daemon)) = (subject.controller(task), &self.daemon) else {
+                    continue;
+                };
+                // The graph is measured without a daemon.
+                let is_in =
+                    |step: &Step| step.subject == subject && step.work.row().task() == task && step.work != Work::Graph;
+                if !daemon.knows(controller) && steps.iter().any(is_in) {
+                    let name = subject.name();
+                    self.progress
+                        .say(format!("{name} is left out: the daemon has no {controller}"));
+                    steps.retain(|step| !is_in(step));
+                }
+            }
+        }
+        steps
+    }
+
     /// Before the control planes, so that nothing disturbs them.
     async fn searches(&self, outcome: &mut Outcome) {
         for round in 1..=self.options.rounds {
@@ -133,6 +140,9 @@ impl Bench {
                 Work::Idle { row, window } => idle::measure(self, step, row, window).await,
                 Work::Failover { row } => failover::measure(self, step, row).await,
                 Work::Standby => standby::measure(self, step).await,
+                Work::Cascade { row } => cascade::measure(self, step, row).await,
+                Work::Load { row } => load::measure(self, step, row).await,
+                Work::Graph => million::measure(self, step).await,
             };
             pace.took(step, started.elapsed());
             self.take(&name, measured, outcome);

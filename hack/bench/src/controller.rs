@@ -13,10 +13,10 @@ use serde_json::json;
 
 use crate::lease;
 use crate::objects::{Kind, NAMESPACE, post};
-use crate::rows::Subject;
+use crate::rows::{Subject, Task};
 
-/// How long a controller may take from its start until it is at work, with 10,000 objects to read on two busy cores.
-const START_LIMIT: Duration = Duration::from_mins(2);
+/// How long a controller may take from its start until it is at work, with 30,000 objects to read on two busy cores.
+pub(crate) const START_LIMIT: Duration = Duration::from_mins(2);
 /// The gate without which kube-controller-manager dies of a SIGTERM and keeps its Lease.
 const RELEASE_GATE: &str = "ControllerManagerReleaseLeaderElectionLockOnExit";
 const ALWAYS_ALLOWED: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics";
@@ -58,15 +58,16 @@ impl Daemon {
 
     /// How many schedules it works on at once when nothing is said.
     pub(crate) fn concurrency(&self, subject: Subject) -> Option<u16> {
-        default_of(&self.help, concurrency_flag(subject))
+        default_of(&self.help, concurrency_flag(Task::Schedules, subject))
     }
 }
 
-/// The flag that says how many schedules are worked on at once. The daemon's cronjob-controller has Kubernetes' name for it.
-fn concurrency_flag(subject: Subject) -> &'static str {
-    match subject {
-        Subject::PortreeveCrontab => "--concurrent-crontab-syncs",
-        _ => "--concurrent-cron-job-syncs",
+/// The flag that says how many objects are worked on at once. The daemon has Kubernetes' names for those that Kubernetes has too.
+fn concurrency_flag(task: Task, subject: Subject) -> &'static str {
+    match (task, subject) {
+        (Task::Schedules, Subject::PortreeveCrontab) => "--concurrent-crontab-syncs",
+        (Task::Schedules, _) => "--concurrent-cron-job-syncs",
+        (Task::Garbage, _) => "--concurrent-gc-syncs",
     }
 }
 
@@ -101,7 +102,7 @@ impl Role<'_> {
 /// Which limits a controller has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Limits {
-    /// As many requests a second as it likes, for this many schedules at once.
+    /// As many requests a second as it likes, for this many objects at once.
     Lifted(u16),
     Default,
 }
@@ -115,6 +116,7 @@ pub(crate) struct Controller {
 impl Controller {
     /// Starts it and waits until it says that it is well.
     pub(crate) async fn start(
+        task: Task,
         subject: Subject,
         daemon: Option<&Daemon>,
         plane: &ControlPlane,
@@ -142,14 +144,14 @@ impl Controller {
         };
         args.push(format!("--kubeconfig={}", kubeconfig.display()));
         if let Limits::Lifted(concurrency) = role.limits() {
-            args.push(format!("{}={concurrency}", concurrency_flag(subject)));
+            args.push(format!("{}={concurrency}", concurrency_flag(task, subject)));
         }
+        let controller = subject.controller(task).context("a bare client is no controller")?;
+        args.push(format!("--controllers={controller}"));
         let (program, health) = if subject.is_peer() {
             args.extend(peer_args(subject, &name, plane, role.limits()));
             (server_binary("kube-controller-manager")?, "/healthz")
         } else {
-            let controller = subject.controller().context("a bare client is no controller")?;
-            args.push(format!("--controllers={controller}"));
             if kind_of(subject) == Kind::CronTab {
                 args.push("--install-crds".to_owned());
             }
@@ -193,8 +195,8 @@ impl Controller {
         }
     }
 
-    /// Waits until the controller has worked on an object that is made now and named `probe`: by then it has seen all that were made
-    /// before, as both a watch and a work queue keep their order.
+    /// Waits until a controller of schedules has worked on an object that is made now and named `probe`: by then it has seen all that
+    /// were made before, as both a watch and a work queue keep their order.
     pub(crate) async fn has_caught_up(&self, client: &Client, probe: &str) -> Result<()> {
         let api = self.kind.api(client);
         post(&api, self.kind.object(probe, "0 0 1 1 *", true)).await?;
@@ -240,7 +242,6 @@ pub(crate) fn kind_of(subject: Subject) -> Kind {
 fn peer_args(subject: Subject, name: &str, plane: &ControlPlane, limits: Limits) -> Vec<String> {
     let kubeconfig = plane.kubeconfig().display();
     let mut args = vec![
-        "--controllers=cronjob-controller".to_owned(),
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
         format!("--cert-dir={}", plane.folder().join(name).display()),

@@ -17,7 +17,7 @@ use crate::bench::Bench;
 use crate::controller::{Controller, Limits, Role, kind_of};
 use crate::objects::{self, Created, Kind, NAMESPACE};
 use crate::plan::Step;
-use crate::rows::{Measure, Row, Sample, Subject};
+use crate::rows::{Measure, Row, Sample, Subject, Task};
 use crate::statistics::percentile;
 
 /// The time between the last preparation and the minute, when everything is as quick as it should be.
@@ -43,7 +43,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         Row::DueDefault => Limits::Default,
         _ => Limits::Lifted(bench.concurrency),
     };
-    let count = bench.options.schedules(row);
+    let count = bench.options.count(row);
     let plane = ControlPlane::builder().audit_policy(audit::POLICY).start().await?;
     let scene = Scene {
         bench,
@@ -59,14 +59,21 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         };
         scene.floor(concurrency).await?
     } else {
-        let controller = Controller::start(subject, bench.daemon.as_ref(), &plane, Role::Alone(limits)).await?;
+        let controller = Controller::start(
+            Task::Schedules,
+            subject,
+            bench.daemon.as_ref(),
+            &plane,
+            Role::Alone(limits),
+        )
+        .await?;
         controller.guard(scene.controller(&controller)).await?
     };
     samples(row, subject, &delays)
 }
 
 /// A client that tries nothing again: a bare one.
-fn client(plane: &ControlPlane) -> Result<Client> {
+pub(crate) fn client(plane: &ControlPlane) -> Result<Client> {
     let mut config = plane.config()?;
     config.default_retry = false;
     Client::try_from(config).context("failed to build a client")

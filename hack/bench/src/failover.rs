@@ -43,7 +43,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     let client = plane.client()?;
     let now = Zoned::now().with_time_zone(TimeZone::UTC);
     let schedule = |index| objects::far_from(&now, index);
-    let count = bench.options.schedules(row);
+    let count = bench.options.count(row);
     objects::create(Kind::CronJob, &client, count, schedule, &bench.progress).await?;
     let mut replicas = Replicas::start(bench, &plane, step.subject).await?;
     let log = plane.audit_log().context("the control plane has no audit log")?;

@@ -14,7 +14,7 @@ use crate::controller::{Controller, Limits, Role, kind_of};
 use crate::objects::{self, Kind};
 use crate::plan::{REST, Step};
 use crate::progress::length;
-use crate::rows::{Measure, Row, Sample};
+use crate::rows::{Measure, Row, Sample, Task};
 use crate::vitals::{CpuTime, Memory};
 
 /// Memory is settled when it has not moved in this many looks, one a second.
@@ -29,9 +29,17 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option
     let subject = step.subject;
     let plane = ControlPlane::start().await?;
     let client = plane.client()?;
-    let start = || Controller::start(subject, bench.daemon.as_ref(), &plane, Role::Alone(Limits::Default));
+    let start = || {
+        Controller::start(
+            Task::Schedules,
+            subject,
+            bench.daemon.as_ref(),
+            &plane,
+            Role::Alone(Limits::Default),
+        )
+    };
     let now = Zoned::now().with_time_zone(TimeZone::UTC);
-    let (kind, count) = (kind_of(subject), bench.options.schedules(row));
+    let (kind, count) = (kind_of(subject), bench.options.count(row));
     let schedule = |index| objects::far_from(&now, index);
     let schedules = objects::create(kind, &client, count, schedule, &bench.progress);
     if kind == Kind::CronTab {

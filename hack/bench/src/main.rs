@@ -1,19 +1,27 @@
-//! What `make bench` runs: the schedule controllers beside kube-controller-manager and a bare client, on real control planes.
+//! What `make bench` runs: the controllers beside kube-controller-manager and a bare client, on real control planes.
 //!
 //!   portreeve-bench DAEMON [--rounds=3] [--only=ROW,...] [--quiet=5m] [--output=BENCHMARKS.md]
 //!
-//! DAEMON is the daemon's binary. `plan` says what is done in which order; `due`, `idle`, `failover`, `standby` and `search` measure;
-//! `report` writes. All that is started ends with this program, even when it is killed.
+//! DAEMON is the daemon's binary. `plan` says what is done in which order; `due`, `idle`, `failover`, `standby` and `search` measure
+//! schedules, `cascade`, `load` and `million` garbage collection; `report` writes. All that is started ends with this program, even when it
+//! is killed.
 
 mod audit;
 mod bench;
+mod calm;
+mod cascade;
 mod controller;
 mod due;
+mod ending;
 mod failover;
+mod family;
 mod idle;
 mod lease;
+mod legend;
+mod load;
 mod machine;
 mod methods;
+mod million;
 mod objects;
 mod options;
 mod plan;
@@ -26,6 +34,7 @@ mod standby;
 mod statistics;
 mod targets;
 mod vitals;
+mod world;
 
 use std::process::ExitCode;
 
@@ -34,10 +43,16 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::Options;
+use crate::rows::Row;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match measure(Options::parse()).await {
+    let options = Options::parse();
+    let outcome = match options.fill {
+        Some(subject) => million::fill(subject, options.count(Row::Graph)),
+        None => measure(options).await,
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

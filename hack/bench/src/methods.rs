@@ -2,15 +2,80 @@
 
 use std::time::Duration;
 
+use crate::cascade::CONCURRENCY;
+use crate::load;
 use crate::options::Options;
 use crate::plan::{REST, turns};
 use crate::progress::length;
-use crate::rows::{Row, Subject};
+use crate::rows::{Row, Subject, Task};
 
 /// The paragraph above the table of a row. `lifted` and `default` say how many schedules are worked on at once: in the row `due`, and by
 /// default.
 pub(crate) fn method(row: Row, options: &Options, lifted: u16, default: u16) -> String {
-    let schedules = options.schedules(row);
+    let text = match row.task() {
+        Task::Schedules => schedules(row, options, lifted, default),
+        Task::Garbage => garbage(row, options),
+    };
+    format!("{text} {}", rounds(row, options.rounds))
+}
+
+/// How garbage collection is measured.
+fn garbage(row: Row, options: &Options) -> String {
+    let count = options.count(row);
+    let concurrency = options.concurrency.unwrap_or(CONCURRENCY);
+    let cascade = |policy: &str, end: &str, floor: &str| {
+        format!(
+            "An owner and {count} dependents, ConfigMaps that were there before the collector was started; it has collected a canary \
+             since, so that its graph has them all, and neither it nor the servers work on anything any more. The owner is deleted with \
+             `propagationPolicy: {policy}`. The time is that from this call until a watch has told that {end}. {floor}"
+        )
+    };
+    let lifted = format!(
+        "Everybody works on {concurrency} at once, and kube-controller-manager's client-side limits are lifted \
+         (`--kube-api-qps=5000 --kube-api-burst=10000`)."
+    );
+    let rest = REST.as_secs();
+    let gone = "the owner and every dependent are gone";
+    let deletes = "The bare client deletes the owner, and then each dependent.";
+    match row {
+        Row::Orphan3000 => {
+            let end = "the owner is gone and no dependent has an owner reference";
+            let floor = "The bare client deletes the owner, takes the reference from each dependent, and then the finalizer from the owner.";
+            format!("{} {lifted}", cascade("Orphan", end, floor))
+        }
+        Row::Foreground3000 => {
+            let floor = "The references block the owner's deletion. The bare client deletes the owner, then each dependent, and then takes \
+                         the finalizer from the owner.";
+            format!("{} {lifted}", cascade("Foreground", gone, floor))
+        }
+        Row::CascadeDefault => format!(
+            "{} Everybody has the default flags; the bare client works on {concurrency} at once.",
+            cascade("Background", gone, deletes)
+        ),
+        Row::Cascade3000 => format!("{} {lifted}", cascade("Background", gone, deletes)),
+        Row::Graph => format!(
+            "{count} objects, fed to the graph in a process of its own: Deployments with their ReplicaSets and Pods, and ConfigMaps that \
+             nobody owns; eight of ten have an owner. All are added, then all change, then all are removed. Memory is what `VmRSS` grows \
+             by while they are added; the time is that of the graph alone, without the making of what it is fed."
+        ),
+        _ => {
+            let objects = match load::bytes(row) {
+                _ if count == 0 => "A cluster that has nothing but what an apiserver makes".to_owned(),
+                bytes => format!(
+                    "{count} ConfigMaps of {bytes} bytes that nobody owns, made before the collector is started"
+                ),
+            };
+            format!(
+                "{objects}. Resident memory (`VmRSS`) once the collector has collected a canary, has had {rest} s for itself, and its memory \
+                 has stayed within 1 % for ten seconds; and the peak of it up to then (`VmHWM`)."
+            )
+        }
+    }
+}
+
+/// How schedules are measured.
+fn schedules(row: Row, options: &Options, lifted: u16, default: u16) -> String {
+    let schedules = options.count(row);
     let due = format!(
         "{schedules} schedules in one namespace that are due in the same minute. The delay of a Job is the time at which the apiserver \
          had answered its creation, by its audit log, less that minute. A bare client has no schedule to wait for and starts at a full \
@@ -20,7 +85,7 @@ pub(crate) fn method(row: Row, options: &Options, lifted: u16, default: u16) -> 
         "{schedules} schedules that are due in half a year, made before the controller is started, as they are after a restart."
     );
     let rest = REST.as_secs();
-    let text = match row {
+    match row {
         Row::Due => format!(
             "{due} {lifted} schedules are worked on at once by everybody, and kube-controller-manager's client-side limits are lifted \
              (`--kube-api-qps=5000 --kube-api-burst=10000`)."
@@ -43,13 +108,12 @@ pub(crate) fn method(row: Row, options: &Options, lifted: u16, default: u16) -> 
             "{schedules} CronJobs that are due in half a year, and two replicas with the default times of leader election. Resident \
              memory (`VmRSS`) of each, once both have had {rest} s for themselves and it has stayed within 1 % for ten seconds."
         ),
-        Row::Next => {
+        _ => {
             "The search for the next run, without a cluster, by `cargo bench -p portreeve-cron`: the time of one search, as the median that \
              criterion estimates."
                 .to_owned()
         }
-    };
-    format!("{text} {}", rounds(row, options.rounds))
+    }
 }
 
 fn quiet(idle: &str, window: Duration) -> String {
@@ -118,6 +182,41 @@ mod tests {
             &hour,
         );
         check(Row::Quiet, &["--quiet=1h"], &hour, &["multiplied"]);
+    }
+
+    #[test]
+    fn garbage_collection_is_told_by_what_becomes_of_whom() {
+        let lifted = "--kube-api-qps=5000";
+        check(
+            Row::Cascade3000,
+            &[],
+            &[
+                "3000 dependents",
+                "`propagationPolicy: Background`",
+                "works on 20 at once",
+                lifted,
+            ],
+            &["finalizer"],
+        );
+        check(
+            Row::CascadeDefault,
+            &[],
+            &["1000 dependents", "default flags"],
+            &[lifted],
+        );
+        check(
+            Row::Orphan3000,
+            &[],
+            &["no dependent has an owner reference", lifted],
+            &["canary is"],
+        );
+        check(
+            Row::MemoryEmpty,
+            &[],
+            &["nothing but what an apiserver makes. Resident"],
+            &["0 ConfigMaps"],
+        );
+        check(Row::Memory5000Large, &[], &["5000 ConfigMaps of 20000 bytes"], &[]);
     }
 
     #[test]

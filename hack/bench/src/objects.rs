@@ -1,4 +1,4 @@
-//! The schedules that the controllers work on, and the Jobs that they come to.
+//! The schedules that the controllers work on, and the Jobs that they come to; and how objects are created.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::progress::{Progress, length};
 
 /// Everything is in one namespace, as it is for whoever has 500 schedules.
 pub(crate) const NAMESPACE: &str = "default";
-/// How many schedules are created at a time.
+/// How many objects are created at a time.
 const AT_A_TIME: usize = 16;
 /// After each so many there is something to tell.
 const MANY: usize = 2000;
@@ -78,22 +78,22 @@ fn pod_spec() -> Value {
     })
 }
 
-/// A CronJob or CronTab that the apiserver has.
+/// An object that the apiserver has.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Created {
     pub(crate) name: String,
-    uid: String,
-    version: String,
+    pub(crate) uid: String,
+    pub(crate) version: String,
 }
 
 impl Created {
-    fn from(object: DynamicObject) -> Option<Self> {
-        let metadata = object.metadata;
-        Some(Self {
-            name: metadata.name?,
-            uid: metadata.uid?,
-            version: metadata.resource_version?,
-        })
+    /// Creates one object.
+    pub(crate) async fn post(api: &Api<DynamicObject>, object: Value) -> Result<Self> {
+        let metadata = post(api, object).await?.metadata;
+        let (name, uid, version) = (metadata.name, metadata.uid, metadata.resource_version);
+        let whole = name.zip(uid).zip(version);
+        let ((name, uid), version) = whole.context("the apiserver stored an object without a name, UID or version")?;
+        Ok(Self { name, uid, version })
     }
 
     /// The Job that a controller would make of a CronJob for the run at `due`.
@@ -167,18 +167,27 @@ pub(crate) async fn create(
     schedule: impl Fn(usize) -> String,
     progress: &Progress,
 ) -> Result<Vec<Created>> {
-    let api = kind.api(client);
     let objects = (0..count).map(|index| kind.object(&format!("schedule-{index:05}"), &schedule(index), false));
+    create_all(&kind.api(client), objects, progress).await
+}
+
+/// Creates objects, some at a time.
+pub(crate) async fn create_all(
+    api: &Api<DynamicObject>,
+    objects: impl ExactSizeIterator<Item = Value>,
+    progress: &Progress,
+) -> Result<Vec<Created>> {
+    let count = objects.len();
     let started = Instant::now();
-    let create = |object: Value| post(&api, object);
+    let create = |object: Value| Created::post(api, object);
     let mut answers = stream::iter(objects).map(create).buffer_unordered(AT_A_TIME);
     let mut created = Vec::with_capacity(count);
     while let Some(object) = answers.try_next().await? {
-        created.push(Created::from(object).context("the apiserver stored an object without a name, UID or version")?);
+        created.push(object);
         if created.len() < count && created.len().is_multiple_of(MANY) {
             let rest = started.elapsed() * u32::try_from(count - created.len())? / u32::try_from(created.len())?;
             let (made, rest) = (created.len(), length(rest));
-            progress.say(format!("  {made} of {count} schedules created, {rest} left"));
+            progress.say(format!("  {made} of {count} objects created, {rest} left"));
         }
     }
     Ok(created)

@@ -11,9 +11,9 @@ use crate::rows::{Row, Subject};
 /// Where the report goes when everything was measured.
 const REPORT: &str = "BENCHMARKS.md";
 
-/// Measures the schedule controllers beside kube-controller-manager and a bare client, on control planes of its own.
+/// Measures the controllers beside kube-controller-manager and a bare client, on control planes of its own.
 ///
-/// Each measurement has a fresh etcd and kube-apiserver, one at a time, and the subjects take turns. Progress goes to stderr.
+/// Each measurement of a cluster has a fresh etcd and kube-apiserver, one at a time, and the subjects take turns. Progress goes to stderr.
 /// Ctrl-C ends it and everything that it started.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "portreeve-bench", max_term_width = 120)]
@@ -32,15 +32,19 @@ pub(crate) struct Options {
     /// How long the row `quiet` looks on
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub(crate) quiet: Duration,
-    /// How many schedules are worked on at once in the row `due`, by everybody [default: the daemon's]
+    /// How many schedules are worked on at once in the row `due`, by everybody [default: the daemon's]; and how many dependents
+    /// at once in the rows of garbage collection whose limits are lifted [default: 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) concurrency: Option<u16>,
     /// Where the report is written [default: BENCHMARKS.md, but stdout with --only or --subjects]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How many schedules there are instead of 500 and 10,000: to try this program, not to measure
+    /// How many schedules, dependents or objects there are instead of what is usual: to try this program, not to measure
     #[arg(long, hide = true)]
-    schedules: Option<usize>,
+    count: Option<usize>,
+    /// Instead of all this: fills one graph, on behalf of the row `graph`, and says what came of it
+    #[arg(long, value_name = "SUBJECT", hide = true)]
+    pub(crate) fill: Option<Subject>,
 }
 
 impl Options {
@@ -56,17 +60,23 @@ impl Options {
 
     /// Nothing stands for stdout. What was not measured in full must not replace what was.
     pub(crate) fn output(&self) -> Option<PathBuf> {
-        let is_whole = self.only.is_empty() && self.subjects.is_empty() && self.schedules.is_none();
+        let is_whole = self.only.is_empty() && self.subjects.is_empty() && self.count.is_none();
         self.output.clone().or_else(|| is_whole.then(|| PathBuf::from(REPORT)))
     }
 
-    pub(crate) fn schedules(&self, row: Row) -> usize {
+    /// How many schedules, dependents or objects a row has.
+    pub(crate) fn count(&self, row: Row) -> usize {
         let usual = match row {
             Row::Due | Row::DueDefault | Row::Memory500 | Row::Handover | Row::Crash | Row::Standby => 500,
             Row::Memory10000 | Row::Quiet => 10_000,
-            Row::Next => 0,
+            Row::Cascade3000 | Row::Foreground3000 | Row::Orphan3000 => 3000,
+            Row::CascadeDefault => 1000,
+            Row::Memory30000 => 30_000,
+            Row::Memory5000Large => 5000,
+            Row::Graph => 1_000_000,
+            Row::Next | Row::MemoryEmpty => return 0,
         };
-        self.schedules.unwrap_or(usual)
+        self.count.unwrap_or(usual)
     }
 }
 
@@ -94,8 +104,9 @@ mod tests {
         assert_eq!(options.subjects().len(), Subject::value_variants().len());
         assert_eq!(options.output(), Some(PathBuf::from("BENCHMARKS.md")));
         assert_eq!((options.rounds, options.quiet), (3, Duration::from_mins(5)));
-        assert_eq!(options.schedules(Row::Due), 500);
-        assert_eq!(options.schedules(Row::Quiet), 10_000);
+        assert_eq!(options.count(Row::Due), 500);
+        assert_eq!(options.count(Row::Quiet), 10_000);
+        assert_eq!(options.count(Row::CascadeDefault), 1000);
     }
 
     #[test]
@@ -104,7 +115,7 @@ mod tests {
         assert!(options.has(Row::Due) && options.has(Row::Memory500) && !options.has(Row::Quiet));
         assert_eq!(options.subjects(), [Subject::Floor, Subject::Peer]);
         assert_eq!(options.output(), None);
-        assert_eq!(parse(&["--schedules=20"]).output(), None);
+        assert_eq!(parse(&["--count=20"]).output(), None);
         assert_eq!(
             parse(&["--only=due", "--output=x.md"]).output(),
             Some(PathBuf::from("x.md"))

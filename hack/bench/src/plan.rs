@@ -10,7 +10,7 @@ use crate::rows::{Row, Subject};
 /// and only then gives back what the start has cost.
 pub(crate) const REST: Duration = Duration::from_secs(150);
 
-/// One measurement: a control plane's life.
+/// One measurement: a control plane's life, but for the graph, which needs none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Step {
     pub(crate) round: u16,
@@ -25,13 +25,21 @@ pub(crate) enum Work {
     Idle { row: Row, window: Option<Duration> },
     Failover { row: Row },
     Standby,
+    Cascade { row: Row },
+    Load { row: Row },
+    Graph,
 }
 
 impl Work {
     pub(crate) fn row(self) -> Row {
         match self {
-            Self::Due { row } | Self::Idle { row, window: _ } | Self::Failover { row } => row,
+            Self::Due { row }
+            | Self::Idle { row, window: _ }
+            | Self::Failover { row }
+            | Self::Cascade { row }
+            | Self::Load { row } => row,
             Self::Standby => Row::Standby,
+            Self::Graph => Row::Graph,
         }
     }
 
@@ -46,7 +54,11 @@ impl Work {
             Self::Failover { row: Row::Handover } => {
                 matches!(subject, Subject::Peer | Subject::PeerRelease | Subject::Portreeve)
             }
-            Self::Failover { row: _ } | Self::Standby => matches!(subject, Subject::Peer | Subject::Portreeve),
+            Self::Failover { row: _ } | Self::Standby | Self::Load { row: _ } => {
+                matches!(subject, Subject::Peer | Subject::Portreeve)
+            }
+            Self::Cascade { row: _ } => matches!(subject, Subject::Floor | Subject::Peer | Subject::Portreeve),
+            Self::Graph => matches!(subject, Subject::Floor | Subject::Portreeve),
         }
     }
 
@@ -68,6 +80,13 @@ impl Work {
                 Duration::from_secs(20) + Duration::from_secs(each) * turns(row, subject)
             }
             Self::Standby => REST + Duration::from_secs(30),
+            Self::Cascade {
+                row: Row::CascadeDefault,
+            } if subject == Subject::Peer => Duration::from_secs(80),
+            Self::Cascade { row: _ } => Duration::from_secs(30),
+            Self::Load { row: Row::Memory30000 } => REST + Duration::from_secs(90),
+            Self::Load { row: _ } => REST + Duration::from_secs(40),
+            Self::Graph => Duration::from_secs(20),
         }
     }
 }
@@ -98,6 +117,18 @@ pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
         works.extend(options.has(row).then_some(Work::Failover { row }));
     }
     works.extend(options.has(Row::Standby).then_some(Work::Standby));
+    for row in [
+        Row::Cascade3000,
+        Row::CascadeDefault,
+        Row::Foreground3000,
+        Row::Orphan3000,
+    ] {
+        works.extend(options.has(row).then_some(Work::Cascade { row }));
+    }
+    for row in [Row::MemoryEmpty, Row::Memory30000, Row::Memory5000Large] {
+        works.extend(options.has(row).then_some(Work::Load { row }));
+    }
+    works.extend(options.has(Row::Graph).then_some(Work::Graph));
 
     let mut steps = Vec::new();
     for round in 1..=options.rounds {
@@ -184,6 +215,26 @@ mod tests {
                 "1 crash: portreeve",
                 "1 standby: peer",
                 "1 standby: portreeve",
+                "1 cascade-3000: floor",
+                "1 cascade-3000: peer",
+                "1 cascade-3000: portreeve",
+                "1 cascade-default: floor",
+                "1 cascade-default: peer",
+                "1 cascade-default: portreeve",
+                "1 foreground-3000: floor",
+                "1 foreground-3000: peer",
+                "1 foreground-3000: portreeve",
+                "1 orphan-3000: floor",
+                "1 orphan-3000: peer",
+                "1 orphan-3000: portreeve",
+                "1 memory-empty: peer",
+                "1 memory-empty: portreeve",
+                "1 memory-30000: peer",
+                "1 memory-30000: portreeve",
+                "1 memory-5000-large: peer",
+                "1 memory-5000-large: portreeve",
+                "1 graph: floor",
+                "1 graph: portreeve",
             ]
         );
     }

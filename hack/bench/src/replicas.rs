@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::bench::Bench;
 use crate::controller::{Controller, Role};
 use crate::lease::Lease;
-use crate::rows::Subject;
+use crate::rows::{Subject, Task};
 
 /// As a controller manager's own accounts, and so of the same priority to the apiserver.
 const NAMESPACE: &str = "kube-system";
@@ -41,7 +41,7 @@ impl Replica {
             account,
             kubeconfig: &kubeconfig,
         };
-        let controller = Controller::start(subject, bench.daemon.as_ref(), plane, role).await?;
+        let controller = Controller::start(Task::Schedules, subject, bench.daemon.as_ref(), plane, role).await?;
         Ok(Self {
             account,
             kubeconfig,
@@ -88,7 +88,14 @@ impl<'a> Replicas<'a> {
             controller,
         } = &mut self.standby;
         let role = Role::Replica { account, kubeconfig };
-        *controller = Controller::start(self.subject, self.bench.daemon.as_ref(), self.plane, role).await?;
+        *controller = Controller::start(
+            Task::Schedules,
+            self.subject,
+            self.bench.daemon.as_ref(),
+            self.plane,
+            role,
+        )
+        .await?;
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use crate::legend::legend;
 use crate::machine::Machine;
 use crate::methods::method;
 use crate::options::Options;
@@ -29,7 +30,7 @@ pub(crate) struct Report {
 const INTRO: &str = "\
 # Benchmarks
 
-What the schedule controllers cost, beside kube-controller-manager and a bare client, measured in turn on one machine. `make bench` writes
+What the controllers cost, beside kube-controller-manager and a bare client, measured in turn on one machine. `make bench` writes
 this file, and every number in it is of this one run.
 
 Each measurement has an etcd and a kube-apiserver of its own, which are started for it, share the machine with what is measured, and are
@@ -53,7 +54,7 @@ const NOTHING: &str = "–";
 impl Report {
     /// The whole as Markdown.
     pub(crate) fn render(&self) -> String {
-        let mut blocks = vec![INTRO.to_owned(), self.circumstances(), self.legend()];
+        let mut blocks = vec![INTRO.to_owned(), self.circumstances(), legend(&self.samples)];
         for row in Row::value_variants() {
             if self.samples.iter().any(|sample| sample.row == *row) {
                 blocks.push(format!("## `{}`", row.name()));
@@ -94,35 +95,6 @@ impl Report {
             format!("| date | {} |", self.date),
         ]
         .join("\n")
-    }
-
-    /// Who the subjects are that were measured.
-    fn legend(&self) -> String {
-        let subjects = Subject::value_variants().iter().copied();
-        let measured = subjects.filter(|subject| self.samples.iter().any(|sample| sample.subject == *subject));
-        let line = |subject: Subject| {
-            let who = match subject {
-                Subject::Floor => {
-                    "a bare client that does nothing but create the same Jobs, as many at a time; the controllers write statuses and \
-                     events as well"
-                }
-                Subject::FloorStatus => {
-                    "the same client, which after each Job writes the status of its CronJob before it goes on to the next, as the \
-                     controllers do; it sends no events"
-                }
-                Subject::Peer => "kube-controller-manager with `--controllers=cronjob-controller`",
-                Subject::PeerRelease => {
-                    "kube-controller-manager with `--controllers=cronjob-controller` and \
-                     `--feature-gates=ControllerManagerReleaseLeaderElectionLockOnExit=true`, which is off by default"
-                }
-                Subject::Portreeve => "Portreeve with `--controllers=cronjob-controller`, on the same CronJobs",
-                Subject::PortreeveCrontab => {
-                    "Portreeve with `--controllers=crontab-controller`, on as many CronTabs of the same schedule and pod"
-                }
-            };
-            format!("- **{}**: {who}.", subject.name())
-        };
-        measured.map(line).collect::<Vec<_>>().join("\n")
     }
 
     /// A column that has nothing to say in any line is left out.
@@ -166,8 +138,8 @@ impl Report {
         } else {
             None
         };
-        let schedules = f64::from(u32::try_from(self.options.schedules(row)).unwrap_or(u32::MAX));
-        let met = target.as_ref().and_then(|target| target.is_met(median, schedules, of));
+        let count = f64::from(u32::try_from(self.options.count(row)).unwrap_or(u32::MAX));
+        let met = target.as_ref().and_then(|target| target.is_met(median, count, of));
         let cells = [
             subject.name(),
             cell(measure),

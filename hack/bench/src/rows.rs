@@ -27,20 +27,50 @@ pub(crate) enum Row {
     Standby,
     /// The search for the next run, without a cluster
     Next,
+    /// An owner with 3,000 dependents that is deleted in the background, with client-side limits lifted
+    #[value(name = "cascade-3000")]
+    Cascade3000,
+    /// An owner with 1,000 dependents that is deleted in the background, with everybody's default flags
+    CascadeDefault,
+    /// An owner with 3,000 dependents that is deleted in the foreground, with client-side limits lifted
+    #[value(name = "foreground-3000")]
+    Foreground3000,
+    /// An owner with 3,000 dependents that outlive it, with client-side limits lifted
+    #[value(name = "orphan-3000")]
+    Orphan3000,
+    /// Memory of a garbage collector in an empty cluster
+    MemoryEmpty,
+    /// Memory of a garbage collector with 30,000 objects of 1 kB
+    #[value(name = "memory-30000")]
+    Memory30000,
+    /// Memory of a garbage collector with 5,000 objects of 20 kB
+    #[value(name = "memory-5000-large")]
+    Memory5000Large,
+    /// A graph of a million objects, without a cluster
+    Graph,
+}
+
+/// What the controllers of a row are there for.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Task {
+    /// Jobs by schedules.
+    Schedules,
+    /// Dependents whose owners are gone, or are going.
+    Garbage,
 }
 
 /// Who does the work.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub(crate) enum Subject {
-    /// A bare client that creates the Jobs
+    /// A bare client that writes what the controllers have to, and nothing else
     Floor,
-    /// A bare client that creates each Job and then writes the status of its owner
+    /// A bare client that creates each Job and then writes the status of its owner; not for garbage collection
     FloorStatus,
-    /// kube-controller-manager with its cronjob-controller
+    /// kube-controller-manager with its cronjob-controller or its garbage-collector-controller
     Peer,
     /// kube-controller-manager with its cronjob-controller and the feature gate that makes it release its Lease when it is told to stop
     PeerRelease,
-    /// The daemon with its cronjob-controller
+    /// The daemon with its cronjob-controller or its garbage-collector-controller
     Portreeve,
     /// The daemon with its crontab-controller, on as many CronTabs
     PortreeveCrontab,
@@ -76,11 +106,45 @@ pub(crate) enum Measure {
     StandbyToLeader,
     /// The time of one search, by the name of the benchmark.
     Search(String),
+    /// From the call that deletes an owner until the last of it is done: dependents gone, or freed, and the owner gone.
+    DeleteToEnd,
+    /// The CPU time of the controller in that time.
+    CpuTimeToEnd,
+    /// What a graph takes for each object in it.
+    BytesANode,
+    /// How many objects that are new a graph takes in a second.
+    AddedASecond,
+    /// How many objects that have changed a graph takes in a second.
+    ChangedASecond,
+    /// How many objects that are gone a graph takes out in a second.
+    RemovedASecond,
 }
 
 impl Row {
     pub(crate) fn name(self) -> String {
         name(&self)
+    }
+
+    pub(crate) fn task(self) -> Task {
+        match self {
+            Self::Due
+            | Self::DueDefault
+            | Self::Memory500
+            | Self::Memory10000
+            | Self::Quiet
+            | Self::Handover
+            | Self::Crash
+            | Self::Standby
+            | Self::Next => Task::Schedules,
+            Self::Cascade3000
+            | Self::CascadeDefault
+            | Self::Foreground3000
+            | Self::Orphan3000
+            | Self::MemoryEmpty
+            | Self::Memory30000
+            | Self::Memory5000Large
+            | Self::Graph => Task::Garbage,
+        }
     }
 }
 
@@ -101,15 +165,16 @@ impl Subject {
 
     /// Whether it is the daemon, which the targets are for.
     pub(crate) fn is_ours(self) -> bool {
-        self.controller().is_some()
+        matches!(self, Self::Portreeve | Self::PortreeveCrontab)
     }
 
-    /// The daemon's controller that has to be known for it.
-    pub(crate) fn controller(self) -> Option<&'static str> {
-        match self {
-            Self::Floor | Self::FloorStatus | Self::Peer | Self::PeerRelease => None,
-            Self::Portreeve => Some("cronjob-controller"),
-            Self::PortreeveCrontab => Some("crontab-controller"),
+    /// The controller that does the task for it, by the one name that everybody has for it. A bare client has none.
+    pub(crate) fn controller(self, task: Task) -> Option<&'static str> {
+        match (self, task) {
+            (Self::Floor | Self::FloorStatus, _) | (Self::PortreeveCrontab, Task::Garbage) => None,
+            (Self::PortreeveCrontab, Task::Schedules) => Some("crontab-controller"),
+            (Self::Peer | Self::PeerRelease | Self::Portreeve, Task::Schedules) => Some("cronjob-controller"),
+            (Self::Peer | Self::PeerRelease | Self::Portreeve, Task::Garbage) => Some("garbage-collector-controller"),
         }
     }
 }
@@ -134,6 +199,12 @@ impl Measure {
             Self::StandbyResident => "resident memory of the standby",
             Self::StandbyToLeader => "standby to leader",
             Self::Search(benchmark) => benchmark,
+            Self::DeleteToEnd => "DELETE to the end",
+            Self::CpuTimeToEnd => "CPU time of it",
+            Self::BytesANode => "memory an object",
+            Self::AddedASecond => "objects added",
+            Self::ChangedASecond => "objects changed",
+            Self::RemovedASecond => "objects removed",
         }
     }
 
@@ -149,10 +220,14 @@ impl Measure {
             | Self::RenewalToLease
             | Self::RenewalToJob
             | Self::LeaseToJob
+            | Self::DeleteToEnd
+            | Self::CpuTimeToEnd
             | Self::Search(_) => Unit::Seconds,
             Self::WithinTheMinute => Unit::Count,
             Self::Resident | Self::Peak | Self::LeaderResident | Self::StandbyResident => Unit::Kibibytes,
             Self::StandbyToLeader => Unit::Ratio,
+            Self::BytesANode => Unit::Bytes,
+            Self::AddedASecond | Self::ChangedASecond | Self::RemovedASecond => Unit::PerSecond,
         }
     }
 
@@ -195,7 +270,15 @@ mod tests {
                 "handover",
                 "crash",
                 "standby",
-                "next"
+                "next",
+                "cascade-3000",
+                "cascade-default",
+                "foreground-3000",
+                "orphan-3000",
+                "memory-empty",
+                "memory-30000",
+                "memory-5000-large",
+                "graph"
             ]
         );
         let subjects: Vec<String> = Subject::value_variants().iter().map(|subject| subject.name()).collect();

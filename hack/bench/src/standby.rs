@@ -20,7 +20,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let client = plane.client()?;
     let now = Zoned::now().with_time_zone(TimeZone::UTC);
     let schedule = |index| objects::far_from(&now, index);
-    let count = bench.options.schedules(row);
+    let count = bench.options.count(row);
     objects::create(Kind::CronJob, &client, count, schedule, &bench.progress).await?;
     let replicas = Replicas::start(bench, &plane, step.subject).await?;
     drop(client);

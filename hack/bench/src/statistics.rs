@@ -41,6 +41,8 @@ pub(crate) enum Unit {
     /// As the kernel reports memory; written in MiB.
     Kibibytes,
     Seconds,
+    Bytes,
+    PerSecond,
     /// How many times something else.
     Ratio,
 }
@@ -50,6 +52,10 @@ pub(crate) fn written(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Count => format!("{value:.0}"),
         Unit::Ratio => times(value),
+        Unit::Bytes => format!("{value:.0} B"),
+        Unit::PerSecond if value >= 1e6 => format!("{} M/s", digits(value / 1e6)),
+        Unit::PerSecond if value >= 1e4 => format!("{} k/s", digits(value / 1e3)),
+        Unit::PerSecond => format!("{value:.0}/s"),
         Unit::Kibibytes => format!("{} MiB", digits(value / 1024.0)),
         Unit::Seconds => {
             let (factor, name) = match value.abs() {
@@ -123,6 +129,10 @@ mod tests {
             (0.009_999, Unit::Seconds, "10.0 ms"),
             (42.4e-6, Unit::Seconds, "42.4 µs"),
             (137.2e-9, Unit::Seconds, "137 ns"),
+            (183.4, Unit::Bytes, "183 B"),
+            (1_234_567.0, Unit::PerSecond, "1.23 M/s"),
+            (500_000.0, Unit::PerSecond, "500 k/s"),
+            (950.0, Unit::PerSecond, "950/s"),
         ] {
             assert_eq!(written(value, unit), expected);
         }

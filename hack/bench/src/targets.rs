@@ -12,6 +12,10 @@ pub(crate) enum Target {
     Seconds(f64),
     /// At most this much, in MiB.
     Megabytes(f64),
+    /// At most this much, in bytes.
+    Bytes(f64),
+    /// At least so many a second.
+    PerSecond(f64),
     /// At most this many times what it is a ratio to.
     Times(f64),
     /// Every schedule there is.
@@ -32,6 +36,30 @@ const TARGETS: &[(Row, Measure, Target)] = &[
     (Row::Crash, Measure::RenewalToJob, Target::Seconds(15.3)),
     (Row::Crash, Measure::LeaseToJob, Target::Seconds(0.1)),
     (Row::Standby, Measure::StandbyToLeader, Target::Times(1.0)),
+    (
+        Row::Cascade3000,
+        Measure::DeleteToEnd,
+        Target::AtMost(1.2, Subject::Floor),
+    ),
+    (Row::CascadeDefault, Measure::DeleteToEnd, Target::Seconds(1.0)),
+    (
+        Row::Foreground3000,
+        Measure::DeleteToEnd,
+        Target::AtMost(1.3, Subject::Floor),
+    ),
+    (
+        Row::Orphan3000,
+        Measure::DeleteToEnd,
+        Target::AtMost(1.3, Subject::Floor),
+    ),
+    (Row::Orphan3000, Measure::Peak, Target::Megabytes(30.0)),
+    (Row::MemoryEmpty, Measure::Resident, Target::Megabytes(12.0)),
+    (Row::Memory30000, Measure::Resident, Target::Megabytes(20.0)),
+    (Row::Memory5000Large, Measure::Resident, Target::Megabytes(15.0)),
+    (Row::Graph, Measure::BytesANode, Target::Bytes(200.0)),
+    (Row::Graph, Measure::AddedASecond, Target::PerSecond(500_000.0)),
+    (Row::Graph, Measure::ChangedASecond, Target::PerSecond(500_000.0)),
+    (Row::Graph, Measure::RemovedASecond, Target::PerSecond(500_000.0)),
 ];
 
 /// How long the search for the next run may take, by the schedule that the name of a benchmark holds: a frequent one, one of 29 February,
@@ -56,6 +84,8 @@ impl Target {
             Self::AtMost(factor, of) => format!("≤ {} {}", times(factor), of.name()),
             Self::Seconds(seconds) => format!("≤ {}", written(seconds, Unit::Seconds)),
             Self::Megabytes(megabytes) => format!("≤ {megabytes:.0} MiB"),
+            Self::Bytes(bytes) => format!("≤ {}", written(bytes, Unit::Bytes)),
+            Self::PerSecond(rate) => format!("≥ {}", written(rate, Unit::PerSecond)),
             Self::Times(factor) => format!("≤ {}", times(factor)),
             Self::All => "all".to_owned(),
         }
@@ -71,7 +101,8 @@ impl Target {
     ) -> Option<bool> {
         match self {
             Self::AtMost(factor, of) => others(of).map(|other| value <= factor * other),
-            Self::Seconds(most) | Self::Times(most) => Some(value <= most),
+            Self::Seconds(most) | Self::Bytes(most) | Self::Times(most) => Some(value <= most),
+            Self::PerSecond(least) => Some(value >= least),
             Self::Megabytes(megabytes) => Some(value <= megabytes * 1024.0),
             Self::All => Some(value >= schedules),
         }
@@ -98,6 +129,9 @@ mod tests {
         let standby = Target::of(Row::Standby, &Measure::StandbyToLeader).unwrap();
         assert_eq!(standby.text(), "≤ 1.00 ×");
         assert_eq!(standby.is_met(1.01, 0.0, |_| None), Some(false));
+        let rate = Target::of(Row::Graph, &Measure::AddedASecond).unwrap();
+        assert_eq!(rate.text(), "≥ 500 k/s");
+        assert_eq!(rate.is_met(499_999.0, 0.0, |_| None), Some(false));
         assert!(Target::of(Row::Due, &Measure::Max).is_none());
     }
 

@@ -21,7 +21,7 @@ async fn a_bare_client_is_measured_and_reported() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");
     let output = format!("--output={}", report.display());
-    let flags = ["--only=due", "--subjects=floor", "--rounds=1", "--schedules=5", &output];
+    let flags = ["--only=due", "--subjects=floor", "--rounds=1", "--count=5", &output];
     let bench = start(&folder, &flags)?;
     let status = bench.wait(LIMIT).await?;
     ensure!(status.success(), "it ended with {status}{}", bench.log_tail());
@@ -41,11 +41,34 @@ async fn a_bare_client_is_measured_and_reported() -> Result<()> {
 }
 
 #[tokio::test]
+async fn garbage_collection_is_measured_to_the_end_of_the_family() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("report.md");
+    let output = format!("--output={}", report.display());
+    let rows = "--only=foreground-3000,orphan-3000,graph";
+    let flags = [rows, "--subjects=floor", "--rounds=1", "--count=20", &output];
+    let bench = start(&folder, &flags)?;
+    let status = bench.wait(LIMIT).await?;
+    ensure!(status.success(), "it ended with {status}{}", bench.log_tail());
+    let report = fs::read_to_string(report)?;
+    for part in [
+        "## `foreground-3000`",
+        "## `orphan-3000`",
+        "| floor | DELETE to the end | ",
+        "| floor | objects removed | ",
+    ] {
+        ensure!(report.contains(part), "the report lacks {part}:\n{report}");
+    }
+    ensure!(!report.contains("What failed"), "{report}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_sigterm_ends_it_and_what_was_measured_is_shown_instead_of_written() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");
     let output = format!("--output={}", report.display());
-    let flags = ["--only=due", "--subjects=floor", "--rounds=2", "--schedules=5", &output];
+    let flags = ["--only=due", "--subjects=floor", "--rounds=2", "--count=5", &output];
     let bench = start(&folder, &flags)?;
     bench.wait_for_log(LIMIT, |line| line.contains("2 of 2: ")).await?;
     bench.signal(Signal::TERM)?;

@@ -186,6 +186,7 @@ impl Inner {
             wake,
             gone,
             terms,
+            may_vanish: false,
         }
     }
 

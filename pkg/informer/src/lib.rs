@@ -12,6 +12,7 @@
 //! Architecture Invariant: a handler never blocks and never fails; memory is bounded by distinct objects and keys, not by events.
 
 mod backoff;
+mod discovery;
 mod explain;
 mod factory;
 pub mod indexes;
@@ -25,6 +26,7 @@ mod scripted;
 mod store;
 mod watch;
 
+pub use discovery::{Discovery, Served, Verb};
 pub use factory::{Factory, Tuning};
 pub use informer::{Cache, Index, Informer, NotSynced, Subscription};
 pub use metadata::MetadataOnly;

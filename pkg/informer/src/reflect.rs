@@ -72,6 +72,8 @@ pub struct Loop {
     pub gone: Arc<AtomicBool>,
     /// With each new term everything is listed again: see [`crate::Cache::begin_term`].
     pub terms: watch::Receiver<u64>,
+    /// Whoever runs the loop ends it when the resource is no longer served: until then that it is not is nothing to tell of.
+    pub may_vanish: bool,
 }
 
 /// A step of the loop that failed.
@@ -378,9 +380,11 @@ impl<S: Sink> Run<S> {
         let (reason, is_absent) = (trouble.message.clone(), trouble.answer == Answer::NotFound);
         let resource = &self.watch_loop.watch;
         match (self.watch_loop.reporting.trouble(trouble), is_absent) {
-            (true, true) => tracing::warn!(%resource, reason, "not served, waiting for its definition"),
+            (true, true) if !self.watch_loop.may_vanish => {
+                tracing::warn!(%resource, reason, "not served, waiting for its definition");
+            }
             (true, false) => tracing::warn!(%resource, reason, "the watch failed, trying again"),
-            (false, _) => tracing::debug!(%resource, reason, ?delay, "backing off"),
+            _ => tracing::debug!(%resource, reason, ?delay, "backing off"),
         }
         let is_absent = is_absent && asked.is_zero();
         tokio::select! {

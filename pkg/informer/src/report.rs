@@ -58,6 +58,11 @@ impl Reporting {
         before.is_none_or(|before| before.answer != kind)
     }
 
+    /// Why it does not make progress now, if it does not.
+    pub fn present(&self) -> Option<Trouble> {
+        self.0.lock().trouble.clone()
+    }
+
     pub(crate) fn noted(&self) -> Noted {
         self.0.lock().clone()
     }

@@ -61,7 +61,7 @@ impl Campaign {
     /// Runs until the Lease is lost, released or given up.
     pub(crate) async fn run(self) {
         tracing::info!(lease = %self.key(), identity = self.identity, "attempting to acquire the lease");
-        let book = Book::new(self.identity.clone(), self.times.lease_duration);
+        let book = self.shared.book.clone();
         let news = Notify::new();
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let guard = Guard {

@@ -6,14 +6,16 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::api::coordination::v1::Lease;
 use portreeve_client::Connection;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    LeaseFence, Metrics, Wall, boot,
+    LeaseFence, Metrics, Noted, Wall, boot,
     campaign::{Campaign, Crowd},
     elector::Times,
+    guard::Book,
 };
 
 /// How long the last Events may take at the end.
@@ -63,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) fence: LeaseFence,
     pub(crate) standing: watch::Sender<Standing>,
     pub(crate) orders: watch::Sender<Order>,
+    pub(crate) book: Book,
 }
 
 /// What elections need.
@@ -118,6 +121,22 @@ impl Election {
     /// The Lease, as `namespace/name`.
     pub fn lease(&self) -> &str {
         &self.lease
+    }
+
+    /// The namespace and the name of the Lease.
+    pub fn key(&self) -> (&str, &str) {
+        self.lease.split_once('/').unwrap_or(("", &self.lease))
+    }
+
+    /// What the Lease says besides who holds it, now and from now on. It is known before [`Election::won`], and on a standby too. Its
+    /// receivers are told of another Lease and of other annotations, and not of renewals.
+    pub fn notes(&self) -> watch::Receiver<Noted> {
+        self.shared.book.notes()
+    }
+
+    /// Takes in the answer to a write by somebody else in this process: the next renewal relies on it.
+    pub fn heard(&self, lease: Lease) {
+        self.shared.book.heard(lease);
     }
 
     /// What stands before the writes of those whom this election is about.
@@ -218,6 +237,7 @@ impl Elections {
             fence: LeaseFence::default(),
             standing: watch::Sender::new(Standing::Standby { holder: None }),
             orders: watch::Sender::new(Order::Hold),
+            book: Book::new(settings.identity.clone(), settings.times.lease_duration),
         };
         let elections: Vec<_> = settings
             .leases
@@ -376,6 +396,7 @@ mod tests {
                 fence: LeaseFence::default(),
                 standing: watch::Sender::new(standing),
                 orders: watch::Sender::new(Order::Run),
+                book: Book::new("me".to_owned(), Duration::from_secs(15)),
             }),
         }
     }

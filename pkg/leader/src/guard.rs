@@ -8,8 +8,8 @@
 //! [`Guard`] is the service under the lock's own client. Reads come out of it as the lock has to see them: with every field filled, and
 //! with a renewal time that is now or long ago, as the [`Sight`] of this process says. Writes go through it with the resourceVersion that
 //! was last read, the holder's whole name (the lock only knows [`ME`] and others), the time of the injected clock, and the program as
-//! field manager. A renewal relies on what was last written and does
-//! without the read. When the crate does all of this, this file goes.
+//! field manager. A renewal relies on what was last written and does without the read; annotations that have changed since, as far as that
+//! was heard, do not make it stale. When the crate does all of this, this file goes.
 
 use std::{
     pin::Pin,
@@ -21,15 +21,17 @@ use std::{
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tower::{BoxError, Service};
 
 use crate::{
     Wall, boot,
     elector::{Moment, Sight},
+    notes::Noted,
 };
 
 /// What the lock takes this process to be called.
@@ -39,16 +41,25 @@ const ANOTHER: &str = "another";
 
 /// What is known of the Lease, and how the lock is to see it. Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub(crate) struct Book(Arc<Mutex<Page>>);
+pub(crate) struct Book {
+    page: Arc<Mutex<Page>>,
+    noted: watch::Sender<Noted>,
+}
 
 struct Page {
     me: String,
     lease_duration: Duration,
     sight: Option<Sight>,
-    /// As it was last read or written, and not known to have changed since.
-    lease: Option<Value>,
+    /// As it was last read or written, and not known to be gone since.
+    lease: Option<Known>,
     uid: Option<String>,
     attempt: Attempt,
+}
+
+/// An answer, and what of it concerns others than the lock.
+struct Known {
+    lease: Value,
+    noted: Noted,
 }
 
 /// How the next attempt goes about it.
@@ -64,67 +75,96 @@ pub(crate) struct Attempt {
 
 impl Book {
     pub(crate) fn new(me: String, lease_duration: Duration) -> Self {
-        Self(Arc::new(Mutex::new(Page {
+        let page = Page {
             me,
             lease_duration,
             sight: None,
             lease: None,
             uid: None,
             attempt: Attempt::default(),
-        })))
+        };
+        Self {
+            page: Arc::new(Mutex::new(page)),
+            noted: watch::Sender::new(Noted::default()),
+        }
     }
 
     /// How the lock is to see the Lease from now on.
     pub(crate) fn prepare(&self, attempt: Attempt) {
-        self.0.lock().attempt = attempt;
+        self.page.lock().attempt = attempt;
     }
 
     /// The Lease as it was last seen.
     pub(crate) fn sight(&self) -> Option<Sight> {
-        self.0.lock().sight.clone()
+        self.page.lock().sight.clone()
     }
 
     fn me(&self) -> String {
-        self.0.lock().me.clone()
+        self.page.lock().me.clone()
     }
 
     pub(crate) fn uid(&self) -> Option<String> {
-        self.0.lock().uid.clone()
+        self.page.lock().uid.clone()
     }
 
     /// The watch has seen the Lease. What it tells may be older than what was read: that only prolongs the wait for it.
-    pub(crate) fn watched(&self, record: LeaseSpec) {
-        let mut page = self.0.lock();
-        page.sight = Some(Sight::of(page.sight.take(), record, boot::now()));
+    pub(crate) fn watched(&self, lease: Lease) {
+        let record = lease.spec.clone().unwrap_or_default();
+        {
+            let mut page = self.page.lock();
+            page.sight = Some(Sight::of(page.sight.take(), record, boot::now()));
+        }
+        self.heard(lease);
+    }
+
+    /// Somebody in this process has written to the Lease, and this was the answer. It says nothing about who leads.
+    pub(crate) fn heard(&self, lease: Lease) {
+        self.noted.send_if_modified(|noted| noted.hear(lease.into()));
+    }
+
+    /// What is noted on the Lease, now and from now on.
+    pub(crate) fn notes(&self) -> watch::Receiver<Noted> {
+        self.noted.subscribe()
     }
 
     /// The watch has seen the Lease's end.
-    pub(crate) fn deleted(&self) {
-        let mut page = self.0.lock();
-        page.lease = None;
-        page.sight = Some(Sight::of_nothing(page.sight.take(), &page.me, boot::now()));
+    pub(crate) fn deleted(&self, last: Lease) {
+        {
+            let mut page = self.page.lock();
+            page.lease = None;
+            page.sight = Some(Sight::of_nothing(page.sight.take(), &page.me, boot::now()));
+        }
+        self.noted.send_if_modified(|noted| noted.end(last.into()));
     }
 
-    /// The Lease was read or written, and this was the answer.
-    fn read(&self, lease: &Value) -> Result<(), BoxError> {
-        let record: LeaseSpec = match &lease["spec"] {
-            Value::Null => LeaseSpec::default(),
-            spec => serde_json::from_value(spec.clone())?,
-        };
-        let mut page = self.0.lock();
+    /// The Lease was read or written, and this was the answer; `asked` is the revision that was known before.
+    fn read(&self, lease: &Value, asked: Option<u64>) -> Result<(), BoxError> {
+        let read: Lease = serde_json::from_value(lease.clone())?;
+        let record = read.spec.clone().unwrap_or_default();
+        let noted = Noted::from(read);
+        self.noted.send_if_modified(|known| known.answer(noted.clone(), asked));
+        let mut page = self.page.lock();
         page.sight = Some(Sight::of(page.sight.take(), record, boot::now()));
-        page.uid = lease["metadata"]["uid"].as_str().map(str::to_owned);
-        page.lease = Some(lease.clone());
+        page.uid.clone_from(&noted.uid);
+        page.lease = Some(Known {
+            lease: lease.clone(),
+            noted,
+        });
         Ok(())
     }
 
+    /// Which revision of the Lease is known.
+    fn revision(&self) -> Option<u64> {
+        self.noted.borrow().revision()
+    }
+
     fn forget(&self) {
-        self.0.lock().lease = None;
+        self.page.lock().lease = None;
     }
 
     /// What the lock gets to see of a Lease that exists.
     fn shown(&self, lease: &Value) -> Value {
-        let page = self.0.lock();
+        let page = self.page.lock();
         let sight = page.sight.clone().unwrap_or_default();
         let renewed = if page.is_free(&sight, boot::now()) {
             Timestamp::UNIX_EPOCH
@@ -148,8 +188,9 @@ impl Book {
     }
 
     /// What is shown instead of nothing, while a Lease that does not exist is not ours to make.
-    fn shown_instead(&self) -> Option<Value> {
-        let mut page = self.0.lock();
+    fn shown_instead(&self, asked: Option<u64>) -> Option<Value> {
+        self.noted.send_if_modified(|noted| noted.miss(asked));
+        let mut page = self.page.lock();
         page.lease = None;
         let sight = Sight::of_nothing(page.sight.take(), &page.me, boot::now());
         let is_free = page.is_free(&sight, boot::now());
@@ -161,14 +202,18 @@ impl Book {
 
     /// What a renewal need not read.
     fn remembered(&self) -> Option<Value> {
-        let page = self.0.lock();
-        page.lease.clone().filter(|_| !page.attempt.live)
+        let page = self.page.lock();
+        let known = page.lease.as_ref().filter(|_| !page.attempt.live);
+        known.map(|known| known.lease.clone())
     }
 
+    /// What a write relies on. An empty version would be no precondition.
     fn version(&self) -> Option<Value> {
-        let page = self.0.lock();
-        let version = page.lease.as_ref()?.pointer("/metadata/resourceVersion")?;
-        Some(version.clone())
+        let page = self.page.lock();
+        let known = page.lease.as_ref()?;
+        let noted = self.noted.borrow();
+        let version = noted.version_for(&known.noted);
+        (!version.is_empty()).then(|| Value::from(version))
     }
 }
 
@@ -233,14 +278,15 @@ impl Guard {
         if let Some(lease) = self.book.remembered() {
             return answer(&self.book.shown(&lease));
         }
+        let asked = self.book.revision();
         let response = self.inner.send(request).await?;
         match response.status() {
             StatusCode::OK => {
                 let lease = parsed(response).await?;
-                self.book.read(&lease)?;
+                self.book.read(&lease, asked)?;
                 answer(&self.book.shown(&lease))
             }
-            StatusCode::NOT_FOUND => match self.book.shown_instead() {
+            StatusCode::NOT_FOUND => match self.book.shown_instead(asked) {
                 Some(lease) => answer(&lease),
                 None => Ok(response),
             },
@@ -267,6 +313,7 @@ impl Guard {
         parts.uri = Uri::try_from(query)?;
         parts.headers.remove(header::CONTENT_LENGTH);
         let body = Body::from(serde_json::to_vec(&lease)?);
+        let asked = self.book.revision();
         let response = self.inner.send(Request::from_parts(parts, body)).await;
         // Whatever became of it: what was read before is not relied on any more.
         self.book.forget();
@@ -275,7 +322,7 @@ impl Guard {
             return Ok(response);
         }
         let lease = parsed(response).await?;
-        self.book.read(&lease)?;
+        self.book.read(&lease, asked)?;
         answer(&lease)
     }
 }

@@ -1,4 +1,4 @@
-//! A standby's view of the Lease: it hears of a release at once, instead of at its next look.
+//! A standby's view of the Lease: it hears of a release at once, instead of at its next look. Whoever leads hears of annotations.
 
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ async fn once(leases: &Api<Lease>, parameters: &WatchParams, book: &Book, news: 
     let mut events = std::pin::pin!(leases.watch(parameters, "0").await?);
     while let Some(event) = events.try_next().await? {
         match event {
-            WatchEvent::Added(lease) | WatchEvent::Modified(lease) => book.watched(lease.spec.unwrap_or_default()),
-            WatchEvent::Deleted(_) => book.deleted(),
+            WatchEvent::Added(lease) | WatchEvent::Modified(lease) => book.watched(lease),
+            WatchEvent::Deleted(lease) => book.deleted(lease),
             WatchEvent::Bookmark(_) => continue,
             WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
         }

@@ -7,14 +7,14 @@ use parking_lot::RwLock;
 use portreeve_client::Connection;
 use portreeve_informer::Cache;
 use portreeve_leader::Election;
-use portreeve_reconcile::{Applier, Controller, Crash, Descriptor, Instruments, Setup, Shutdown, Vital};
+use portreeve_reconcile::{Applier, Controller, Crash, Descriptor, Instruments, Setup, Shutdown};
 use prometheus::IntGauge;
 use tokio::{
     task::{JoinError, JoinSet},
     time::timeout,
 };
 
-use crate::{Error, Group, Running, definitions, health::Progress};
+use crate::{Error, Group, Running, definitions, health::Progress, notebook};
 
 type Named = (&'static str, Result<(), Crash>);
 
@@ -39,6 +39,29 @@ struct Member {
     running: IntGauge,
 }
 
+impl Member {
+    /// Builds a controller, and has all that it shows of itself shown from now on.
+    fn build(manager: &Running, descriptor: &Descriptor, setup: &mut Setup<'_>) -> Result<Self, Error> {
+        let name = descriptor.name;
+        let controller = (descriptor.build)(setup).map_err(|source| Error::Build {
+            controller: name,
+            source,
+        })?;
+        let mut progress = manager.progress.write();
+        progress.controllers.push(name);
+        progress.vitals.append(&mut setup.vitals);
+        progress.pages.append(&mut setup.pages);
+        progress.findings.append(&mut setup.findings);
+        let running = manager.metrics.running(name, manager.settings.program);
+        running.set(0);
+        Ok(Self {
+            name,
+            controller,
+            running,
+        })
+    }
+}
+
 /// How a group ended.
 pub(crate) struct Ended {
     pub(crate) result: Result<(), Error>,
@@ -56,33 +79,20 @@ impl Crew {
         shared.events = shared.events.through(client(&connection, "events")?);
         let (mut controllers, mut caches) = (Vec::new(), Vec::new());
         for descriptor in &group.controllers {
-            let name = descriptor.name;
+            let client = client(&connection, descriptor.name)?;
             let mut setup = Setup {
-                name,
-                client: client(&connection, name)?,
+                name: descriptor.name,
+                notebook: notebook::of(group.election.as_ref(), &client, manager.settings.program),
+                client,
                 flags,
                 shared: shared.clone(),
                 vitals: Vec::new(),
                 caches: Vec::new(),
                 pages: Vec::new(),
                 findings: Vec::new(),
-                notebook: None,
             };
-            let controller = (descriptor.build)(&mut setup).map_err(|source| Error::Build {
-                controller: name,
-                source,
-            })?;
-            let mut progress = manager.progress.write();
-            progress.controllers.push(name);
-            progress.vitals.extend::<Vec<Vital>>(setup.vitals);
-            caches.extend(setup.caches);
-            let running = manager.metrics.running(name, manager.settings.program);
-            running.set(0);
-            controllers.push(Member {
-                name,
-                controller,
-                running,
-            });
+            controllers.push(Member::build(manager, descriptor, &mut setup)?);
+            caches.append(&mut setup.caches);
         }
         let installer = Applier {
             client: client(&connection, "manager")?,

@@ -2,7 +2,7 @@
 //!
 //! /livez fails for stuck workers alone: a restart cures those, and nothing else. /readyz fails for what an operator must look at:
 //! a watch that is forbidden, stale or not complete yet. A definition that is missing and an object that cannot be decoded are
-//! listed and fail nothing: one tenant's object must not block a rollout.
+//! listed and fail nothing: one tenant's object must not block a rollout. What controllers find counts as they say.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use portreeve_client::Answer;
 use portreeve_informer::{Factory, Report};
 use portreeve_leader::Election;
-use portreeve_reconcile::{Vital, Vitals};
+use portreeve_reconcile::{Condition, Finding, Inspect, Page, Vital, Vitals};
 use portreeve_serving::{Check, Health, State};
 use tokio::time::Instant;
 
@@ -37,6 +37,8 @@ pub(crate) struct Progress {
     pub(crate) elections: Vec<Election>,
     pub(crate) controllers: Vec<&'static str>,
     pub(crate) vitals: Vec<Vital>,
+    pub(crate) findings: Vec<Inspect>,
+    pub(crate) pages: Vec<Page>,
 }
 
 pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -> Health {
@@ -48,11 +50,12 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -
         livez: Arc::new(move || alive(&livez.read())),
         healthz: Arc::new(move || alive(&healthz.read())),
         readyz: Arc::new(move || {
-            let mut checks = {
+            let (mut checks, inspections) = {
                 let progress = readyz.read();
                 let mut checks = lifecycle(&progress);
                 checks.extend(election(&progress.elections));
-                checks
+                // Controllers look at what is theirs without keeping anybody from the progress.
+                (checks, progress.findings.clone())
             };
             let stale_after = informers.tuning().idle_limit + GRACE;
             let now = Instant::now();
@@ -60,6 +63,7 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory) -
                 name: format!("informer/{}", report.name.replace(' ', "_")),
                 state: watch(report, stale_after, now),
             }));
+            checks.extend(inspections.iter().flat_map(|inspect| inspect()).map(found));
             checks
         }),
     }
@@ -125,6 +129,19 @@ fn worker(vitals: &[Vitals]) -> State {
             longest.as_secs()
         )),
         _ => State::Ok,
+    }
+}
+
+/// What a controller found, as the endpoints print it.
+fn found(finding: Finding) -> Check {
+    let state = match finding.state {
+        Condition::Fine => State::Ok,
+        Condition::Note(note) => State::Note(note),
+        Condition::Failed(reason) => State::Failed(reason),
+    };
+    Check {
+        name: finding.name,
+        state,
     }
 }
 

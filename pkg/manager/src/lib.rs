@@ -11,6 +11,8 @@ mod crew;
 mod definitions;
 mod health;
 mod metrics;
+mod notebook;
+mod pages;
 pub mod selection;
 
 use std::{sync::Arc, time::Duration};
@@ -31,7 +33,10 @@ use crate::{
     health::Progress,
     metrics::Metrics,
 };
-pub use definitions::Error as DefinitionError;
+pub use crate::{
+    definitions::Error as DefinitionError,
+    pages::{PAGES, Pages},
+};
 
 /// How long queued events may take to be written at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -171,6 +176,11 @@ impl Manager {
     /// What the health endpoints ask; stays true while the manager runs.
     pub fn health(&self) -> Health {
         health::providers(&self.progress, &self.shared.informers)
+    }
+
+    /// What controllers show of themselves; stays true while the manager runs.
+    pub fn pages(&self) -> Pages {
+        Pages::of(&self.progress)
     }
 
     /// Runs each group while it leads, until `stop` is requested or something breaks, and then stops everything in order.

@@ -81,6 +81,14 @@ pub enum BuildError {
         #[source]
         source: prometheus::Error,
     },
+    /// What its flags ask for cannot be.
+    #[error("failed to build {controller}: {reason}")]
+    Refused {
+        /// Which controller.
+        controller: &'static str,
+        /// Which flag, why, and the way out.
+        reason: String,
+    },
     /// It has no client.
     #[error("failed to make a client for {controller}")]
     Client {

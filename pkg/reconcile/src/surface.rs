@@ -6,10 +6,11 @@ use futures::future::BoxFuture;
 
 use crate::Target;
 
-/// A page under `/debug/controllers/<controller>/`. It is looked at on request: read what is known, never wait.
+/// A page under `/debug/controllers/<controller>/`, for GET. It is made on request, on a thread that may compute for seconds, and for one at
+/// a time: read what is known, and wait for nothing.
 #[derive(Clone)]
 pub struct Page {
-    /// Whose it is.
+    /// Whose it is: the descriptor's name.
     pub controller: &'static str,
     /// The last part of its path, such as `graph`.
     pub path: &'static str,
@@ -66,21 +67,26 @@ pub enum Condition {
     Failed(String),
 }
 
-/// Looks once at what readiness should tell of a controller.
+/// Looks once at what readiness should tell of a controller. It is called for each request, on the runtime's own threads: read what is
+/// known, never wait or compute long.
 pub type Inspect = Arc<dyn Fn() -> Vec<Finding> + Send + Sync>;
 
-/// What survives the process and its successors: annotations of the Lease that the controller's group is elected by.
+/// What survives the process and its successors: annotations of the Lease that the controller's group is elected by. Standbys read it too.
+/// Whoever deletes the Lease deletes them.
 pub trait Notebook: Send + Sync {
-    /// The Lease, for events about what is noted; `None` until it was seen.
+    /// The Lease, for events about what is noted; `None` while there is none, or none was seen yet.
     fn target(&self) -> Option<Target>;
 
-    /// What the annotation says, as far as it is known: as the Lease was last read, written or watched.
+    /// What the annotation says, as far as it is known: as the Lease was last read, written or watched. When a controller is run, that is
+    /// what it said when this process came to lead, or later.
     fn read(&self, annotation: &str) -> Option<String>;
 
-    /// Waits until any annotation may have changed since the last call of this.
+    /// Waits until any annotation may have changed since this was last waited for, or else since the controller was built: so it may come
+    /// back at once, and for one's own [`Notebook::write`]. For one caller at a time.
     fn changed(&self) -> BoxFuture<'_, ()>;
 
-    /// Sets the annotation. Passes the group's fence, and is known to [`Notebook::read`] once it is done.
+    /// Sets the annotation. Passes the group's fence, and is known to [`Notebook::read`] once it is done. Not for what changes often: each
+    /// write is heard by every replica.
     fn write<'a>(&'a self, annotation: &'a str, value: &'a str) -> BoxFuture<'a, Result<(), NotWritten>>;
 }
 

@@ -154,6 +154,12 @@ impl FaultProxy {
         self.add(matcher, Action::Answer(answer), times)
     }
 
+    /// Passes these requests on, so many of them, and each part of their answers back so much later: of a watch, its events. An answer
+    /// that has begun stays late when it is healed.
+    pub fn lag(&self, matcher: Matcher, delay: Duration, times: Times) -> Counter {
+        self.add(matcher, Action::Lag(delay), times)
+    }
+
     /// Counts these requests from now on, and does nothing to them.
     pub fn count(&self, matcher: Matcher) -> Counter {
         self.add(matcher, Action::Pass, Times::UntilHealed)

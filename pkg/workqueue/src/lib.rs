@@ -29,7 +29,7 @@ use self::{
 };
 pub use self::{
     core::{Lane, Observation, Outcome},
-    metrics::Metrics,
+    metrics::{Direct, Metrics},
 };
 
 /// What a queue can carry: small, and cheap to clone. Implemented for everything that qualifies.

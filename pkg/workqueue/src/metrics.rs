@@ -112,6 +112,12 @@ impl Metrics {
         }
     }
 
+    /// The series of work that is done where it arises and never waits in a queue: counted as if it had, so that dashboards for queues of
+    /// that name show it.
+    pub fn direct(&self, name: &'static str) -> Direct {
+        Direct(self.series(name))
+    }
+
     /// Has `observe` asked at every scrape, until it answers `None`.
     pub(crate) fn watch(&self, name: &'static str, observe: Observe) {
         let mut queues = self.families.queues.lock();
@@ -191,6 +197,18 @@ impl Collector for Metrics {
             .into_iter()
             .flat_map(Collector::collect)
             .collect()
+    }
+}
+
+/// Work that never waits in a queue: see [`Metrics::direct`].
+pub struct Direct(Series);
+
+impl Direct {
+    /// One piece of work was done.
+    pub fn done(&self, waited: Duration, worked: Duration) {
+        self.0.adds.inc();
+        self.0.waited(waited);
+        self.0.worked(worked);
     }
 }
 

@@ -33,6 +33,9 @@ impl Bit {
         let Self {
             group, resource, verb, ..
         } = self;
+        if resource == "*" {
+            return format!("cannot {verb} resource ");
+        }
         format!(r#"cannot {verb} resource "{resource}" in API group "{group}""#)
     }
 

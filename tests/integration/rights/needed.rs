@@ -37,19 +37,19 @@ use crate::{
 const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
     "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
 
-struct Court {
-    plane: ControlPlane,
+pub(super) struct Court {
+    pub(super) plane: ControlPlane,
     system: Namespace,
 }
 
 /// A daemon that need not become ready. Dropping it ends it.
-struct Defendant {
+pub(super) struct Defendant {
     clock: OffsetClock,
     _task: JoinSet<Result<(), Error>>,
 }
 
 impl Court {
-    async fn open() -> Result<Self> {
+    pub(super) async fn open() -> Result<Self> {
         let plane = ControlPlane::builder()
             .audit_policy(POLICY)
             .apiserver_arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
@@ -60,7 +60,7 @@ impl Court {
     }
 
     /// Starts a daemon of an account of its own that has these rights.
-    async fn start(&self, account: &str, bits: &[&Bit], flags: &[&str]) -> Result<Defendant> {
+    pub(super) async fn start(&self, account: &str, bits: &[&Bit], flags: &[&str]) -> Result<Defendant> {
         let rules = bits.iter().map(|bit| bit.rule()).collect();
         let kubeconfig = self
             .plane
@@ -81,7 +81,7 @@ impl Court {
     }
 
     /// What that account was answered, from that place of the log on.
-    fn heard(&self, account: &str, since: u64) -> Result<Vec<Value>> {
+    pub(super) fn heard(&self, account: &str, since: u64) -> Result<Vec<Value>> {
         let user = format!("system:serviceaccount:{}:{account}", self.system.name());
         let mut log = std::fs::File::open(self.plane.audit_log().context("it has an audit log")?)?;
         log.seek(SeekFrom::Start(since))?;
@@ -93,7 +93,7 @@ impl Court {
     }
 
     /// Takes one bit of many away, and waits until somebody is refused something for it while `scenario` goes on.
-    async fn miss<F: Future<Output = Result<()>>>(
+    pub(super) async fn miss<F: Future<Output = Result<()>>>(
         &self,
         all: &[&Bit],
         missing: &Bit,
@@ -101,7 +101,9 @@ impl Court {
         scenario: impl FnOnce(OffsetClock) -> F,
     ) -> Result<()> {
         let words = [&missing.verb, &missing.resource, &missing.group];
-        let account = words.map(|word| word.replace(['/', '.'], "-")).join("-");
+        let account = words
+            .map(|word| word.replace(['/', '.'], "-").replace('*', "any"))
+            .join("-");
         let rest: Vec<_> = all.iter().copied().filter(|bit| *bit != missing).collect();
         let log = self.plane.audit_log().context("it has an audit log")?;
         let since = std::fs::metadata(log).map_or(0, |file| file.len());
@@ -130,8 +132,13 @@ impl Court {
 }
 
 /// Flags under which nobody is elected.
-const ALONE: &str = "--leader-elect=false";
-const NAMES: [&str; 3] = ["foo-controller", "crontab-controller", "cronjob-controller"];
+pub(super) const ALONE: &str = "--leader-elect=false";
+const NAMES: [&str; 4] = [
+    "foo-controller",
+    "crontab-controller",
+    "cronjob-controller",
+    "ttl-after-finished-controller",
+];
 
 impl Court {
     /// Each of these bits in turn, of one controller's daemon.
@@ -216,7 +223,7 @@ async fn whatever_is_taken_away_is_missed() -> Result<()> {
     let mut tried = court.miss_each_of_an_installation().await?;
     court.install().await?;
     tried += court.miss_each_of_an_election().await?;
-    let [foo, crontab, cronjob] = NAMES.map(|name| format!("portreeve:{name}"));
+    let [foo, crontab, cronjob, ttl] = NAMES.map(|name| format!("portreeve:{name}"));
     let foo_roles = ["portreeve", &foo];
     let foos = court.miss_each(
         NAMES[0],
@@ -224,11 +231,14 @@ async fn whatever_is_taken_away_is_missed() -> Result<()> {
         |scene, _| async move { scenarios::foo(&scene).await },
     );
     let schedules = |kind| move |scene, clock| async move { scenarios::schedule(&scene, &clock, kind).await };
-    let (crontab, cronjob) = ([&*crontab], [&*cronjob]);
+    let (crontab, cronjob, ttl) = ([&*crontab], [&*cronjob], [&*ttl]);
     let crontabs = court.miss_each(NAMES[1], &crontab, schedules(Kind::CronTab));
     let cronjobs = court.miss_each(NAMES[2], &cronjob, schedules(Kind::CronJob));
-    let (foos, crontabs, cronjobs) = futures::try_join!(foos, crontabs, cronjobs)?;
-    tried += foos + crontabs + cronjobs;
+    let ttls = court.miss_each(NAMES[3], &ttl, |scene, clock| async move {
+        scenarios::ttl(&scene, &clock).await
+    });
+    let (foos, crontabs, cronjobs, ttls) = futures::try_join!(foos, crontabs, cronjobs, ttls)?;
+    tried += foos + crontabs + cronjobs + ttls;
     let printed = printed_roles(&[&format!("--controllers={}", NAMES.join(",")), "--install-crds"])?;
     let all: usize = printed.values().map(Vec::len).sum();
     ensure!(tried == all, "{tried} of {all} bits were tried");
@@ -236,10 +246,9 @@ async fn whatever_is_taken_away_is_missed() -> Result<()> {
         .iter()
         .map(|controller| controller.name)
         .collect();
-    ensure!(
-        known == NAMES.into(),
-        "{known:?} have no scenario here, or more than one"
-    );
+    let mut here = BTreeSet::from(NAMES);
+    here.insert(super::collector::NAME);
+    ensure!(known == here, "{known:?} have no scenario here, or more than one");
     println!("{tried} bits, and each is missed");
     Ok(())
 }
@@ -265,6 +274,8 @@ async fn what_is_printed_is_used_and_suffices() -> Result<()> {
         clock.reset();
         scenarios::schedule(&scene, clock, kind).await?;
     }
+    clock.reset();
+    scenarios::ttl(&scene, clock).await?;
     let used = || {
         let mut used = BTreeSet::new();
         for event in court.heard("portreeve", 0)? {

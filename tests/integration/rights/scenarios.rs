@@ -91,6 +91,28 @@ pub(super) async fn schedule(scene: &Scene, clock: &OffsetClock, kind: Kind) -> 
     active(0).await
 }
 
+/// A finished Job is kept for its time, and then deleted.
+pub(super) async fn ttl(scene: &Scene, clock: &OffsetClock) -> Result<()> {
+    let jobs: Api<Job> = scene.namespace.api();
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"}, "spec": {
+        "ttlSecondsAfterFinished": 600,
+        "template": {"spec": {"containers": [{"name": "main", "image": "example.com/main:1"}], "restartPolicy": "Never"}},
+    }});
+    let created = jobs
+        .create(&PostParams::default(), &serde_json::from_value(job)?)
+        .await?;
+    let created = created.metadata.creation_timestamp.context("it has no time")?.0;
+    let finished = Patch::Merge(completed(&format!("{created:.0}")));
+    jobs.patch_status("once", &PatchParams::default(), &finished).await?;
+    clock.set(created + minutes(10));
+    eventually(LIMIT, "the Job to be deleted", || async {
+        let found = jobs.get("once").await?;
+        ensure!(found.metadata.deletion_timestamp.is_some(), "it is there");
+        anyhow::Ok(())
+    })
+    .await
+}
+
 /// The status of a Job that ended well, as Kubernetes' job controller writes it.
 fn completed(time: &str) -> Value {
     let condition =

@@ -64,7 +64,7 @@ fn policy(name: &str, resources: &[Value], account: &Account, lease: &Lease<'_>)
         "spec": {
             "failurePolicy": "Ignore",
             "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
-            "matchConstraints": { "resourceRules": resources },
+            "matchConstraints": { "resourceRules": resources, "excludeResourceRules": election() },
             "matchConditions": [{ "name": "a-replica-writes", "expression": user }],
             "variables": variables(),
             "validations": [{
@@ -140,6 +140,20 @@ fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
     rules
 }
 
+/// What passes whoever writes it, although a rule for everything names it: by this replicas are elected, and tell of it.
+fn election() -> Value {
+    let unfenced = |group: &str, resource: &str| {
+        json!({
+            "apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [resource],
+        })
+    };
+    json!([
+        unfenced("coordination.k8s.io", "leases"),
+        unfenced("", "events"),
+        unfenced("events.k8s.io", "events")
+    ])
+}
+
 /// The election needs Leases and tells Events. A finalizers subresource is a right without requests: nothing is served there.
 fn is_fenced(rule: &Rule, resource: &str) -> bool {
     let is_election = match resource {
@@ -183,7 +197,9 @@ mod tests {
             ["CREATE","DELETE"] ["batch"] ["jobs"]
             ["UPDATE"] ["batch"] ["cronjobs/status"]
             ["UPDATE"] ["samplecontroller.k8s.io"] ["foos/status"]
-            ["CREATE","UPDATE","DELETE"] ["apps"] ["deployments"]"#]]
+            ["CREATE","UPDATE","DELETE"] ["apps"] ["deployments"]
+            ["UPDATE","DELETE"] ["*"] ["*"]
+            ["DELETE"] ["batch"] ["jobs"]"#]]
         .assert_eq(&rules(CONTROLLERS));
     }
 

@@ -64,6 +64,7 @@ impl Scene {
             wake: Arc::clone(&wake),
             gone: Arc::clone(&gone),
             terms: tokio::sync::watch::channel(0).1,
+            may_vanish: false,
         };
         let recorder = Recorder {
             events: Arc::clone(&events),

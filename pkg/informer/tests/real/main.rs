@@ -1,6 +1,7 @@
 //! Informers on a real kube-apiserver and etcd: what the scripted tests assume about them, and what only they can show.
 
 mod definitions;
+mod discovery;
 mod lists;
 mod outages;
 mod watches;

@@ -272,3 +272,100 @@ async fn a_renewal_whose_answer_was_lost_is_found_again() -> Result<()> {
     ));
     Ok(())
 }
+
+/// Annotates the Lease as anybody may, and returns the answer.
+async fn annotate(leases: &Api<Lease>, name: &str, value: &str) -> Result<Lease> {
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {name: value}}}));
+    Ok(leases.patch("lease", &PatchParams::default(), &patch).await?)
+}
+
+/// The annotations that are known to a candidate, and those that there are, which are the same.
+async fn noted(candidate: &Candidate, leases: &Api<Lease>) -> Result<String> {
+    let known = candidate.book.notes().borrow().clone();
+    let lease = leases.get("lease").await?;
+    ensure!(known == Noted::from(lease.clone()), "{known:?} is not {lease:?}");
+    let pairs = known.annotations.iter().map(|(name, value)| format!("{name}={value}"));
+    Ok(pairs.collect::<Vec<_>>().join(" "))
+}
+
+#[tokio::test]
+async fn annotations_survive_renewals_a_release_and_a_takeover() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
+    ensure!(one.acquires().await? && noted(&one, &leases).await?.is_empty());
+    annotate(&leases, "a", "1").await?;
+    one.prepare(true, true);
+    one.lock.try_acquire_or_renew().await?;
+    ensure!(noted(&one, &leases).await? == "a=1");
+    one.prepare(false, true);
+    one.lock.try_acquire_or_renew().await?;
+    ensure!(noted(&one, &leases).await? == "a=1");
+    ensure!(
+        !two.acquires().await? && noted(&two, &leases).await? == "a=1",
+        "a standby knows as well"
+    );
+    one.prepare(true, true);
+    one.lock.step_down().await?;
+    ensure!(noted(&one, &leases).await? == "a=1");
+    ensure!(two.acquires().await? && noted(&two, &leases).await? == "a=1");
+    two.outwait().await?;
+    ensure!(!one.acquires().await?, "it was not seen before");
+    one.outwait().await?;
+    ensure!(
+        one.acquires().await? && noted(&one, &leases).await? == "a=1",
+        "taken over"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn annotations_that_were_heard_of_do_not_make_a_renewal_stale() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let one = Candidate::new(&namespace, "one");
+    ensure!(one.acquires().await?);
+    for value in ["1", "2", "3"] {
+        one.book.heard(annotate(&leases, "a", value).await?);
+        one.prepare(false, true);
+        let renewed = one.lock.try_acquire_or_renew().await?;
+        ensure!(matches!(renewed, LeaseLockResult::Acquired(_)), "{renewed:?}");
+        ensure!(noted(&one, &leases).await? == format!("a={value}"));
+    }
+    // Not heard: the server's word counts, and the renewal that reads first is good.
+    annotate(&leases, "a", "4").await?;
+    one.prepare(false, true);
+    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    ensure!(error.to_string().contains("Conflict"), "{error}");
+    one.prepare(true, true);
+    one.lock.try_acquire_or_renew().await?;
+    ensure!(noted(&one, &leases).await? == "a=4");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_takeover_that_was_heard_of_makes_a_renewal_stale() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let one = Candidate::new(&namespace, "one");
+    ensure!(one.acquires().await?);
+    let taken = Patch::Merge(json!({"spec": {"holderIdentity": "two"}}));
+    let taken = leases.patch("lease", &PatchParams::default(), &taken).await?;
+    // Whoever hears of the version alone must not take it for one in which the Lease is still its own.
+    one.book.heard(taken);
+    one.prepare(false, true);
+    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    ensure!(error.to_string().contains("Conflict"), "{error}");
+    ensure!(holder(&leases.get("lease").await?) == Some("two"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_that_is_gone_takes_its_annotations_along() -> Result<()> {
+    let (namespace, leases) = scene().await?;
+    let one = Candidate::new(&namespace, "one");
+    ensure!(one.acquires().await?);
+    one.book.heard(annotate(&leases, "a", "1").await?);
+    leases.delete("lease", &DeleteParams::default()).await?;
+    one.prepare(true, true);
+    one.lock.try_acquire_or_renew().await?;
+    ensure!(noted(&one, &leases).await?.is_empty(), "it is another Lease");
+    Ok(())
+}

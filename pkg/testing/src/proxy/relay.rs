@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -97,15 +98,19 @@ impl Relay {
         let mut action = Action::Pass;
         self.rules.send_modify(|rules| action = rules.decide(&head));
         delayed(self.line.subscribe(), arrival).await;
+        let lag = match &action {
+            Action::Lag(lag) => Some(*lag),
+            Action::Pass | Action::Answer(_) => None,
+        };
         match action {
-            Action::Pass => {
-                let is_watch = is_watch(&head);
+            Action::Pass | Action::Lag(_) => {
+                let is_in_parts = lag.is_some() || is_watch(&head);
                 poll_fn(|ctx| sender.lock().poll_ready(ctx)).await?;
                 let answer = sender.lock().send_request(Request::from_parts(head, body));
                 let answer = answer.await?;
                 Ok(answer.map(|body| {
-                    if is_watch {
-                        in_parts(body, self.line.subscribe())
+                    if is_in_parts {
+                        in_parts(body, self.line.subscribe(), lag.unwrap_or_default())
                     } else {
                         body.boxed_unsync()
                     }
@@ -124,8 +129,9 @@ impl Relay {
     }
 }
 
-/// A body each of whose parts is under way for as long as the line's delay is: late, but no slower than it comes.
-fn in_parts(body: Incoming, line: watch::Receiver<Line>) -> Body {
+/// A body each of whose parts is under way for its own lag, and then for as long as the line's delay is: late, but no slower than it
+/// comes.
+fn in_parts(body: Incoming, line: watch::Receiver<Line>, lag: Duration) -> Body {
     struct Parts {
         body: Incoming,
         is_ended: bool,
@@ -148,7 +154,7 @@ fn in_parts(body: Incoming, line: watch::Receiver<Line>) -> Body {
                         return Some((part, parts));
                     }
                     part = parts.body.frame(), if !parts.is_ended && parts.under_way.len() < PARTS => match part {
-                        Some(part) => parts.under_way.push_back((Instant::now(), part)),
+                        Some(part) => parts.under_way.push_back((Instant::now() + lag, part)),
                         None => parts.is_ended = true,
                     },
                     else => return None,

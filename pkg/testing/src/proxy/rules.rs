@@ -3,6 +3,8 @@
 //! Architecture Invariant: no IO and no clock here. What a rule does is an [`Action`]; whatever the proxy is to learn next becomes
 //! another one, decided here and carried out in `relay.rs`.
 
+use std::time::Duration;
+
 use http::header::USER_AGENT;
 use http::request::Parts;
 
@@ -165,6 +167,8 @@ pub enum Times {
 pub(crate) enum Action {
     /// It goes on to the apiserver, and its answer back. A rule that passes only counts.
     Pass,
+    /// It goes on, and each part of its answer comes back so much later.
+    Lag(Duration),
     /// It goes no further.
     Answer(Canned),
 }
@@ -349,7 +353,7 @@ mod tests {
         let put = head(&format!("PUT {LEASE}"));
         let action = |_| match rules.decide(&put) {
             Action::Pass => '-',
-            Action::Answer(_) => 'a',
+            Action::Answer(_) | Action::Lag(_) => 'a',
         };
         (0..requests).map(action).collect()
     }

@@ -283,6 +283,29 @@ async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result
 }
 
 #[tokio::test]
+async fn an_answer_lags_when_its_request_is_named_and_no_other_does() -> Result<()> {
+    const DELAY: Duration = Duration::from_secs(1);
+    let stage = Stage::new("lag").await?;
+    let mut prompt = stage.watch().await?;
+    let lagging = stage.proxy.lag(Matcher::watches(), DELAY, Times::Next(1));
+    let mut late = stage.watch().await?;
+    let mut next = stage.watch().await?;
+    ensure!(
+        (lagging.seen(), lagging.answered()) == (2, 1),
+        "one of two watches lags"
+    );
+    let begun = Instant::now();
+    create(&stage.through, "a").await?;
+    for events in [&mut prompt, &mut next] {
+        ensure!(added(events).await? == "a");
+    }
+    ensure!(begun.elapsed() < DELAY, "the others took {:?}", begun.elapsed());
+    ensure!(added(&mut late).await? == "a");
+    ensure!(begun.elapsed() >= DELAY, "the event took only {:?}", begun.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
 async fn exactly_the_requests_that_are_named_are_answered_by_the_proxy() -> Result<()> {
     let stage = Stage::new("canned").await?;
     let creates = || Matcher::any().method("POST").resource("configmaps");

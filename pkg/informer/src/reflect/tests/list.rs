@@ -169,6 +169,7 @@ async fn metadata_alone_is_asked_for_by_its_media_type() {
         wake: Arc::default(),
         gone: Arc::default(),
         terms: tokio::sync::watch::channel(0).1,
+        may_vanish: false,
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(reflect(watch_loop, Names));

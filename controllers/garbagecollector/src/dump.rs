@@ -1,0 +1,189 @@
+//! The graph on paper: in the DOT language, as the original's debug page has it, and as JSON. Pure.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::{Shape, View, verdict::Stage};
+
+/// `strict digraph full { ... }`: each node by its UID, then each edge from a dependent to its owner.
+pub(crate) fn dot(shape: &Shape) -> String {
+    let mut text = "strict digraph full {\n".to_owned();
+    if !shape.nodes.is_empty() {
+        text.push_str("  // Node definitions.\n");
+    }
+    for node in &shape.nodes {
+        let (uid, label) = (quoted(&node.identity.uid), quoted(&label(node)));
+        // Writing to a string does not fail.
+        let _ = write!(text, "  {uid} [\n    label={label}\n{}  ];\n", attributes(node));
+    }
+    if !shape.edges.is_empty() {
+        text.push_str("  // Edge definitions.\n");
+    }
+    for (dependent, owner) in &shape.edges {
+        let _ = writeln!(text, "  {} -> {};", quoted(dependent), quoted(owner));
+    }
+    text.push_str("}\n");
+    text
+}
+
+fn label(node: &View) -> String {
+    let identity = &node.identity;
+    let namespace = identity.namespace.as_deref().unwrap_or_default();
+    let (group, version) = match identity.api_version.split_once('/') {
+        Some((group, version)) => (format!(".{group}"), version),
+        None => (String::new(), &*identity.api_version),
+    };
+    let (uid, kind, name) = (&identity.uid, &identity.kind, &identity.name);
+    let conditions = [
+        ("beingDeleted", node.stage != Stage::Present),
+        ("deletingDependents", node.stage == Stage::Waiting),
+        ("virtual", node.is_virtual),
+        ("missingFromGraph", node.is_absent),
+    ];
+    let conditions: Vec<_> = conditions
+        .iter()
+        .filter(|(_, holds)| *holds)
+        .map(|(name, _)| *name)
+        .collect();
+    let mut label = format!("uid={uid}\nnamespace={namespace}\n{kind}.{version}{group}/{name}\n");
+    if !conditions.is_empty() {
+        label.push_str(&conditions.join(","));
+        label.push('\n');
+    }
+    label
+}
+
+fn attributes(node: &View) -> String {
+    let identity = &node.identity;
+    let (group, version) = identity
+        .api_version
+        .split_once('/')
+        .unwrap_or(("", &identity.api_version));
+    let mut text = String::new();
+    let pairs = [
+        ("group", group.to_owned()),
+        ("version", version.to_owned()),
+        ("kind", identity.kind.to_string()),
+        (
+            "namespace",
+            identity.namespace.as_deref().unwrap_or_default().to_owned(),
+        ),
+        ("name", identity.name.to_string()),
+        ("uid", identity.uid.to_string()),
+        ("missing", node.is_absent.to_string()),
+        ("beingDeleted", (node.stage != Stage::Present).to_string()),
+        ("deletingDependents", (node.stage == Stage::Waiting).to_string()),
+        ("virtual", node.is_virtual.to_string()),
+    ];
+    for (name, value) in pairs {
+        let _ = writeln!(text, "    {name}={}", quoted(&value));
+    }
+    text
+}
+
+/// A string of DOT: quotation marks, backslashes and line breaks escaped.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            '\n' => quoted.push_str("\\n"),
+            letter if letter.is_control() => quoted.push(' '),
+            letter => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// The same as JSON.
+pub(crate) fn json(shape: &Shape) -> Value {
+    let nodes = shape.nodes.iter().map(|node| {
+        let mut json = node.identity.to_json();
+        json["virtual"] = node.is_virtual.into();
+        json["absent"] = node.is_absent.into();
+        json["beingDeleted"] = (node.stage != Stage::Present).into();
+        json["deletingDependents"] = (node.stage == Stage::Waiting).into();
+        json["dependents"] = node.dependents.into();
+        json
+    });
+    let edges = shape.edges.iter();
+    let edges = edges.map(|(dependent, owner)| json!({ "dependent": dependent, "owner": owner }));
+    json!({ "nodes": nodes.collect::<Vec<_>>(), "edges": edges.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::{Effects, Graph, Meta, Reference, Seen};
+
+    fn graph() -> Graph {
+        let mut graph = Graph::default();
+        let pods = graph.add_monitor("v1", "Pod");
+        let seen = Seen {
+            metadata: Meta {
+                namespace: Some("n".into()),
+                name: "a".into(),
+                uid: "1".into(),
+                resource_version: "7".into(),
+                owner_references: vec![Reference {
+                    api_version: "apps/v1".into(),
+                    kind: "ReplicaSet".into(),
+                    name: "say \"x\"".into(),
+                    uid: "0".into(),
+                    blocks: false,
+                }],
+                ..Meta::default()
+            },
+        };
+        graph.observe(pods, &seen, &mut Effects::default());
+        graph
+    }
+
+    #[test]
+    fn nodes_and_edges_are_drawn() {
+        expect![[r#"
+            strict digraph full {
+              // Node definitions.
+              "0" [
+                label="uid=0\nnamespace=n\nReplicaSet.v1.apps/say \"x\"\nvirtual\n"
+                group="apps"
+                version="v1"
+                kind="ReplicaSet"
+                namespace="n"
+                name="say \"x\""
+                uid="0"
+                missing="false"
+                beingDeleted="false"
+                deletingDependents="false"
+                virtual="true"
+              ];
+              "1" [
+                label="uid=1\nnamespace=n\nPod.v1/a\n"
+                group=""
+                version="v1"
+                kind="Pod"
+                namespace="n"
+                name="a"
+                uid="1"
+                missing="false"
+                beingDeleted="false"
+                deletingDependents="false"
+                virtual="false"
+              ];
+              // Edge definitions.
+              "1" -> "0";
+            }
+        "#]]
+        .assert_eq(&dot(&graph().shape(&[])));
+    }
+
+    #[test]
+    fn nothing_is_drawn_of_what_is_not_there() {
+        assert_eq!(dot(&graph().shape(&["2"])), dot(&Shape::default()));
+        assert_eq!(graph().shape(&["0"]).nodes.len(), 2);
+    }
+}

@@ -1,0 +1,344 @@
+//! What watches and answers tell, taken into the graph.
+
+use super::{Effects, Flags, Graph, Id, Monitor, NO_VERSION, NONE, Watched};
+use crate::{identity::Identity, seen::Seen, uid::Uid};
+
+/// The number that a version is, if it is one as Kubernetes writes it.
+fn number(version: &str) -> Option<u64> {
+    let number = version.parse().ok().filter(|number| *number != NO_VERSION)?;
+    let is_plain = !version.starts_with(['0', '+']);
+    is_plain.then_some(number)
+}
+
+impl Graph {
+    /// A resource is watched from now on, whose objects are of this kind.
+    pub fn add_monitor(&mut self, api_version: &str, kind: &str) -> Monitor {
+        self.born += 1;
+        let watched = Watched {
+            kind: self.kind(api_version, kind),
+            born: self.born,
+            generation: 0,
+            version: NO_VERSION,
+            nodes: 0,
+            listed: 0,
+            has_gaps: false,
+        };
+        let free = self.monitors.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            self.monitors.push(None);
+            self.monitors.len() - 1
+        });
+        self.monitors[place] = Some(watched);
+        Monitor(u16::try_from(place).unwrap_or(u16::MAX))
+    }
+
+    /// Nobody watches the resource any more. That is no evidence: what it had is asked for from now on.
+    pub fn remove_monitor(&mut self, monitor: Monitor, effects: &mut Effects) {
+        self.distrust(monitor, effects);
+        if let Some(watched) = self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::take) {
+            self.kinds.release(watched.kind);
+        }
+    }
+
+    /// A list of the resource begins.
+    pub fn relisting(&mut self, monitor: Monitor) {
+        if let Some(watched) = self.watched(monitor) {
+            watched.generation = watched.generation.wrapping_add(1);
+            watched.listed = 0;
+            watched.has_gaps = false;
+        }
+    }
+
+    /// The list is complete, and as of `version`: what it lacks does not exist any more, unless the list is older than what was seen before.
+    /// Then versions have gone back, and nothing is proven any more.
+    pub fn complete(&mut self, monitor: Monitor, version: Option<&str>, effects: &mut Effects) {
+        let Some(watched) = self.watched(monitor) else { return };
+        let has_gaps = watched.has_gaps;
+        let (generation, before) = (watched.generation, watched.version);
+        let listed = version.and_then(number);
+        let went_back = listed.is_some_and(|listed| listed < before);
+        watched.version = listed.unwrap_or(before);
+        let lacks_some = watched.nodes != watched.listed;
+        if went_back {
+            self.absent.clear();
+            let unsure: Vec<_> = self.nodes.iter().filter(|(_, node)| !node.is_observed()).collect();
+            effects.attempt.extend(unsure.iter().map(|(_, node)| node.uid));
+        }
+        if !lacks_some {
+            return;
+        }
+        for id in self.nodes_of(monitor, |missing| missing != generation) {
+            // Who owned it may have taken it out already.
+            if went_back || has_gaps || listed.is_none() {
+                self.lose(id, effects);
+            } else {
+                self.remove(id, effects);
+            }
+        }
+    }
+
+    /// The nodes of a resource whose generation is one of these.
+    fn nodes_of(&self, monitor: Monitor, of: impl Fn(u32) -> bool) -> Vec<Id> {
+        let nodes = self.nodes.iter();
+        nodes
+            .filter(|(_, node)| node.is_observed() && node.monitor == monitor && of(node.generation))
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    fn watched(&mut self, monitor: Monitor) -> Option<&mut Watched> {
+        self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::as_mut)
+    }
+
+    /// An object exists, and this is how it is.
+    pub fn observe(&mut self, monitor: Monitor, seen: &Seen, effects: &mut Effects) {
+        let Some(&Some(Watched { kind, generation, .. })) = self.monitors.get(usize::from(monitor.0)) else {
+            return;
+        };
+        let meta = &seen.metadata;
+        let uid = self.uids.intern(&meta.uid);
+        let version = number(&meta.resource_version).unwrap_or(NO_VERSION);
+        if self.find(uid).is_some_and(|id| self.is_anothers(id, monitor, version)) {
+            return;
+        }
+        let id = self.find(uid).unwrap_or_else(|| {
+            self.kinds.share(kind);
+            let namespace = self.namespace(meta.namespace.as_deref());
+            self.insert(uid, kind, namespace, &meta.name)
+        });
+        let (was_orphaning, was_waiting) = (self.nodes[id].is_orphaning(), self.nodes[id].is_waiting());
+        let is_known = self.nodes[id].is_observed() && self.nodes[id].monitor == monitor;
+        self.enlist(id, monitor, generation, version);
+        let is_news = !self.nodes[id].is_observed();
+        // What was seen in the same place is called the same: names do not change.
+        let is_it = is_known
+            || self.nodes[id].kind == kind
+                && *self.nodes[id].name == *meta.name
+                && self.is_namespace(self.nodes[id].namespace, meta.namespace.as_deref());
+        if !is_it {
+            self.rename(id, kind, meta.namespace.as_deref(), &meta.name);
+        }
+        let node = &mut self.nodes[id];
+        node.flags.set(Flags::OBSERVED, true);
+        node.flags.set(Flags::DELETING, meta.deleting);
+        node.flags.set(Flags::FOREGROUND, meta.finalizers.foreground);
+        node.flags.set(Flags::ORPHAN, meta.finalizers.orphan);
+        let (is_orphaning, is_waiting) = (node.is_orphaning(), node.is_waiting());
+        if is_news {
+            let tally = &mut self.tallies[kind as usize];
+            tally.observed += 1;
+            tally.virtual_ -= 1;
+            if self.is_absent(&self.identity(id)) {
+                // What was proven is not so: nothing that was said of this UID counts.
+                self.absent.forget(uid);
+            }
+        }
+        if is_news || !is_it {
+            self.judge_dependents(id, effects);
+        }
+        self.set_owners(id, &meta.owner_references, effects);
+        if is_orphaning && !was_orphaning {
+            effects.orphan.push(uid);
+        }
+        if is_waiting {
+            self.waiting.insert(id);
+        } else {
+            self.waiting.remove(&id);
+        }
+        if is_waiting && !was_waiting {
+            self.begin(id, effects);
+            effects.attempt.push(uid);
+        }
+    }
+
+    /// Whether a later monitor has shown the object, and this version is no news.
+    fn is_anothers(&self, id: Id, monitor: Monitor, version: u64) -> bool {
+        let node = &self.nodes[id];
+        let born = |monitor: Monitor| {
+            let watched = self.monitors.get(usize::from(monitor.0)).and_then(Option::as_ref);
+            watched.map_or(0, |watched| watched.born)
+        };
+        node.is_observed() && node.monitor != monitor && version <= node.version && born(node.monitor) > born(monitor)
+    }
+
+    /// What the resource has shown is no evidence any more: it may not be read now. What it had is asked for until it is listed again.
+    pub fn distrust(&mut self, monitor: Monitor, effects: &mut Effects) {
+        for id in self.nodes_of(monitor, |_| true) {
+            self.lose(id, effects);
+        }
+    }
+
+    /// Whether a watch has shown the object later than this answer does.
+    pub fn is_newer_than(&self, seen: &Seen) -> bool {
+        let id = self.uids.find(&seen.metadata.uid).and_then(|uid| self.find(uid));
+        let then = number(&seen.metadata.resource_version);
+        id.map(|id| &self.nodes[id])
+            .is_some_and(|node| node.is_observed() && then.is_none_or(|then| then < node.version))
+    }
+
+    /// Notes where and when the node was seen.
+    fn enlist(&mut self, id: Id, monitor: Monitor, generation: u32, version: u64) {
+        let node = &self.nodes[id];
+        if node.is_observed()
+            && let Some(former) = {
+                let (former, listed) = (node.monitor, node.generation);
+                self.watched(former).map(|watched| (watched, listed))
+            }
+        {
+            let (watched, listed) = former;
+            watched.nodes -= 1;
+            watched.listed -= u32::from(listed == watched.generation);
+        }
+        if let Some(watched) = self.watched(monitor) {
+            watched.nodes += 1;
+            watched.listed += 1;
+            watched.version = watched.version.max(version);
+        }
+        let node = &mut self.nodes[id];
+        (node.monitor, node.generation, node.version) = (monitor, generation, version);
+    }
+
+    /// An object exists that could not be read. What was known of it is kept.
+    pub fn keep(&mut self, monitor: Monitor, uid: &str) {
+        let Some(id) = self.uids.find(uid).and_then(|uid| self.find(uid)) else {
+            if let Some(watched) = self.watched(monitor) {
+                watched.has_gaps = true;
+            }
+            return;
+        };
+        let version = self.nodes[id].version;
+        if self.nodes[id].is_observed()
+            && self.nodes[id].monitor == monitor
+            && let Some(generation) = self.watched(monitor).map(|watched| watched.generation)
+        {
+            self.enlist(id, monitor, generation, version);
+        }
+    }
+
+    /// The deletion of an object was seen.
+    pub fn deleted(&mut self, monitor: Monitor, seen: &Seen, effects: &mut Effects) {
+        let version = number(&seen.metadata.resource_version).unwrap_or(NO_VERSION);
+        if let Some(watched) = self.watched(monitor) {
+            watched.version = watched.version.max(version);
+        }
+        if let Some(id) = self.uids.find(&seen.metadata.uid).and_then(|uid| self.find(uid)) {
+            self.remove(id, effects);
+        }
+    }
+
+    /// The deletion of an object was seen whose last state could not be read.
+    pub fn deleted_by_name(&mut self, monitor: Monitor, namespace: Option<&str>, name: &str, effects: &mut Effects) {
+        let found = self.nodes.iter().find(|(_, node)| {
+            node.is_observed()
+                && node.monitor == monitor
+                && *node.name == *name
+                && self.is_namespace(node.namespace, namespace)
+        });
+        if let Some(id) = found.map(|(id, _)| id) {
+            self.remove(id, effects);
+        }
+    }
+
+    /// The apiserver says of an object that was tried at, as it was in `version`, that there is no such object any more. Nothing follows
+    /// if it was seen since.
+    pub fn vanished(&mut self, uid: Uid, version: &str, effects: &mut Effects) {
+        if let Some(id) = self.find(uid)
+            && self.nodes[id].is_observed()
+            && number(version) == Some(self.nodes[id].version)
+        {
+            self.remove(id, effects);
+        }
+    }
+
+    /// The apiserver says of an owner that was asked for that there is no such object. Nothing follows if it was seen meanwhile.
+    pub fn absent(&mut self, owner: &Identity, effects: &mut Effects) {
+        let Some(id) = self.uids.find(&owner.uid).and_then(|uid| self.find(uid)) else {
+            return;
+        };
+        let node = &self.nodes[id];
+        let is_it = self.is_kind(node.kind, &owner.api_version, &owner.kind) && *node.name == *owner.name;
+        let is_there = owner.namespace.is_none() || self.is_namespace(node.namespace, owner.namespace.as_deref());
+        if node.is_observed() && is_it && is_there {
+            return;
+        }
+        self.absent.add(node.uid, owner);
+        let mut next = self.nodes[id].dependents;
+        while let Some(edge) = next {
+            let dependent = self.edges[edge].dependent;
+            let is_meant = owner.namespace.is_none()
+                || self.is_namespace(self.nodes[dependent].namespace, owner.namespace.as_deref());
+            if is_meant && self.says(edge, owner) {
+                effects.attempt.push(self.nodes[dependent].uid);
+            }
+            next = self.edges[edge].next_dependent;
+        }
+        if !self.nodes[id].is_observed() && is_it && is_there {
+            // It blocks nobody any more.
+            self.set_owners(id, &[], effects);
+            self.settle_if_there(id, effects);
+        }
+    }
+
+    /// The object is gone. It stays as what others refer to.
+    fn remove(&mut self, id: Id, effects: &mut Effects) {
+        let uid = self.nodes[id].uid;
+        self.unobserve(id);
+        if self.nodes[id].dependent_count > 0 {
+            let identity = self.identity(id);
+            self.absent.add(uid, &identity);
+            self.begin(id, effects);
+        }
+        self.set_owners(id, &[], effects);
+        self.settle_if_there(id, effects);
+    }
+
+    /// The same as [`Graph::settle`] for a node that may have owned itself, and be gone with its last reference.
+    fn settle_if_there(&mut self, id: Id, effects: &mut Effects) {
+        if self.nodes.has(id) {
+            self.settle(id, effects);
+        }
+    }
+
+    /// What was seen of the object is no evidence any more. It is asked for if anything depends on it.
+    fn lose(&mut self, id: Id, effects: &mut Effects) {
+        self.unobserve(id);
+        effects.attempt.push(self.nodes[id].uid);
+        self.settle(id, effects);
+    }
+
+    /// The dependents of the node are to go.
+    fn begin(&mut self, id: Id, effects: &mut Effects) {
+        if self.nodes[id].dependent_count == 0 {
+            return;
+        }
+        if !self.nodes[id].flags.has(Flags::CASCADING) {
+            self.nodes[id].flags.set(Flags::CASCADING, true);
+            effects.begun.push(self.nodes[id].uid);
+        }
+        let mut next = self.nodes[id].dependents;
+        while let Some(edge) = next {
+            effects.attempt.push(self.nodes[self.edges[edge].dependent].uid);
+            next = self.edges[edge].next_dependent;
+        }
+    }
+
+    /// What follows for a node that may have lost a dependent, or its own existence.
+    pub(super) fn settle(&mut self, id: Id, effects: &mut Effects) {
+        let node = &mut self.nodes[id];
+        if node.dependent_count == 0 && node.flags.has(Flags::CASCADING) {
+            node.flags.set(Flags::CASCADING, false);
+            effects.ended.push(node.uid);
+        }
+        if node.is_waiting() && node.blocking == 0 {
+            effects.attempt.push(node.uid);
+        }
+        if !node.is_observed() && node.dependent_count == 0 && node.owners.is_none() {
+            self.take_out(id, effects);
+        }
+    }
+
+    /// Whether two numbers of namespaces let a dependent in the second refer to an owner in the first.
+    pub(super) fn may_refer(owner: u32, dependent: u32) -> bool {
+        owner == NONE || owner == dependent
+    }
+}

@@ -1,0 +1,7 @@
+mod attempts;
+mod collector;
+mod conflicting;
+mod random;
+mod script;
+mod stage;
+mod world;

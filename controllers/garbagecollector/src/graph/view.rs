@@ -1,0 +1,234 @@
+//! The graph as others see it: objects as they are called, and what is shown of them.
+
+use std::collections::BTreeSet;
+
+use super::{Edge, Graph, Id, Kind, Node};
+use crate::{
+    identity::Identity,
+    seen::{Finalizers, Meta, Reference, Seen},
+    uid::Uid,
+    verdict::{Stage, Standing, Verdict, decide},
+};
+
+/// How many of the dependents that block an object are named.
+const NAMED: usize = 5;
+
+/// One node, as pages show it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct View {
+    /// What it is.
+    pub identity: Identity,
+    /// In which version it was seen; empty when it was not.
+    pub version: Box<str>,
+    /// No watch shows it: it is known by references alone.
+    pub is_virtual: bool,
+    /// It is proven not to exist; others refer to it still.
+    pub is_absent: bool,
+    /// How far it is on its way out.
+    pub stage: Stage,
+    /// How many references there are to it.
+    pub dependents: u32,
+    /// How many of them block its deletion.
+    pub blocking: u32,
+    /// Some of those that block it.
+    pub blockers: Vec<Identity>,
+    /// What it refers to, and how that stands; `None`: it would have to be asked.
+    pub owners: Vec<(Identity, bool, Option<Standing>)>,
+    /// What would be done, if nothing has to be asked for that.
+    pub verdict: Option<Verdict>,
+}
+
+/// Nodes and edges, as the dump shows them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Shape {
+    /// By UID.
+    pub nodes: Vec<View>,
+    /// From dependents to owners, by UID.
+    pub edges: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Shape {
+    /// Puts nodes and edges into the order of their UIDs.
+    pub fn sort(&mut self) {
+        self.nodes.sort_by(|a, b| a.identity.uid.cmp(&b.identity.uid));
+        self.edges.sort();
+    }
+}
+
+impl Graph {
+    pub(super) fn identity(&self, id: Id) -> Identity {
+        let node = &self.nodes[id];
+        self.called(node.kind, self.namespace_of(id), &node.name, node.uid)
+    }
+
+    fn called(&self, kind: u32, namespace: Option<&str>, name: &str, uid: Uid) -> Identity {
+        let (api_version, kind) = match self.kinds.get(kind).map(AsRef::as_ref) {
+            Some(Kind { api_version, kind }) => (api_version.clone(), kind.clone()),
+            None => Default::default(),
+        };
+        Identity {
+            api_version,
+            kind,
+            namespace: namespace.map(Into::into),
+            name: name.into(),
+            uid: self.uids.text(uid).into(),
+        }
+    }
+
+    /// The owner as the dependent of an edge means it.
+    pub(super) fn meant(&self, edge: Id) -> Identity {
+        let Edge { owner, dependent, .. } = self.edges[edge];
+        let (kind, name) = self.said(edge);
+        self.called(kind, self.namespace_of(dependent), name, self.nodes[owner].uid)
+    }
+
+    fn edges_of(&self, id: Id) -> impl Iterator<Item = Id> {
+        let mut next = self.nodes[id].owners;
+        std::iter::from_fn(move || {
+            let edge = next?;
+            next = self.edges[edge].next_owner;
+            Some(edge)
+        })
+    }
+
+    pub(super) fn references(&self, id: Id) -> Vec<Reference> {
+        let reference = |edge| {
+            let Identity {
+                api_version,
+                kind,
+                name,
+                uid,
+                ..
+            } = self.meant(edge);
+            Reference {
+                api_version,
+                kind,
+                name,
+                uid,
+                blocks: self.edges[edge].blocks,
+            }
+        };
+        self.edges_of(id).map(reference).collect()
+    }
+
+    /// What was seen of a node.
+    pub(super) fn seen(&self, id: Id) -> Seen {
+        let node = &self.nodes[id];
+        let version = match node.version {
+            super::NO_VERSION => String::new(),
+            version => version.to_string(),
+        };
+        Seen {
+            metadata: Meta {
+                namespace: self.namespace_of(id).map(Into::into),
+                name: node.name.clone(),
+                uid: self.uids.text(node.uid).into(),
+                resource_version: version.into(),
+                deleting: node.is_deleting(),
+                finalizers: Finalizers {
+                    foreground: node.flags.has(super::Flags::FOREGROUND),
+                    orphan: node.flags.has(super::Flags::ORPHAN),
+                },
+                owner_references: self.references(id),
+            },
+        }
+    }
+
+    /// A node, as pages show it.
+    pub fn view(&self, uid: Uid) -> Option<View> {
+        self.find(uid).map(|id| self.view_of(id))
+    }
+
+    fn view_of(&self, id: Id) -> View {
+        let node = &self.nodes[id];
+        let identity = self.identity(id);
+        let seen = self.seen(id);
+        let owner = |edge| (self.meant(edge), self.edges[edge].blocks, self.stands(edge));
+        let owners: Vec<_> = self.edges_of(id).map(owner).collect();
+        let known: Option<Vec<_>> = owners
+            .iter()
+            .map(|(identity, _, standing)| Some((identity.clone(), (*standing)?)))
+            .collect();
+        let verdict = known
+            .filter(|_| node.is_observed())
+            .map(|owners| decide(&self.case(id, &seen, &owners)));
+        View {
+            is_virtual: !node.is_observed(),
+            is_absent: !node.is_observed() && self.is_absent(&identity),
+            stage: seen.metadata.stage(),
+            dependents: node.dependent_count,
+            blocking: node.blocking,
+            blockers: self.blockers(id),
+            identity,
+            owners,
+            verdict,
+            version: seen.metadata.resource_version,
+        }
+    }
+
+    /// Every node that has an edge, or those among these and all that they are connected with; nothing of what is not there.
+    pub fn choose(&self, around: &[&str]) -> Vec<Uid> {
+        let is_linked = |node: &Node| node.owners.is_some() || node.dependents.is_some();
+        let chosen: BTreeSet<Id> = if around.is_empty() {
+            let nodes = self.nodes.iter();
+            nodes.filter(|(_, node)| is_linked(node)).map(|(id, _)| id).collect()
+        } else {
+            let known = around.iter().filter_map(|uid| self.find(self.uids.find(uid)?));
+            // What is proven absent is nothing that one would look for.
+            let linked = known.filter(|id| is_linked(&self.nodes[*id]));
+            let there = linked.filter(|id| self.nodes[*id].is_observed() || !self.is_absent(&self.identity(*id)));
+            self.around(there.collect())
+        };
+        chosen.iter().map(|id| self.nodes[*id].uid).collect()
+    }
+
+    /// Adds these nodes and their references to a drawing, as far as they are there still.
+    pub fn draw(&self, uids: &[Uid], shape: &mut Shape) {
+        for id in uids.iter().filter_map(|uid| self.find(*uid)) {
+            let view = self.view_of(id);
+            for edge in self.edges_of(id) {
+                let owner = self.uids.text(self.nodes[self.edges[edge].owner].uid);
+                shape.edges.push((view.identity.uid.clone(), owner.into()));
+            }
+            shape.nodes.push(view);
+        }
+    }
+
+    /// All of it at once, in order.
+    #[cfg(test)]
+    pub(crate) fn shape(&self, around: &[&str]) -> Shape {
+        let mut shape = Shape::default();
+        self.draw(&self.choose(around), &mut shape);
+        shape.sort();
+        shape
+    }
+
+    /// The nodes and everything that edges lead to from them, in either direction.
+    fn around(&self, mut open: Vec<Id>) -> BTreeSet<Id> {
+        let mut found: BTreeSet<_> = open.iter().copied().collect();
+        while let Some(id) = open.pop() {
+            let owners = self.edges_of(id).map(|edge| self.edges[edge].owner);
+            for next in owners.chain(self.dependents(id)) {
+                if found.insert(next) {
+                    open.push(next);
+                }
+            }
+        }
+        found
+    }
+
+    /// Some of the dependents that block the deletion of a node.
+    fn blockers(&self, id: Id) -> Vec<Identity> {
+        let mut next = self.nodes[id].dependents;
+        let edges = std::iter::from_fn(|| {
+            let edge = next?;
+            next = self.edges[edge].next_dependent;
+            Some(edge)
+        });
+        let blocking = edges.filter(|edge| self.edges[*edge].blocks);
+        blocking
+            .take(NAMED)
+            .map(|edge| self.identity(self.edges[edge].dependent))
+            .collect()
+    }
+}

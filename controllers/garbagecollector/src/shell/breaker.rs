@@ -1,0 +1,271 @@
+//! The breaker: so many deletions in a minute, and then none until a person says so.
+//!
+//! That it has tripped is an annotation of the Lease, which outlives the process and its successors. Whoever removes the annotation lets the
+//! collector go on.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
+use portreeve_reconcile::{Note, Notebook, Shutdown};
+use portreeve_workqueue::Lane;
+use tokio::{sync::Notify, time::Instant};
+
+use super::Core;
+use crate::{Identity, Uid};
+
+/// The annotation.
+pub(crate) const TRIPPED: &str = "garbage-collector.portreeve.dev/tripped";
+const MINUTE: Duration = Duration::from_mins(1);
+/// How long an attempt to write the annotation that failed is left alone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) struct Breaker {
+    limit: u32,
+    notebook: Option<Arc<dyn Notebook>>,
+    state: Mutex<State>,
+    news: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    window: Window,
+    tripped: Option<Tripped>,
+    parked: HashSet<Uid>,
+}
+
+struct Tripped {
+    sentence: String,
+    /// The Lease that says so, and the version in which it first did.
+    written: Option<(Arc<str>, u64)>,
+}
+
+/// How many deletions there were in each second of the last minute.
+#[derive(Default)]
+struct Window {
+    seconds: std::collections::VecDeque<(Instant, u32)>,
+    sum: u32,
+}
+
+impl Window {
+    /// Counts one more, if that leaves the last minute within the limit.
+    fn admit(&mut self, now: Instant, limit: u32) -> bool {
+        while let Some((begun, count)) = self.seconds.front() {
+            if now.duration_since(*begun) < MINUTE {
+                break;
+            }
+            self.sum -= count;
+            self.seconds.pop_front();
+        }
+        if self.sum >= limit {
+            return false;
+        }
+        self.sum += 1;
+        match self.seconds.back_mut() {
+            Some((begun, count)) if now.duration_since(*begun) < Duration::from_secs(1) => *count += 1,
+            _ => self.seconds.push_back((now, 1)),
+        }
+        true
+    }
+}
+
+impl Breaker {
+    pub(super) fn new(limit: u32, notebook: Option<Arc<dyn Notebook>>) -> Self {
+        Self {
+            limit,
+            notebook,
+            state: Mutex::default(),
+            news: Notify::new(),
+        }
+    }
+
+    /// Whether one more object may be deleted now.
+    pub(super) fn admit(&self, core: &Core) -> bool {
+        if self.limit == 0 {
+            return true;
+        }
+        let mut state = self.state.lock();
+        if state.tripped.is_some() {
+            return false;
+        }
+        if state.window.admit(Instant::now(), self.limit) {
+            return true;
+        }
+        let sentence = sentence(core.clock.now(), self.limit);
+        tracing::error!(reason = sentence, annotation = TRIPPED, "no object is deleted any more");
+        state.tripped = Some(Tripped {
+            sentence,
+            written: None,
+        });
+        drop(state);
+        self.news.notify_one();
+        false
+    }
+
+    /// The object is to be looked at again once the breaker is closed.
+    pub(super) fn park(&self, core: &Core, item: &Identity) {
+        let Some(uid) = core.graph.lock().uid(&item.uid) else {
+            return;
+        };
+        let mut state = self.state.lock();
+        if state.tripped.is_some() {
+            state.parked.insert(uid);
+        } else {
+            // Somebody has closed it meanwhile.
+            drop(state);
+            core.attempts.add(uid, Lane::Routine);
+        }
+    }
+
+    /// Why nothing is deleted, and how to go on.
+    pub(super) fn tripped(&self) -> Option<String> {
+        if self.limit == 0 {
+            return None;
+        }
+        let noted = self.notebook.as_ref().and_then(|notebook| notebook.read(TRIPPED));
+        let state = self.state.lock();
+        let sentence = state
+            .tripped
+            .as_ref()
+            .map(|tripped| tripped.sentence.clone())
+            .or(noted)?;
+        let lease = self.notebook.as_ref().and_then(|notebook| notebook.target());
+        let lease = lease.map_or_else(|| "its Lease".to_owned(), |lease| format!("Lease {}", lease.key));
+        Some(format!(
+            "{sentence}; {} objects wait; see what is to be deleted, then remove the annotation {TRIPPED} from {lease} to go on",
+            state.parked.len()
+        ))
+    }
+}
+
+fn sentence(now: Timestamp, limit: u32) -> String {
+    format!(
+        "tripped at {now:.0}: {limit} objects were deleted within a minute, as many as --gc-max-deletions-per-minute allows"
+    )
+}
+
+/// Writes down that the breaker has tripped, and hears when it is to be closed again.
+pub(super) async fn keep(core: Arc<Core>, stop: Shutdown) {
+    let breaker = &core.breaker;
+    let Some(notebook) = breaker.notebook.clone().filter(|_| breaker.limit > 0) else {
+        return stop.requested().await;
+    };
+    loop {
+        breaker.agree(&core, notebook.read(TRIPPED));
+        let unwritten = {
+            let state = breaker.state.lock();
+            let tripped = state.tripped.as_ref().filter(|tripped| tripped.written.is_none());
+            tripped.map(|tripped| tripped.sentence.clone())
+        };
+        let pause = async {
+            match &unwritten {
+                None => std::future::pending().await,
+                Some(sentence) => match notebook.write(TRIPPED, sentence).await {
+                    Ok(()) => breaker.written(&core, &*notebook),
+                    Err(error) => {
+                        tracing::warn!(reason = %error, "failed to write down that the breaker has tripped");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                },
+            }
+        };
+        tokio::select! {
+            () = stop.requested() => return,
+            () = pause => {}
+            () = breaker.news.notified(), if unwritten.is_none() => {}
+            () = notebook.changed(), if unwritten.is_none() => {}
+        }
+    }
+}
+
+impl Breaker {
+    /// Takes over what predecessors have left.
+    pub(super) fn catch_up(&self, core: &Core) {
+        if let Some(notebook) = self.notebook.as_ref().filter(|_| self.limit > 0) {
+            self.agree(core, notebook.read(TRIPPED));
+        }
+    }
+
+    /// Takes over what the annotation says.
+    fn agree(&self, core: &Core, noted: Option<String>) {
+        let lease = self.lease();
+        let mut state = self.state.lock();
+        match (&mut state.tripped, noted) {
+            (None, Some(sentence)) => {
+                tracing::error!(
+                    reason = sentence,
+                    annotation = TRIPPED,
+                    "no object is deleted until the annotation is removed"
+                );
+                let written = lease;
+                state.tripped = Some(Tripped { sentence, written });
+            }
+            (Some(tripped), None) => match (&tripped.written, lease) {
+                (Some((then, since)), Some((now, version))) if *then == now && version >= *since => {
+                    clear(core, state);
+                }
+                // The Lease is another one, or as it was before: nobody has removed anything. It is written down again.
+                (Some(_), _) => tripped.written = None,
+                (None, _) => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// The Lease by UID and version.
+    fn lease(&self) -> Option<(Arc<str>, u64)> {
+        let target = self.notebook.as_ref()?.target()?;
+        Some((target.uid, target.version.parse().ok()?))
+    }
+
+    fn written(&self, core: &Core, notebook: &dyn Notebook) {
+        let lease = self.lease();
+        let sentence = {
+            let mut state = self.state.lock();
+            let Some(tripped) = &mut state.tripped else { return };
+            tripped.written = lease;
+            tripped.sentence.clone()
+        };
+        if let Some(target) = notebook.target() {
+            let sentence = format!(
+                "The garbage collector deletes nothing any more: {sentence}. Remove the annotation {TRIPPED} to go on."
+            );
+            let note = Note::warning("DeletionLimitReached", "Collect", sentence);
+            core.events.send(core.name, &target, &note);
+        }
+    }
+}
+
+/// Somebody lets the collector go on.
+fn clear(core: &Core, mut state: MutexGuard<'_, State>) {
+    state.tripped = None;
+    state.window = Window::default();
+    let parked = std::mem::take(&mut state.parked);
+    drop(state);
+    tracing::info!(objects = parked.len(), "the annotation is removed, going on");
+    for uid in parked {
+        core.attempts.add(uid, Lane::Routine);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_holds_so_many_and_no_more() {
+        let mut window = Window::default();
+        let begin = Instant::now();
+        let admitted = |window: &mut Window, second: u64, times: u32| {
+            let now = begin + Duration::from_secs(second);
+            (0..times).filter(|_| window.admit(now, 10)).count()
+        };
+        assert_eq!(admitted(&mut window, 0, 4), 4);
+        assert_eq!(admitted(&mut window, 30, 20), 6);
+        assert_eq!(admitted(&mut window, 59, 1), 0);
+        assert_eq!(admitted(&mut window, 60, 20), 4, "the first four are a minute ago");
+        assert_eq!(admitted(&mut window, 89, 1), 0);
+        assert_eq!(admitted(&mut window, 90, 20), 6);
+        assert!(window.seconds.len() <= 3);
+    }
+}

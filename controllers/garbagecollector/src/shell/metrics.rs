@@ -1,0 +1,222 @@
+//! The collector's metrics. What the graph knows is read when it is scraped.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    core::{Collector, Desc},
+    exponential_buckets,
+    proto::MetricFamily,
+};
+use tokio::time::Instant;
+
+use super::Core;
+use crate::{Invalidity, Statistics};
+
+/// What is counted as it happens.
+pub(super) struct Metrics {
+    pub(super) sync_errors: IntCounter,
+    attempts: IntCounterVec,
+    pub(super) cascades: Histogram,
+}
+
+impl Metrics {
+    pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let metrics = Self {
+            sync_errors: IntCounter::new(
+                "garbagecollector_controller_resources_sync_error_total",
+                "Number of garbage collector resources sync errors",
+            )?,
+            attempts: IntCounterVec::new(
+                Opts::new(
+                    "gc_attempts_total",
+                    "Number of attempts at objects, by what they came to and how that ended.",
+                ),
+                &["action", "result"],
+            )?,
+            cascades: Histogram::with_opts(
+                HistogramOpts::new(
+                    "gc_cascade_duration_seconds",
+                    "How long it took from the deletion of an owner until its last dependent was gone or had let go of it.",
+                )
+                .buckets(exponential_buckets(0.005, 2.0, 18)?),
+            )?,
+        };
+        registry.register(Box::new(metrics.sync_errors.clone()))?;
+        registry.register(Box::new(metrics.attempts.clone()))?;
+        registry.register(Box::new(metrics.cascades.clone()))?;
+        Ok(metrics)
+    }
+
+    pub(super) fn attempt(&self, action: &str, result: &str) {
+        self.attempts.with_label_values(&[action, result]).inc();
+    }
+}
+
+/// What is read when it is scraped.
+struct Observed {
+    core: Weak<Core>,
+    nodes: IntGaugeVec,
+    edges: IntGauge,
+    bytes: IntGauge,
+    absent: IntGauge,
+    hits: IntCounter,
+    misses: IntCounter,
+    blocked: IntGauge,
+    oldest: Gauge,
+    synced: IntGaugeVec,
+    invalid: IntGaugeVec,
+    tripped: IntGauge,
+    /// Two scrapes at once would read what the other one has just reset.
+    scraping: Mutex<()>,
+}
+
+/// Has the collector looked at with each scrape.
+pub(super) fn observe(core: &Arc<Core>, registry: &Registry) -> Result<(), prometheus::Error> {
+    let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
+    let observed = Observed {
+        core: Arc::downgrade(core),
+        nodes: gauges(
+            "gc_graph_nodes",
+            "Number of objects in the graph, by resource: observed by a watch, or virtual: known by references alone.",
+            &["gvr", "state"],
+        )?,
+        edges: IntGauge::new("gc_graph_edges", "Number of references to owners in the graph.")?,
+        bytes: IntGauge::new("gc_graph_bytes", "Memory that the graph takes, nearly.")?,
+        absent: IntGauge::new(
+            "gc_absent_owner_cache_size",
+            "Number of owners that are proven absent and to which objects still refer.",
+        )?,
+        hits: IntCounter::new(
+            "gc_absent_owner_cache_hits_total",
+            "Number of times that an owner was known to be absent without a request.",
+        )?,
+        misses: IntCounter::new(
+            "gc_absent_owner_cache_misses_total",
+            "Number of times that an owner was not known to be absent.",
+        )?,
+        blocked: IntGauge::new(
+            "gc_blocked_owners",
+            "Number of owners that wait for dependents which block their deletion.",
+        )?,
+        oldest: Gauge::new(
+            "gc_oldest_pending_seconds",
+            "For how long the oldest object has been waiting for an attempt that succeeds.",
+        )?,
+        synced: gauges(
+            "gc_monitor_synced",
+            "Whether every object of the resource was seen (1) or not yet (0).",
+            &["gvr"],
+        )?,
+        invalid: gauges(
+            "gc_invalid_owner_refs",
+            "Number of references that cannot mean the owner whose UID they have.",
+            &["reason"],
+        )?,
+        tripped: IntGauge::new(
+            "gc_breaker_tripped",
+            "Whether deletions are stopped because there were more than --gc-max-deletions-per-minute (1) or not (0).",
+        )?,
+        scraping: Mutex::new(()),
+    };
+    registry.register(Box::new(observed))
+}
+
+impl Observed {
+    fn all(&self) -> [&dyn Collector; 11] {
+        [
+            &self.nodes,
+            &self.edges,
+            &self.bytes,
+            &self.absent,
+            &self.hits,
+            &self.misses,
+            &self.blocked,
+            &self.oldest,
+            &self.synced,
+            &self.invalid,
+            &self.tripped,
+        ]
+    }
+
+    fn refresh(&self, core: &Core) {
+        let Statistics {
+            nodes,
+            edges,
+            bytes,
+            absent,
+            lookups,
+            blocked,
+            invalid,
+        } = core.graph.lock().statistics();
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.nodes.reset();
+        for (api_version, kind, observed, virtual_) in nodes {
+            let resource = core
+                .served
+                .borrow()
+                .as_ref()
+                .and_then(|served| served.lookup(&api_version, &kind).cloned());
+            let gvr = resource.map_or_else(|| format!("{kind}.{api_version}"), |resource| resource.to_string());
+            for (state, number) in [("observed", observed), ("virtual", virtual_)] {
+                if number > 0 {
+                    self.nodes.with_label_values(&[&*gvr, state]).add(number.into());
+                }
+            }
+        }
+        self.edges.set(count(edges));
+        self.bytes.set(count(bytes));
+        self.absent.set(count(absent));
+        self.hits.inc_by(lookups.hits.saturating_sub(self.hits.get()));
+        self.misses.inc_by(lookups.misses.saturating_sub(self.misses.get()));
+        self.blocked.set(count(blocked));
+        for (reason, number) in invalid {
+            let name = Invalidity::ALL
+                .iter()
+                .find(|(known, _)| *known == reason)
+                .map_or("", |(_, name)| name);
+            self.invalid
+                .with_label_values(&[name])
+                .set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+        self.oldest.set(core.oldest_pending());
+        self.synced.reset();
+        for state in core.watched.borrow().iter() {
+            let gvr = state.resource.to_string();
+            self.synced.with_label_values(&[&gvr]).set(state.is_synced().into());
+        }
+        self.tripped.set(core.breaker.tripped().is_some().into());
+    }
+}
+
+impl Core {
+    /// In seconds.
+    fn oldest_pending(&self) -> f64 {
+        let queued = [&self.attempts, &self.orphans].map(|queue| queue.observe().oldest_ready);
+        let queued = queued.into_iter().flatten().max().unwrap_or_default();
+        let now = Instant::now();
+        let troubles = self.troubles.lock();
+        let failing = troubles
+            .failing
+            .values()
+            .map(|(since, _)| now.duration_since(*since))
+            .max();
+        queued.max(failing.unwrap_or_default()).as_secs_f64()
+    }
+}
+
+impl Collector for Observed {
+    fn desc(&self) -> Vec<&Desc> {
+        self.all().iter().flat_map(|metric| metric.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let _alone = self.scraping.lock();
+        let Some(core) = self.core.upgrade() else {
+            return Vec::new();
+        };
+        self.refresh(&core);
+        self.all().iter().flat_map(|metric| metric.collect()).collect()
+    }
+}

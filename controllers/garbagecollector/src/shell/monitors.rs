@@ -1,0 +1,315 @@
+//! The watches: one for each resource that is served and can be collected, and none for what is not served any more.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use portreeve_api::Resource;
+use portreeve_client::Answer;
+use portreeve_informer::{Discovery, Event, Loop, Reporting, Served, Sink, Tuning, Verb, Watch, reflect};
+use tokio::{
+    sync::{Notify, watch},
+    task::{AbortHandle, JoinSet},
+    time::{Instant, sleep_until},
+};
+use tracing::Instrument;
+
+use super::Core;
+use crate::{Effects, Monitor, Seen};
+
+/// What a resource must offer to be collected.
+const VERBS: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
+/// How often is looked whether resources may still be read.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long a watch goes on after its resource has left discovery: the last deletions are still on their way.
+const LEAVE: Duration = Duration::from_millis(300);
+
+/// How a watch fares.
+#[derive(Clone)]
+pub(crate) struct State {
+    pub(crate) resource: Resource,
+    complete: Arc<AtomicBool>,
+    reporting: Reporting,
+}
+
+impl State {
+    /// Whether every object of the resource was seen, and nothing is known to be wrong.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.complete.load(Ordering::Relaxed) && !self.is_lost()
+    }
+
+    /// The resource may not be read any more, or is not served: what was seen of it is no evidence.
+    fn is_lost(&self) -> bool {
+        let trouble = self.reporting.present();
+        trouble.is_some_and(|trouble| matches!(trouble.answer, Answer::Forbidden | Answer::NotFound))
+    }
+}
+
+/// The resource, and why it is not synced.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let trouble = self.reporting.present().map(|trouble| trouble.message);
+        let reason = trouble.as_deref().unwrap_or("the first list is still under way");
+        write!(f, "{}: {reason}", self.resource)
+    }
+}
+
+struct Running {
+    state: State,
+    monitor: Monitor,
+    task: AbortHandle,
+    wake: Arc<Notify>,
+}
+
+/// Follows discovery.
+pub(crate) struct Monitors {
+    core: Arc<Core>,
+    discovery: Discovery,
+    tuning: Tuning,
+    loops: JoinSet<()>,
+    /// By plural and group.
+    running: BTreeMap<(String, String), Running>,
+    /// What has left, until when it is still watched.
+    leaving: Vec<(Instant, Running)>,
+    failures: u64,
+    never: watch::Receiver<u64>,
+}
+
+impl Monitors {
+    pub(crate) fn new(core: Arc<Core>, discovery: Discovery, tuning: Tuning) -> Self {
+        Self {
+            core,
+            discovery,
+            tuning,
+            loops: JoinSet::new(),
+            running: BTreeMap::new(),
+            leaving: Vec::new(),
+            failures: 0,
+            // Nothing that is decided depends on how late a watch is, so nobody who comes to lead has to list anew.
+            never: watch::channel(0).1,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let mut served = self.core.served.clone();
+        let mut is_news = true;
+        loop {
+            let present = served.borrow_and_update().clone();
+            if let Some(present) = present.filter(|_| is_news) {
+                self.follow(&present);
+            }
+            self.count_failures();
+            self.distrust();
+            let next = self.leaving.iter().map(|(until, _)| *until).min();
+            let due = async {
+                match next {
+                    Some(next) => sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
+            is_news = tokio::select! {
+                changed = served.changed() => if changed.is_err() { return } else { true },
+                () = due => {
+                    self.leave(Instant::now()).await;
+                    false
+                }
+                () = tokio::time::sleep(LOOK) => false,
+            };
+        }
+    }
+
+    /// What was seen of resources that may not be read any more is no evidence: it is asked for, until they are listed again.
+    fn distrust(&self) {
+        for running in self.running.values() {
+            if running.state.is_lost() && running.state.complete.swap(false, Ordering::Relaxed) {
+                tracing::warn!(resource = %running.state.resource, "what was seen of it is no evidence any more");
+                self.core
+                    .change(|graph, effects| graph.distrust(running.monitor, effects));
+            }
+        }
+    }
+
+    fn count_failures(&mut self) {
+        let failures = self.discovery.failures();
+        self.core.metrics.sync_errors.inc_by(failures - self.failures);
+        self.failures = failures;
+    }
+
+    /// Starts what is new, and lets go what is no longer served.
+    fn follow(&mut self, served: &Served) {
+        let ignored = &self.core.settings.ignored;
+        let wanted = served
+            .preferred(VERBS)
+            .filter(|resource| !ignored.contains(&short(resource)));
+        let wanted: HashMap<_, _> = wanted.map(|resource| (id(resource), resource)).collect();
+        let gone: Vec<_> = self
+            .running
+            .iter()
+            .filter(|(id, running)| {
+                wanted
+                    .get(*id)
+                    .is_none_or(|resource| **resource != running.state.resource)
+            })
+            .map(|(id, _)| id.clone())
+            .collect();
+        let until = Instant::now() + LEAVE;
+        for id in gone {
+            if let Some(running) = self.running.remove(&id) {
+                tracing::info!(resource = %running.state.resource, "no longer collected");
+                self.leaving.push((until, running));
+            }
+        }
+        for (id, resource) in wanted {
+            if let Some(running) = self.running.get_mut(&id) {
+                running.wake.notify_waiters();
+            } else {
+                let running = self.returned(resource).unwrap_or_else(|| self.start(resource));
+                self.running.insert(id, running);
+            }
+        }
+        let states = self.running.values().map(|running| running.state.clone()).collect();
+        self.core.watched.send_replace(states);
+        self.core.ask_again();
+    }
+
+    /// The watch of a resource that is served again before it was let go.
+    fn returned(&mut self, resource: &Resource) -> Option<Running> {
+        let mut leaving = self.leaving.iter();
+        let place = leaving.position(|(_, running)| running.state.resource == *resource)?;
+        Some(self.leaving.swap_remove(place).1)
+    }
+
+    fn start(&mut self, resource: &Resource) -> Running {
+        tracing::debug!(%resource, "collected from now on");
+        let monitor = self
+            .core
+            .change(|graph, _| graph.add_monitor(&resource.api_version(), &resource.kind));
+        let state = State {
+            resource: resource.clone(),
+            complete: Arc::default(),
+            reporting: Reporting::default(),
+        };
+        let wake = Arc::<Notify>::default();
+        let watch_loop = Loop {
+            client: self.core.client.clone(),
+            watch: Watch::all(resource.clone()),
+            page_size: self.tuning.page_size,
+            idle_limit: self.tuning.idle_limit,
+            reporting: state.reporting.clone(),
+            wake: Arc::clone(&wake),
+            gone: Arc::default(),
+            terms: self.never.clone(),
+            may_vanish: true,
+        };
+        let tap = Tap {
+            core: Arc::clone(&self.core),
+            monitor,
+            complete: Arc::clone(&state.complete),
+            listing: false,
+            effects: Effects::default(),
+        };
+        let span = tracing::info_span!("monitor", %resource);
+        Running {
+            task: self.loops.spawn(reflect(watch_loop, tap).instrument(span)),
+            state,
+            monitor,
+            wake,
+        }
+    }
+
+    /// Ends the watches whose time has come.
+    async fn leave(&mut self, now: Instant) {
+        let (due, later): (Vec<_>, Vec<_>) = self.leaving.drain(..).partition(|(until, _)| *until <= now);
+        self.leaving = later;
+        for (_, running) in &due {
+            running.task.abort();
+        }
+        // Only then: an event that is still on its way must not be taken for one of whoever gets the monitor's number next.
+        while due.iter().any(|(_, running)| !running.task.is_finished()) && self.loops.join_next().await.is_some() {}
+        for (_, running) in due {
+            self.core
+                .change(|graph, effects| graph.remove_monitor(running.monitor, effects));
+        }
+    }
+}
+
+fn id(resource: &Resource) -> (String, String) {
+    (resource.plural.to_string(), resource.group.to_string())
+}
+
+/// As `--gc-ignore-resources` names it.
+pub(super) fn short(resource: &Resource) -> String {
+    if resource.group.is_empty() {
+        resource.plural.to_string()
+    } else {
+        format!("{}.{}", resource.plural, resource.group)
+    }
+}
+
+/// Where the events of one watch go.
+struct Tap {
+    core: Arc<Core>,
+    monitor: Monitor,
+    complete: Arc<AtomicBool>,
+    /// A list is under way. Until it is complete nothing is done about it: only then is it known whether versions have gone back.
+    listing: bool,
+    effects: Effects,
+}
+
+/// What a list has shown that was not completed is not lost with its watch.
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.core.carry_out(&mut self.effects);
+    }
+}
+
+impl Sink for Tap {
+    type Object = Seen;
+
+    fn apply(&mut self, event: Event<Seen>) {
+        let began = Instant::now();
+        // A list that was given up leaves what it has shown: it is not waited for the next one, which may never be complete.
+        let is_given_up = self.listing && matches!(event, Event::Relisting);
+        let (monitor, effects) = (self.monitor, &mut self.effects);
+        let mut graph = self.core.graph.lock();
+        let entered = Instant::now();
+        match event {
+            Event::Relisting => {
+                graph.relisting(monitor);
+                self.listing = true;
+            }
+            Event::Listed(seen) | Event::Applied(seen) => graph.observe(monitor, &seen, effects),
+            Event::Deleted(seen) => graph.deleted(monitor, &seen, effects),
+            Event::Undecodable { uid, .. } => graph.keep(monitor, &uid),
+            Event::DeletedUndecodable(key) => {
+                graph.deleted_by_name(monitor, key.namespace.as_deref(), &key.name, effects);
+            }
+            Event::Synced => return,
+        }
+        drop(graph);
+        self.core.changes.done(entered.duration_since(began), entered.elapsed());
+        if is_given_up || !self.listing {
+            self.core.carry_out(effects);
+        }
+    }
+
+    fn complete(&mut self, _term: u64, version: Option<&str>) {
+        self.core
+            .graph
+            .lock()
+            .complete(self.monitor, version, &mut self.effects);
+        self.listing = false;
+        self.core.carry_out(&mut self.effects);
+        if !self.complete.swap(true, Ordering::Relaxed) {
+            // Who waits for the first lists looks again.
+            self.core.watched.send_modify(|_| {});
+            self.core.ask_again();
+        }
+    }
+}

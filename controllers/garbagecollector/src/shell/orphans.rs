@@ -1,0 +1,162 @@
+//! Orphaning: every dependent loses its reference to an owner that is deleted with `Orphan`, and then the owner may go.
+//!
+//! Two things differ from the original. As many requests run at once as there are workers, and no more. And before the owner may go, every
+//! collectable resource is listed in its namespace: a dependent that no watch has shown yet would be collected later, and lost.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream};
+use portreeve_client::Answer;
+use portreeve_reconcile::Shutdown;
+use portreeve_workqueue::Outcome;
+use tokio::time::Instant;
+
+use super::{
+    Core,
+    journal::{Action, Decision},
+    key_of,
+    requests::{self, Failure},
+};
+use crate::{Fact, Identity, Orphaning, Places, Uid, seen::ORPHAN, verdict::Standing};
+
+/// How often a dependent that changes under our hands is read again at once.
+const CONFLICTS: u32 = 10;
+
+/// How long an owner is left alone at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Works until the queue is closed. What takes long ends early when `stop` is requested: who comes next begins again.
+pub(super) async fn run(core: Arc<Core>, stop: Shutdown) {
+    while let Some(work) = core.orphans.take().await {
+        let uid = *work.key();
+        let ended = tokio::select! {
+            ended = core.orphan(uid) => ended,
+            () = stop.requested() => return,
+        };
+        let outcome = match ended {
+            Ok(()) => {
+                core.succeeded(uid, true);
+                Outcome::Forget
+            }
+            Err(failure) => {
+                core.failed((uid, true), failure.to_string(), false);
+                match failure {
+                    Failure::Other { after: Some(after), .. } => Outcome::RetryAfter(after),
+                    // Nothing tells when what it waits for can be listed again.
+                    _ => Outcome::RetryWithin(PATIENCE),
+                }
+            }
+        };
+        work.finish(outcome);
+    }
+}
+
+impl Core {
+    async fn orphan(&self, uid: Uid) -> Result<(), Failure> {
+        let Some(Orphaning { owner, dependents }) = self.graph.lock().orphaning(uid) else {
+            return Ok(());
+        };
+        let since = Instant::now();
+        let count = dependents.len();
+        let decision = |result: &str| Decision {
+            at: self.clock.now(),
+            action: Action::Orphan,
+            item: owner.clone(),
+            owners: Vec::new(),
+            result: result.to_owned(),
+        };
+        if self.settings.observe {
+            tracing::info!(%owner, dependents = count, "observed: nothing is orphaned");
+            self.journal.write(decision("observed: nothing was written"));
+            return Ok(());
+        }
+        let mut released: BTreeSet<Box<str>> = dependents.iter().map(|(item, _)| item.uid.clone()).collect();
+        self.release_all(&owner, dependents).await?;
+        let strays = self.census(&owner, since).await?;
+        let strays: Vec<_> = strays
+            .into_iter()
+            .filter(|(item, _)| released.insert(item.uid.clone()))
+            .collect();
+        if !strays.is_empty() {
+            tracing::info!(%owner, dependents = strays.len(), "orphaning dependents that no watch has shown yet");
+            self.release_all(&owner, strays).await?;
+        }
+        if !self.graph.lock().is_orphaning(uid) {
+            // It was lost sight of, or has changed its mind: what was found is not all.
+            return Err(Failure::Conflict);
+        }
+        let resource = self.served_as(&owner)?;
+        let finished = requests::finish(&self.client, &resource, &key_of(&resource, &owner), &owner.uid, ORPHAN).await;
+        match finished {
+            Ok(()) | Err(Failure::Gone) => {}
+            Err(failure) => return Err(failure),
+        }
+        tracing::info!(%owner, dependents = released.len(), "orphaned the dependents");
+        self.journal
+            .write(decision(&format!("{} dependents orphaned", released.len())));
+        Ok(())
+    }
+
+    async fn release_all(&self, owner: &Identity, dependents: Vec<(Identity, Places)>) -> Result<(), Failure> {
+        let releases = dependents
+            .into_iter()
+            .map(|(item, references)| self.release(owner, item, references));
+        let mut running = stream::iter(releases).buffer_unordered(self.settings.workers);
+        let mut failed = None;
+        while let Some(end) = running.next().await {
+            let result = match &end {
+                Ok(()) => "success",
+                Err(_) => "error",
+            };
+            self.metrics.attempt("orphan", result);
+            failed = failed.or(end.err());
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Takes the references to the owner away from one dependent.
+    async fn release(&self, owner: &Identity, item: Identity, mut references: Places) -> Result<(), Failure> {
+        // All owners together send no more at once than the workers of deletions do.
+        let _permit = self.orphaning.acquire().await;
+        let resource = self.served_as(&item)?;
+        let key = key_of(&resource, &item);
+        for _ in 0..CONFLICTS {
+            let patch = requests::releasing(&item.uid, &references);
+            match requests::patch(&self.client, &resource, &key, &patch).await {
+                Ok(_) | Err(Failure::Gone) => return Ok(()),
+                Err(Failure::Conflict) => {}
+                Err(failure) => return Err(failure),
+            }
+            match self.read(&item).await {
+                Fact::Alive(seen) => references = seen.metadata.references_to(&owner.uid),
+                Fact::Absent => return Ok(()),
+                Fact::Unknown | Fact::Misplaced => break,
+            }
+            if references.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(Failure::Conflict)
+    }
+
+    fn served_as(&self, item: &Identity) -> Result<portreeve_api::Resource, Failure> {
+        self.resource(item).ok_or_else(|| Failure::Other {
+            message: format!("{} of {} is not served", item.kind, item.api_version),
+            answer: Answer::NotFound,
+            after: None,
+        })
+    }
+}
+
+impl Standing {
+    /// As logs and pages say it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Solid => "there",
+            Self::Dangling => "absent",
+            Self::Waiting => "waiting for its dependents to be deleted",
+            Self::Unknown => "unknown",
+            Self::Misplaced => "in a namespace, which an owner of an object of the cluster cannot be",
+        }
+    }
+}

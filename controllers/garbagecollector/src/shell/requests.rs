@@ -1,0 +1,353 @@
+//! The requests that the collector sends, and what their answers mean.
+
+use std::{fmt::Write, time::Duration};
+
+use http::{Method, Request, header};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body, core::Status};
+use portreeve_api::{ObjectKey, Resource};
+use portreeve_client::{Answer, chain, refusal, retry_after};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{Seen, verdict::Policy};
+
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// How many objects one page of a list holds.
+const PAGE: u32 = 500;
+
+/// Why a request was not answered as hoped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// There is no such object: the apiserver names it.
+    #[error("it does not exist any more")]
+    Gone,
+    /// The object has changed, or another one is in its place.
+    #[error("it has changed meanwhile")]
+    Conflict,
+    /// Nothing but time, or somebody, can cure it.
+    #[error("{message}")]
+    Other {
+        /// What the apiserver says.
+        message: String,
+        /// What can cure it.
+        answer: Answer,
+        /// How long it asks to be left alone.
+        after: Option<Duration>,
+    },
+}
+
+impl Failure {
+    fn other(message: impl Into<String>) -> Self {
+        Self::Other {
+            message: message.into(),
+            answer: Answer::Transient,
+            after: None,
+        }
+    }
+
+    fn of(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> Self {
+        match (Answer::of(error), error) {
+            (Answer::NotFound, kube::Error::Api(status)) if names(status, resource, key) => Self::Gone,
+            (Answer::Conflict, _) => Self::Conflict,
+            // A test in a JSON patch that does not hold.
+            (Answer::Invalid, kube::Error::Api(status)) if status.code == 422 && status.details_are_empty() => {
+                Self::Conflict
+            }
+            (answer, error) => Self::Other {
+                message: chain(error),
+                answer,
+                after: retry_after(error),
+            },
+        }
+    }
+}
+
+trait Details {
+    fn details_are_empty(&self) -> bool;
+}
+
+impl Details for Status {
+    /// A patch that cannot be applied is refused before there is any object to name.
+    fn details_are_empty(&self) -> bool {
+        self.details
+            .as_ref()
+            .is_none_or(|details| details.causes.is_empty() && details.name.is_empty())
+    }
+}
+
+/// Whether a 404 is about this very object. That of a path which is not served, or of a proxy, is not.
+fn names(status: &Status, resource: &Resource, key: &ObjectKey) -> bool {
+    status.details.as_ref().is_some_and(|details| {
+        details.name == *key.name && details.kind == *resource.plural && details.group == *resource.group
+    })
+}
+
+/// The path of an object. A reference may say anything, and its name must not lead elsewhere.
+fn path(resource: &Resource, key: &ObjectKey) -> Result<String, Failure> {
+    if key.name.is_empty() || matches!(&*key.name, "." | "..") || key.name.contains(['/', '%']) {
+        return Err(Failure::other(format!("no object can be called {:?}", key.name)));
+    }
+    let mut path = resource.collection_path(key.namespace.as_deref());
+    path.push('/');
+    escape(&key.name, &mut path);
+    Ok(path)
+}
+
+/// As it can stand in a path or in a query.
+fn escape(text: &str, path: &mut String) {
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(byte.into()),
+            // Writing to a string does not fail.
+            _ => drop(write!(path, "%{byte:02X}")),
+        }
+    }
+}
+
+async fn send(
+    client: &Client,
+    method: Method,
+    path: String,
+    (accept, content): (&str, &str),
+    body: Option<&Value>,
+) -> Result<bytes::Bytes, kube::Error> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::ACCEPT, accept);
+    if body.is_some() {
+        request = request.header(header::CONTENT_TYPE, content);
+    }
+    let body = match body {
+        Some(body) => Body::from(serde_json::to_vec(body).map_err(kube::Error::SerdeError)?),
+        None => Body::empty(),
+    };
+    let request = request.body(body).map_err(kube::Error::HttpError)?;
+    let answer = client.send(request).await?;
+    if !answer.status().is_success() {
+        return Err(refusal(answer).await);
+    }
+    // Read to its end, so that the connection can be used again.
+    let body = answer.into_body().collect().await;
+    Ok(body.map_err(|error| kube::Error::Service(error.into()))?.to_bytes())
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Failure> {
+    // The error may quote what an object holds.
+    serde_json::from_slice(bytes).map_err(|error| {
+        Failure::other(format!(
+            "the answer cannot be read: {:?} in line {}, column {}",
+            error.classify(),
+            error.line(),
+            error.column()
+        ))
+    })
+}
+
+/// The metadata of an object; `None` if there is none.
+pub(super) async fn get(client: &Client, resource: &Resource, key: &ObjectKey) -> Result<Option<Seen>, Failure> {
+    let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
+    match answer.map_err(|error| Failure::of(&error, resource, key)) {
+        Ok(bytes) => decode(&bytes).map(Some),
+        Err(Failure::Gone) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// One page of the metadata of what is in a namespace, or in all of them, and where the next one begins.
+pub(super) async fn list(
+    client: &Client,
+    resource: &Resource,
+    namespace: Option<&str>,
+    next: Option<&str>,
+) -> Result<(Vec<Seen>, Option<String>), Failure> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Page {
+        metadata: PageMetadata,
+        items: Option<Vec<Seen>>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct PageMetadata {
+        #[serde(rename = "continue")]
+        next: Option<String>,
+    }
+    let mut path = format!("{}?limit={PAGE}", resource.collection_path(namespace));
+    if let Some(next) = next {
+        path.push_str("&continue=");
+        escape(next, &mut path);
+    }
+    let answer = send(client, Method::GET, path, (METADATA_LIST, ""), None).await;
+    let key = ObjectKey::cluster("");
+    let bytes = answer.map_err(|error| Failure::of(&error, resource, &key))?;
+    let page: Page = decode(&bytes)?;
+    let next = page.metadata.next.filter(|next| !next.is_empty());
+    Ok((page.items.unwrap_or_default(), next))
+}
+
+/// Deletes an object, in this version alone.
+pub(super) async fn delete(
+    client: &Client,
+    resource: &Resource,
+    key: &ObjectKey,
+    (uid, version): (&str, &str),
+    policy: Policy,
+) -> Result<(), Failure> {
+    let policy = match policy {
+        Policy::Background => "Background",
+        Policy::Foreground => "Foreground",
+        Policy::Orphan => "Orphan",
+    };
+    let options = json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": { "uid": uid, "resourceVersion": version },
+        "propagationPolicy": policy,
+    });
+    let path = path(resource, key)?;
+    let answer = send(
+        client,
+        Method::DELETE,
+        path,
+        (METADATA, "application/json"),
+        Some(&options),
+    )
+    .await;
+    answer.map(drop).map_err(|error| Failure::of(&error, resource, key))
+}
+
+/// Patches an object, if every test of the patch holds. Returns its metadata.
+pub(super) async fn patch(
+    client: &Client,
+    resource: &Resource,
+    key: &ObjectKey,
+    operations: &Value,
+) -> Result<Seen, Failure> {
+    let path = path(resource, key)?;
+    let answer = send(
+        client,
+        Method::PATCH,
+        path,
+        (METADATA, "application/json-patch+json"),
+        Some(operations),
+    )
+    .await;
+    decode(&answer.map_err(|error| Failure::of(&error, resource, key))?)
+}
+
+/// The patch that takes references away: each is tested to be of its owner still.
+pub(super) fn releasing(uid: &str, references: &[(usize, Box<str>)]) -> Value {
+    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
+    // From the last on, so that places do not move.
+    let mut references: Vec<_> = references.iter().collect();
+    references.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
+    for (place, owner) in references {
+        let path = format!("/metadata/ownerReferences/{place}");
+        operations.push(json!({ "op": "test", "path": format!("{path}/uid"), "value": owner }));
+        operations.push(json!({ "op": "remove", "path": path }));
+    }
+    operations.into()
+}
+
+/// The patch by which references no longer block their owners.
+pub(super) fn unblocking(uid: &str, references: &[(usize, Box<str>)]) -> Value {
+    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
+    for (place, owner) in references {
+        let path = format!("/metadata/ownerReferences/{place}");
+        operations.push(json!({ "op": "test", "path": format!("{path}/uid"), "value": owner }));
+        operations.push(json!({ "op": "replace", "path": format!("{path}/blockOwnerDeletion"), "value": false }));
+    }
+    operations.into()
+}
+
+/// Takes a finalizer away from an object that is being deleted. Nothing is done where there is none.
+pub(super) async fn finish(
+    client: &Client,
+    resource: &Resource,
+    key: &ObjectKey,
+    uid: &str,
+    finalizer: &str,
+) -> Result<(), Failure> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Object {
+        metadata: Finalized,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Finalized {
+        uid: String,
+        finalizers: Option<Vec<String>>,
+    }
+    let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
+    let bytes = answer.map_err(|error| Failure::of(&error, resource, key))?;
+    let Object { metadata } = decode(&bytes)?;
+    let finalizers = metadata.finalizers.unwrap_or_default();
+    let place = finalizers.iter().position(|known| known == finalizer);
+    let Some(place) = place.filter(|_| metadata.uid == uid) else {
+        return Ok(());
+    };
+    let path = format!("/metadata/finalizers/{place}");
+    let operations = json!([
+        { "op": "test", "path": "/metadata/uid", "value": uid },
+        { "op": "test", "path": path, "value": finalizer },
+        { "op": "remove", "path": path },
+    ]);
+    patch(client, resource, key, &operations).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        let path = |name: &str| path(&PODS, &ObjectKey::namespaced("n", name)).ok();
+        assert_eq!(path("a-b.c").as_deref(), Some("/api/v1/namespaces/n/pods/a-b.c"));
+        assert_eq!(
+            path("system:x?y#z").as_deref(),
+            Some("/api/v1/namespaces/n/pods/system:x%3Fy%23z")
+        );
+        for name in ["", ".", "..", "../secrets/s", "a/b", "a%2fb"] {
+            assert_eq!(path(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_404_is_a_proof_only_of_the_object_that_it_names() {
+        let status = |details: Value| -> Status {
+            serde_json::from_value(json!({"status": "Failure", "reason": "NotFound", "code": 404, "details": details}))
+                .unwrap()
+        };
+        let key = ObjectKey::namespaced("n", "a");
+        assert!(names(&status(json!({"name": "a", "kind": "pods"})), &PODS, &key));
+        for other in [
+            json!({}),
+            json!({"name": "b", "kind": "pods"}),
+            json!({"name": "a", "kind": "nodes"}),
+            json!({"name": "a", "kind": "pods", "group": "metrics.k8s.io"}),
+        ] {
+            assert!(!names(&status(other.clone()), &PODS, &key), "{other}");
+        }
+    }
+
+    #[test]
+    fn references_are_taken_away_from_the_last_on() {
+        let patch = releasing("u", &[(0, "a".into()), (2, "c".into())]);
+        assert_eq!(
+            patch,
+            json!([
+                {"op": "test", "path": "/metadata/uid", "value": "u"},
+                {"op": "test", "path": "/metadata/ownerReferences/2/uid", "value": "c"},
+                {"op": "remove", "path": "/metadata/ownerReferences/2"},
+                {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": "a"},
+                {"op": "remove", "path": "/metadata/ownerReferences/0"},
+            ])
+        );
+    }
+}

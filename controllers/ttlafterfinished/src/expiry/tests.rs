@@ -1,0 +1,148 @@
+//! A kind that is not a Job, and a world in which its objects change, vanish, come back and are seen too late, while clocks are set and the
+//! process dies between any two steps.
+
+use proptest::{collection::vec, prelude::*};
+use serde::Deserialize;
+
+use super::*;
+
+mod world;
+
+use world::World;
+
+/// A loaf of bread, that keeps for some seconds once it is baked.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Loaf {
+    metadata: portreeve_api::Metadata,
+    baked: Option<i64>,
+    keeps: Option<i64>,
+}
+
+impl Projection for Loaf {
+    fn metadata(&self) -> &portreeve_api::Metadata {
+        &self.metadata
+    }
+}
+
+impl Perishable for Loaf {
+    const RESOURCE: Resource = Resource::namespaced("bakery.example", "v1", "Loaf", "loaves");
+    const QUEUE: &'static str = "loaves";
+    const LAG: &'static str = "bakery_staleness_seconds";
+    const LAG_HELP: &'static str = "How long bread lies about that nobody should eat.";
+    const BEGINNING: &'static str = "was baked";
+
+    fn lifetime(&self) -> Option<Lifetime> {
+        Some(Lifetime {
+            began: Timestamp::from_second(self.baked?).ok()?,
+            lasts: SignedDuration::from_secs(self.keeps?),
+        })
+    }
+}
+
+fn loaf(baked: i64, keeps: i64) -> Loaf {
+    let metadata = portreeve_api::Metadata {
+        name: Arc::from("rye"),
+        ..portreeve_api::Metadata::default()
+    };
+    Loaf {
+        metadata,
+        baked: Some(baked),
+        keeps: Some(keeps),
+    }
+}
+
+fn print(loaf: &Loaf, now: i64) -> String {
+    decide(loaf, Timestamp::from_second(now).unwrap()).to_string()
+}
+
+#[test]
+fn another_kind_expires_by_the_same_rules_and_is_named_in_them() {
+    let rye = loaf(100, 10);
+    assert_eq!(print(&rye, 109), "nothing; again at 1970-01-01T00:01:50Z");
+    assert_eq!(
+        print(&rye, 110),
+        "delete Loaf rye, observe the time since 1970-01-01T00:01:50Z in bakery_staleness_seconds"
+    );
+    let effects = decide(&rye, Timestamp::from_second(40).unwrap()).effects;
+    let [Effect::Event(_, note)] = &effects[..] else {
+        panic!("a warning: {effects:?}");
+    };
+    assert!(
+        note.message
+            .starts_with("The Loaf was baked at 1970-01-01T00:01:40Z, 1m ahead"),
+        "{}",
+        note.message
+    );
+}
+
+#[test]
+fn a_time_beyond_the_calendar_never_comes() {
+    let end = Timestamp::MAX.as_second();
+    assert_eq!(print(&loaf(end, 1), end), "nothing");
+    assert_eq!(print(&loaf(0, i64::MAX), end), "nothing");
+}
+
+#[test]
+fn a_refusal_is_told_of_in_the_apiserver_s_words_once() {
+    let said = refused(&loaf(0, 0), "failed to delete Loaf rye: denied");
+    let [Effect::Event(_, note)] = &said.effects[..] else {
+        panic!("an event: {said}");
+    };
+    assert_eq!(
+        (note.reason, note.type_),
+        ("FailedDelete", portreeve_reconcile::NoteType::Warning)
+    );
+    assert_eq!(note.once.as_ref(), Some(&note.message));
+    assert_eq!(
+        said.next,
+        Next::OnChange,
+        "the deletion itself is tried again by the worker"
+    );
+}
+
+/// What can happen, in any order. Times are in milliseconds, those of the object in seconds.
+#[derive(Clone, Debug)]
+pub(super) enum Happening {
+    /// Somebody writes the object, or makes it.
+    Write { baked: Option<i64>, keeps: Option<i64> },
+    /// Somebody else deletes it; with a finalizer it stays for now.
+    Delete { stays: bool },
+    /// The last finalizer goes.
+    Finalize,
+    /// The cache hears of so many changes.
+    Hear(usize),
+    /// Time passes.
+    Pass(i64),
+    /// Somebody sets the clock, forwards or back.
+    Set(i64),
+    /// The process dies and another one starts.
+    Restart,
+    /// The process dies within its next plan, after so many of its effects.
+    DieAfter(usize),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let seconds = || proptest::option::weighted(0.8, 0..40_i64);
+    prop_oneof![
+        4 => (seconds(), seconds()).prop_map(|(baked, keeps)| Happening::Write { baked, keeps }),
+        1 => any::<bool>().prop_map(|stays| Happening::Delete { stays }),
+        1 => Just(Happening::Finalize),
+        4 => (1..4_usize).prop_map(Happening::Hear),
+        4 => (0..15_000_i64).prop_map(Happening::Pass),
+        1 => (-30_000..30_000_i64).prop_map(Happening::Set),
+        1 => Just(Happening::Restart),
+        1 => (0..2_usize).prop_map(Happening::DieAfter),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn nothing_goes_before_its_time_and_all_that_has_one_goes_on_the_second(happenings in vec(happening(), 0..40)) {
+        let mut world = World::default();
+        for happening in &happenings {
+            world.befall(happening);
+        }
+        world.settle();
+        prop_assert_eq!(world.faults, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,145 @@
+//! An owner that is deleted: how long until its dependents are gone, or free.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::Client;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use portreeve_testing::ControlPlane;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::bench::Bench;
+use crate::calm::calm;
+use crate::controller::{Controller, Limits, Role};
+use crate::due;
+use crate::ending::{Ending, Fate};
+use crate::family::{self, Family, has_caught_up};
+use crate::idle::kibibytes;
+use crate::objects::Created;
+use crate::plan::Step;
+use crate::rows::{Measure, Row, Sample, Task};
+use crate::vitals::{CpuTime, Memory};
+
+/// How many dependents everybody works on at once where limits are lifted: Kubernetes' default.
+pub(crate) const CONCURRENCY: u16 = 20;
+/// Four times what kube-controller-manager's default limits make of 1,000 dependents.
+const LIMIT: Duration = Duration::from_mins(4);
+
+pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<Sample>> {
+    let plane = ControlPlane::start().await?;
+    let client = due::client(&plane)?;
+    let is_blocking = row == Row::Foreground3000;
+    let family = Family::create(&client, bench.options.count(row), is_blocking, &bench.progress).await?;
+    let scene = Scene { client, family, row };
+    let concurrency = bench.options.concurrency.unwrap_or(CONCURRENCY);
+    let values = if step.subject.is_floor() {
+        calm(&plane, None).await?;
+        let took = scene.took(scene.floor(concurrency)).await?;
+        vec![(Measure::DeleteToEnd, took.as_secs_f64())]
+    } else {
+        let limits = match row {
+            Row::CascadeDefault => Limits::Default,
+            _ => Limits::Lifted(concurrency),
+        };
+        let role = Role::Alone(limits);
+        let controller = Controller::start(Task::Garbage, step.subject, bench.daemon.as_ref(), &plane, role).await?;
+        has_caught_up(&controller, &scene.client).await?;
+        controller.guard(calm(&plane, Some(controller.pid()))).await?;
+        let before = CpuTime::of(controller.pid())?;
+        let took = controller.guard(scene.took(async { Ok(()) })).await?;
+        let used = CpuTime::of(controller.pid())?.since(&before);
+        let memory = Memory::of(controller.pid())?;
+        vec![
+            (Measure::DeleteToEnd, took.as_secs_f64()),
+            (Measure::CpuTimeToEnd, used.as_secs_f64()),
+            (Measure::Peak, kibibytes(memory.peak)),
+        ]
+    };
+    let sample = |(measure, value)| Sample {
+        row,
+        subject: step.subject,
+        measure,
+        value,
+    };
+    Ok(values.into_iter().map(sample).collect())
+}
+
+struct Scene {
+    client: Client,
+    family: Family,
+    row: Row,
+}
+
+impl Scene {
+    fn fate(&self) -> Fate {
+        match self.row {
+            Row::Orphan3000 => Fate::Orphaned,
+            _ => Fate::Collected,
+        }
+    }
+
+    /// Deletes the owner, does some work after that, and tells the time from the one to the end of the family.
+    async fn took(&self, work: impl Future<Output = Result<()>>) -> Result<Duration> {
+        let ending = Ending::watch(&self.client, &self.family, self.fate()).await?;
+        // A task of its own: what is measured does not wait for the watch to be read, nor the watch for it.
+        let mut watching = JoinSet::new();
+        watching.spawn(ending.reached(LIMIT));
+        let policy = match self.row {
+            Row::Foreground3000 => DeleteParams::foreground(),
+            Row::Orphan3000 => DeleteParams::orphan(),
+            _ => DeleteParams::background(),
+        };
+        let owners = family::api(&self.client);
+        let started = Instant::now();
+        let deleted = owners.delete(&self.family.owner.name, &policy).await;
+        deleted.context("failed to delete the owner")?;
+        work.await?;
+        let Some(reached) = watching.join_next().await else {
+            bail!("nobody watches the family");
+        };
+        let reached = reached.context("failed to watch the family")??;
+        Ok(reached.saturating_duration_since(started))
+    }
+
+    /// What a collector has to write, by a client that knows it all beforehand.
+    async fn floor(&self, concurrency: u16) -> Result<()> {
+        let dependents = stream::iter(&self.family.dependents).map(Ok);
+        dependents
+            .try_for_each_concurrent(usize::from(concurrency), |dependent| self.write(dependent))
+            .await
+            .context("failed to write what a collector would")?;
+        // Background deletion has left nothing of the owner to free.
+        if matches!(self.row, Row::Foreground3000 | Row::Orphan3000) {
+            let free = Patch::Merge(json!({"metadata": {"uid": self.family.owner.uid, "finalizers": null}}));
+            let owners = family::api(&self.client);
+            let freed = owners
+                .patch(&self.family.owner.name, &PatchParams::default(), &free)
+                .await;
+            freed.context("failed to free the owner")?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, dependent: &Created) -> kube::Result<()> {
+        let dependents = family::api(&self.client);
+        let Created { name, uid, version } = dependent;
+        match self.fate() {
+            Fate::Collected => {
+                let preconditions = Preconditions {
+                    resource_version: Some(version.clone()),
+                    uid: Some(uid.clone()),
+                };
+                let delete = DeleteParams::background().preconditions(preconditions);
+                dependents.delete(name, &delete).await?;
+            }
+            Fate::Orphaned => {
+                let metadata = json!({"uid": uid, "resourceVersion": version, "ownerReferences": null});
+                let free = Patch::Merge(json!({"metadata": metadata}));
+                dependents.patch(name, &PatchParams::default(), &free).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! A graph of a million objects, without a cluster: what each of them takes, and how fast they come and go.
+//!
+//! [`fill`] runs in a process of its own, as memory that a process has given up once is not given back, and what is left of it would be
+//! counted as the graph's, or not.
+
+use std::collections::HashMap;
+use std::env;
+use std::process;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use portreeve_garbagecollector as collector;
+use portreeve_testing::Process;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::Bench;
+use crate::idle::kibibytes;
+use crate::plan::Step;
+use crate::rows::{Measure, Row, Sample, Subject};
+use crate::vitals::Memory;
+use crate::world::{Kind, Owner, Seen, object};
+
+/// How long a million objects may take three times: fifty times as long as they are to take.
+const LIMIT: Duration = Duration::from_mins(5);
+/// So many objects are made at a time, and then taken in: their own memory is little, and their making is not counted.
+const AT_A_TIME: usize = 10_000;
+
+/// What keeps a graph.
+trait Graph: Default {
+    /// What it is fed. The making of it is not counted.
+    type Event: From<Seen>;
+
+    /// An object that is new, or not as it was.
+    fn observe(&mut self, event: &mut Option<Self::Event>);
+    /// An object that is gone.
+    fn remove(&mut self, event: &mut Option<Self::Event>);
+    fn len(&self) -> usize;
+}
+
+/// What filling a graph came to.
+#[derive(Debug, Deserialize, Serialize)]
+struct Filled {
+    resident_kibibytes: u64,
+    adding: Duration,
+    changing: Duration,
+    removing: Duration,
+}
+
+pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
+    let count = bench.options.count(Row::Graph);
+    let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
+    let log = folder.path().join("log");
+    let program = env::current_exe().context("failed to find this program")?;
+    let (subject, number) = (format!("--fill={}", step.subject.name()), format!("--count={count}"));
+    let args = ["no-daemon", &subject, &number];
+    let process = Process::spawn("a graph", &program, args, &[], &log)?;
+    let status = process.wait(LIMIT).await?;
+    ensure!(status.success(), "it ended with {status}{}", process.log_tail());
+    let line = process.wait_for_log(LIMIT, |line| line.starts_with('{')).await?;
+    let filled: Filled = serde_json::from_str(&line).context("failed to read what came of it")?;
+    let all = f64::from(u32::try_from(count).context("too many objects")?);
+    let values = [
+        (Measure::BytesANode, kibibytes(filled.resident_kibibytes) * 1024.0 / all),
+        (Measure::AddedASecond, all / filled.adding.as_secs_f64()),
+        (Measure::ChangedASecond, all / filled.changing.as_secs_f64()),
+        (Measure::RemovedASecond, all / filled.removing.as_secs_f64()),
+    ];
+    let sample = |(measure, value)| Sample {
+        row: Row::Graph,
+        subject: step.subject,
+        measure,
+        value,
+    };
+    Ok(values.map(sample).into())
+}
+
+/// Fills one graph in this process and says on stdout what came of it.
+pub(crate) fn fill(subject: Subject, count: usize) -> Result<()> {
+    let filled = match subject {
+        Subject::Floor => filled::<Plain>(count)?,
+        Subject::Portreeve => filled::<Ours>(count)?,
+        _ => bail!("{} has no graph", subject.name()),
+    };
+    println!("{}", serde_json::to_string(&filled)?);
+    Ok(())
+}
+
+fn filled<G: Graph>(count: usize) -> Result<Filled> {
+    // Once for nothing, so that the memory of a batch is there before the graph's is counted.
+    drop(batch::<G::Event>(0, count, 0));
+    let before = Memory::of(process::id())?.resident;
+    let mut graph = G::default();
+    let adding = timed(count, 0, |event| graph.observe(event));
+    ensure!(
+        graph.len() == count,
+        "{} of {count} objects are in the graph",
+        graph.len()
+    );
+    let resident_kibibytes = Memory::of(process::id())?.resident.saturating_sub(before);
+    let changing = timed(count, 1, |event| graph.observe(event));
+    ensure!(graph.len() == count, "{} of {count} objects are left", graph.len());
+    let removing = timed(count, 1, |event| graph.remove(event));
+    ensure!(graph.len() == 0, "{} objects are left in the graph", graph.len());
+    Ok(Filled {
+        resident_kibibytes,
+        adding,
+        changing,
+        removing,
+    })
+}
+
+/// How long every object of a round takes. Who decodes makes an event and frees what nobody has taken of it; neither is timed.
+fn timed<E: From<Seen>>(count: usize, round: usize, mut take: impl FnMut(&mut Option<E>)) -> Duration {
+    let mut took = Duration::ZERO;
+    for start in (0..count).step_by(AT_A_TIME) {
+        let mut batch: Vec<Option<E>> = batch(start, count, round).into_iter().map(Some).collect();
+        let started = Instant::now();
+        for event in &mut batch {
+            take(event);
+        }
+        took += started.elapsed();
+        drop(batch);
+    }
+    took
+}
+
+fn batch<E: From<Seen>>(start: usize, count: usize, round: usize) -> Vec<E> {
+    let places = start..count.min(start + AT_A_TIME);
+    places.map(|place| E::from(object(place, count, round))).collect()
+}
+
+/// What one writes without a thought: a map of objects by UID, with the UIDs of the dependents of each.
+#[derive(Default)]
+struct Plain {
+    objects: HashMap<String, PlainNode>,
+}
+
+#[expect(dead_code, reason = "what a collector would read of it takes its memory")]
+struct PlainNode {
+    kind: Kind,
+    namespace: String,
+    name: String,
+    version: u64,
+    owners: Vec<Owner>,
+    dependents: Vec<String>,
+}
+
+impl Graph for Plain {
+    type Event = Seen;
+
+    fn observe(&mut self, event: &mut Option<Seen>) {
+        let Some(seen) = event.take() else { return };
+        if let Some(node) = self.objects.get_mut(&seen.uid) {
+            node.version = seen.version;
+            return;
+        }
+        // Owners come before their dependents here.
+        if let Some(owner) = seen.owner.as_ref().and_then(|owner| self.objects.get_mut(&owner.uid)) {
+            owner.dependents.push(seen.uid.clone());
+        }
+        let node = PlainNode {
+            kind: seen.kind,
+            namespace: seen.namespace,
+            name: seen.name,
+            version: seen.version,
+            owners: seen.owner.into_iter().collect(),
+            dependents: Vec::new(),
+        };
+        self.objects.insert(seen.uid, node);
+    }
+
+    fn remove(&mut self, event: &mut Option<Seen>) {
+        let Some(seen) = event.take() else { return };
+        if let Some(owner) = seen.owner.and_then(|owner| self.objects.get_mut(&owner.uid)) {
+            owner.dependents.retain(|uid| *uid != seen.uid);
+        }
+        self.objects.remove(&seen.uid);
+    }
+
+    fn len(&self) -> usize {
+        self.objects.len()
+    }
+}
+
+/// The garbage collector's own graph. What a change makes necessary is forgotten: nobody is collected here.
+struct Ours {
+    graph: collector::Graph,
+    /// One for each kind, by its number.
+    monitors: [collector::Monitor; 4],
+    effects: collector::Effects,
+}
+
+/// An object as its watch decodes it.
+struct Change {
+    kind: Kind,
+    seen: collector::Seen,
+}
+
+impl From<Seen> for Change {
+    fn from(seen: Seen) -> Self {
+        let reference = |owner: Owner| {
+            let (api_version, kind) = owner.kind.names();
+            collector::Reference {
+                api_version: api_version.into(),
+                kind: kind.into(),
+                name: owner.name.into(),
+                uid: owner.uid.into(),
+                blocks: true,
+            }
+        };
+        let metadata = collector::Meta {
+            namespace: Some(seen.namespace.into()),
+            name: seen.name.into(),
+            uid: seen.uid.into(),
+            resource_version: seen.version.to_string().into(),
+            owner_references: seen.owner.map(reference).into_iter().collect(),
+            ..collector::Meta::default()
+        };
+        Self {
+            kind: seen.kind,
+            seen: collector::Seen { metadata },
+        }
+    }
+}
+
+impl Default for Ours {
+    fn default() -> Self {
+        let mut graph = collector::Graph::default();
+        let monitors = Kind::ALL.map(|kind| {
+            let (api_version, kind) = kind.names();
+            graph.add_monitor(api_version, kind)
+        });
+        Self {
+            graph,
+            monitors,
+            effects: collector::Effects::default(),
+        }
+    }
+}
+
+impl Ours {
+    fn forget(&mut self) {
+        let collector::Effects {
+            attempt,
+            orphan,
+            invalid,
+            begun,
+            ended,
+        } = &mut self.effects;
+        attempt.clear();
+        orphan.clear();
+        invalid.clear();
+        begun.clear();
+        ended.clear();
+    }
+}
+
+impl Graph for Ours {
+    type Event = Change;
+
+    fn observe(&mut self, event: &mut Option<Change>) {
+        let Some(Change { kind, seen }) = event else { return };
+        let monitor = self.monitors[*kind as usize];
+        self.graph.observe(monitor, seen, &mut self.effects);
+        self.forget();
+    }
+
+    fn remove(&mut self, event: &mut Option<Change>) {
+        let Some(Change { kind, seen }) = event else { return };
+        let monitor = self.monitors[*kind as usize];
+        self.graph.deleted(monitor, seen, &mut self.effects);
+        self.forget();
+    }
+
+    fn len(&self) -> usize {
+        let nodes = self.graph.statistics().nodes;
+        nodes.iter().map(|(_, _, observed, _)| *observed as usize).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_graph_is_filled_changed_and_emptied() {
+        let filled = filled::<Plain>(25_000).unwrap();
+        assert!(filled.resident_kibibytes > 0);
+        assert!(filled.adding > Duration::ZERO && filled.removing > Duration::ZERO);
+    }
+}

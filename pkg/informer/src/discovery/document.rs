@@ -1,0 +1,227 @@
+//! The bytes of discovery documents: JSON in, [`Groups`] out. Pure.
+//!
+//! There are two forms: one document of everything (`APIGroupDiscoveryList`), or lists of versions with a document for each of them, as
+//! older apiservers have it and others that speak their language. What is not decided on (subresources, short names, categories) is
+//! skipped and never stored.
+
+use std::{borrow::Cow, sync::Arc};
+
+use portreeve_api::{Resource, Scope};
+use serde::{Deserialize, de::Error as _};
+
+use super::served::{Groups, Offer, Said, Verbs};
+use crate::explain::BadJson;
+
+/// What `/api` or `/apis` answers.
+#[derive(Debug)]
+pub(super) enum Document {
+    /// Everything at once.
+    Whole(Groups),
+    /// Groups, and for each its versions as they stand in `apiVersion`, the preferred one first. Each has a document of its own.
+    Versions(Vec<(Box<str>, Vec<Box<str>>)>),
+}
+
+/// Reads what `/api` or `/apis` answers.
+pub(super) fn root(bytes: &[u8]) -> Result<Document, BadJson> {
+    read_root(bytes).map_err(|error| BadJson::new(&error))
+}
+
+/// Reads the document of one group version.
+pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[Offer]>, BadJson> {
+    let list: PlainResources = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
+    let offers = list.resources.into_iter().flatten();
+    let offers = offers.filter_map(|plain| {
+        let PlainResource { name, kind, .. } = &plain;
+        offer(api_version, name, kind, plain.namespaced, plain.verbs.as_ref())
+    });
+    Ok(offers.collect())
+}
+
+fn read_root(bytes: &[u8]) -> Result<Document, serde_json::Error> {
+    let root: Root = serde_json::from_slice(bytes)?;
+    match &*root.kind {
+        "APIGroupDiscoveryList" => Ok(Document::Whole(whole(root.items.unwrap_or_default()))),
+        "APIVersions" => {
+            let versions = root.versions.into_iter().flatten();
+            Ok(Document::Versions(vec![(
+                "".into(),
+                versions.map(Into::into).collect(),
+            )]))
+        }
+        "APIGroupList" => {
+            let groups = root.groups.into_iter().flatten();
+            Ok(Document::Versions(groups.map(preferred_first).collect()))
+        }
+        unknown => Err(serde_json::Error::unknown_variant(
+            unknown,
+            &["APIGroupDiscoveryList", "APIVersions", "APIGroupList"],
+        )),
+    }
+}
+
+fn whole(items: Vec<Group>) -> Groups {
+    let mut groups = Groups::new();
+    for group in items {
+        let name = &group.metadata.name;
+        let versions = group.versions.into_iter().flatten();
+        let said = versions.map(|version| said(name, version));
+        groups.entry(name.as_ref().into()).or_default().extend(said);
+    }
+    groups
+}
+
+/// The apiserver calls a version stale when the server behind it does not answer: what the document has of it is not what is served.
+fn said(group: &str, version: Version) -> Said {
+    let api_version: Box<str> = match group {
+        "" => version.name.into(),
+        group => format!("{group}/{}", version.name).into(),
+    };
+    let is_stale = version.freshness.is_some_and(|freshness| freshness == "Stale");
+    let offers = || {
+        let served = version.resources.into_iter().flatten();
+        let offers = served.filter_map(|served| {
+            // Without a kind, it is not a resource: it only has subresources.
+            let kind = &served.response_kind?.kind;
+            offer(
+                &api_version,
+                &served.resource,
+                kind,
+                served.scope == "Namespaced",
+                served.verbs.as_ref(),
+            )
+        });
+        offers.collect()
+    };
+    let offers = (!is_stale).then(offers);
+    (api_version, offers)
+}
+
+fn preferred_first(group: PlainGroup) -> (Box<str>, Vec<Box<str>>) {
+    let preferred = group.preferred_version.map(|version| version.group_version);
+    let versions = group.versions.into_iter().flatten();
+    let mut versions: Vec<Box<str>> = versions.map(|version| version.group_version.into()).collect();
+    versions.sort_by_key(|version| preferred.as_deref() != Some(version));
+    (group.name.into(), versions)
+}
+
+/// `None` for what is no resource: subresources, and whatever has no name or kind.
+fn offer(
+    api_version: &str,
+    plural: &str,
+    kind: &str,
+    namespaced: bool,
+    verbs: Option<&Vec<Cow<str>>>,
+) -> Option<Offer> {
+    if plural.is_empty() || plural.contains('/') || kind.is_empty() {
+        return None;
+    }
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+    let owned = |text: &str| Cow::Owned(text.to_owned());
+    Some(Offer {
+        resource: Resource {
+            group: owned(group),
+            version: owned(version),
+            kind: owned(kind),
+            plural: owned(plural),
+            scope: if namespaced { Scope::Namespaced } else { Scope::Cluster },
+        },
+        verbs: Verbs::named(verbs.into_iter().flatten().map(|verb| &**verb)),
+    })
+}
+
+/// Any of the answers of `/api` and `/apis`; which one, its kind says.
+#[derive(Deserialize)]
+struct Root<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    items: Option<Vec<Group<'a>>>,
+    #[serde(borrow, default)]
+    versions: Option<Vec<Cow<'a, str>>>,
+    #[serde(borrow, default)]
+    groups: Option<Vec<PlainGroup<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Group<'a> {
+    #[serde(borrow, default)]
+    metadata: GroupMetadata<'a>,
+    #[serde(borrow, default)]
+    versions: Option<Vec<Version<'a>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct GroupMetadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Version<'a> {
+    #[serde(borrow)]
+    #[serde(rename = "version")]
+    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    resources: Option<Vec<Served<'a>>>,
+    #[serde(borrow, default)]
+    freshness: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Served<'a> {
+    #[serde(borrow)]
+    resource: Cow<'a, str>,
+    #[serde(borrow, default)]
+    response_kind: Option<ResponseKind<'a>>,
+    #[serde(borrow, default)]
+    scope: Cow<'a, str>,
+    #[serde(borrow, default)]
+    verbs: Option<Vec<Cow<'a, str>>>,
+}
+
+#[derive(Deserialize)]
+struct ResponseKind<'a> {
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PlainGroup<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    versions: Option<Vec<PlainVersion<'a>>>,
+    #[serde(borrow, default)]
+    preferred_version: Option<PlainVersion<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PlainVersion<'a> {
+    #[serde(borrow)]
+    group_version: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct PlainResources<'a> {
+    #[serde(borrow, default)]
+    resources: Option<Vec<PlainResource<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct PlainResource<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(borrow, default)]
+    verbs: Option<Vec<Cow<'a, str>>>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! What is made of answers, by tables and by chance.
+
+use proptest::{collection::vec, option, prelude::*, sample::subsequence};
+
+use super::*;
+
+const GC: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
+const READ: &[Verb] = &[Verb::Get, Verb::List];
+
+fn resource(api_version: &str, kind: &str) -> Resource {
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    Resource {
+        group: group_of(api_version).to_owned().into(),
+        version: version.to_owned().into(),
+        plural: format!("{}s", kind.to_lowercase()).into(),
+        kind: kind.to_owned().into(),
+        scope: portreeve_api::Scope::Namespaced,
+    }
+}
+
+/// Kinds, and what can be done with them.
+type Kinds<'a> = &'a [(&'a str, &'a [Verb])];
+
+fn offers(api_version: &str, kinds: Kinds) -> Arc<[Offer]> {
+    let offer = |(kind, verbs): &(&str, &[Verb])| Offer {
+        resource: resource(api_version, kind),
+        verbs: Verbs::of(verbs),
+    };
+    kinds.iter().map(offer).collect()
+}
+
+/// An answer: what it says of each `apiVersion`.
+fn answer(versions: &[(&str, Option<Kinds>)]) -> Groups {
+    let mut groups = Groups::new();
+    for (api_version, kinds) in versions {
+        let offers = kinds.map(|kinds| offers(api_version, kinds));
+        let group = groups.entry(group_of(api_version).into()).or_default();
+        group.push(((*api_version).into(), offers));
+    }
+    groups
+}
+
+fn services(names: &[&str]) -> BTreeSet<Box<str>> {
+    names.iter().map(|name| (*name).into()).collect()
+}
+
+fn preferred(served: &Served, verbs: &[Verb]) -> Vec<String> {
+    served.preferred(verbs).map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_preferred_version_of_each_resource_is_what_its_group_prefers_or_the_first_that_has_it() {
+    let served = Served::default().after(
+        &[&answer(&[
+            ("v1", Some(&[("Pod", GC), ("Binding", &[Verb::Create])])),
+            ("apps/v2", Some(&[("Deployment", GC), ("Late", READ)])),
+            ("apps/v1", Some(&[("Deployment", GC), ("Late", GC), ("Old", GC)])),
+            ("apps/v0", Some(&[("Old", GC)])),
+            ("other/v1", Some(&[("Pod", GC)])),
+        ])],
+        &services(&[]),
+    );
+    // Version v1 could be asked for `lates`, but v2 is preferred and cannot.
+    let expected = ["pods.v1", "deployments.v2.apps", "olds.v1.apps", "pods.v1.other"];
+    assert_eq!(preferred(&served, GC), expected);
+    assert_eq!(preferred(&served, READ), ["lates.v2.apps"]);
+    assert_eq!(preferred(&served, &[Verb::Create]), ["bindings.v1"]);
+    assert_eq!(preferred(&served, &[]).len(), 6);
+}
+
+#[test]
+fn a_resource_is_found_by_any_version_and_by_its_kind_as_the_original_takes_it() {
+    let served = Served::of(&[
+        (resource("v1", "Pod"), GC),
+        (resource("apps/v2", "Deployment"), GC),
+        (resource("apps/v1", "Deployment"), READ),
+        (resource("lists/v1", "Wish"), GC),
+        (resource("lists/v1", "WishList"), GC),
+    ]);
+    let rows = [
+        ("v1", "Pod", Some("pods.v1")),
+        ("apps/v1", "Deployment", Some("deployments.v1.apps")),
+        ("apps/v2", "Deployment", Some("deployments.v2.apps")),
+        ("apps/v2", "deployment", Some("deployments.v2.apps")),
+        ("apps/v2", "DeploymentList", Some("deployments.v2.apps")),
+        ("lists/v1", "WishList", Some("wishlists.v1.lists")),
+        ("apps/v2", "DEPLOYMENT", None),
+        ("apps/v2", "Pod", None),
+        ("apps/v3", "Deployment", None),
+        ("apps", "Deployment", None),
+        ("v2", "Deployment", None),
+        ("/v1", "Pod", None),
+        ("a/b/v1", "Pod", None),
+        ("", "Pod", None),
+        ("v1", "", None),
+        ("v1", "List", None),
+    ];
+    for (api_version, kind, expected) in rows {
+        let found = served.lookup(api_version, kind).map(ToString::to_string);
+        assert_eq!(found.as_deref(), expected, "{api_version} {kind}");
+    }
+}
+
+#[test]
+fn a_version_that_nobody_knows_of_keeps_what_it_had_and_is_marked_until_it_is_known_again() {
+    let good = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", Some(&[("Load", GC)]))]);
+    let stale = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", None)]);
+    let none = services(&[]);
+    let first = Served::default().after(&[&stale], &none);
+    assert_eq!(preferred(&first, GC), ["pods.v1"]);
+    assert!(first.failed().eq(["metrics/v1"]));
+    let known = first.after(&[&good], &none);
+    assert_eq!(known.failed().count(), 0);
+    let failing = known.after(&[&stale], &none).after(&[&stale], &none);
+    assert_eq!(preferred(&failing, GC), preferred(&known, GC));
+    assert!(failing.failed().eq(["metrics/v1"]));
+    assert!(failing.is_failed(&resource("metrics/v1", "Load")));
+    assert!(!failing.is_failed(&resource("v1", "Pod")));
+    assert_eq!(failing.after(&[&good], &none), known);
+}
+
+#[test]
+fn a_version_that_is_missing_is_gone_unless_its_service_exists() {
+    let all = answer(&[
+        ("v1", Some(&[("Pod", GC)])),
+        ("apps/v2", Some(&[("Deployment", GC)])),
+        ("apps/v1", Some(&[("Deployment", GC)])),
+        ("late/v1", Some(&[("Late", GC)])),
+    ]);
+    let known = Served::default().after(&[&all], &services(&[]));
+    let less = answer(&[("apps/v1", Some(&[("Deployment", GC)]))]);
+    let gone = known.after(&[&less], &services(&[]));
+    assert_eq!(preferred(&gone, GC), ["deployments.v1.apps"]);
+    assert_eq!(gone.failed().count(), 0);
+    let kept = known.after(&[&less], &services(&["v1.", "v2.apps", "v1.late", "v1.never-seen"]));
+    // The version that was preferred is so still.
+    assert_eq!(
+        preferred(&kept, GC),
+        ["pods.v1", "deployments.v2.apps", "lates.v1.late"]
+    );
+    assert!(kept.failed().eq(["v1", "apps/v2", "late/v1"]));
+    // Its service goes after it.
+    let later = kept.after(&[&less], &services(&["v1.", "v2.apps"]));
+    assert_eq!(preferred(&later, GC), ["pods.v1", "deployments.v2.apps"]);
+}
+
+#[test]
+fn the_log_is_told_what_came_and_what_went() {
+    let before = Served::of(&[(resource("v1", "Pod"), GC), (resource("a/v1", "Old"), GC)]);
+    let now = Served::of(&[
+        (resource("v1", "Pod"), GC),
+        (resource("a/v1", "New"), READ),
+        (resource("v1", "Node"), GC),
+    ]);
+    assert_eq!(now.beyond(&before), "news.v1.a nodes.v1");
+    assert_eq!(before.beyond(&now), "olds.v1.a");
+}
+
+const API_VERSIONS: [&str; 6] = ["v1", "a/v1", "a/v2", "a/v3", "b/v1", "b/v2"];
+
+fn any_answer() -> impl Strategy<Value = Groups> {
+    let kinds = subsequence(vec!["One", "Two", "Three"], 0..=3);
+    let verbs = subsequence(vec![Verb::Delete, Verb::List, Verb::Watch, Verb::Get], 3..=4);
+    let version = (0..3_u8, option::weighted(0.7, (kinds, vec(verbs, 3))));
+    vec(version, API_VERSIONS.len()).prop_map(|versions| {
+        let mut groups = Groups::new();
+        for (api_version, (place, said)) in API_VERSIONS.iter().zip(versions) {
+            // A third of them is missing.
+            if place == 0 {
+                continue;
+            }
+            let offers = said.map(|(kinds, verbs)| {
+                let kinds: Vec<_> = kinds.into_iter().zip(verbs.iter().map(Vec::as_slice)).collect();
+                offers(api_version, &kinds)
+            });
+            let group = groups.entry(group_of(api_version).into()).or_default();
+            let place = usize::from(place).min(group.len());
+            group.insert(place, ((*api_version).into(), offers));
+        }
+        groups
+    })
+}
+
+fn any_services() -> impl Strategy<Value = BTreeSet<Box<str>>> {
+    let names = API_VERSIONS.map(|version| service_name(version).into_boxed_str());
+    subsequence(names.to_vec(), 0..=names.len()).prop_map(|names| names.into_iter().collect())
+}
+
+/// What was said of a version, if anything.
+fn said<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a Said> {
+    let mut versions = answer.values().flatten();
+    versions.find(|(version, _)| **version == *api_version)
+}
+
+proptest! {
+    #[test]
+    fn what_is_known_is_the_last_that_was_said(rounds in vec((any_answer(), any_services()), 1..6)) {
+        let mut known = Served::default();
+        for (answer, services) in rounds {
+            let now = known.after(&[&answer], &services);
+            for api_version in API_VERSIONS {
+                let (before, after) = (known.version(api_version), now.version(api_version));
+                match said(&answer, api_version) {
+                    Some((_, Some(offers))) => {
+                        let after = after.expect("it was said");
+                        prop_assert_eq!(&after.offers, offers);
+                        prop_assert!(!after.failed);
+                    }
+                    Some((_, None)) => {
+                        let after = after.expect("it was said");
+                        prop_assert_eq!(&*after.offers, before.map_or(&[][..], |before| &*before.offers));
+                        prop_assert!(after.failed);
+                    }
+                    None => {
+                        let kept = before.filter(|_| services.contains(&*service_name(api_version)));
+                        prop_assert_eq!(after.cloned(), kept.map(GroupVersion::failing));
+                    }
+                }
+            }
+            prop_assert_eq!(&now.after(&[&answer], &services), &now, "the same answer is no news");
+            known = now;
+        }
+    }
+
+    #[test]
+    fn each_resource_is_preferred_once_and_found_by_what_it_is(answer in any_answer()) {
+        let served = Served::default().after(&[&answer], &BTreeSet::new());
+        let mut seen = HashSet::new();
+        for resource in served.preferred(GC) {
+            prop_assert!(seen.insert((&resource.group, &resource.plural)));
+            prop_assert_eq!(served.lookup(&resource.api_version(), &resource.kind), Some(resource));
+        }
+        let all: HashSet<_> = served.preferred(&[]).map(|resource| (&resource.group, &resource.plural)).collect();
+        prop_assert!(seen.is_subset(&all));
+        let offers = answer.values().flatten().filter_map(|(_, offers)| offers.as_deref()).flatten();
+        for offer in offers {
+            prop_assert!(all.contains(&(&offer.resource.group, &offer.resource.plural)));
+        }
+    }
+}

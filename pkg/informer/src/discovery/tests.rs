@@ -1,0 +1,369 @@
+//! Discovery beside a scripted apiserver, in paused time: when it asks, and what it makes of the answers.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use bytes::Bytes;
+use futures::stream;
+use http::{Request, Response, header};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tower::BoxError;
+
+use super::*;
+
+const LONG: Duration = Duration::from_mins(1);
+const WHOLE: [&str; 2] = ["/api", "/apis"];
+
+type Answered = UnsyncBoxBody<Bytes, BoxError>;
+
+/// What the apiserver answers, by path; what is not here is not found. Watches are silent.
+#[derive(Default)]
+struct World {
+    answers: BTreeMap<String, (u16, String)>,
+    untagged: bool,
+    /// When each request for a discovery document came, its path, and whether it was answered with its tag alone.
+    log: Vec<(Instant, String, bool)>,
+}
+
+/// Discovery that runs, and the world that it sees.
+struct Scene {
+    world: Arc<Mutex<World>>,
+    discovery: Discovery,
+    known: watch::Receiver<Option<Arc<Served>>>,
+}
+
+impl World {
+    fn answer(&mut self, request: &Request<Body>) -> Response<Answered> {
+        let path = request.uri().path().to_owned();
+        let missing = || (404, "404 page not found".to_owned());
+        let (code, text) = self.answers.get(&path).cloned().unwrap_or_else(missing);
+        if code == 200 && request.uri().query().is_some_and(|query| query.contains("watch=true")) {
+            return Response::new(StreamBody::new(stream::pending()).boxed_unsync());
+        }
+        let mut hash = DefaultHasher::new();
+        text.hash(&mut hash);
+        let tag = format!("\"{}\"", hash.finish());
+        let asked = request.headers().get(header::IF_NONE_MATCH);
+        let is_same = code == 200 && asked.is_some_and(|asked| *asked == tag);
+        if !path.contains("apiregistration") && !path.contains("apiextensions") {
+            self.log.push((Instant::now(), path, is_same));
+        }
+        let answer = Response::builder();
+        let (answer, body) = match (is_same, self.untagged) {
+            (true, _) => (answer.status(304), Answered::default()),
+            (false, true) => (answer.status(code), full(text)),
+            (false, false) => (answer.status(code).header(header::ETAG, tag), full(text)),
+        };
+        answer.body(body).expect("an answer")
+    }
+
+    fn set(&mut self, path: &str, body: &Value) {
+        self.answers.insert(path.to_owned(), (200, body.to_string()));
+    }
+
+    fn fail(&mut self, path: &str) {
+        self.answers.insert(path.to_owned(), (500, "no".to_owned()));
+    }
+}
+
+impl Scene {
+    /// A world with Pods and these groups.
+    fn new(groups: &[Value]) -> Self {
+        let world = Arc::new(Mutex::new(World::default()));
+        world
+            .lock()
+            .set("/api", &whole(&[group("", "v1", "Current", &["Pod"])]));
+        world.lock().set("/apis", &whole(groups));
+        Self::beside(world)
+    }
+
+    fn beside(world: Arc<Mutex<World>>) -> Self {
+        let seen = Arc::clone(&world);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let seen = Arc::clone(&seen);
+            async move { Ok::<_, BoxError>(seen.lock().answer(&request)) }
+        });
+        let (discovery, known) = Discovery::follow(Client::new(service, "default"), &Tuning::default());
+        Self {
+            world,
+            discovery,
+            known,
+        }
+    }
+
+    fn set(&self, groups: &[Value]) {
+        self.world.lock().set("/apis", &whole(groups));
+    }
+
+    /// What is known: each resource, and after a stroke what failed.
+    fn known(&mut self) -> String {
+        let known = self.known.borrow_and_update();
+        let Some(served) = known.as_deref() else {
+            return "nothing".to_owned();
+        };
+        let names = served.preferred(&[]).map(ToString::to_string);
+        let failed = served.failed().map(|version| format!("| {version}"));
+        names.chain(failed).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What was asked within the time, and forgets it.
+    async fn asked_within(&self, time: Duration) -> Vec<(Instant, String, bool)> {
+        self.world.lock().log.clear();
+        sleep(time).await;
+        std::mem::take(&mut self.world.lock().log)
+    }
+}
+
+fn full(text: String) -> Answered {
+    Full::from(text).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// One document of everything.
+fn whole(groups: &[Value]) -> Value {
+    json!({"kind": "APIGroupDiscoveryList", "items": groups})
+}
+
+fn group(name: &str, version: &str, freshness: &str, kinds: &[&str]) -> Value {
+    let resources = kinds.iter().map(|kind| {
+        let plural = format!("{}s", kind.to_lowercase());
+        json!({"resource": plural, "responseKind": {"kind": kind}, "scope": "Namespaced", "verbs": ["get"]})
+    });
+    let resources: Vec<_> = resources.collect();
+    json!({"metadata": {"name": name}, "versions": [{"version": version, "freshness": freshness, "resources": resources}]})
+}
+
+fn foos() -> Value {
+    group("a", "v1", "Current", &["Foo"])
+}
+
+fn bars() -> Value {
+    group("b", "v1", "Current", &["Bar"])
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_change_is_told_once_and_costs_a_tag_twice_a_minute() {
+    let mut scene = Scene::new(&[foos()]);
+    assert_eq!(scene.known(), "nothing");
+    sleep(PERIOD / 2).await;
+    assert_eq!(scene.known(), "pods.v1 foos.v1.a");
+    let asked = scene.asked_within(PERIOD * 4).await;
+    assert_eq!(asked.len(), 8, "{asked:?}");
+    for (_, path, is_same) in asked {
+        assert!(WHOLE.contains(&path.as_str()) && is_same, "{path}");
+    }
+    assert!(!scene.known.has_changed().expect("it goes on"));
+    assert_eq!(scene.discovery.failures(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_without_a_word_is_noticed_within_the_period() {
+    let mut scene = Scene::new(&[foos()]);
+    sleep(Duration::from_secs(1)).await;
+    scene.set(&[bars()]);
+    sleep(PERIOD).await;
+    assert_eq!(scene.known(), "pods.v1 bars.v1.b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_are_answered_soon_and_again_for_a_while_since_discovery_is_later_than_they() {
+    let mut scene = Scene::new(&[foos()]);
+    sleep(PERIOD / 2).await;
+    scene.known();
+    scene.discovery.ask_again();
+    let heard = Instant::now();
+    let asked = scene.asked_within(Duration::from_secs(1)).await;
+    assert_eq!(asked[0].0 - heard, DEBOUNCE);
+    scene.set(&[foos(), bars()]);
+    let late = Instant::now();
+    scene.known.changed().await.expect("it goes on");
+    assert!(late.elapsed() <= Duration::from_millis(500), "{:?}", late.elapsed());
+    assert_eq!(scene.known(), "pods.v1 foos.v1.a bars.v1.b");
+    // Then there is calm.
+    let asked = scene.asked_within(PERIOD).await;
+    assert!(
+        asked.iter().all(|(at, ..)| *at - heard <= Duration::from_secs(4)),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_news_at_once_are_one() {
+    let scene = Scene::new(&[foos()]);
+    sleep(PERIOD / 2).await;
+    for _ in 0..100 {
+        scene.discovery.ask_again();
+    }
+    let asked = scene.asked_within(LONG).await;
+    // Those in a hurry, and two or three of the period.
+    assert!(asked.len() <= 2 * (HURRY.len() + 4), "{}", asked.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_keeps_what_is_known_and_is_over_with_the_next_answer() {
+    let mut scene = Scene::new(&[foos()]);
+    sleep(Duration::from_secs(20)).await;
+    scene.known();
+    for path in WHOLE {
+        scene.world.lock().fail(path);
+    }
+    let asked = scene.asked_within(LONG * 10).await;
+    let failures = scene.discovery.failures();
+    assert_eq!(usize::try_from(failures).expect("few"), asked.len() / 2);
+    assert!((10..=40).contains(&failures), "{failures}");
+    assert!(!scene.known.has_changed().expect("it goes on"), "nothing is emptied");
+    let trouble = scene.discovery.trouble().expect("there is some");
+    assert_eq!(
+        trouble.message,
+        "failed to ask /api what is served: no (InternalServerError)"
+    );
+    scene
+        .world
+        .lock()
+        .set("/api", &whole(&[group("", "v1", "Current", &["Pod"])]));
+    scene.set(&[bars()]);
+    scene.discovery.ask_again();
+    sleep(LONG * 2).await;
+    assert_eq!(scene.known(), "pods.v1 bars.v1.b");
+    assert!(scene.discovery.trouble().is_none());
+    assert_eq!(scene.discovery.failures(), failures);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_anything_is_a_failure() {
+    let mut scene = Scene::new(&[]);
+    scene.world.lock().set("/api", &whole(&[]));
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "nothing");
+    assert!(scene.discovery.failures() > 1);
+    scene.set(&[foos()]);
+    sleep(LONG * 2).await;
+    assert_eq!(scene.known(), "foos.v1.a");
+    let failures = scene.discovery.failures();
+    for nothing in [
+        json!({"kind": "APIGroupDiscoveryList", "items": null}),
+        json!({"kind": "APIGroupList", "groups": []}),
+    ] {
+        scene.world.lock().set("/apis", &nothing);
+        sleep(LONG * 2).await;
+    }
+    scene.world.lock().answers.remove("/apis");
+    sleep(LONG * 2).await;
+    assert_eq!(scene.known(), "foos.v1.a");
+    assert!(scene.discovery.failures() >= failures + 3);
+    assert!(scene.discovery.trouble().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_apiserver_may_be_without_the_core_group() {
+    let mut scene = Scene::new(&[foos()]);
+    scene.world.lock().answers.remove("/api");
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "foos.v1.a");
+    assert_eq!(scene.discovery.failures(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_group_keeps_what_it_had_until_it_is_back_or_gone() {
+    let mut scene = Scene::new(&[foos(), bars()]);
+    sleep(LONG).await;
+    scene.set(&[foos(), group("b", "v1", "Stale", &[])]);
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "pods.v1 foos.v1.a bars.v1.b | b/v1");
+    scene.set(&[foos(), group("b", "v1", "Current", &["Bar", "Baz"])]);
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "pods.v1 foos.v1.a bars.v1.b bazs.v1.b");
+    scene.set(&[foos()]);
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "pods.v1 foos.v1.a");
+    assert_eq!(scene.discovery.failures(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_missing_while_its_service_exists_is_kept() {
+    let services = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let world = Arc::new(Mutex::new(World::default()));
+    world.lock().set("/apis", &whole(&[foos(), bars()]));
+    let list = json!({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "v1.b", "resourceVersion": "1"}}]});
+    world.lock().set(services, &list);
+    let mut scene = Scene::beside(world);
+    sleep(LONG).await;
+    scene.set(&[]);
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "foos.v1.a bars.v1.b", "nothing at all is a failure");
+    scene.set(&[group("c", "v1", "Current", &["Baz"])]);
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "bars.v1.b bazs.v1.c | b/v1");
+    // The watch is silent, so the services are listed again; now that is forbidden.
+    scene
+        .world
+        .lock()
+        .answers
+        .insert(services.to_owned(), (403, "no".to_owned()));
+    sleep(LONG * 10).await;
+    assert_eq!(
+        scene.known(),
+        "bazs.v1.c",
+        "names that nobody keeps up to date keep nothing"
+    );
+}
+
+/// An apiserver that does not know of one document of everything.
+fn plain(world: &mut World) {
+    let list = |kinds: &[&str]| {
+        let resources = kinds.iter().map(|kind| {
+            json!({"name": format!("{}s", kind.to_lowercase()), "kind": kind, "namespaced": true, "verbs": ["get"]})
+        });
+        json!({"kind": "APIResourceList", "resources": resources.collect::<Vec<_>>()})
+    };
+    world.untagged = true;
+    world.set("/api", &json!({"kind": "APIVersions", "versions": ["v1"]}));
+    world.set("/api/v1", &list(&["Pod", "Node"]));
+    let groups = json!([
+        {"name": "a", "versions": [{"groupVersion": "a/v1"}, {"groupVersion": "a/v2"}], "preferredVersion": {"groupVersion": "a/v2"}},
+        {"name": "b", "versions": [{"groupVersion": "b/v1"}]},
+    ]);
+    world.set("/apis", &json!({"kind": "APIGroupList", "groups": groups}));
+    world.set("/apis/a/v1", &list(&["Foo", "Old"]));
+    world.set("/apis/a/v2", &list(&["Foo"]));
+    world.set("/apis/b/v1", &list(&["Bar"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_one_document_of_everything_each_version_is_asked_for_and_fails_alone() {
+    let world = Arc::new(Mutex::new(World::default()));
+    plain(&mut world.lock());
+    world.lock().fail("/apis/b/v1");
+    let mut scene = Scene::beside(world);
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a | b/v1");
+    plain(&mut scene.world.lock());
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a bars.v1.b");
+    scene.world.lock().fail("/apis/a/v2");
+    sleep(LONG).await;
+    assert_eq!(scene.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a bars.v1.b | a/v2");
+    assert_eq!(scene.discovery.failures(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_when_it_is_stopped_and_when_it_is_dropped() {
+    let scene = Scene::new(&[foos()]);
+    sleep(LONG).await;
+    scene.discovery.stop().await;
+    let mut known = scene.known;
+    known.borrow_and_update();
+    assert!(known.changed().await.is_err());
+    let Scene {
+        discovery, mut known, ..
+    } = Scene::new(&[foos()]);
+    drop(discovery);
+    tokio::time::timeout(LONG, known.changed())
+        .await
+        .expect("its end")
+        .expect_err("nobody tells any more");
+}

@@ -1,0 +1,274 @@
+//! Discovery beside a real apiserver: how soon it knows, and what it does with services that lead nowhere.
+
+use std::time::Instant;
+
+use futures::future::try_join_all;
+use http::{HeaderValue, Request, header};
+use k8s_openapi::{
+    api::rbac::v1::PolicyRule, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
+use kube::client::Body;
+use portreeve_informer::{Discovery, Served, Verb};
+use tokio::sync::watch;
+
+use super::*;
+
+/// How soon what comes and goes has to be known.
+const SOON: Duration = Duration::from_secs(1);
+
+const COLLECTED: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
+
+type Known = watch::Receiver<Option<Arc<Served>>>;
+
+/// A definition of `group`, with one version.
+fn definition(group: &str) -> Result<CustomResourceDefinition> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": format!("widgets.{group}")},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": "Widget", "plural": "widgets"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }],
+        },
+    }))?)
+}
+
+fn follow(client: Client) -> (Discovery, Known) {
+    Discovery::follow(client, &Tuning::default())
+}
+
+/// Waits until what is known is as expected, and returns when that was, and what.
+async fn until(known: &Known, expected: impl Fn(&Served) -> bool) -> Result<(Instant, Arc<Served>)> {
+    let mut known = known.clone();
+    let is = |served: &Option<Arc<Served>>| served.as_deref().is_some_and(&expected);
+    let Ok(served) = tokio::time::timeout(LIMIT, known.wait_for(is)).await else {
+        let served = known.borrow().clone().unwrap_or_default();
+        let widgets = served.preferred(&[]).filter(|resource| resource.kind == "Widget");
+        let widgets: Vec<_> = widgets.map(ToString::to_string).collect();
+        anyhow::bail!(
+            "still known: {widgets:?}, failed: {:?}",
+            served.failed().collect::<Vec<_>>()
+        );
+    };
+    let served = served?.clone();
+    Ok((Instant::now(), served.unwrap_or_default()))
+}
+
+fn has_widgets(served: &Served, group: &str) -> bool {
+    served.lookup(&format!("{group}/v1"), "Widget").is_some()
+}
+
+fn is_established(definition: &CustomResourceDefinition) -> bool {
+    let conditions = definition
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == "Established" && condition.status == "True")
+}
+
+/// When the definition is established (`true`), or gone.
+async fn when(api: &Api<CustomResourceDefinition>, group: &str, here: bool) -> Result<Instant> {
+    let name = format!("widgets.{group}");
+    eventually(LIMIT, &name, || async {
+        let definition = api.get_opt(&name).await.map_err(|error| error.to_string())?;
+        match (definition, here) {
+            (Some(definition), true) if is_established(&definition) => Ok(()),
+            (None, false) => Ok(()),
+            (other, _) => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    Ok(Instant::now())
+}
+
+/// Creates the definition: how much later than it was established it was known.
+async fn come(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
+    api.create(&PostParams::default(), &definition(group)?).await?;
+    let here = |served: &Served| has_widgets(served, group);
+    let (established, seen) = tokio::join!(when(api, group, true), until(known, here));
+    // What the apiserver has not done, nobody can know of.
+    let (established, (seen, _)) = (established?, seen?);
+    Ok(seen.saturating_duration_since(established))
+}
+
+/// Deletes the definition: how much later than it was gone it was forgotten.
+async fn go(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
+    api.delete(&format!("widgets.{group}"), &DeleteParams::default())
+        .await?;
+    let gone = |served: &Served| !has_widgets(served, group);
+    let (deleted, forgotten) = tokio::join!(when(api, group, false), until(known, gone));
+    let (deleted, (forgotten, _)) = (deleted?, forgotten?);
+    Ok(forgotten.saturating_duration_since(deleted))
+}
+
+/// On a busy machine the one or the other takes longer; what is promised is the rule.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+#[tokio::test]
+async fn a_definition_is_known_and_forgotten_within_a_second() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let (discovery, known) = follow(plane.client()?);
+    until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    let groups = [0, 1, 2, 3, 4, 5, 6].map(|number| format!("one-by-one-{number}.example.com"));
+    let (mut to_come, mut to_go) = (Vec::new(), Vec::new());
+    for group in &groups {
+        to_come.push(come(&api, &known, group).await?);
+    }
+    let others = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|number| format!("at-once-{number}.example.com"));
+    let at_once = try_join_all(others.iter().map(|group| come(&api, &known, group))).await?;
+    // Not sooner: a definition that is deleted as soon as it is established is now and then left terminating for a long time.
+    for group in &groups {
+        to_go.push(go(&api, &known, group).await?);
+    }
+    println!("one by one: known {to_come:?} after they were established, forgotten {to_go:?} after they were gone");
+    println!("ten at once: known {at_once:?} after they were established");
+    assert!(median(to_come) < SOON && median(to_go) < SOON);
+    assert_eq!(discovery.failures(), 0);
+    discovery.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_one_document_of_everything_the_same_is_found_version_by_version() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let (_discovery, whole) = follow(plane.client()?);
+    let inner = plane.client()?;
+    let old = tower::service_fn(move |mut request: Request<Body>| {
+        let inner = inner.clone();
+        // As an apiserver that has never heard of such a document.
+        if !request.uri().path().contains("apiservices") && !request.uri().path().contains("customresourcedefinitions")
+        {
+            let plain = HeaderValue::from_static("application/json");
+            request.headers_mut().insert(header::ACCEPT, plain);
+        }
+        async move { inner.send(request).await }
+    });
+    let (_old, plain) = follow(Client::new(old, "default"));
+    let (_, plain) = until(&plain, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let (_, whole) = until(&whole, |served| served.lookup("v1", "Pod").is_some()).await?;
+    assert_eq!(plain, whole);
+    let collected: Vec<_> = whole.preferred(COLLECTED).map(ToString::to_string).collect();
+    println!(
+        "{} resources, {} of them can be collected",
+        whole.preferred(&[]).count(),
+        collected.len()
+    );
+    for expected in [
+        "pods.v1",
+        "deployments.v1.apps",
+        "horizontalpodautoscalers.v2.autoscaling",
+        "apiservices.v1.apiregistration.k8s.io",
+    ] {
+        assert!(collected.iter().any(|resource| resource == expected), "{collected:?}");
+    }
+    assert!(
+        !collected
+            .iter()
+            .any(|resource| resource.starts_with("bindings") || resource.contains('/')),
+        "{collected:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_service_that_leads_nowhere_fails_alone_and_is_forgotten_with_its_deletion() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let (discovery, known) = follow(plane.client()?);
+    let (_, before) = until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let services: Api<APIService> = Api::all(plane.client()?);
+    let nowhere = serde_json::from_value(json!({
+        "metadata": {"name": "v1.nowhere.example.com"},
+        "spec": {
+            "group": "nowhere.example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 15,
+            "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "nowhere"},
+        },
+    }))?;
+    services.create(&PostParams::default(), &nowhere).await?;
+    let created = Instant::now();
+    let (seen, failing) = until(&known, |served| served.failed().eq(["nowhere.example.com/v1"])).await?;
+    println!("marked {:?} after its creation", seen - created);
+    assert!(failing.preferred(&[]).eq(before.preferred(&[])));
+    // Others go on.
+    let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    come(&api, &known, "meanwhile.discovery.example.com").await?;
+    services
+        .delete("v1.nowhere.example.com", &DeleteParams::default())
+        .await?;
+    let (_, after) = until(&known, |served| served.failed().count() == 0).await?;
+    assert!(after.lookup("nowhere.example.com/v1", "Widget").is_none());
+    assert_eq!(discovery.failures(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_restart_of_the_apiserver_takes_nothing_away() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let (discovery, known) = follow(plane.client()?);
+    let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    let group = "kept.discovery.example.com";
+    api.create(&PostParams::default(), &definition(group)?).await?;
+    let (_, before) = until(&known, |served| has_widgets(served, group)).await?;
+    let mut seen = known.clone();
+    let restart = async {
+        plane.apiserver().kill().await?;
+        plane.apiserver().start().await?;
+        api.create(&PostParams::default(), &definition("new.discovery.example.com")?)
+            .await?;
+        until(&known, |served| has_widgets(served, "new.discovery.example.com")).await
+    };
+    let everything_stays = async {
+        loop {
+            seen.changed().await?;
+            let now = seen.borrow_and_update().clone().unwrap_or_default();
+            for resource in before.preferred(&[]) {
+                let found = now.lookup(&resource.api_version(), &resource.kind);
+                anyhow::ensure!(found == Some(resource), "{resource} is gone");
+            }
+        }
+    };
+    tokio::select! {
+        restarted = restart => restarted?,
+        gone = everything_stays => return gone,
+    };
+    println!("{} attempts failed meanwhile", discovery.failures());
+    eventually(LIMIT, "the end of the trouble", || async {
+        discovery.trouble().map_or(Ok(()), |trouble| Err(trouble.message))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn who_may_not_watch_definitions_and_services_asks_all_the_same() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let namespace = plane.namespace("discovery").await?;
+    // Any account may ask what is served.
+    let rule = PolicyRule {
+        api_groups: Some(vec![String::new()]),
+        resources: Some(vec!["configmaps".to_owned()]),
+        verbs: vec!["get".to_owned()],
+        ..PolicyRule::default()
+    };
+    let client = plane
+        .service_account_client(namespace.name(), "nobody", vec![rule])
+        .await?;
+    let (discovery, known) = follow(client);
+    until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    let group = "unheard.discovery.example.com";
+    api.create(&PostParams::default(), &definition(group)?).await?;
+    when(&api, group, true).await?;
+    discovery.ask_again();
+    until(&known, |served| has_widgets(served, group)).await?;
+    assert_eq!(discovery.failures(), 0);
+    Ok(())
+}

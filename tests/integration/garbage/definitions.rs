@@ -1,0 +1,105 @@
+//! Definitions that come and go while a collector runs.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, eventually};
+
+use super::{
+    collector::Collector,
+    definition::Definition,
+    draft::config_map,
+    shared,
+    yard::{Policy, Yard, stays},
+};
+use crate::support::{LIMIT, scene::in_time};
+
+#[tokio::test]
+async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result<()> {
+    for round in 1..=3 {
+        let (yard, collector) = shared::yard("gc-new-definition").await?;
+        let definition = Definition::namespaced(&yard).await?;
+        let resource = definition.resource("v1beta1");
+        let watched = eventually(LIMIT, "its objects to be watched", || async {
+            ensure!(is_synced(collector, &resource).await?, "{resource} is not");
+            anyhow::Ok(())
+        });
+        in_time(
+            &format!("round {round}: objects of a new definition are watched"),
+            watched,
+        )
+        .await?;
+        // The apiserver itself keeps the first object of a new definition waiting, for two seconds.
+        let owner = yard.create(definition.instance("owner")).await?;
+        let core = yard.create(config_map("dependent").owned_by(&owner)).await?;
+        let custom = yard.create(definition.instance("dependent").owned_by(&owner)).await?;
+        let collected = async {
+            yard.delete(&owner, Policy::Foreground).await?;
+            yard.wait_until_gone(&core).await?;
+            yard.wait_until_gone(&custom).await?;
+            yard.wait_until_gone(&owner).await
+        };
+        in_time(&format!("round {round}: and collected"), collected).await?;
+        definition.delete().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn watches_of_a_removed_definition_end_within_a_second_and_nobody_complains() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "definitions")?;
+    let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
+    let yard = Yard::new(&plane, "gc-removed").await?;
+    let definition = Definition::namespaced(&yard).await?;
+    let requests = proxy.count(Matcher::any().resource(definition.plural()));
+    let resource = definition.resource("v1beta1");
+    for round in 1..=2 {
+        let owner = yard.create(definition.instance("owner")).await?;
+        let dependent = yard.create(config_map("dependent").owned_by(&owner)).await?;
+        collector.wait_until_observes(&[&owner, &dependent]).await?;
+        ensure!(is_watched(&collector, &resource).await?, "{resource} has no metric");
+
+        definition.delete().await?;
+        let ended = eventually(LIMIT, "its watch to have ended", || async {
+            ensure!(!is_watched(&collector, &resource).await?, "{resource} has a metric");
+            anyhow::Ok(())
+        });
+        in_time(&format!("round {round}: watches of a removed definition end"), ended).await?;
+        let before = requests.seen();
+        yard.wait_until_gone(&dependent).await?;
+        stays(Duration::from_secs(2), || async {
+            ensure!(requests.seen() == before, "it is asked for still");
+            Ok(())
+        })
+        .await?;
+        definition.create_again().await?;
+    }
+    let log = collector.daemon.log()?;
+    let of_it = log.lines().filter(|line| line.contains(&definition.plural()));
+    let complaints: Vec<_> = of_it
+        .filter(|line| ["WARN", "ERROR"].iter().any(|level| line.contains(level)))
+        .collect();
+    ensure!(complaints.is_empty(), "{complaints:#?}");
+    collector.wait_until_synced().await
+}
+
+async fn is_watched(collector: &Collector, resource: &str) -> Result<bool> {
+    Ok(gauge(collector, resource).await?.is_some())
+}
+
+async fn is_synced(collector: &Collector, resource: &str) -> Result<bool> {
+    Ok(gauge(collector, resource)
+        .await?
+        .is_some_and(|line| line.ends_with(" 1")))
+}
+
+/// The line of the metric that tells how the watch of a resource fares.
+async fn gauge(collector: &Collector, resource: &str) -> Result<Option<String>> {
+    let metrics = collector.daemon.admin.metrics().await?;
+    let label = format!("gvr=\"{resource}\"");
+    let mut lines = metrics.0.lines();
+    let line = lines.find(|line| line.starts_with("gc_monitor_synced") && line.contains(&label));
+    Ok(line.map(str::to_owned))
+}

@@ -1,0 +1,89 @@
+//! The graph, as `/graph` draws it in DOT.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A graph that was drawn: its vertices by UID, and its edges from dependents to owners.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Graph {
+    pub(super) vertices: BTreeMap<String, Vertex>,
+    pub(super) edges: BTreeSet<(String, String)>,
+}
+
+/// The attributes of a vertex.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Vertex(BTreeMap<String, String>);
+
+impl Vertex {
+    pub(super) fn text(&self, attribute: &str) -> &str {
+        self.0.get(attribute).map_or("", String::as_str)
+    }
+
+    pub(super) fn is(&self, attribute: &str) -> bool {
+        self.text(attribute) == "true"
+    }
+}
+
+impl Graph {
+    /// Reads what kube-controller-manager's graph and ours have in common.
+    pub(super) fn parse(dot: &str) -> Result<Self> {
+        let inner = dot.strip_prefix("strict digraph full {\n");
+        let inner = inner.and_then(|rest| rest.strip_suffix("}\n"));
+        let inner = inner.with_context(|| format!("no graph: {dot}"))?;
+        let mut graph = Self::default();
+        let mut open: Option<(String, Vertex)> = None;
+        for line in inner.lines().map(str::trim) {
+            if let Some((_, vertex)) = &mut open
+                && let Some((key, value)) = line.split_once('=')
+            {
+                vertex.0.insert(key.to_owned(), unquoted(value)?);
+            } else if line == "];" {
+                let (uid, vertex) = open.take().context("nothing to close")?;
+                graph.vertices.insert(uid, vertex);
+            } else if let Some(uid) = line.strip_suffix(" [") {
+                open = Some((unquoted(uid)?, Vertex::default()));
+            } else if let Some((from, to)) = line.strip_suffix(';').and_then(|edge| edge.split_once(" -> ")) {
+                graph.edges.insert((unquoted(from)?, unquoted(to)?));
+            } else if !line.starts_with("//") {
+                bail!("a line that says nothing: {line:?}");
+            }
+        }
+        ensure!(open.is_none(), "a vertex without an end: {dot}");
+        Ok(graph)
+    }
+}
+
+/// Strings are quoted as in Go and in JSON.
+fn unquoted(text: &str) -> Result<String> {
+    serde_json::from_str(text).with_context(|| format!("{text} is not quoted"))
+}
+
+#[test]
+fn a_graph_is_read_as_it_is_drawn() -> Result<()> {
+    let dot = r#"strict digraph full {
+  // Node definitions.
+  "child" [
+    label="uid=child\nnamespace=ns\nPod.v1/a\n"
+    kind="Pod"
+    virtual="false"
+  ];
+  "parent" [
+    kind="ReplicationController"
+    virtual="true"
+  ];
+  // Edge definitions.
+  "child" -> "parent";
+}
+"#;
+    let graph = Graph::parse(dot)?;
+    assert_eq!(
+        graph.vertices["child"].text("label"),
+        "uid=child\nnamespace=ns\nPod.v1/a\n"
+    );
+    assert!(graph.vertices["parent"].is("virtual") && !graph.vertices["child"].is("virtual"));
+    assert_eq!(graph.edges, BTreeSet::from([("child".to_owned(), "parent".to_owned())]));
+    assert_eq!(Graph::parse("strict digraph full {\n}\n")?, Graph::default());
+    assert!(Graph::parse("").is_err());
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! References to what cannot be an owner: in other namespaces, of kinds that nobody knows, or slow to be heard of.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use kube::{ResourceExt, api::DynamicObject};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Times};
+use serde_json::{Value, json};
+
+use super::{
+    collector::Collector,
+    draft::{Draft, config_map, persistent_volume, reference, secret},
+    judge::Ledger,
+    shared,
+    yard::{Yard, stays},
+};
+
+/// How many objects have nothing but wrong owners, of each sort.
+const WRONG: usize = 5;
+
+/// That a child is left is looked at for so long.
+const LEFT: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn test_cross_namespace_references_with_watch_cache() -> Result<()> {
+    cross_namespace_references("--watch-cache=true").await
+}
+
+#[tokio::test]
+async fn test_cross_namespace_references_without_watch_cache() -> Result<()> {
+    cross_namespace_references("--watch-cache=false").await
+}
+
+async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
+    let plane = ControlPlane::builder().apiserver_arg(watch_cache).start().await?;
+    let (mut ledger, there) = (Ledger::default(), Yard::new(&plane, "b").await?);
+    let parent = ledger.create_one(&there, config_map("parent")).await?;
+    let children = (0..10).map(|number| secret(&format!("child-{number}")).owned_by(&parent));
+    let children = ledger.create(&there, children).await?;
+
+    let here = Yard::new(&plane, "a").await?;
+    // The parent's UID, but of another kind and in another namespace.
+    let mut misnamed = reference(&parent);
+    misnamed["kind"] = "Pod".into();
+    misnamed["name"] = "invalid".into();
+    let unknown = |number| {
+        json!({
+            "apiVersion": "test/v1", "kind": format!("invalid{number}"), "name": "invalid", "uid": format!("invalid-{number}"),
+        })
+    };
+    let many: Vec<_> = (0..25).map(unknown).chain([misnamed.clone()]).collect();
+    let mut doomed = Vec::new();
+    for number in 0..WRONG {
+        here.create(owned_by_all(config_map(&format!("invalid-child-{number}")), &many))
+            .await?;
+        here.create(owned_by_all(secret(&format!("invalid-child-a-{number}")), &many))
+            .await?;
+        let child = secret(&format!("invalid-child-b-{number}")).owner(misnamed.clone());
+        doomed.push(here.create(child).await?);
+    }
+
+    // As after a restart: everything is there already.
+    let collector = Collector::start(&plane, &[]).await?;
+    try_join_all(doomed.iter().map(|child| here.wait_until_gone(child))).await?;
+    let are_left = || are_there(&there, &children);
+    stays(LEFT, are_left).await?;
+    ensure!(collector.knows(&parent).await?, "the parent is not in the graph");
+
+    let late = here.create(secret("invalid-child-c").owner(misnamed)).await?;
+    here.wait_until_gone(&late).await?;
+    are_left().await?;
+    ledger.judge(&there).await
+}
+
+/// The same UID in another namespace is another owner.
+#[tokio::test]
+async fn an_absent_uid_that_is_named_in_many_namespaces_keeps_nothing_alive() -> Result<()> {
+    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-namespaces"});
+    let child = |number| {
+        let child = secret("child").owner(nobody.clone());
+        async move {
+            let (yard, _) = shared::yard(&format!("gc-absent-{number}")).await?;
+            let child = yard.create(child).await?;
+            yard.wait_until_gone(&child).await
+        }
+    };
+    try_join_all((0..10).map(child)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_owner_that_was_found_absent_before_keeps_no_later_child_alive() -> Result<()> {
+    let (yard, _) = shared::yard("gc-absent-still").await?;
+    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-children"});
+    for name in ["first", "second", "third"] {
+        let child = yard.create(secret(name).owner(nobody.clone())).await?;
+        yard.wait_until_gone(&child).await?;
+    }
+    Ok(())
+}
+
+fn owned_by_all(draft: Draft, owners: &[Value]) -> Draft {
+    owners.iter().cloned().fold(draft, Draft::owner)
+}
+
+async fn are_there(yard: &Yard, children: &[DynamicObject]) -> Result<()> {
+    let found = yard.list("v1", "Secret").await?;
+    for child in children {
+        let is_there = found.iter().any(|found| found.metadata.uid == child.metadata.uid);
+        ensure!(is_there, "{} is gone", child.name_any());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn test_cluster_scoped_owners() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let volumes = Matcher::watches().resource("persistentvolumes");
+    proxy.lag(volumes, Duration::from_secs(30), Times::UntilHealed);
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "slow")?;
+    let _collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
+
+    let yard = Yard::new(&plane, "gc-cluster-scope-deletion").await?;
+    let volume = yard.create_for_cluster(persistent_volume("pv-valid")).await?;
+    let valid = yard.create(config_map("cm-valid").owned_by(&volume)).await?;
+    let owner = |api_version: &str, kind: &str, of: &str| json!({"apiVersion": api_version, "kind": kind, "name": format!("{of}-name"), "uid": format!("{of}-uid")});
+    let missing = config_map("cm-missing").label("missing", "true");
+    let missing = yard
+        .create(missing.owner(owner("v1", "PersistentVolume", "missing")))
+        .await?;
+    let invalid = owner("unknown.group/v1", "UnknownType", "invalid");
+    let invalid = yard.create(config_map("cm-invalid").owner(invalid)).await?;
+
+    yard.wait_until_gone(&missing).await?;
+    yard.wait_for_round().await?;
+    stays(LEFT, || async {
+        yard.get(&invalid).await?;
+        yard.get(&valid).await?;
+        Ok(())
+    })
+    .await
+}

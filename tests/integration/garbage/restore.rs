@@ -1,0 +1,58 @@
+//! An etcd that is put back to what it was, UIDs and all.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+use portreeve_testing::ControlPlane;
+
+use super::{
+    collector::Collector,
+    draft::{config_map, secret},
+    judge::Ledger,
+    yard::{Policy, Yard},
+};
+
+/// The collector knows that the owner is gone, and then it is there again, with the same UID.
+#[tokio::test]
+async fn what_a_restored_etcd_brings_back_is_not_collected() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let yard = Yard::new(&plane, "gc-restored").await?;
+    let mut ledger = Ledger::default();
+    let owner = ledger.create_one(&yard, config_map("owner")).await?;
+    let children = (0..20).map(|number| secret(&format!("child-{number}")).owned_by(&owner));
+    let children = ledger.create(&yard, children).await?;
+    let (data, saved) = (plane.folder().join("etcd"), plane.folder().join("saved"));
+    plane.etcd().stop().await?;
+    copy(&data, &saved)?;
+    plane.etcd().start().await?;
+
+    let collector = Collector::start(&plane, &[]).await?;
+    yard.delete(&owner, Policy::Background).await?;
+    for child in &children {
+        yard.wait_until_gone(child).await?;
+    }
+    plane.apiserver().stop().await?;
+    plane.etcd().stop().await?;
+    fs::remove_dir_all(&data)?;
+    fs::rename(&saved, &data)?;
+    plane.etcd().start().await?;
+    plane.apiserver().start().await?;
+
+    // No deletion was written down: the ledger is that of the restored etcd.
+    let judged = ledger.judge(&yard).await;
+    judged.with_context(|| format!("the collector was wrong{}", collector.daemon.process.log_tail()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

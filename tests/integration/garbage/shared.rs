@@ -1,0 +1,33 @@
+//! The one cluster and the one collector of all tests that do not disturb either.
+
+use anyhow::Result;
+use portreeve_testing::ControlPlane;
+use tokio::sync::OnceCell;
+
+use super::{
+    collector::{Collector, bound_kubeconfig},
+    yard::Yard,
+};
+
+/// A namespace of its own, and the collector, which has exactly the rights that `portreeve rbac` prints.
+pub(super) async fn yard(prefix: &str) -> Result<(Yard, &'static Collector)> {
+    let (plane, collector) = both().await?;
+    Ok((Yard::new(plane, prefix).await?, collector))
+}
+
+/// The cluster, for collectors that only look on.
+pub(super) async fn plane() -> Result<&'static ControlPlane> {
+    let (plane, _) = both().await?;
+    Ok(plane)
+}
+
+async fn both() -> Result<&'static (ControlPlane, Collector)> {
+    static BOTH: OnceCell<(ControlPlane, Collector)> = OnceCell::const_new();
+    BOTH.get_or_try_init(|| async {
+        let plane = ControlPlane::start().await?;
+        let kubeconfig = bound_kubeconfig(&plane).await?;
+        let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
+        Ok((plane, collector))
+    })
+    .await
+}

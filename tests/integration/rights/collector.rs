@@ -1,0 +1,102 @@
+//! The garbage collector's rights: five verbs on everything. It acts on a whole cluster, so it has one to itself.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
+use portreeve_testing::eventually;
+use serde_json::{Value, json};
+
+use super::{
+    bits::printed_roles,
+    needed::{ALONE, Court},
+};
+use crate::support::{LIMIT, scene::Scene};
+
+pub(super) const NAME: &str = "garbage-collector-controller";
+const FLAG: &str = "--controllers=garbage-collector-controller";
+
+fn owned(name: &str, owners: &[(&str, &str)]) -> Value {
+    let references = owners
+        .iter()
+        .map(|(owner, uid)| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid}));
+    let references: Vec<_> = references.collect();
+    json!({"metadata": {"name": name, "ownerReferences": references}})
+}
+
+/// An owner that was never seen is asked for; one object is deleted, and another one is kept by one of its two owners.
+async fn collect(scene: &Scene) -> Result<()> {
+    let maps: Api<ConfigMap> = scene.namespace.api();
+    let create = |manifest: Value| {
+        let maps = maps.clone();
+        async move {
+            let map: ConfigMap = serde_json::from_value(manifest)?;
+            anyhow::Ok(maps.create(&PostParams::default(), &map).await?)
+        }
+    };
+    let keeper = create(owned("keeper", &[])).await?;
+    let goer = create(owned("goer", &[])).await?;
+    let (keeper, goer) = (keeper.uid().unwrap_or_default(), goer.uid().unwrap_or_default());
+    create(owned("both", &[("keeper", &keeper), ("goer", &goer)])).await?;
+    create(owned("one", &[("goer", &goer)])).await?;
+    create(owned("nobodys", &[("nobody", "nobody")])).await?;
+    maps.delete("goer", &DeleteParams::background()).await?;
+    eventually(
+        LIMIT,
+        "what nobody owns to be gone, and what has an owner to be let go by the other",
+        || async {
+            for name in ["one", "nobodys"] {
+                ensure!(maps.get_opt(name).await?.is_none(), "{name} is there");
+            }
+            let both = maps.get("both").await?;
+            ensure!(both.owner_references().len() == 1, "{:?}", both.owner_references());
+            anyhow::Ok(())
+        },
+    )
+    .await
+}
+
+#[tokio::test]
+async fn whatever_is_taken_away_from_the_collector_is_missed() -> Result<()> {
+    let court = Court::open().await?;
+    let printed = printed_roles(&[FLAG, ALONE])?;
+    let all: Vec<_> = printed.values().flatten().collect();
+    let bits = &printed[&format!("portreeve:{NAME}")];
+    ensure!(bits.len() == 5, "{bits:?}");
+    for bit in bits {
+        let scene = Scene::new(&court.plane, "without").await?;
+        court
+            .miss(&all, bit, &[FLAG, ALONE], |_| async move {
+                // What is missing may be what all of it takes.
+                let done = tokio::time::timeout(LIMIT, collect(&scene)).await;
+                drop(done);
+                std::future::pending().await
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_printed_for_the_collector_is_used_and_suffices() -> Result<()> {
+    let court = Court::open().await?;
+    let printed = printed_roles(&[FLAG, ALONE])?;
+    let all: Vec<_> = printed.values().flatten().collect();
+    let _daemon = court.start("collector", &all, &[FLAG, ALONE]).await?;
+    let scene = Scene::new(&court.plane, "everything").await?;
+    collect(&scene).await?;
+    let heard = court.heard("collector", 0)?;
+    let verbs: BTreeSet<_> = heard.iter().filter_map(|event| event["verb"].as_str()).collect();
+    let allowed: BTreeSet<_> = ["delete", "get", "list", "patch", "watch"].into();
+    ensure!(allowed.is_subset(&verbs), "{verbs:?}");
+    let refused: Vec<_> = heard
+        .iter()
+        .filter(|event| event["responseStatus"]["code"] == 403)
+        .collect();
+    ensure!(refused.is_empty(), "{refused:#?}");
+    Ok(())
+}
