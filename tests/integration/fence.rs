@@ -1,5 +1,7 @@
 //! `portreeve fence` on the real apiserver, with tokens that are bound to real Pods: who writes, who does not, and what it costs.
 
+mod everything;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};

@@ -322,3 +322,10 @@ fn an_answer_that_is_older_than_what_a_watch_has_shown_is_known_as_such() {
         assert_eq!(graph.is_newer_than(&seen("owner", version, &[])), expected, "{version}");
     }
 }
+
+#[test]
+fn a_million_nodes_fit_because_each_is_small() {
+    // As the architecture says. What else a node costs is its name, a place in the table, and its references.
+    assert_eq!(size_of::<Option<crate::graph::Node>>(), 72);
+    assert_eq!(size_of::<Option<crate::graph::Edge>>(), 28);
+}

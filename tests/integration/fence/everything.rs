@@ -1,0 +1,42 @@
+//! The fence around what a controller may write that may write everything.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{coordination::v1::Lease, events::v1::Event};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use portreeve_testing::eventually;
+use serde_json::json;
+
+use super::{Stage, UUID, event, is_fenced};
+use crate::support::LIMIT;
+
+#[tokio::test]
+async fn a_fence_around_everything_lets_the_election_pass() -> Result<()> {
+    let stage = Stage::new("everything").await?;
+    let scene = crate::support::scene::Scene {
+        namespace: stage.namespace.clone(),
+    };
+    scene.settled_foo("web", 1).await?;
+    stage.elect(&format!("web-a_{UUID}")).await?;
+    stage.apply(&stage.account, &["--controllers=garbagecollector"]).await?;
+    let standby = stage.replica("web-b").await?;
+    let (deployments, plain) = (stage.deployments(&standby), PatchParams::default());
+    let label = Patch::Merge(json!({"metadata": {"labels": {"written": "yes"}}}));
+    eventually(LIMIT, "the fence to stand", || async {
+        ensure!(
+            is_fenced(&deployments.patch("web", &plain, &label).await)?,
+            "it lets a standby pass"
+        );
+        Ok(())
+    })
+    .await?;
+    let leases: Api<Lease> = Api::namespaced(standby.clone(), stage.namespace.name());
+    let renewal = Patch::Merge(json!({"spec": {"leaseTransitions": 3}}));
+    leases.patch("lease", &plain, &renewal).await.context("the Lease")?;
+    let events: Api<Event> = Api::namespaced(standby, stage.namespace.name());
+    let event: Event = serde_json::from_value(event(stage.namespace.name()))?;
+    let sent = events.create(&PostParams::default(), &event).await;
+    sent.context("an Event").map(drop)
+}
