@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-/// The UID of an object, within one [`Uids`].
+/// The UID of an object, within one graph.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Uid([u64; 2]);
 

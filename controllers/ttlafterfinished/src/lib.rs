@@ -2,7 +2,7 @@
 //! `ttlSecondsAfterFinished`.
 //!
 //! `expiry.rs` decides when an object is deleted and knows no Job; `job.rs` says how long a Job lives. Another kind is another
-//! [`Perishable`], and a line in `build`. There is no heap of times here: each plan says when to look again, and the work queue keeps that.
+//! `Perishable`, and a line in `build`. There is no heap of times here: each plan says when to look again, and the work queue keeps that.
 //!
 //! Architecture Invariant: no client, no async, no clock.
 
