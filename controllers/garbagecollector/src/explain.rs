@@ -68,7 +68,10 @@ fn state(view: &View) -> String {
 }
 
 fn sentence_of_owner(owner: &Identity, blocks: bool, standing: Option<Standing>) -> String {
-    let standing = standing.map_or("not known without asking the apiserver", Standing::word);
+    let standing = standing.map_or(
+        "not in the graph; the apiserver is asked for it, if it serves its kind",
+        Standing::word,
+    );
     let blocking = if blocks { ", whose deletion it blocks," } else { "" };
     format!("Its owner {owner}{blocking} is {standing}.")
 }
@@ -94,7 +97,7 @@ fn outcome(view: &View) -> String {
         return if view.is_absent {
             "There is nothing to collect here; its dependents are, unless another owner keeps them.".to_owned()
         } else {
-            "It is kept until the apiserver has been asked.".to_owned()
+            "It is kept until the apiserver has said whether that exists.".to_owned()
         };
     };
     let sentence = match verdict {
@@ -222,10 +225,10 @@ mod tests {
             "child",
             &around,
             &expect![[r"
-            [v1/Pod, namespace: n, name: child, uid: child] exists; it was seen in version 7.
-            Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting], whose deletion it blocks, is waiting for its dependents to be deleted.
-            Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen], whose deletion it blocks, is not known without asking the apiserver.
-            It is kept until the apiserver has been asked."]],
+                [v1/Pod, namespace: n, name: child, uid: child] exists; it was seen in version 7.
+                Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting], whose deletion it blocks, is waiting for its dependents to be deleted.
+                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen], whose deletion it blocks, is not in the graph; the apiserver is asked for it, if it serves its kind.
+                It is kept until the apiserver has said whether that exists."]],
         );
         check(
             "orphan",
@@ -247,9 +250,9 @@ mod tests {
             "unseen",
             &around,
             &expect![[r"
-            [v1/Pod, namespace: n, name: unseen, uid: unseen] is known by references alone: no watch has shown it.
-            One reference names it as an owner; its deletion is blocked by [v1/Pod, namespace: n, name: child, uid: child].
-            It is kept until the apiserver has been asked."]],
+                [v1/Pod, namespace: n, name: unseen, uid: unseen] is known by references alone: no watch has shown it.
+                One reference names it as an owner; its deletion is blocked by [v1/Pod, namespace: n, name: child, uid: child].
+                It is kept until the apiserver has said whether that exists."]],
         );
     }
 

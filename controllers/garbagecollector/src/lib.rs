@@ -65,7 +65,7 @@ fn flags() -> Vec<clap::Arg> {
         clap::Arg::new("gc-ignore-resources")
             .long("gc-ignore-resources")
             .value_name("LIST")
-            .help("Resources, as RESOURCE.GROUP, that are neither collected nor watched. An owner among them is asked for instead")
+            .help("Resources, as RESOURCE.GROUP or, of the core group, RESOURCE, that are neither collected nor watched. An owner among them is asked for instead")
             .default_value("events,events.events.k8s.io"),
         clap::Arg::new(LIMIT)
             .long(LIMIT)
@@ -85,6 +85,18 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         .filter(|name| !name.is_empty())
         .map(str::to_owned)
         .collect();
+    let is_named = |name: &String| {
+        name.chars()
+            .all(|letter| matches!(letter, 'a'..='z' | '0'..='9' | '-' | '.'))
+    };
+    if let Some(wrong) = ignored.iter().find(|name| !is_named(name)) {
+        return Err(BuildError::Refused {
+            controller: setup.name,
+            reason: format!(
+                "--gc-ignore-resources has {wrong:?}, which is no RESOURCE.GROUP such as events.events.k8s.io"
+            ),
+        });
+    }
     let limit = setup.flag::<u32>(LIMIT)?;
     if limit > 0 && setup.notebook.is_none() && !observe {
         return Err(BuildError::Refused {

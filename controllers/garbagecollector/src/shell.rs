@@ -282,10 +282,11 @@ impl Core {
             owner,
             reason,
         } = invalid;
-        tracing::info!(%dependent, %owner, ?reason, "a reference does not match its owner");
         if *reason == Invalidity::Coordinates {
+            tracing::info!(%dependent, %owner, "a reference does not name its owner as it is called");
             return;
         }
+        tracing::warn!(%dependent, %owner, "a reference leads into another namespace");
         let namespace = dependent.namespace.as_deref().unwrap_or_default();
         let sentence = format!("ownerRef {owner} does not exist in namespace {namespace:?}");
         self.note(
@@ -322,8 +323,10 @@ impl Core {
         }
     }
 
-    fn failed(&self, who: (Uid, bool), reason: String, is_unknown: bool) {
+    /// Returns whether that is news: nothing was wrong with it, or something else.
+    fn failed(&self, who: (Uid, bool), reason: String, is_unknown: bool) -> bool {
         let mut troubles = self.troubles.lock();
+        let is_news = troubles.failing.get(&who).is_none_or(|(_, before)| *before != reason);
         let since = troubles
             .failing
             .get(&who)
@@ -332,6 +335,7 @@ impl Core {
         if is_unknown {
             troubles.unknown.insert(who.0);
         }
+        is_news
     }
 
     fn succeeded(&self, uid: Uid, orphaning: bool) {

@@ -82,7 +82,7 @@ pub enum BuildError {
         source: prometheus::Error,
     },
     /// What its flags ask for cannot be.
-    #[error("failed to build {controller}: {reason}")]
+    #[error("{reason}")]
     Refused {
         /// Which controller.
         controller: &'static str,

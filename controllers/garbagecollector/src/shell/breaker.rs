@@ -69,6 +69,16 @@ impl Window {
     }
 }
 
+impl Window {
+    /// Counts one less.
+    fn give_back(&mut self) {
+        if let Some((_, count)) = self.seconds.iter_mut().rev().find(|(_, count)| *count > 0) {
+            *count -= 1;
+            self.sum -= 1;
+        }
+    }
+}
+
 impl Breaker {
     pub(super) fn new(limit: u32, notebook: Option<Arc<dyn Notebook>>) -> Self {
         Self {
@@ -114,6 +124,13 @@ impl Breaker {
             // Somebody has closed it meanwhile.
             drop(state);
             core.attempts.add(uid, Lane::Routine);
+        }
+    }
+
+    /// What was admitted was not deleted after all.
+    pub(super) fn give_back(&self) {
+        if self.limit > 0 {
+            self.state.lock().window.give_back();
         }
     }
 
@@ -267,5 +284,7 @@ mod tests {
         assert_eq!(admitted(&mut window, 89, 1), 0);
         assert_eq!(admitted(&mut window, 90, 20), 6);
         assert!(window.seconds.len() <= 3);
+        window.give_back();
+        assert_eq!(admitted(&mut window, 90, 20), 1, "what was not deleted does not count");
     }
 }

@@ -116,7 +116,7 @@ pub(super) fn observe(core: &Arc<Core>, registry: &Registry) -> Result<(), prome
         )?,
         tripped: IntGauge::new(
             "gc_breaker_tripped",
-            "Whether deletions are stopped because there were more than --gc-max-deletions-per-minute (1) or not (0).",
+            "Whether deletions are stopped because --gc-max-deletions-per-minute was reached (1) or not (0).",
         )?,
         scraping: Mutex::new(()),
     };
@@ -197,11 +197,12 @@ impl Core {
         let queued = queued.into_iter().flatten().max().unwrap_or_default();
         let now = Instant::now();
         let troubles = self.troubles.lock();
+        // What nobody can tell of waits for as long as it takes, and that is as it should be.
         let failing = troubles
             .failing
-            .values()
-            .map(|(since, _)| now.duration_since(*since))
-            .max();
+            .iter()
+            .filter(|((uid, _), _)| !troubles.unknown.contains(uid));
+        let failing = failing.map(|(_, (since, _))| now.duration_since(*since)).max();
         queued.max(failing.unwrap_or_default()).as_secs_f64()
     }
 }

@@ -144,6 +144,15 @@ impl Monitors {
     /// Starts what is new, and lets go what is no longer served.
     fn follow(&mut self, served: &Served) {
         let ignored = &self.core.settings.ignored;
+        if self.running.is_empty() {
+            let is_served = |name: &String| served.preferred(&[]).any(|known| short(known) == *name);
+            for name in ignored.iter().filter(|name| !is_served(name)) {
+                tracing::warn!(
+                    resource = name,
+                    "--gc-ignore-resources names what is not served: nothing is ignored by it"
+                );
+            }
+        }
         let wanted = served
             .preferred(VERBS)
             .filter(|resource| !ignored.contains(&short(resource)));

@@ -92,8 +92,9 @@ impl Core {
             Err(failure) => return Err(failure),
         }
         tracing::info!(%owner, dependents = released.len(), "orphaned the dependents");
-        self.journal
-            .write(decision(&format!("{} dependents orphaned", released.len())));
+        let plural = if released.len() == 1 { "" } else { "s" };
+        let result = format!("{} dependent{plural} orphaned", released.len());
+        self.journal.write(decision(&result));
         Ok(())
     }
 

@@ -71,7 +71,7 @@ fn graph(core: &Core, query: &Query) -> Shown {
 }
 
 fn explain(core: &Core, query: &Query) -> Shown {
-    let Some(text) = query.get("uid") else {
+    let Some(text) = query.get("uid").filter(|uid| !uid.is_empty()) else {
         return Shown::bad_request("explain needs ?uid=UID, as `kubectl get -o jsonpath={.metadata.uid}` prints it");
     };
     let (uid, view) = {
@@ -81,7 +81,8 @@ fn explain(core: &Core, query: &Query) -> Shown {
     };
     let (Some(uid), Some(view)) = (uid, view) else {
         return Shown::not_found(format!(
-            "no object of UID {text} is in the graph: it does not exist, or its resource is ignored or not served"
+            "no object of UID {text} is in the graph: it does not exist, or its resource is ignored or not served; decisions?uid={text} \
+             says whether the collector has deleted it"
         ));
     };
     let failing = {

@@ -47,6 +47,20 @@ impl Failure {
         }
     }
 
+    /// Whether the apiserver has answered, and done nothing.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Gone | Self::Conflict => true,
+            Self::Other { answer, after, .. } => {
+                after.is_some()
+                    || matches!(
+                        answer,
+                        Answer::Forbidden | Answer::Invalid | Answer::NotFound | Answer::Fenced
+                    )
+            }
+        }
+    }
+
     fn of(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> Self {
         match (Answer::of(error), error) {
             (Answer::NotFound, kube::Error::Api(status)) if names(status, resource, key) => Self::Gone,

@@ -138,11 +138,13 @@ impl Core {
     fn later(&self, uid: Uid, intent: &Intent, failure: &Failure) -> Outcome {
         let message = failure.to_string();
         tracing::debug!(item = %intent.item(), reason = message, "failed, trying again");
-        self.failed((uid, false), message.clone(), false);
-        let Failure::Other { answer, after, .. } = failure else {
-            return Outcome::Retry;
-        };
-        if matches!(answer, Answer::Forbidden | Answer::Invalid) {
+        if self.failed((uid, false), message.clone(), false) {
+            self.note_down(intent, &format!("failed: {message}"));
+        } else if matches!(failure, Failure::Other { .. }) {
+            // Once is enough to say that, and why.
+            return again(failure);
+        }
+        if matches!(failure, Failure::Other { answer, .. } if is_refused(*answer)) {
             tracing::warn!(item = %intent.item(), reason = message, "the apiserver refuses what the collector asks for");
             let note = Note::warning(
                 "GarbageCollectionRefused",
@@ -150,9 +152,8 @@ impl Core {
                 format!("The apiserver refuses to let the garbage collector change this object: {message}"),
             );
             self.note(intent.item(), &note.once(message));
-            return Outcome::RetryWithin(REFUSED);
         }
-        (*after).map_or(Outcome::Retry, Outcome::RetryAfter)
+        again(failure)
     }
 
     /// Does what was decided.
@@ -169,7 +170,8 @@ impl Core {
             return End::Done;
         }
         if self.settings.observe {
-            tracing::info!(%item, action = action.word(), "observed: nothing is written");
+            let because = because(intent);
+            tracing::info!(%item, action = action.word(), because, "observed: nothing is written");
             self.note_down(intent, "observed: nothing was written");
             self.metrics.attempt(action.metric(), "observed");
             return End::Done;
@@ -179,6 +181,9 @@ impl Core {
             return End::Parked;
         }
         let sent = self.send(intent, &resource).await;
+        if matches!(intent, Intent::Delete { .. }) && sent.as_ref().is_err_and(Failure::is_refusal) {
+            self.breaker.give_back();
+        }
         let result = match &sent {
             Ok(()) => "success",
             Err(Failure::Gone) => "gone",
@@ -199,10 +204,7 @@ impl Core {
                 End::Done
             }
             Err(Failure::Conflict) => End::Again,
-            Err(failure) => {
-                self.note_down(intent, &format!("failed: {failure}"));
-                End::Later(failure)
-            }
+            Err(failure) => End::Later(failure),
         }
     }
 
@@ -255,6 +257,19 @@ impl Core {
     }
 }
 
+fn is_refused(answer: Answer) -> bool {
+    matches!(answer, Answer::Forbidden | Answer::Invalid)
+}
+
+/// When to try again what has failed.
+fn again(failure: &Failure) -> Outcome {
+    match failure {
+        Failure::Other { answer, .. } if is_refused(*answer) => Outcome::RetryWithin(REFUSED),
+        Failure::Other { after: Some(after), .. } => Outcome::RetryAfter(*after),
+        _ => Outcome::Retry,
+    }
+}
+
 fn owners(intent: &Intent) -> Vec<(Identity, Standing)> {
     match intent {
         Intent::Delete { owners, .. } | Intent::Release { owners, .. } => owners.clone(),
@@ -264,6 +279,9 @@ fn owners(intent: &Intent) -> Vec<(Identity, Standing)> {
 
 /// The owners that it was decided by, for the log.
 fn because(intent: &Intent) -> String {
+    if matches!(intent, Intent::Finish { .. }) {
+        return "no dependent blocks it any more".to_owned();
+    }
     let owners = owners(intent);
     let owners = owners
         .iter()
