@@ -98,10 +98,11 @@ impl Graph {
         let meta = &seen.metadata;
         let uid = self.uids.intern(&meta.uid);
         let version = number(&meta.resource_version).unwrap_or(NO_VERSION);
-        if self.find(uid).is_some_and(|id| self.is_anothers(id, monitor, version)) {
+        let known = self.find(uid);
+        if known.is_some_and(|id| self.is_anothers(id, monitor, version)) {
             return;
         }
-        let id = self.find(uid).unwrap_or_else(|| {
+        let id = known.unwrap_or_else(|| {
             self.kinds.share(kind);
             let namespace = self.namespace(meta.namespace.as_deref());
             self.insert(uid, kind, namespace, &meta.name)
