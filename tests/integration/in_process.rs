@@ -77,4 +77,14 @@ impl InProcess {
             .context("the daemon's end")?;
         end.context("it was running")??.context("it ended with an error")
     }
+
+    /// The same, once nothing that it needed was refused to it and no reconcile has panicked.
+    pub(crate) async fn finish(self) -> Result<()> {
+        let metrics = self.admin.metrics().await?;
+        let forbidden = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
+        ensure!(forbidden == 0.0, "{forbidden} requests were refused");
+        let panics = metrics.sum("controller_runtime_reconcile_panics_total", &[]);
+        ensure!(panics == 0.0, "{panics} panics");
+        self.stop().await
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Time is the tests': the daemon runs in the test, by a clock that the test sets, so that nobody waits for a minute to come.
 
-mod faults;
+pub(crate) mod faults;
 pub(crate) mod kinds;
 mod life;
 mod process;

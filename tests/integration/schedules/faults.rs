@@ -13,7 +13,7 @@ use super::{
     kinds::Kind,
     stage::{Stage, job_of, minutes, next_minute},
 };
-use crate::support::{LIMIT, manifests};
+use crate::support::{LIMIT, manifests, scene::Scene};
 
 fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
     let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -195,7 +195,7 @@ async fn a_deletion_that_is_refused_is_told_of_and_changes_no_condition() -> Res
         .await?;
     let slot = next_minute(created, 1);
     let jobs: Api<Job> = stage.scene.namespace.api();
-    refuse_deletions(&stage).await?;
+    refuse_deletions(&stage.scene).await?;
     stage.clock.set(slot);
     let job = job_of(name, slot);
     stage.wait_for_jobs(name, std::slice::from_ref(&job)).await?;
@@ -223,8 +223,8 @@ async fn a_deletion_that_is_refused_is_told_of_and_changes_no_condition() -> Res
 }
 
 /// Has the apiserver refuse the deletion of every Job.
-async fn refuse_deletions(stage: &Stage) -> Result<()> {
-    let client = stage.scene.namespace.client();
+pub(crate) async fn refuse_deletions(scene: &Scene) -> Result<()> {
+    let client = scene.namespace.client();
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": "keep-jobs"},
@@ -243,7 +243,7 @@ async fn refuse_deletions(stage: &Stage) -> Result<()> {
         manifests::apply(client, document, None, &PatchParams::apply("an-administrator").force()).await?;
     }
     // Policies take effect a moment later.
-    let jobs: Api<Job> = stage.scene.namespace.api();
+    let jobs: Api<Job> = scene.namespace.api();
     eventually(LIMIT, "the policy to refuse deletions", || async {
         jobs.create(&PostParams::default(), &foreign("probe")?).await.ok();
         let deleted = jobs.delete("probe", &DeleteParams::background()).await;

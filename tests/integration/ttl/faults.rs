@@ -6,14 +6,14 @@ use anyhow::{Result, ensure};
 use http::StatusCode;
 use kube::{
     Api,
-    api::{DeleteParams, DynamicObject, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject},
     core::{ApiResource, GroupVersionKind},
 };
 use portreeve_testing::{Canned, Matcher, Times, eventually};
 use serde_json::json;
 
 use super::stage::{Jobs, Stage, seconds};
-use crate::support::{LIMIT, manifests};
+use crate::{schedules::faults::refuse_deletions, support::LIMIT};
 
 /// How late the daemon hears and is heard, where it matters.
 const LATE: Duration = Duration::from_secs(2);
@@ -155,7 +155,7 @@ async fn an_apiserver_that_is_away_when_a_job_expires_is_asked_when_it_is_back()
 #[tokio::test]
 async fn a_deletion_that_is_refused_is_told_of_once_and_done_when_it_may_be() -> Result<()> {
     let stage = Stage::start().await?;
-    refuse_deletions(&stage).await?;
+    refuse_deletions(&stage.scene).await?;
     stage.finished("refused", 0).await?;
     let told = stage.scene.wait_for_events("refused", &["FailedDelete"]).await?;
     let note = told[0].note.clone().unwrap_or_default();
@@ -171,36 +171,4 @@ async fn a_deletion_that_is_refused_is_told_of_once_and_done_when_it_may_be() ->
     stage.jobs.wait_until_deleted("refused").await?;
     stage.scene.wait_for_events("refused", &["FailedDelete"]).await?;
     stage.daemon.stop().await
-}
-
-/// Has the apiserver refuse the deletion of every Job.
-async fn refuse_deletions(stage: &Stage) -> Result<()> {
-    let client = stage.scene.namespace.client();
-    let policy = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": "keep-jobs"},
-        "spec": {
-            "matchConstraints": {"resourceRules": [{
-                "apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["jobs"]}]},
-            "validations": [{"expression": "false", "message": "Jobs are kept"}],
-        },
-    });
-    let binding = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": "keep-jobs"},
-        "spec": {"policyName": "keep-jobs", "validationActions": ["Deny"]},
-    });
-    for document in [&policy, &binding] {
-        manifests::apply(client, document, None, &PatchParams::apply("an-administrator").force()).await?;
-    }
-    // Policies take effect a moment later.
-    eventually(LIMIT, "the policy to refuse deletions", || async {
-        let probe = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "probe"}, "spec": {"template": {"spec": {
-            "containers": [{"name": "main", "image": "example.com/main:1"}], "restartPolicy": "Never"}}}});
-        stage.jobs.0.create(&PostParams::default(), &serde_json::from_value(probe)?).await.ok();
-        let deleted = stage.jobs.0.delete("probe", &DeleteParams::background()).await;
-        ensure!(deleted.is_err(), "it was deleted");
-        anyhow::Ok(())
-    })
-    .await
 }
