@@ -4,8 +4,10 @@ SHELL := /bin/sh
 CARGO ?= cargo
 # More flags for the daemon of `make run`, such as DAEMON_FLAGS=-v=4.
 DAEMON_FLAGS ?=
-# How many rounds each fault of `make chaos` gets; without it, as many as `make test` runs.
+# How many rounds each fault of `make chaos` gets, and how many seeds are tried; without it, as many as `make test` runs.
 ROUNDS ?=
+# The first of the seeds that say which faults come together: the one that a failure names, to play it again.
+SEED ?=
 # More arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'; the program lists them with --help.
 BENCH_FLAGS ?=
 
@@ -19,15 +21,20 @@ run: control-plane ## start a control plane, the daemon with every controller an
 	@target/release/portreeve-run target/release/portreeve deploy/samples $(DAEMON_FLAGS)
 
 .PHONY: test
-test: control-plane manifest-tools image-binary ## run every test of the workspace, on real servers
+test: control-plane manifest-tools image-binary loom ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
 
+.PHONY: loom
+loom: ## try the ways in which threads can meet in the work queue, with loom; LOOM_MAX_PREEMPTIONS=n tries more
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p portreeve-workqueue --lib interleavings
+
 .PHONY: chaos
-chaos: control-plane ## run the tests with several replicas; ROUNDS=n says how many rounds each fault gets
+chaos: control-plane ## run every fault alone, ROUNDS=n seeds of them together from SEED=n on, and those of several replicas
+	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked -p portreeve --test integration chaos:: -- --nocapture
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
 .PHONY: bench
-bench: control-plane image-binary ## measure what goes into the image beside kube-controller-manager, into BENCHMARKS.md; 4 hours
+bench: control-plane image-binary ## measure what goes into the image beside its peers, into BENCHMARKS.md; 6 hours
 	@hack/controlplane/build kube-controller-manager >/dev/null
 	$(CARGO) build --locked --release -p portreeve-bench
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
@@ -61,5 +68,5 @@ image-binary: ## build only the static binary that goes into the image
 	@hack/image/build binary >/dev/null
 
 .PHONY: update
-update: ## regenerate what deploy/ has from the code: definitions, roles and fences
+update: ## regenerate what is written from the code: definitions, roles, fences, docs/configuration.md
 	@hack/update

@@ -1,6 +1,7 @@
-//! The executable as people and supervisors see it: its command line, its manifests, its log, its endpoints, its signals and its
+//! The executable as people and supervisors see it: its command line and config file, its manifests, its log, its endpoints, its signals and its
 //! exit codes.
 
+mod config;
 mod logs;
 mod manifests;
 mod serving;

@@ -42,6 +42,7 @@ async fn metrics_are_closed_unless_a_flag_opens_them() -> Result<()> {
     let closed = Daemon::start_closed(plane, plane.kubeconfig(), "closed-daemon", &flags).await?;
     for (path, expected) in [
         ("/metrics", StatusCode::UNAUTHORIZED),
+        ("/configz", StatusCode::UNAUTHORIZED),
         ("/debug/anything", StatusCode::UNAUTHORIZED),
         ("/nothing", StatusCode::UNAUTHORIZED),
         ("/livez", StatusCode::OK),

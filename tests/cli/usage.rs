@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::daemon::{printed, run};
 
 /// Runs what must fail as a mistake of the user's, and returns what it says.
-fn mistake(args: &[&str]) -> Result<String> {
+pub(crate) fn mistake(args: &[&str]) -> Result<String> {
     let output = run(args)?;
     let said = String::from_utf8(output.stderr)?;
     ensure!(
@@ -39,6 +39,7 @@ fn help_groups_the_flags() -> Result<()> {
     expected.extend(portreeve::CONTROLLERS.iter().map(|controller| controller.name));
     ensure!(headings == expected, "{headings:?}");
     for flag in [
+        "--config",
         "--kubeconfig",
         "--master",
         "--kube-api-qps",
@@ -47,6 +48,9 @@ fn help_groups_the_flags() -> Result<()> {
         "--min-resync-period",
         "--controller-start-interval",
         "--controller-shutdown-timeout",
+        "--controller-stuck-timeout",
+        "--queue-stuck-timeout",
+        "--watch-idle-timeout",
         "--secure-port",
         "--bind-address",
         "--tls-cert-file",
@@ -144,6 +148,11 @@ fn mistakes_are_told_with_the_way_out() -> Result<()> {
             &["--controller-shutdown-timeout=soon"],
             &["--controller-shutdown-timeout", "30s"],
         ),
+        (
+            &["--controller-stuck-timeout=never"],
+            &["--controller-stuck-timeout", "30s"],
+        ),
+        (&["--watch-idle-timeout=0"], &["--watch-idle-timeout", "1s"]),
         (&["--concurrent-foo-syncs=0"], &["--concurrent-foo-syncs"]),
         (&["crds", "--controllers=bar"], &["bar"]),
         (&["nonsense"], &["nonsense"]),

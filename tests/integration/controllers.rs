@@ -57,7 +57,7 @@ pub(crate) fn in_namespace(namespace: &str) -> String {
 
 type Build = fn(&mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError>;
 
-const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>, build: Build) -> Descriptor {
+pub(crate) const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>, build: Build) -> Descriptor {
     Descriptor {
         name,
         aliases: &[],
@@ -69,11 +69,11 @@ const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>, build: Bu
     }
 }
 
-fn one_flag() -> Vec<clap::Arg> {
+pub(crate) fn one_flag() -> Vec<clap::Arg> {
     vec![clap::Arg::new(NAMESPACE).long(NAMESPACE).required(true)]
 }
 
-fn watched(setup: &mut Setup<'_>) -> Result<Informer<SeenMap>, BuildError> {
+pub(crate) fn watched(setup: &mut Setup<'_>) -> Result<Informer<SeenMap>, BuildError> {
     let namespace: String = setup.flag(NAMESPACE)?;
     Ok(setup.informer(Watch {
         namespace: Some(namespace.into()),
@@ -97,13 +97,13 @@ fn copier(
         .build())
 }
 
-fn idle(setup: &mut Setup<'_>, queue: &'static str) -> Result<Box<dyn Controller>, BuildError> {
+pub(crate) fn idle(setup: &mut Setup<'_>, queue: &'static str) -> Result<Box<dyn Controller>, BuildError> {
     let maps = watched(setup)?;
     Ok(setup.keyed(queue, Idle).watch(&maps, |delta| [delta.key()]).build())
 }
 
 #[derive(Deserialize)]
-struct SeenMap {
+pub(crate) struct SeenMap {
     metadata: Metadata,
 }
 

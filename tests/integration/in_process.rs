@@ -1,6 +1,6 @@
 //! A daemon inside the test, with controllers of the test's own.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use portreeve::{Config, Error};
@@ -64,6 +64,17 @@ impl InProcess {
         eventually(LIMIT, &format!("{name}{labels:?} to be {value}"), || async {
             let found = self.admin.metrics().await?.sum(name, labels);
             ensure!((found - value).abs() < f64::EPSILON, "it is {found}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+
+    /// Waits until a counter has more than it has now.
+    pub(crate) async fn wait_for_more(&self, name: &str, labels: &[&str], limit: Duration) -> Result<()> {
+        let before = self.admin.metrics().await?.sum(name, labels);
+        eventually(limit, &format!("{name}{labels:?} to be more than {before}"), || async {
+            let found = self.admin.metrics().await?.sum(name, labels);
+            ensure!(found > before, "it is {found}");
             anyhow::Ok(())
         })
         .await

@@ -5,6 +5,7 @@
 //! so two daemons on one would do each other's work.
 
 mod audit;
+mod chaos;
 mod clock;
 mod controllers;
 mod definitions;
@@ -13,6 +14,7 @@ mod election;
 mod fence;
 mod foo;
 mod garbage;
+mod health;
 mod image;
 mod in_process;
 mod manifests;

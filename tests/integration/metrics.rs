@@ -19,6 +19,7 @@ async fn metrics_have_the_names_that_kubernetes_made_known() -> Result<()> {
         "portreeve_events_dropped_total",
         "portreeve_informer_objects",
         "portreeve_informer_synced",
+        "portreeve_tasks",
         "process_cpu_seconds_total",
         "process_resident_memory_bytes",
         "rest_client_request_duration_seconds",
@@ -45,6 +46,7 @@ async fn metrics_have_the_names_that_kubernetes_made_known() -> Result<()> {
         ),
         ("portreeve_informer_synced", vec![foos], 1.0),
         ("portreeve_informer_objects", vec![foos], 1.0),
+        ("portreeve_tasks", vec![], 5.0),
         (
             "rest_client_requests_total",
             vec![r#"code="201""#, r#"method="POST""#],

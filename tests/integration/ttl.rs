@@ -6,4 +6,4 @@
 mod faults;
 mod life;
 mod process;
-mod stage;
+pub(crate) mod stage;

@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 /// A definition of Foos that checks nothing.
-fn loose() -> Result<CustomResourceDefinition> {
+pub(crate) fn loose() -> Result<CustomResourceDefinition> {
     let mut loose = json!(Foo::crd());
     loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
         json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

@@ -38,7 +38,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "portreeve-workqueue",
         ],
     ),
-    ("portreeve-bench", &["portreeve-garbagecollector", "portreeve-testing"]),
+    (
+        "portreeve-bench",
+        &["portreeve-api", "portreeve-garbagecollector", "portreeve-testing"],
+    ),
     ("portreeve-run", &["portreeve-testing"]),
     ("portreeve-tests", &[]),
 ];

@@ -1,5 +1,6 @@
 //! The daemon as a library: [`main`] for a binary with controllers of one's own, [`run`] for tests and embedders.
 
+mod config;
 mod cron;
 mod electing;
 pub mod logging;
@@ -17,6 +18,7 @@ use portreeve_manager::{Manager, selection::UnknownNames};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
 use portreeve_serving::{Endpoints, Server};
 use prometheus::Registry;
+use serde_json::Value;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
@@ -24,8 +26,9 @@ use tokio::{
 
 use crate::options::{Command, ListFormat};
 pub use crate::{
+    config::{Error as ConfigError, Place, Problem},
     manifests::Error as ManifestError,
-    options::{Config, Options},
+    options::{Config, Options, UsageError},
     registry::CONTROLLERS,
 };
 
@@ -62,6 +65,15 @@ pub enum Error {
     /// Leader election cannot begin.
     #[error("failed to start leader election")]
     Elections(#[source] portreeve_leader::Error),
+    /// What is wrong comes from the file of `--config`.
+    #[error("{}", .places.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    InFile {
+        /// Where.
+        places: Vec<Place>,
+        /// What, by the names of the flags.
+        #[source]
+        source: Box<Self>,
+    },
     /// The apiserver's address or credentials cannot be used.
     #[error("failed to set up the connection to the apiserver")]
     Connection(#[source] portreeve_client::Error),
@@ -103,26 +115,51 @@ impl Error {
             _ => 1,
         }
     }
+
+    /// The same, with the places in the file of `--config` that it is about.
+    fn placed(self, config: &Config) -> Self {
+        let flags: &[&str] = match &self {
+            Self::Controllers(_) => &["controllers"],
+            Self::Groups(_) | Self::Group(_) | Self::TwoGroups { .. } => &["leader_elect_groups"],
+            Self::Times(_) => &[
+                "leader_elect_lease_duration",
+                "leader_elect_renew_deadline",
+                "leader_elect_retry_period",
+            ],
+            Self::Connection(_) => &["kubeconfig", "master"],
+            Self::Serving(_) => &["secure_port", "bind_address", "tls_cert_file", "tls_private_key_file"],
+            _ => &[],
+        };
+        let places = config.places(flags);
+        if places.is_empty() {
+            return self;
+        }
+        Self::InFile {
+            places,
+            source: Box::new(self),
+        }
+    }
 }
 
 /// The whole binary: reads the command line, runs, and returns the exit code. `known` is every controller that it offers.
 pub fn main(known: &[Descriptor]) -> ExitCode {
+    let failed = |text: &str, code: u8| {
+        writeln!(std::io::stderr(), "error: {text}").ok();
+        ExitCode::from(code)
+    };
     let config = match Config::parse(std::env::args_os(), known) {
         Ok(config) => config,
-        Err(usage) => {
+        Err(UsageError::CommandLine(usage)) => {
             let code = u8::from(usage.use_stderr());
             // Nothing is left to do about a closed terminal.
             usage.print().ok();
             return ExitCode::from(code);
         }
+        Err(error) => return failed(&chain(&error), 1),
     };
     match execute(config, known) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let text = chain(&error);
-            writeln!(std::io::stderr(), "error: {text}").ok();
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => failed(&chain(&error), error.exit_code()),
     }
 }
 
@@ -153,6 +190,7 @@ fn execute(config: Config, known: &[Descriptor]) -> Result<(), Error> {
             let leases = electing::leases(election, known, &enabled)?;
             print(&manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?)
         }
+        Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),
         None if config.options.choice.list_controllers => match config.options.choice.output {
             ListFormat::Table => print(&manifests::table(known)),
@@ -208,8 +246,9 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str 
 ///
 /// See [`Error`].
 pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
-    let enabled = config.enabled(known).map_err(Error::Controllers)?;
-    let plan = electing::Plan::of(&config.options, known, &enabled)?;
+    let placed = |error: Error| error.placed(&config);
+    let enabled = config.enabled(known).map_err(Error::Controllers).map_err(placed)?;
+    let plan = electing::Plan::of(&config.options, known, &enabled).map_err(placed)?;
     let Options {
         manager,
         client,
@@ -232,14 +271,15 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     // Boxed, or else rustc cannot see that the whole may run on any thread.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
     let connection = tokio::select! {
-        connection = opening => connection.map_err(Error::Connection)?,
+        connection = opening => connection.map_err(Error::Connection).map_err(placed)?,
         () = stop.requested() => return Ok(()),
     };
-    let server = Server::bind(serving).map_err(Error::Serving)?;
+    let server = Server::bind(serving).map_err(Error::Serving).map_err(placed)?;
     let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         controllers = names.join(","),
+        config = config.file().map(|file| file.display().to_string()),
         apiserver = %connection.url(),
         identity = plan.identity(),
         dry_run = manager.dry_run,
@@ -253,7 +293,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     let settings = manager_settings(manager);
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let closed = Shutdown::new();
-    let serving = serve(server, &manager, &registry, &closed, &stop);
+    let serving = serve(server, &manager, &registry, &config.in_force, &closed, &stop);
     let result = manager.run(&config.flags, stop).await.map_err(Error::Manager);
     if let Some(elections) = elections {
         elections.end().await;
@@ -269,6 +309,7 @@ fn serve(
     server: Option<Server>,
     manager: &Manager,
     registry: &Registry,
+    in_force: &Value,
     closed: &Shutdown,
     stop: &Shutdown,
 ) -> JoinSet<Result<(), portreeve_serving::Error>> {
@@ -277,7 +318,7 @@ fn serve(
     let endpoints = Endpoints {
         health: manager.health(),
         registry: registry.clone(),
-        extra: pages::routes(manager.pages()),
+        extra: pages::routes(manager.pages()).merge(pages::configz(in_force)),
     };
     let (closed, stop) = (closed.clone(), stop.clone());
     serving.spawn(async move {
@@ -310,7 +351,10 @@ fn manager_settings(options: &options::Manager) -> portreeve_manager::Settings {
         dry_run: options.dry_run,
         start_interval: options.controller_start_interval,
         shutdown_timeout: options.controller_shutdown_timeout,
+        stuck_timeout: options.controller_stuck_timeout,
+        queue_timeout: options.queue_stuck_timeout,
         tuning: Tuning {
+            idle_limit: options.watch_idle_timeout,
             resync_period: (!resync_period.is_zero()).then_some(resync_period),
             ..Tuning::default()
         },

@@ -1,6 +1,10 @@
 //! The command line: Kubernetes' names and defaults wherever it has them.
 
-use std::{ffi::OsString, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use portreeve_client::duration;
@@ -8,6 +12,7 @@ use portreeve_manager::selection::{Selection, UnknownNames};
 use portreeve_reconcile::Descriptor;
 
 use crate::{
+    config::{self, Place},
     cron,
     logging::Format,
     manifests::{Account, Action},
@@ -26,6 +31,9 @@ use crate::{
 pub struct Options {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
+    /// A YAML file with settings, as docs/configuration.md has them. A flag on the command line wins over the file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) choice: Choice,
     #[command(flatten)]
@@ -72,6 +80,8 @@ pub(crate) enum Command {
         #[arg(long, value_enum, default_value = "Deny")]
         action: Action,
     },
+    /// Print the keys that the file of --config takes, as docs/configuration.md
+    ConfigReference,
     /// Try a schedule: when it runs, and what it says
     #[command(subcommand)]
     Cron(cron::Command),
@@ -139,13 +149,33 @@ pub(crate) struct Manager {
     /// How long running reconciles may take to end after SIGTERM. 0 waits for as long as they need.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub(crate) controller_shutdown_timeout: Duration,
+    /// How long an item may be in work without a step before /livez fails. A call to the apiserver, which takes 30 s at most, is one
+    /// step. 0 never fails.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub(crate) controller_stuck_timeout: Duration,
+    /// How long what is due in a queue may wait while nothing moves in it before /livez fails. 0 never fails.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub(crate) queue_stuck_timeout: Duration,
+    /// How long a watch may be silent before it is begun again. Without contact for a third longer than this, it fails /readyz. At least
+    /// 1s; the apiserver sends something each minute.
+    #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = idle)]
+    pub(crate) watch_idle_timeout: Duration,
     /// Install the CustomResourceDefinitions of the enabled controllers at start, by server-side apply. One that has other versions
     /// in the cluster is left alone.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) install_crds: bool,
     /// Log what would be done; write no object, event, definition or Lease. There is no leader election then.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) dry_run: bool,
+}
+
+/// How long a watch may be silent. Sooner than this it would be begun again all the time.
+fn idle(text: &str) -> Result<Duration, String> {
+    let idle = duration(text)?;
+    if idle < Duration::from_secs(1) {
+        return Err("a watch takes time to begin: give 1s or more".to_owned());
+    }
+    Ok(idle)
 }
 
 #[derive(Args, Clone, Debug)]
@@ -159,6 +189,17 @@ pub(crate) struct Logging {
     pub(crate) v: u8,
 }
 
+/// Why a command line, or the file that it names, cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// clap's error, which also stands for `--help` and `--version`.
+    #[error(transparent)]
+    CommandLine(clap::Error),
+    /// The file of `--config` has mistakes.
+    #[error(transparent)]
+    File(config::Error),
+}
+
 /// A command line that was read: the options, and the flags that controllers brought along.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -166,27 +207,54 @@ pub struct Config {
     pub options: Options,
     /// The controllers' own flags.
     pub flags: ArgMatches,
+    /// What `--config` named.
+    file: Option<config::File>,
+    /// What `/configz` answers.
+    pub(crate) in_force: serde_json::Value,
 }
 
 impl Config {
-    /// Reads a command line; its first item is the program's name.
+    /// Reads a command line, whose first item is the program's name, and the file that it names by `--config`.
     ///
     /// # Errors
     ///
-    /// clap's error, which also stands for `--help` and `--version`.
-    pub fn parse<I, T>(arguments: I, known: &[Descriptor]) -> Result<Self, clap::Error>
+    /// See [`UsageError`].
+    pub fn parse<I, T>(arguments: I, known: &[Descriptor]) -> Result<Self, UsageError>
     where
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        let mut command = Options::command();
-        for descriptor in known {
-            let flags = (descriptor.flags)();
-            command = command.args(flags.into_iter().map(|flag| flag.help_heading(descriptor.name)));
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+        let mut command = command(known);
+        let read = |command: &clap::Command| command.clone().try_get_matches_from(&arguments);
+        let mut flags = read(&command).map_err(UsageError::CommandLine)?;
+        let file = match flags.get_one::<PathBuf>("config") {
+            Some(path) => Some(config::File::read(path, &command).map_err(UsageError::File)?),
+            None => None,
+        };
+        if let Some(file) = &file {
+            command = file.apply(command);
+            flags = read(&command).map_err(UsageError::CommandLine)?;
         }
-        let flags = command.try_get_matches_from(arguments)?;
-        let options = Options::from_arg_matches(&flags)?;
-        Ok(Self { options, flags })
+        // Where there is none any more, relative paths are shown as they were given.
+        let folder = std::env::current_dir().unwrap_or_default();
+        Ok(Self {
+            options: Options::from_arg_matches(&flags).map_err(UsageError::CommandLine)?,
+            in_force: config::shown(&command, &flags, &folder),
+            flags,
+            file,
+        })
+    }
+
+    /// The file that `--config` named.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_ref().map(config::File::path)
+    }
+
+    /// Where the file gives what these flags, by the names of their fields, are set to. Nothing for what comes from elsewhere.
+    pub(crate) fn places(&self, flags: &[&str]) -> Vec<Place> {
+        let file = self.file.as_ref();
+        file.map(|file| file.places(flags, &self.flags)).unwrap_or_default()
     }
 
     /// The controllers that `--controllers` enables, in registry order.
@@ -197,6 +265,16 @@ impl Config {
     pub fn enabled(&self, known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {
         enabled(&self.options.choice.controllers, known)
     }
+}
+
+/// Every flag of the daemon, with those that controllers bring along.
+pub(crate) fn command(known: &[Descriptor]) -> clap::Command {
+    let mut command = Options::command();
+    for descriptor in known {
+        let flags = (descriptor.flags)();
+        command = command.args(flags.into_iter().map(|flag| flag.help_heading(descriptor.name)));
+    }
+    command
 }
 
 pub(crate) fn enabled(items: &[String], known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {

@@ -1,4 +1,4 @@
-//! The routes to what controllers show of themselves. Who may ask is decided before any of them is looked at.
+//! The routes to what the daemon and its controllers show of themselves. Who may ask is decided before any of them is looked at.
 
 use axum::{
     Router,
@@ -9,6 +9,7 @@ use axum::{
 };
 use portreeve_manager::{PAGES, Pages};
 use portreeve_reconcile::Shown;
+use serde_json::Value;
 
 /// `/debug/controllers`, which lists the pages, and the pages below it.
 pub(crate) fn routes(pages: Pages) -> Router {
@@ -21,6 +22,13 @@ pub(crate) fn routes(pages: Pages) -> Router {
         .route(&format!("{PAGES}/"), get(index))
         .route(&format!("{PAGES}/{{controller}}/{{page}}"), get(page))
         .with_state(pages)
+}
+
+/// `/configz`: the settings in force. They do not change while the daemon runs.
+pub(crate) fn configz(in_force: &Value) -> Router {
+    let text = format!("{in_force:#}\n");
+    let json = HeaderValue::from_static("application/json");
+    Router::new().route("/configz", get(async move || ([(CONTENT_TYPE, json)], text)))
 }
 
 fn answer(shown: Shown) -> Response {

@@ -269,7 +269,9 @@ impl Kind for SeenCronTab {
             last_failure_time: facts.last_failure,
             next_schedule_time: report.slots.and_then(|slots| slots.next),
             last_missed_time: report.missed.map(|missed| missed.last).or(known.last_missed_time),
-            missed_runs: known.missed_runs + report.missed.map_or(0, |missed| missed.count.into()),
+            missed_runs: known
+                .missed_runs
+                .saturating_add(report.missed.map_or(0, |missed| missed.count.into())),
             last_run_now: facts.last_run_now.map(str::to_owned),
             observed_schedule: self.spec.as_ref().map(Spec::times),
             scheduled_since: report.scheduled_since,

@@ -33,7 +33,7 @@ pub(crate) fn decide(seen: &Observed, now: Timestamp) -> Plan {
         return Plan::nothing();
     }
     let Some(deployment) = deployment else {
-        return Plan::of(vec![Effect::Create(deployment::desired(foo))]);
+        return Plan::of(creation(foo));
     };
     if !deployment.is_controlled_by(foo) {
         // The outdated ones stay: they are all that runs until the conflict ends.
@@ -59,6 +59,21 @@ pub(crate) fn decide(seen: &Observed, now: Timestamp) -> Plan {
         .collect();
     effects.extend(report(foo, &Verdict::SYNCED, deployment.status.available_replicas, now));
     Plan::of(effects)
+}
+
+/// The Deployment is made; and made anew only while the Foo is there for certain. Somebody who deletes both may have the Deployment's
+/// end heard of first, and then nobody would ever delete the new one.
+fn creation(foo: &SeenFoo) -> Vec<Effect> {
+    let create = Effect::Create(deployment::desired(foo));
+    if foo.status == FooStatus::default() {
+        return vec![create];
+    }
+    let present = Effect::Present {
+        resource: FOOS,
+        key: foo.metadata.key(),
+        uid: Arc::clone(&foo.metadata.uid),
+    };
+    vec![present, create]
 }
 
 /// What to say about a write that was refused: the Foo is not ready, and why.

@@ -13,13 +13,44 @@ use crate::SeenFoo;
 /// Where Deployments are served.
 pub(crate) const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
 
-/// What is kept of a Deployment: its spec as bytes, which is a tenth of what the decoded tree takes.
+/// What is kept of a Deployment: its spec as bytes, which is a tenth of what the decoded tree takes, and of one that belongs to no Foo
+/// only whose it is: most Deployments of a cluster are nobody's here.
 #[derive(Debug, Deserialize)]
+#[serde(from = "SentDeployment")]
 pub(crate) struct SeenDeployment {
     pub(crate) metadata: Metadata,
-    spec: Box<RawValue>,
-    #[serde(default)]
+    /// `None` when no Foo controls it.
+    spec: Option<Box<RawValue>>,
     pub(crate) status: SeenStatus,
+}
+
+/// A Deployment as the apiserver sends it.
+#[derive(Deserialize)]
+struct SentDeployment<'a> {
+    metadata: Metadata,
+    #[serde(borrow)]
+    spec: &'a RawValue,
+    #[serde(default)]
+    status: SeenStatus,
+}
+
+impl From<SentDeployment<'_>> for SeenDeployment {
+    fn from(sent: SentDeployment<'_>) -> Self {
+        let SentDeployment {
+            mut metadata,
+            spec,
+            status,
+        } = sent;
+        let is_of_a_foo = metadata.controller().is_some_and(|owner| *owner.kind == *FOOS.kind);
+        if !is_of_a_foo {
+            metadata.labels.clear();
+        }
+        Self {
+            spec: is_of_a_foo.then(|| spec.to_owned()),
+            metadata,
+            status,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +83,8 @@ impl SeenDeployment {
         let owner = serde_json::from_value(OwnerReference::to_controller(&FOOS, &foo.metadata)).ok();
         let controlled = self.metadata.controller() == owner.as_ref();
         // What the apiserver sent is JSON; were it not, an apply would set it right.
-        let actual = serde_json::from_str::<Value>(self.spec.get()).unwrap_or_default();
+        let actual = self.spec.as_ref().map(|spec| serde_json::from_str::<Value>(spec.get()));
+        let actual = actual.and_then(Result::ok).unwrap_or_default();
         !labelled || !controlled || !covers(&actual, &spec(foo))
     }
 }

@@ -33,7 +33,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Rule {
             groups: &["samplecontroller.k8s.io"],
             resources: &["foos"],
-            verbs: &["list", "watch"],
+            verbs: &["get", "list", "watch"],
         },
         Rule {
             groups: &["samplecontroller.k8s.io"],
@@ -82,7 +82,8 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
         .watch(&foos, |delta| [delta.key()])
-        .watch(&deployments, move |delta| concerned(delta, &wanting));
+        // With many Foos at once, all Deployments come before any status.
+        .watch_routinely(&deployments, move |delta| concerned(delta, &wanting));
     Ok(controller.build())
 }
 

@@ -66,6 +66,8 @@ fn flags() -> Vec<clap::Arg> {
             .long("gc-ignore-resources")
             .value_name("LIST")
             .help("Resources, as RESOURCE.GROUP or, of the core group, RESOURCE, that are neither collected nor watched. An owner among them is asked for instead")
+            .action(clap::ArgAction::Append)
+            .value_delimiter(',')
             .default_value("events,events.events.k8s.io"),
         clap::Arg::new(LIMIT)
             .long(LIMIT)
@@ -78,13 +80,9 @@ fn flags() -> Vec<clap::Arg> {
 
 fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
     let observe = setup.flag::<String>("gc-mode")? == "observe" || setup.shared.dry_run;
-    let ignored = setup.flag::<String>("gc-ignore-resources")?;
-    let ignored: HashSet<_> = ignored
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let ignored = setup.list::<String>("gc-ignore-resources")?;
+    let ignored = ignored.iter().map(|name| name.trim().to_owned());
+    let ignored: HashSet<_> = ignored.filter(|name| !name.is_empty()).collect();
     let is_named = |name: &String| {
         name.chars()
             .all(|letter| matches!(letter, 'a'..='z' | '0'..='9' | '-' | '.'))

@@ -75,6 +75,10 @@ pub struct Finalizers {
 impl Decoded for Seen {
     const METADATA_ONLY: bool = true;
 
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
     fn resource_version(&self) -> &str {
         &self.metadata.resource_version
     }

@@ -28,7 +28,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_informer::{Discovery, Served};
-use portreeve_reconcile::{BuildError, Clock, Controller, Crash, Events, Note, Setup, Shutdown, Target, Vital, Vitals};
+use portreeve_reconcile::{BuildError, Clock, Controller, Crash, Events, Note, Setup, Shutdown, Target, Vital};
 use portreeve_workqueue::{Direct, Lane, Queue};
 use tokio::{
     sync::{Semaphore, watch},
@@ -39,6 +39,9 @@ use tokio::{
 use self::{ask::Ledger, breaker::Breaker, census::Censuses, journal::Journal, metrics::Metrics, monitors::Monitors};
 use crate::{Effects, Graph, Identity, Invalid, Invalidity, Uid};
 
+/// The queues, as the original's metrics name them.
+const ATTEMPTS: &str = "garbage_collector_attempt_to_delete";
+const ORPHANS: &str = "garbage_collector_attempt_to_orphan";
 /// How long the first lists may take before the workers start without some of them, as in the original.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -112,8 +115,8 @@ impl Collector {
             clock: Arc::clone(&shared.clock),
             events: shared.events.clone(),
             graph: Mutex::default(),
-            attempts: queue("garbage_collector_attempt_to_delete"),
-            orphans: queue("garbage_collector_attempt_to_orphan"),
+            attempts: queue(ATTEMPTS),
+            orphans: queue(ORPHANS),
             changes: shared.queues.direct("garbage_collector_graph_changes"),
             active: AtomicBool::new(false),
             served,
@@ -136,13 +139,7 @@ impl Collector {
             metric: "gc_*",
             source,
         })?;
-        let observed = core.attempts.clone();
-        setup.vitals.push(Vital {
-            controller: name,
-            take: Arc::new(move || Vitals {
-                longest_running: observed.observe().longest_running,
-            }),
-        });
+        setup.vitals.extend(core.vitals());
         setup.pages.extend(pages::of(&core));
         setup.findings.push(pages::findings(&core));
         let mut watching = JoinSet::new();
@@ -195,6 +192,18 @@ impl Controller for Collector {
 }
 
 impl Core {
+    fn vitals(self: &Arc<Self>) -> [Vital; 2] {
+        [(ATTEMPTS, &self.attempts), (ORPHANS, &self.orphans)].map(|(name, queue)| {
+            let weak = Arc::downgrade(self);
+            let tell = move |uid: &Uid| {
+                // Not waited for: whoever is stuck may hold the graph.
+                let named = weak.upgrade().and_then(|core| Some(core.graph.try_lock()?.name(*uid)));
+                named.unwrap_or_else(|| "(the graph is busy)".to_owned())
+            };
+            Vital::of(self.name, name, queue.clone(), tell)
+        })
+    }
+
     /// Waits until every resource is listed, or for as long as anybody may be kept waiting for one that cannot be.
     async fn first_lists(&self) {
         let mut served = self.served.clone();

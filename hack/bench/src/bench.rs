@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
+use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
 use crate::controller::Daemon;
@@ -16,10 +17,11 @@ use crate::options::Options;
 use crate::plan::{Pace, Step, Work, steps};
 use crate::progress::{Progress, length};
 use crate::report::Report;
-use crate::rows::{Row, Sample, Subject, Task};
+use crate::rows::{Sample, Subject, Task};
+use crate::search::PARTS;
 use crate::statistics::written;
 use crate::vitals::MachineTime;
-use crate::{cascade, due, failover, idle, load, million, search, standby};
+use crate::{burst, cascade, due, failover, fleet, idle, load, million, rounds, search, shell, standby};
 
 /// How many schedules kube-controller-manager's cronjob-controller works on at once.
 const PEER_CONCURRENCY: u16 = 5;
@@ -38,6 +40,8 @@ pub(crate) struct Bench {
     pub(crate) concurrency: u16,
     /// The same when nothing is said.
     pub(crate) default_concurrency: u16,
+    /// The folder of the controllers for Foos that are built for this, once somebody needs it.
+    pub(crate) peers: OnceCell<PathBuf>,
 }
 
 /// What a run has come to so far.
@@ -56,7 +60,7 @@ struct Outcome {
 pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static str>) -> Result<()> {
     let progress = Progress::start();
     let subjects = options.subjects();
-    let has_searches = options.has(Row::Next) && subjects.contains(&Subject::Portreeve);
+    let has_parts = subjects.contains(&Subject::Portreeve);
     let has_daemon = subjects.iter().any(|subject| subject.is_ours());
     let daemon = has_daemon.then(|| Daemon::at(options.daemon.clone())).transpose()?;
     let daemons = daemon
@@ -69,11 +73,12 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
         daemon,
         progress,
         options,
+        peers: OnceCell::new(),
     };
     let mut outcome = Outcome::default();
     let everything = async {
-        if has_searches {
-            bench.searches(&mut outcome).await;
+        if has_parts {
+            bench.parts(&mut outcome).await;
         }
         let steps = bench.known(steps(&bench.options, &subjects));
         bench.steps(&steps, &mut outcome).await;
@@ -97,7 +102,7 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
 impl Bench {
     /// Without the steps for which this daemon has no controller.
     fn known(&self, mut steps: Vec<Step>) -> Vec<Step> {
-        for task in [Task::Schedules, Task::Garbage] {
+        for task in [Task::Schedules, Task::Garbage, Task::Foos] {
             for subject in self.options.subjects().into_iter().filter(|subject| subject.is_ours()) {
                 let (Some(controller), Some(daemon)) = (subject.controller(task), &self.daemon) else {
                     continue;
@@ -117,16 +122,20 @@ impl Bench {
     }
 
     /// Before the control planes, so that nothing disturbs them.
-    async fn searches(&self, outcome: &mut Outcome) {
+    async fn parts(&self, outcome: &mut Outcome) {
         for round in 1..=self.options.rounds {
-            self.progress.say(format!("round {round}, next: running cargo bench"));
-            self.look_round(outcome).await;
-            self.take(&format!("round {round}, next"), search::measure().await, outcome);
+            for part in PARTS.iter().filter(|part| self.options.has(part.row)) {
+                let name = format!("round {round}, {}", part.row.name());
+                self.progress.say(format!("{name}: running cargo bench"));
+                self.look_round(outcome).await;
+                self.take(&name, search::measure(part).await, outcome);
+            }
         }
     }
 
     async fn steps(&self, steps: &[Step], outcome: &mut Outcome) {
         let mut pace = Pace::default();
+        let mut fleet = None;
         for (index, step) in steps.iter().enumerate() {
             let rest = length(pace.estimate(&steps[index..]));
             let name = name(step);
@@ -134,6 +143,10 @@ impl Bench {
             self.progress
                 .say(format!("{number} of {count}: {name}; about {rest} left in all"));
             let started = Instant::now();
+            if step.work != Work::Fleet {
+                // Nobody else shares the machine with it.
+                fleet = None;
+            }
             self.look_round(outcome).await;
             let measured = match step.work {
                 Work::Due { row: _ } => due::measure(self, step).await,
@@ -143,6 +156,10 @@ impl Bench {
                 Work::Cascade { row } => cascade::measure(self, step, row).await,
                 Work::Load { row } => load::measure(self, step, row).await,
                 Work::Graph => million::measure(self, step).await,
+                Work::Burst => burst::measure(self, step).await,
+                Work::Rounds => rounds::measure(self, step).await,
+                Work::Fleet => fleet::measure(self, step, &mut fleet).await,
+                Work::Shell => shell::measure(self, step).await,
             };
             pace.took(step, started.elapsed());
             self.take(&name, measured, outcome);

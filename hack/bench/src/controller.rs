@@ -1,5 +1,6 @@
 //! A controller under measurement: how it is started, and how it is known to be at work.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -56,6 +57,14 @@ impl Daemon {
         self.controllers.split_whitespace().any(|word| word == controller)
     }
 
+    /// The flag that turns every controller on, also those that are off by default.
+    fn everything(&self) -> String {
+        // Below a headline.
+        let names = self.controllers.lines().skip(1);
+        let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+        format!("--controllers={}", names.join(","))
+    }
+
     /// How many schedules it works on at once when nothing is said.
     pub(crate) fn concurrency(&self, subject: Subject) -> Option<u16> {
         default_of(&self.help, concurrency_flag(Task::Schedules, subject))
@@ -68,6 +77,7 @@ fn concurrency_flag(task: Task, subject: Subject) -> &'static str {
         (Task::Schedules, Subject::PortreeveCrontab) => "--concurrent-crontab-syncs",
         (Task::Schedules, _) => "--concurrent-cron-job-syncs",
         (Task::Garbage, _) => "--concurrent-gc-syncs",
+        (Task::Foos | Task::Everything | Task::Parts, _) => "--concurrent-foo-syncs",
     }
 }
 
@@ -83,6 +93,8 @@ fn default_of(help: &str, flag: &str) -> Option<u16> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role<'a> {
     Alone(Limits),
+    /// With everybody's default flags, under which it leads as soon as it can.
+    Usual,
     /// With an account of its own, by which the apiserver tells it from the others.
     Replica {
         account: &'a str,
@@ -94,7 +106,7 @@ impl Role<'_> {
     fn limits(self) -> Limits {
         match self {
             Self::Alone(limits) => limits,
-            Self::Replica { .. } => Limits::Default,
+            Self::Usual | Self::Replica { .. } => Limits::Default,
         }
     }
 }
@@ -110,12 +122,30 @@ pub(crate) enum Limits {
 /// A controller's process, which ends with this.
 pub(crate) struct Controller {
     process: Process,
+    program: PathBuf,
     kind: Kind,
+    /// Where it says that it is well.
+    health: Option<(u16, &'static str)>,
 }
 
 impl Controller {
     /// Starts it and waits until it says that it is well.
     pub(crate) async fn start(
+        task: Task,
+        subject: Subject,
+        daemon: Option<&Daemon>,
+        plane: &ControlPlane,
+        role: Role<'_>,
+    ) -> Result<Self> {
+        let controller = Self::spawn(task, subject, daemon, plane, role)?;
+        if let Some((port, path)) = controller.health {
+            controller.guard(answers(port, path)).await?;
+        }
+        Ok(controller)
+    }
+
+    /// Starts it. What it costs to be asked for its health is not in the numbers then.
+    pub(crate) fn spawn(
         task: Task,
         subject: Subject,
         daemon: Option<&Daemon>,
@@ -134,6 +164,7 @@ impl Controller {
                 args.push("--leader-elect=false".to_owned());
                 plane.kubeconfig()
             }
+            Role::Usual => plane.kubeconfig(),
             Role::Replica { account, kubeconfig } => {
                 // The times are everybody's default, and everybody has the same.
                 args.push("--leader-elect=true".to_owned());
@@ -146,8 +177,10 @@ impl Controller {
         if let Limits::Lifted(concurrency) = role.limits() {
             args.push(format!("{}={concurrency}", concurrency_flag(task, subject)));
         }
-        let controller = subject.controller(task).context("a bare client is no controller")?;
-        args.push(format!("--controllers={controller}"));
+        match subject.controller(task) {
+            Some(controller) => args.push(format!("--controllers={controller}")),
+            None => args.extend(daemon.filter(|_| subject.is_ours()).map(Daemon::everything)),
+        }
         let (program, health) = if subject.is_peer() {
             args.extend(peer_args(subject, &name, plane, role.limits()));
             (server_binary("kube-controller-manager")?, "/healthz")
@@ -160,12 +193,34 @@ impl Controller {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         // A schedule without a time zone is read in the zone of the controller.
         let process = plane.spawn(&name, &program, &args, &[("TZ", "UTC")])?;
-        let controller = Self {
+        Ok(Self {
             process,
+            program,
             kind: kind_of(subject),
-        };
-        controller.guard(answers(port, health)).await?;
-        Ok(controller)
+            health: Some((port, health)),
+        })
+    }
+
+    /// Starts one of the controllers for Foos that are built for this; they have no health to ask for.
+    pub(crate) fn spawn_built(subject: Subject, folder: &Path, plane: &ControlPlane, workers: u16) -> Result<Self> {
+        let name = subject.name();
+        let program = folder.join(&name);
+        let kubeconfig = plane.kubeconfig().to_str().context("the kubeconfig has no name")?;
+        let process = plane.spawn(&name, &program, &[&workers.to_string()], &[("KUBECONFIG", kubeconfig)])?;
+        Ok(Self {
+            process,
+            program,
+            kind: kind_of(subject),
+            health: None,
+        })
+    }
+
+    pub(crate) fn binary_kibibytes(&self) -> Result<u64> {
+        let metadata = fs::metadata(&self.program);
+        Ok(metadata
+            .with_context(|| format!("failed to size {}", self.program.display()))?
+            .len()
+            / 1024)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -233,9 +288,13 @@ impl Controller {
 pub(crate) fn kind_of(subject: Subject) -> Kind {
     match subject {
         Subject::PortreeveCrontab => Kind::CronTab,
-        Subject::Floor | Subject::FloorStatus | Subject::Peer | Subject::PeerRelease | Subject::Portreeve => {
-            Kind::CronJob
-        }
+        Subject::Floor
+        | Subject::FloorStatus
+        | Subject::Peer
+        | Subject::PeerRelease
+        | Subject::ControllerRuntime
+        | Subject::KubeRuntime
+        | Subject::Portreeve => Kind::CronJob,
     }
 }
 

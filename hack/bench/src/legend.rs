@@ -7,7 +7,13 @@ use crate::rows::{Row, Sample, Subject, Task};
 /// A line for each subject that was measured, and each task that it was measured at.
 pub(crate) fn legend(samples: &[Sample]) -> String {
     let mut lines = Vec::new();
-    for task in [Task::Schedules, Task::Garbage] {
+    for task in [
+        Task::Schedules,
+        Task::Garbage,
+        Task::Foos,
+        Task::Everything,
+        Task::Parts,
+    ] {
         for subject in Subject::value_variants().iter().copied() {
             let measured = |sample: &&Sample| sample.subject == subject && sample.row.task() == task;
             let mut rows = samples.iter().filter(measured).map(|sample| sample.row).peekable();
@@ -22,6 +28,50 @@ pub(crate) fn legend(samples: &[Sample]) -> String {
 }
 
 fn who(task: Task, subject: Subject, is_graph_alone: bool) -> &'static str {
+    match task {
+        Task::Schedules | Task::Garbage => of_kubernetes(task, subject, is_graph_alone),
+        Task::Foos => of_foos(subject),
+        Task::Everything => of_everything(subject),
+        Task::Parts => "for what needs no cluster, the crates of Portreeve by themselves",
+    }
+}
+
+fn of_foos(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Floor => {
+            "for Foos, a bare client that does nothing but create the same Deployments, as many at a time, each as soon as its Foo is \
+             created"
+        }
+        Subject::FloorStatus => {
+            "for Foos, the same client, which after each Deployment writes the status of its Foo before it goes on to the next"
+        }
+        Subject::ControllerRuntime => {
+            "an equal controller on controller-runtime (`hack/bench/peers/controller-runtime`), written as its book recommends, without a \
+             limit on requests; it sends no events, which Portreeve does"
+        }
+        Subject::KubeRuntime => {
+            "an equal controller on kube-runtime's `Controller` (`hack/bench/peers/kube-runtime`), written as its documentation recommends; \
+             it sends no events, and keeps Foos only: of Deployments it is told, and asks for the one that it needs by applying it"
+        }
+        _ => "for Foos, Portreeve with `--controllers=foo-controller`",
+    }
+}
+
+fn of_everything(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Peer => {
+            "in the row `shell`, kube-controller-manager with the flags that it has by default, and so nearly all of its controllers"
+        }
+        Subject::ControllerRuntime => {
+            "in the row `shell`, the controller on controller-runtime, which has nothing else to do"
+        }
+        Subject::KubeRuntime => "in the row `shell`, the controller on kube-runtime, which has nothing else to do",
+        _ => "in the row `shell`, Portreeve with every controller that it has, and leader election",
+    }
+}
+
+/// Of the tasks for which kube-controller-manager has controllers of the same names.
+fn of_kubernetes(task: Task, subject: Subject, is_graph_alone: bool) -> &'static str {
     match (task, subject) {
         (Task::Schedules, Subject::Floor) => {
             "a bare client that does nothing but create the same Jobs, as many at a time; the controllers write statuses and events as well"
@@ -34,9 +84,6 @@ fn who(task: Task, subject: Subject, is_graph_alone: bool) -> &'static str {
         (Task::Schedules, Subject::PeerRelease) => {
             "kube-controller-manager with `--controllers=cronjob-controller` and \
              `--feature-gates=ControllerManagerReleaseLeaderElectionLockOnExit=true`, which is off by default"
-        }
-        (Task::Schedules, Subject::Portreeve) => {
-            "Portreeve with `--controllers=cronjob-controller`, on the same CronJobs"
         }
         (Task::Schedules, Subject::PortreeveCrontab) => {
             "Portreeve with `--controllers=crontab-controller`, on as many CronTabs of the same schedule and pod"
@@ -54,9 +101,8 @@ fn who(task: Task, subject: Subject, is_graph_alone: bool) -> &'static str {
         (Task::Garbage, Subject::Portreeve | Subject::PortreeveCrontab) if is_graph_alone => {
             "for garbage collection, the graph of Portreeve's garbage-collector-controller"
         }
-        (Task::Garbage, Subject::Portreeve | Subject::PortreeveCrontab) => {
-            "for garbage collection, Portreeve with `--controllers=garbage-collector-controller`"
-        }
+        (Task::Garbage, _) => "for garbage collection, Portreeve with `--controllers=garbage-collector-controller`",
+        _ => "Portreeve with `--controllers=cronjob-controller`, on the same CronJobs",
     }
 }
 

@@ -3,11 +3,13 @@
 //!   portreeve-bench DAEMON [--rounds=3] [--only=ROW,...] [--quiet=5m] [--output=BENCHMARKS.md]
 //!
 //! DAEMON is the daemon's binary. `plan` says what is done in which order; `due`, `idle`, `failover`, `standby` and `search` measure
-//! schedules, `cascade`, `load` and `million` garbage collection; `report` writes. All that is started ends with this program, even when it
+//! schedules, `cascade`, `load` and `million` garbage collection, `burst`, `rounds`, `fleet` and `shell` what every controller is made with,
+//! on Foos; `report` writes. All that is started ends with this program, even when it
 //! is killed.
 
 mod audit;
 mod bench;
+mod burst;
 mod calm;
 mod cascade;
 mod controller;
@@ -15,6 +17,8 @@ mod due;
 mod ending;
 mod failover;
 mod family;
+mod fleet;
+mod foos;
 mod idle;
 mod lease;
 mod legend;
@@ -24,12 +28,15 @@ mod methods;
 mod million;
 mod objects;
 mod options;
+mod peers;
 mod plan;
 mod progress;
 mod replicas;
 mod report;
+mod rounds;
 mod rows;
 mod search;
+mod shell;
 mod standby;
 mod statistics;
 mod targets;

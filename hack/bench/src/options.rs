@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use jiff::SignedDuration;
 
+use crate::plan::REST;
 use crate::rows::{Row, Subject};
 
 /// Where the report goes when everything was measured.
@@ -33,7 +34,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub(crate) quiet: Duration,
     /// How many schedules are worked on at once in the row `due`, by everybody [default: the daemon's]; and how many dependents
-    /// at once in the rows of garbage collection whose limits are lifted [default: 20]
+    /// at once in the rows of garbage collection whose limits are lifted [default: 20]; and how many Foos [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) concurrency: Option<u16>,
     /// Where the report is written [default: BENCHMARKS.md, but stdout with --only or --subjects]
@@ -64,17 +65,23 @@ impl Options {
         self.output.clone().or_else(|| is_whole.then(|| PathBuf::from(REPORT)))
     }
 
+    /// How long a controller is left alone before its memory counts.
+    pub(crate) fn rest(&self) -> Duration {
+        if self.count.is_none() { REST } else { Duration::ZERO }
+    }
+
     /// How many schedules, dependents or objects a row has.
     pub(crate) fn count(&self, row: Row) -> usize {
         let usual = match row {
             Row::Due | Row::DueDefault | Row::Memory500 | Row::Handover | Row::Crash | Row::Standby => 500,
             Row::Memory10000 | Row::Quiet => 10_000,
             Row::Cascade3000 | Row::Foreground3000 | Row::Orphan3000 => 3000,
-            Row::CascadeDefault => 1000,
+            Row::CascadeDefault | Row::Foo1000 | Row::FooMemory => 1000,
             Row::Memory30000 => 30_000,
             Row::Memory5000Large => 5000,
             Row::Graph => 1_000_000,
-            Row::Next | Row::MemoryEmpty => return 0,
+            Row::Deployments50000 => 50_000,
+            Row::Next | Row::MemoryEmpty | Row::Shell | Row::Store | Row::Queue => return 0,
         };
         self.count.unwrap_or(usual)
     }

@@ -28,6 +28,10 @@ pub(crate) enum Work {
     Cascade { row: Row },
     Load { row: Row },
     Graph,
+    Burst,
+    Rounds,
+    Fleet,
+    Shell,
 }
 
 impl Work {
@@ -40,12 +44,21 @@ impl Work {
             | Self::Load { row } => row,
             Self::Standby => Row::Standby,
             Self::Graph => Row::Graph,
+            Self::Burst => Row::Foo1000,
+            Self::Rounds => Row::FooMemory,
+            Self::Fleet => Row::Deployments50000,
+            Self::Shell => Row::Shell,
         }
     }
 
     /// Whether a subject has anything to do with it.
     fn is_for(self, subject: Subject) -> bool {
+        let is_for_foos = subject.is_built() || subject == Subject::Portreeve;
         match self {
+            Self::Burst => is_for_foos || subject.is_floor(),
+            Self::Rounds | Self::Fleet => is_for_foos,
+            Self::Shell => is_for_foos || subject == Subject::Peer,
+            _ if subject.is_built() => false,
             // CronTabs have no flags that the peer could have other defaults for.
             Self::Due { row: Row::DueDefault } => !matches!(subject, Subject::PortreeveCrontab | Subject::PeerRelease),
             Self::Due { row: _ } => subject != Subject::PeerRelease,
@@ -79,14 +92,16 @@ impl Work {
                 };
                 Duration::from_secs(20) + Duration::from_secs(each) * turns(row, subject)
             }
-            Self::Standby => REST + Duration::from_secs(30),
+            Self::Standby | Self::Shell => REST + Duration::from_secs(30),
             Self::Cascade {
                 row: Row::CascadeDefault,
             } if subject == Subject::Peer => Duration::from_secs(80),
-            Self::Cascade { row: _ } => Duration::from_secs(30),
+            Self::Cascade { row: _ } | Self::Burst => Duration::from_secs(30),
             Self::Load { row: Row::Memory30000 } => REST + Duration::from_secs(90),
             Self::Load { row: _ } => REST + Duration::from_secs(40),
             Self::Graph => Duration::from_secs(20),
+            Self::Rounds => REST * 2 + Duration::from_mins(2),
+            Self::Fleet => REST + Duration::from_mins(1),
         }
     }
 }
@@ -129,6 +144,9 @@ pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
         works.extend(options.has(row).then_some(Work::Load { row }));
     }
     works.extend(options.has(Row::Graph).then_some(Work::Graph));
+    for work in [Work::Burst, Work::Rounds, Work::Shell, Work::Fleet] {
+        works.extend(options.has(work.row()).then_some(work));
+    }
 
     let mut steps = Vec::new();
     for round in 1..=options.rounds {
@@ -191,7 +209,7 @@ mod tests {
     #[test]
     fn a_round_of_everything_makes_its_many_schedules_once_a_subject() {
         assert_eq!(
-            plan(&["--rounds=1"]),
+            plan(&["--rounds=1"])[..42],
             [
                 "1 due: floor",
                 "1 due: floor-status",
@@ -235,6 +253,30 @@ mod tests {
                 "1 memory-5000-large: portreeve",
                 "1 graph: floor",
                 "1 graph: portreeve",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_round_of_everything_ends_with_foos_and_their_deployments_last() {
+        assert_eq!(
+            plan(&["--rounds=1"])[42..],
+            [
+                "1 foo-1000: floor",
+                "1 foo-1000: floor-status",
+                "1 foo-1000: controller-runtime",
+                "1 foo-1000: kube-runtime",
+                "1 foo-1000: portreeve",
+                "1 foo-memory: controller-runtime",
+                "1 foo-memory: kube-runtime",
+                "1 foo-memory: portreeve",
+                "1 shell: peer",
+                "1 shell: controller-runtime",
+                "1 shell: kube-runtime",
+                "1 shell: portreeve",
+                "1 deployments-50000: controller-runtime",
+                "1 deployments-50000: kube-runtime",
+                "1 deployments-50000: portreeve",
             ]
         );
     }

@@ -30,13 +30,13 @@ pub(crate) struct Report {
 const INTRO: &str = "\
 # Benchmarks
 
-What the controllers cost, beside kube-controller-manager and a bare client, measured in turn on one machine. `make bench` writes
+What the controllers cost, beside kube-controller-manager, other people's controllers and a bare client, measured in turn on one machine. `make bench` writes
 this file, and every number in it is of this one run.
 
 Each measurement has an etcd and a kube-apiserver of its own, which are started for it, share the machine with what is measured, and are
 removed after it. There is nothing else in the cluster, and no controller that would run the Jobs.";
 
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 12] = [
     "subject",
     "measure",
     "median",
@@ -45,6 +45,8 @@ const COLUMNS: [&str; 10] = [
     "to floor-status",
     "to peer",
     "to peer-release",
+    "to controller-runtime",
+    "to kube-runtime",
     "target",
     "met",
 ];
@@ -108,7 +110,7 @@ impl Report {
         }
         // By subject as they take their turns; by measure as they were taken.
         keys.sort_by_key(|(subject, _)| *subject);
-        let lines: Vec<[String; 10]> = keys
+        let lines: Vec<[String; 12]> = keys
             .into_iter()
             .filter_map(|(subject, measure)| self.line(row, subject, measure))
             .collect();
@@ -125,7 +127,7 @@ impl Report {
     }
 
     /// The cells of a line, one a column.
-    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 10]> {
+    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 12]> {
         let unit = measure.unit();
         let Spread { least, median, most } = self.spread(row, subject, measure)?;
         let of = |other: Subject| Some(self.spread(row, other, measure)?.median);
@@ -139,7 +141,11 @@ impl Report {
             None
         };
         let count = f64::from(u32::try_from(self.options.count(row)).unwrap_or(u32::MAX));
-        let met = target.as_ref().and_then(|target| target.is_met(median, count, of));
+        let other = |subject, other: Option<Measure>| {
+            let measure = other.as_ref().unwrap_or(measure);
+            Some(self.spread(row, subject, measure)?.median)
+        };
+        let met = target.as_ref().and_then(|target| target.is_met(median, count, other));
         let cells = [
             subject.name(),
             cell(measure),
@@ -149,6 +155,8 @@ impl Report {
             compared(Subject::FloorStatus),
             compared(Subject::Peer),
             compared(Subject::PeerRelease),
+            compared(Subject::ControllerRuntime),
+            compared(Subject::KubeRuntime),
             target.map_or_else(|| NOTHING.to_owned(), Target::text),
             met.map_or(NOTHING, |met| if met { "yes" } else { "**no**" }).to_owned(),
         ];
@@ -165,7 +173,7 @@ impl Report {
 /// Schedules are full of asterisks.
 fn cell(measure: &Measure) -> String {
     match measure {
-        Measure::Search(benchmark) => format!("`{}`", benchmark.replace('|', "/")),
+        Measure::Search(benchmark) | Measure::Rate(benchmark) => format!("`{}`", benchmark.replace('|', "/")),
         _ => measure.name().to_owned(),
     }
 }

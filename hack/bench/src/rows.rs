@@ -48,6 +48,20 @@ pub(crate) enum Row {
     Memory5000Large,
     /// A graph of a million objects, without a cluster
     Graph,
+    /// Foos that are created at once
+    #[value(name = "foo-1000")]
+    Foo1000,
+    /// Memory with as many Foos, the first time and the tenth
+    FooMemory,
+    /// Memory with 50,000 Deployments that belong to nobody, and the time until they are read
+    #[value(name = "deployments-50000")]
+    Deployments50000,
+    /// What the whole costs while nobody needs it: memory, the start and the binary
+    Shell,
+    /// Events that a store takes in, without a cluster
+    Store,
+    /// Keys that pass through a work queue, without a cluster
+    Queue,
 }
 
 /// What the controllers of a row are there for.
@@ -57,6 +71,12 @@ pub(crate) enum Task {
     Schedules,
     /// Dependents whose owners are gone, or are going.
     Garbage,
+    /// Deployments by Foos.
+    Foos,
+    /// All that there is to do.
+    Everything,
+    /// The parts that every controller is made with.
+    Parts,
 }
 
 /// Who does the work.
@@ -64,13 +84,17 @@ pub(crate) enum Task {
 pub(crate) enum Subject {
     /// A bare client that writes what the controllers have to, and nothing else
     Floor,
-    /// A bare client that creates each Job and then writes the status of its owner; not for garbage collection
+    /// A bare client that creates each Job or Deployment and then writes the status of its owner; not for garbage collection
     FloorStatus,
-    /// kube-controller-manager with its cronjob-controller or its garbage-collector-controller
+    /// kube-controller-manager with its cronjob-controller, its garbage-collector-controller or everything
     Peer,
     /// kube-controller-manager with its cronjob-controller and the feature gate that makes it release its Lease when it is told to stop
     PeerRelease,
-    /// The daemon with its cronjob-controller or its garbage-collector-controller
+    /// A controller for Foos on controller-runtime
+    ControllerRuntime,
+    /// A controller for Foos on kube-runtime
+    KubeRuntime,
+    /// The daemon with its cronjob-controller, its garbage-collector-controller, its foo-controller or everything
     Portreeve,
     /// The daemon with its crontab-controller, on as many CronTabs
     PortreeveCrontab,
@@ -118,6 +142,21 @@ pub(crate) enum Measure {
     ChangedASecond,
     /// How many objects that are gone a graph takes out in a second.
     RemovedASecond,
+    /// From the call that creates the first Foo until the last Deployment exists.
+    PostToDeployment,
+    /// From the call that creates the first Foo until the last status says what became of it.
+    PostToStatus,
+    /// With the Foos of the first round, and with as many in the tenth.
+    ResidentFirst,
+    ResidentTenth,
+    /// What the memory of the tenth round is to that of the first.
+    TenthToFirst,
+    /// From the start of the process until an object that waits for it has been worked on.
+    StartToWork,
+    /// The size of the program, without symbols.
+    Binary,
+    /// How many times a second something is done, by the name of the benchmark.
+    Rate(String),
 }
 
 impl Row {
@@ -144,6 +183,9 @@ impl Row {
             | Self::Memory30000
             | Self::Memory5000Large
             | Self::Graph => Task::Garbage,
+            Self::Foo1000 | Self::FooMemory | Self::Deployments50000 => Task::Foos,
+            Self::Shell => Task::Everything,
+            Self::Store | Self::Queue => Task::Parts,
         }
     }
 }
@@ -163,18 +205,28 @@ impl Subject {
         matches!(self, Self::Peer | Self::PeerRelease)
     }
 
+    /// Whether it is one of the controllers for Foos that are built for this.
+    pub(crate) fn is_built(self) -> bool {
+        matches!(self, Self::ControllerRuntime | Self::KubeRuntime)
+    }
+
     /// Whether it is the daemon, which the targets are for.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Portreeve | Self::PortreeveCrontab)
     }
 
-    /// The controller that does the task for it, by the one name that everybody has for it. A bare client has none.
+    /// The controller that does the task for it, by the one name that everybody has for it. A bare client has none, and who does nothing
+    /// else needs none.
     pub(crate) fn controller(self, task: Task) -> Option<&'static str> {
         match (self, task) {
-            (Self::Floor | Self::FloorStatus, _) | (Self::PortreeveCrontab, Task::Garbage) => None,
+            (Self::Floor | Self::FloorStatus | Self::ControllerRuntime | Self::KubeRuntime, _)
+            | (Self::PortreeveCrontab | Self::PeerRelease, Task::Garbage | Task::Foos)
+            | (Self::Peer, Task::Foos)
+            | (_, Task::Everything | Task::Parts) => None,
+            (Self::Portreeve, Task::Foos) => Some("foo-controller"),
             (Self::PortreeveCrontab, Task::Schedules) => Some("crontab-controller"),
             (Self::Peer | Self::PeerRelease | Self::Portreeve, Task::Schedules) => Some("cronjob-controller"),
-            (Self::Peer | Self::PeerRelease | Self::Portreeve, Task::Garbage) => Some("garbage-collector-controller"),
+            (Self::Peer | Self::Portreeve, Task::Garbage) => Some("garbage-collector-controller"),
         }
     }
 }
@@ -198,13 +250,20 @@ impl Measure {
             Self::LeaderResident => "resident memory of the leader",
             Self::StandbyResident => "resident memory of the standby",
             Self::StandbyToLeader => "standby to leader",
-            Self::Search(benchmark) => benchmark,
+            Self::Search(benchmark) | Self::Rate(benchmark) => benchmark,
             Self::DeleteToEnd => "DELETE to the end",
             Self::CpuTimeToEnd => "CPU time of it",
             Self::BytesANode => "memory an object",
             Self::AddedASecond => "objects added",
             Self::ChangedASecond => "objects changed",
             Self::RemovedASecond => "objects removed",
+            Self::PostToDeployment => "first POST to last Deployment",
+            Self::PostToStatus => "first POST to last status",
+            Self::ResidentFirst => "resident memory after one round",
+            Self::ResidentTenth => "resident memory after ten rounds",
+            Self::TenthToFirst => "after ten to after one",
+            Self::StartToWork => "start to first reconcile",
+            Self::Binary => "stripped binary",
         }
     }
 
@@ -222,18 +281,27 @@ impl Measure {
             | Self::LeaseToJob
             | Self::DeleteToEnd
             | Self::CpuTimeToEnd
+            | Self::PostToDeployment
+            | Self::PostToStatus
+            | Self::StartToWork
             | Self::Search(_) => Unit::Seconds,
             Self::WithinTheMinute => Unit::Count,
-            Self::Resident | Self::Peak | Self::LeaderResident | Self::StandbyResident => Unit::Kibibytes,
-            Self::StandbyToLeader => Unit::Ratio,
+            Self::Resident
+            | Self::Peak
+            | Self::LeaderResident
+            | Self::StandbyResident
+            | Self::ResidentFirst
+            | Self::ResidentTenth
+            | Self::Binary => Unit::Kibibytes,
+            Self::StandbyToLeader | Self::TenthToFirst => Unit::Ratio,
             Self::BytesANode => Unit::Bytes,
-            Self::AddedASecond | Self::ChangedASecond | Self::RemovedASecond => Unit::PerSecond,
+            Self::AddedASecond | Self::ChangedASecond | Self::RemovedASecond | Self::Rate(_) => Unit::PerSecond,
         }
     }
 
     /// Whether it means something how many times another subject's it is.
     pub(crate) fn is_comparable(&self) -> bool {
-        !matches!(self, Self::WithinTheMinute | Self::StandbyToLeader)
+        !matches!(self, Self::WithinTheMinute | Self::StandbyToLeader | Self::TenthToFirst)
     }
 }
 
@@ -278,7 +346,13 @@ mod tests {
                 "memory-empty",
                 "memory-30000",
                 "memory-5000-large",
-                "graph"
+                "graph",
+                "foo-1000",
+                "foo-memory",
+                "deployments-50000",
+                "shell",
+                "store",
+                "queue"
             ]
         );
         let subjects: Vec<String> = Subject::value_variants().iter().map(|subject| subject.name()).collect();
@@ -289,6 +363,8 @@ mod tests {
                 "floor-status",
                 "peer",
                 "peer-release",
+                "controller-runtime",
+                "kube-runtime",
                 "portreeve",
                 "portreeve-crontab"
             ]

@@ -1,4 +1,4 @@
-//! The search for the next run, by the benchmarks of the crate that does it.
+//! What needs no cluster, by the benchmarks of the crates that do it: the search for the next run, the store, and the work queue.
 
 use std::env;
 use std::fs;
@@ -13,22 +13,39 @@ use crate::rows::{Measure, Row, Sample, Subject};
 
 /// The first run builds them.
 const LIMIT: Duration = Duration::from_mins(30);
-/// Of the benchmarks those that search; and half the time that criterion would take, as there are several rounds.
-const ARGS: [&str; 10] = [
-    "bench",
-    "--locked",
-    "-p",
-    "portreeve-cron",
-    "--bench",
-    "next",
-    "--",
-    "^next/",
-    "--warm-up-time=1",
-    "--measurement-time=3",
+/// A row, and whose benchmarks it is: the file and the group of them have its name.
+pub(crate) struct Part {
+    pub(crate) row: Row,
+    package: &'static str,
+}
+
+pub(crate) const PARTS: [Part; 3] = [
+    Part {
+        row: Row::Next,
+        package: "portreeve-cron",
+    },
+    Part {
+        row: Row::Store,
+        package: "portreeve-informer",
+    },
+    Part {
+        row: Row::Queue,
+        package: "portreeve-workqueue",
+    },
 ];
 
+impl Part {
+    /// Half the time that criterion would take, as there are several rounds.
+    fn args(&self) -> Vec<String> {
+        let (name, filter) = (self.row.name(), format!("^{}/", self.row.name()));
+        let all = ["bench", "--locked", "-p", self.package, "--bench", &name];
+        let its = ["--", &filter, "--warm-up-time=1", "--measurement-time=3"];
+        all.into_iter().chain(its).map(str::to_owned).collect()
+    }
+}
+
 /// Runs the benchmarks and takes the medians. They write what they find into a folder that is theirs alone.
-pub(crate) async fn measure() -> Result<Vec<Sample>> {
+pub(crate) async fn measure(part: &Part) -> Result<Vec<Sample>> {
     let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
     let home = folder.path().to_str().context("the temporary folder has no name")?;
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -36,7 +53,7 @@ pub(crate) async fn measure() -> Result<Vec<Sample>> {
     let bench = Process::spawn(
         "cargo bench",
         Path::new(&cargo),
-        ARGS,
+        part.args(),
         &[("CRITERION_HOME", home)],
         &log,
     )?;
@@ -44,13 +61,8 @@ pub(crate) async fn measure() -> Result<Vec<Sample>> {
     ensure!(status.success(), "cargo bench ended with {status}{}", bench.log_tail());
     let mut samples = Vec::new();
     for estimates in find(folder.path())? {
-        let (name, seconds) = read(&estimates).with_context(|| format!("failed to read {}", estimates.display()))?;
-        samples.push(Sample {
-            row: Row::Next,
-            subject: Subject::Portreeve,
-            measure: Measure::Search(name),
-            value: seconds,
-        });
+        let found = read(&estimates).with_context(|| format!("failed to read {}", estimates.display()))?;
+        samples.push(found.sample(part.row));
     }
     ensure!(!samples.is_empty(), "cargo bench measured nothing");
     Ok(samples)
@@ -77,8 +89,32 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The name of a benchmark and the seconds of one turn of it.
-fn read(estimates: &Path) -> Result<(String, f64)> {
+/// What a benchmark has come to.
+#[derive(Debug, PartialEq)]
+struct Found {
+    name: String,
+    /// Of one turn.
+    seconds: f64,
+    /// What one turn does, when the benchmark counts that.
+    elements: Option<f64>,
+}
+
+impl Found {
+    fn sample(self, row: Row) -> Sample {
+        let (measure, value) = match self.elements {
+            Some(elements) => (Measure::Rate(self.name), elements / self.seconds),
+            None => (Measure::Search(self.name), self.seconds),
+        };
+        Sample {
+            row,
+            subject: Subject::Portreeve,
+            measure,
+            value,
+        }
+    }
+}
+
+fn read(estimates: &Path) -> Result<Found> {
     let json = |path: &Path| {
         let text = fs::read_to_string(path)?;
         anyhow::Ok(serde_json::from_str::<Value>(&text)?)
@@ -87,7 +123,11 @@ fn read(estimates: &Path) -> Result<(String, f64)> {
     let nanoseconds = nanoseconds.context("there is no median")?;
     let benchmark = json(&estimates.with_file_name("benchmark.json"))?;
     let name = ["title", "full_id"].iter().find_map(|field| benchmark[field].as_str());
-    Ok((name.context("there is no name")?.to_owned(), nanoseconds / 1e9))
+    Ok(Found {
+        name: name.context("there is no name")?.to_owned(),
+        seconds: nanoseconds / 1e9,
+        elements: benchmark["throughput"]["Elements"].as_f64(),
+    })
 }
 
 #[cfg(test)]
@@ -110,10 +150,24 @@ mod tests {
             fs::write(base.join("estimates.json"), "{}").unwrap();
         }
         let found = find(folder.path()).unwrap();
-        let read: Vec<(String, f64)> = found.iter().map(|path| read(path).unwrap()).collect();
+        let samples = found.iter().map(|path| read(path).unwrap().sample(Row::Next));
+        let samples: Vec<(Measure, f64)> = samples.map(|sample| (sample.measure, sample.value)).collect();
+        let search = |name: &str| Measure::Search(name.to_owned());
         assert_eq!(
-            read,
-            [("never".to_owned(), 1.5e-6), ("next/*/5 * * * *".to_owned(), 2.5e-7)]
+            samples,
+            [(search("never"), 1.5e-6), (search("next/*/5 * * * *"), 2.5e-7)]
         );
+    }
+
+    #[test]
+    fn a_benchmark_that_counts_what_it_does_comes_to_a_rate() {
+        let folder = tempfile::tempdir().unwrap();
+        let estimates = folder.path().join("estimates.json");
+        fs::write(&estimates, r#"{"median": {"point_estimate": 2e6}}"#).unwrap();
+        let benchmark = r#"{"title": "store/changed", "throughput": {"Elements": 1000}}"#;
+        fs::write(folder.path().join("benchmark.json"), benchmark).unwrap();
+        let sample = read(&estimates).unwrap().sample(Row::Store);
+        assert_eq!(sample.measure, Measure::Rate("store/changed".to_owned()));
+        assert!((sample.value - 500_000.0).abs() < 1e-6, "{}", sample.value);
     }
 }

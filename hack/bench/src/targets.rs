@@ -8,6 +8,8 @@ use crate::statistics::{Unit, times, written};
 pub(crate) enum Target {
     /// At most this many times what another subject has.
     AtMost(f64, Subject),
+    /// At most this many times what a bare client takes to make the Deployments alone, whatever else is measured.
+    OfDeployments(f64),
     /// At most this much, in seconds.
     Seconds(f64),
     /// At most this much, in MiB.
@@ -60,11 +62,37 @@ const TARGETS: &[(Row, Measure, Target)] = &[
     (Row::Graph, Measure::AddedASecond, Target::PerSecond(500_000.0)),
     (Row::Graph, Measure::ChangedASecond, Target::PerSecond(500_000.0)),
     (Row::Graph, Measure::RemovedASecond, Target::PerSecond(500_000.0)),
+    (
+        Row::Foo1000,
+        Measure::PostToDeployment,
+        Target::AtMost(1.5, Subject::Floor),
+    ),
+    (Row::Foo1000, Measure::PostToStatus, Target::OfDeployments(2.5)),
+    (Row::Foo1000, Measure::CpuTimeToEnd, Target::Seconds(0.45)),
+    (Row::FooMemory, Measure::ResidentFirst, Target::Megabytes(15.0)),
+    (Row::FooMemory, Measure::ResidentTenth, Target::Megabytes(15.0)),
+    (Row::FooMemory, Measure::TenthToFirst, Target::Times(1.0)),
+    (
+        Row::Deployments50000,
+        Measure::Resident,
+        Target::AtMost(1.0 / 3.0, Subject::ControllerRuntime),
+    ),
+    (
+        Row::Deployments50000,
+        Measure::StartToWork,
+        Target::AtMost(1.0, Subject::ControllerRuntime),
+    ),
+    (Row::Shell, Measure::Resident, Target::Megabytes(12.0)),
+    (Row::Shell, Measure::StartToWork, Target::Seconds(0.3)),
+    (Row::Shell, Measure::Binary, Target::Megabytes(15.0)),
 ];
 
 /// How long the search for the next run may take, by the schedule that the name of a benchmark holds: a frequent one, one of 29 February,
 /// and one that never runs.
 const SEARCHES: &[(&str, f64)] = &[("*/5 * * * *", 100e-9), ("0 0 29 2 *", 5e-6), ("0 0 31 2 *", 10e-6)];
+
+/// How often a second each benchmark of a part is to be done.
+const RATES: &[(Row, f64)] = &[(Row::Store, 100_000.0), (Row::Queue, 1_000_000.0)];
 
 impl Target {
     /// The target for a measure of a row, when there is one.
@@ -72,6 +100,10 @@ impl Target {
         if let Measure::Search(name) = measure {
             let (_, seconds) = SEARCHES.iter().find(|(schedule, _)| name.contains(schedule))?;
             return Some(Self::Seconds(*seconds));
+        }
+        if let Measure::Rate(_) = measure {
+            let (_, rate) = RATES.iter().find(|(of, _)| *of == row)?;
+            return Some(Self::PerSecond(*rate));
         }
         let mut targets = TARGETS.iter();
         let (_, _, target) = targets.find(|(of, what, _)| *of == row && what == measure)?;
@@ -82,6 +114,7 @@ impl Target {
     pub(crate) fn text(self) -> String {
         match self {
             Self::AtMost(factor, of) => format!("≤ {} {}", times(factor), of.name()),
+            Self::OfDeployments(factor) => format!("≤ {} floor's Deployments", times(factor)),
             Self::Seconds(seconds) => format!("≤ {}", written(seconds, Unit::Seconds)),
             Self::Megabytes(megabytes) => format!("≤ {megabytes:.0} MiB"),
             Self::Bytes(bytes) => format!("≤ {}", written(bytes, Unit::Bytes)),
@@ -91,16 +124,20 @@ impl Target {
         }
     }
 
-    /// Whether `value` reaches it, given what others have in the same measure and how many schedules there are. Nothing when what it is
-    /// compared with was not measured.
+    /// Whether `value` reaches it, given what others have in the same measure, or in another one, and how many schedules there are. Nothing
+    /// when what it is compared with was not measured.
     pub(crate) fn is_met(
         self,
         value: f64,
         schedules: f64,
-        others: impl FnOnce(Subject) -> Option<f64>,
+        others: impl FnOnce(Subject, Option<Measure>) -> Option<f64>,
     ) -> Option<bool> {
         match self {
-            Self::AtMost(factor, of) => others(of).map(|other| value <= factor * other),
+            Self::AtMost(factor, of) => others(of, None).map(|other| value <= factor * other),
+            Self::OfDeployments(factor) => {
+                let deployments = others(Subject::Floor, Some(Measure::PostToDeployment));
+                deployments.map(|deployments| value <= factor * deployments)
+            }
             Self::Seconds(most) | Self::Bytes(most) | Self::Times(most) => Some(value <= most),
             Self::PerSecond(least) => Some(value >= least),
             Self::Megabytes(megabytes) => Some(value <= megabytes * 1024.0),
@@ -117,22 +154,43 @@ mod tests {
     fn a_target_is_met_at_its_bound_and_open_without_a_reference() {
         let target = Target::of(Row::Due, &Measure::P99).unwrap();
         assert_eq!(target.text(), "≤ 1.20 × floor");
-        assert_eq!(target.is_met(2.4, 0.0, |_| Some(2.0)), Some(true));
-        assert_eq!(target.is_met(2.5, 0.0, |_| Some(2.0)), Some(false));
-        assert_eq!(target.is_met(2.0, 0.0, |_| None), None);
+        assert_eq!(target.is_met(2.4, 0.0, |_, _| Some(2.0)), Some(true));
+        assert_eq!(target.is_met(2.5, 0.0, |_, _| Some(2.0)), Some(false));
+        assert_eq!(target.is_met(2.0, 0.0, |_, _| None), None);
         let memory = Target::of(Row::Memory500, &Measure::Resident).unwrap();
         assert_eq!(memory.text(), "≤ 15 MiB");
-        assert_eq!(memory.is_met(15.0 * 1_024.0, 0.0, |_| None), Some(true));
+        assert_eq!(memory.is_met(15.0 * 1_024.0, 0.0, |_, _| None), Some(true));
         let all = Target::of(Row::Due, &Measure::WithinTheMinute).unwrap();
-        assert_eq!(all.is_met(499.0, 500.0, |_| None), Some(false));
-        assert_eq!(all.is_met(500.0, 500.0, |_| None), Some(true));
+        assert_eq!(all.is_met(499.0, 500.0, |_, _| None), Some(false));
+        assert_eq!(all.is_met(500.0, 500.0, |_, _| None), Some(true));
         let standby = Target::of(Row::Standby, &Measure::StandbyToLeader).unwrap();
         assert_eq!(standby.text(), "≤ 1.00 ×");
-        assert_eq!(standby.is_met(1.01, 0.0, |_| None), Some(false));
+        assert_eq!(standby.is_met(1.01, 0.0, |_, _| None), Some(false));
         let rate = Target::of(Row::Graph, &Measure::AddedASecond).unwrap();
         assert_eq!(rate.text(), "≥ 500 k/s");
-        assert_eq!(rate.is_met(499_999.0, 0.0, |_| None), Some(false));
+        assert_eq!(rate.is_met(499_999.0, 0.0, |_, _| None), Some(false));
         assert!(Target::of(Row::Due, &Measure::Max).is_none());
+    }
+
+    #[test]
+    fn a_status_is_held_against_the_deployments_of_a_bare_client() {
+        let target = Target::of(Row::Foo1000, &Measure::PostToStatus).unwrap();
+        assert_eq!(target.text(), "≤ 2.50 × floor's Deployments");
+        let deployments = |subject, measure| {
+            assert_eq!((subject, measure), (Subject::Floor, Some(Measure::PostToDeployment)));
+            Some(2.0)
+        };
+        assert_eq!(target.is_met(5.0, 0.0, deployments), Some(true));
+        assert_eq!(target.is_met(5.1, 0.0, deployments), Some(false));
+        assert_eq!(target.is_met(5.0, 0.0, |_, _| None), None);
+    }
+
+    #[test]
+    fn a_rate_has_the_target_of_its_part() {
+        let rate = |row| Target::of(row, &Measure::Rate("one".to_owned())).map(Target::text);
+        assert_eq!(rate(Row::Store).as_deref(), Some("≥ 100 k/s"));
+        assert_eq!(rate(Row::Queue).as_deref(), Some("≥ 1.00 M/s"));
+        assert_eq!(rate(Row::Next), None);
     }
 
     #[test]
@@ -140,7 +198,7 @@ mod tests {
         let target = |name: &str| Target::of(Row::Next, &Measure::Search(name.to_owned()));
         let frequent = target("next/*/5 * * * * Europe/Berlin Once").unwrap();
         assert_eq!(frequent.text(), "≤ 100 ns");
-        assert_eq!(frequent.is_met(99e-9, 0.0, |_| None), Some(true));
+        assert_eq!(frequent.is_met(99e-9, 0.0, |_, _| None), Some(true));
         assert_eq!(target("next/0 0 29 2 * UTC Once").unwrap().text(), "≤ 5.00 µs");
         assert_eq!(target("next/0 0 31 2 * UTC Once").unwrap().text(), "≤ 10.0 µs");
         assert!(target("next/30 2 * * * UTC Once").is_none());

@@ -64,6 +64,31 @@ async fn garbage_collection_is_measured_to_the_end_of_the_family() -> Result<()>
 }
 
 #[tokio::test]
+async fn foos_are_measured_to_the_last_status() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("report.md");
+    let output = format!("--output={}", report.display());
+    let subjects = "--subjects=floor,floor-status";
+    let bench = start(
+        &folder,
+        &["--only=foo-1000", subjects, "--rounds=1", "--count=20", &output],
+    )?;
+    let status = bench.wait(LIMIT).await?;
+    ensure!(status.success(), "it ended with {status}{}", bench.log_tail());
+    let report = fs::read_to_string(report)?;
+    for part in [
+        "## `foo-1000`",
+        "| floor | first POST to last Deployment | ",
+        "| floor-status | first POST to last status | ",
+    ] {
+        ensure!(report.contains(part), "the report lacks {part}:\n{report}");
+    }
+    let absent = "| floor | first POST to last status | ";
+    ensure!(!report.contains(absent), "a floor without statuses has some:\n{report}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_sigterm_ends_it_and_what_was_measured_is_shown_instead_of_written() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");

@@ -88,3 +88,6 @@ where
 fn retry_after_header(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
+
+#[cfg(test)]
+mod corpus;

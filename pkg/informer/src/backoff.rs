@@ -5,10 +5,11 @@ use std::time::Duration;
 use backon::BackoffBuilder;
 
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
+/// Before chance makes up to twice as much of it.
+const LONGEST: Duration = Duration::from_secs(15);
 
-/// 100 ms to 30 s, doubling, and up to as much again by chance. client-go starts at 800 ms; a control plane that restarts is back
-/// sooner than that.
+/// 100 ms to 15 s, doubling, and up to as much again by chance: so nobody waits for more than 30 s. client-go starts at 800 ms and ends at
+/// 60 s; a control plane that restarts is back sooner than that.
 pub(crate) struct Backoff(backon::ExponentialBackoff);
 
 impl Backoff {
@@ -34,7 +35,7 @@ mod tests {
     #[test]
     fn waits_double_up_to_a_limit_with_jitter() {
         let mut backoff = Backoff::new();
-        for base in [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
+        for base in [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 15_000, 15_000] {
             let wait = backoff.wait();
             let range = Duration::from_millis(base)..=Duration::from_millis(2 * base);
             assert!(range.contains(&wait), "{wait:?} is not in {range:?}");

@@ -55,12 +55,19 @@ pub trait Decoded: serde::de::DeserializeOwned + Send + 'static {
     /// Ask the apiserver for `PartialObjectMetadata` alone.
     const METADATA_ONLY: bool = false;
 
+    /// `metadata.name`. What has none is no object, and is not taken in.
+    fn name(&self) -> &str;
+
     /// `metadata.resourceVersion`.
     fn resource_version(&self) -> &str;
 }
 
 impl<T: Projection> Decoded for T {
     const METADATA_ONLY: bool = <T as Projection>::METADATA_ONLY;
+
+    fn name(&self) -> &str {
+        &self.metadata().name
+    }
 
     fn resource_version(&self) -> &str {
         &self.metadata().resource_version

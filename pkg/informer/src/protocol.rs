@@ -3,13 +3,17 @@
 //! Objects are kept as raw slices until each is decoded by itself, so that one bad object cannot poison the rest.
 
 use std::{
+    borrow::Cow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use bytes::BytesMut;
 use portreeve_api::ObjectKey;
-use serde::{Deserialize, de::Error as _};
+use serde::{
+    Deserialize,
+    de::{Error as _, Unexpected},
+};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -20,15 +24,27 @@ use crate::{
 /// One page of a list.
 #[derive(Deserialize)]
 pub(crate) struct Page<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
     #[serde(default)]
     pub(crate) metadata: PageMetadata,
-    #[serde(borrow, default)]
+    /// They may be null, and not absent.
+    #[serde(borrow, deserialize_with = "Option::deserialize")]
     pub(crate) items: Option<Vec<&'a RawValue>>,
 }
 
 impl<'a> Page<'a> {
+    /// Reads what is a list and nothing else: what a list does not name is gone, so that any other answer (of a proxy, say) must not
+    /// pass for an empty one.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, BadJson> {
-        serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))
+        let page: Self = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
+        // A definition may call its lists what it likes.
+        if page.kind != "Status" && page.metadata.resource_version.is_some() {
+            Ok(page)
+        } else {
+            let error = serde_json::Error::invalid_value(Unexpected::Str(&page.kind), &"a list with a version");
+            Err(BadJson::new(&error))
+        }
     }
 }
 
@@ -177,8 +193,14 @@ impl Bad {
 
 fn decode<T: Decoded>(raw: &RawValue) -> Result<T, Bad> {
     // The code that decodes is others'. If it panics, the object is one more that cannot be decoded.
-    let error = match catch_unwind(AssertUnwindSafe(|| serde_json::from_str(raw.get()))) {
-        Ok(Ok(object)) => return Ok(object),
+    let decoded = catch_unwind(AssertUnwindSafe(|| {
+        let object: T = serde_json::from_str(raw.get())?;
+        let is_named = !object.name().is_empty();
+        Ok((object, is_named))
+    }));
+    let error = match decoded {
+        Ok(Ok((object, true))) => return Ok(object),
+        Ok(Ok((_, false))) => "metadata.name: there is none".to_owned(),
         Ok(Err(error)) => explain::<T>(raw, &error),
         Err(_) => "its decoding panicked".to_owned(),
     };
@@ -198,6 +220,8 @@ fn decode<T: Decoded>(raw: &RawValue) -> Result<T, Bad> {
     })
 }
 
+#[cfg(test)]
+mod corpus;
 #[cfg(test)]
 mod tests {
     use portreeve_api::Metadata;

@@ -20,7 +20,7 @@ use kube::{Client, client::Body, core::Status};
 use portreeve_client::{Answer, chain, refusal, retry_after};
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, timeout},
+    time::{Instant, timeout_at},
 };
 
 use crate::{
@@ -266,7 +266,8 @@ impl<S: Sink> Run<S> {
             let started = Instant::now();
             let ended = self.watch(&mut version).await;
             let lasted = started.elapsed();
-            if lasted >= GOOD_WATCH {
+            // Nor is one the sign of an apiserver in trouble that has only been silent for too long.
+            if lasted >= GOOD_WATCH.min(self.watch_loop.idle_limit) {
                 self.backoff = Backoff::new();
             }
             let error = match ended {
@@ -309,16 +310,19 @@ impl<S: Sink> Run<S> {
         let idle_limit = self.watch_loop.idle_limit;
         let mut lines = Lines::default();
         let mut count = 0;
+        let mut heard = Instant::now();
         loop {
-            let frame = match timeout(idle_limit, body.frame()).await {
+            // Whole lines are signs of life. Bytes that never make one are none.
+            let frame = match timeout_at(heard + idle_limit, body.frame()).await {
                 Err(_) => return Err(Error::Silent(idle_limit)),
                 Ok(None) => return Ok(count),
                 Ok(Some(frame)) => frame.map_err(|source| Error::Read(source.into()))?,
             };
-            self.watch_loop.heard();
             let Ok(data) = frame.into_data() else { continue };
             lines.push(&data);
             while let Some(line) = lines.next() {
+                self.watch_loop.heard();
+                heard = Instant::now();
                 self.hear(&line, version)?;
                 count += 1;
             }

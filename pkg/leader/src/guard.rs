@@ -337,4 +337,6 @@ fn answer(lease: &Value) -> Result<Response<Body>, BoxError> {
 }
 
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod tests;

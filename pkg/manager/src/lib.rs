@@ -30,7 +30,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
     crew::{Crew, Ended},
-    health::Progress,
+    health::{Limits, Progress},
     metrics::Metrics,
 };
 pub use crate::{
@@ -58,6 +58,11 @@ pub struct Settings {
     pub start_interval: Duration,
     /// How long running reconciles may take to end; zero: as long as they need.
     pub shutdown_timeout: Duration,
+    /// How long an item may be in work without a step before `/livez` fails; zero: as long as it takes. One call to the apiserver is one
+    /// step, so this has to be longer than the longest.
+    pub stuck_timeout: Duration,
+    /// How long what is due in a queue may wait while nothing moves in it before `/livez` fails; zero: as long as it takes.
+    pub queue_timeout: Duration,
     /// The times that informers go by.
     pub tuning: Tuning,
 }
@@ -175,7 +180,11 @@ impl Manager {
 
     /// What the health endpoints ask; stays true while the manager runs.
     pub fn health(&self) -> Health {
-        health::providers(&self.progress, &self.shared.informers)
+        let limits = Limits {
+            item: self.settings.stuck_timeout,
+            queue: self.settings.queue_timeout,
+        };
+        health::providers(&self.progress, &self.shared.informers, limits)
     }
 
     /// What controllers show of themselves; stays true while the manager runs.

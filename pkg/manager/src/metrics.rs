@@ -3,16 +3,18 @@
 use parking_lot::Mutex;
 use portreeve_informer::Factory;
 use prometheus::{
-    IntGauge, IntGaugeVec, Opts, Registry,
+    IntGauge, IntGaugeVec, Opts, PullingGauge, Registry,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
+use tokio::runtime::Handle;
 
 pub(crate) struct Metrics {
     running: IntGaugeVec,
 }
 
 impl Metrics {
+    /// Has to be called within the runtime whose tasks are counted.
     pub(crate) fn register(registry: &Registry, informers: Factory) -> Result<Self, prometheus::Error> {
         let running = IntGaugeVec::new(
             Opts::new(
@@ -23,12 +25,27 @@ impl Metrics {
         )?;
         registry.register(Box::new(running.clone()))?;
         registry.register(Box::new(Informers::new(informers)?))?;
+        registry.register(Box::new(tasks(Handle::current())?))?;
         Ok(Self { running })
     }
 
     pub(crate) fn running(&self, controller: &str, manager: &str) -> IntGauge {
         self.running.with_label_values(&[controller, manager])
     }
+}
+
+/// What a leak of tasks shows in first. The elections have a runtime of their own, which is not counted.
+fn tasks(runtime: Handle) -> Result<PullingGauge, prometheus::Error> {
+    let alive = move || {
+        u32::try_from(runtime.metrics().num_alive_tasks())
+            .unwrap_or(u32::MAX)
+            .into()
+    };
+    PullingGauge::new(
+        "portreeve_tasks",
+        "Number of tasks of the runtime that have not ended.",
+        Box::new(alive),
+    )
 }
 
 /// Reads the factory's reports at each scrape: a gauge that is set elsewhere would be wrong in between.

@@ -69,7 +69,7 @@ impl Selection {
                 ("*", _) => selected.push(Item::Defaults),
                 (_, Some(name)) if off => selected.push(Item::Off(name)),
                 (_, Some(name)) => selected.push(Item::On(name)),
-                (_, None) => unknown.push((name.to_owned(), nearest(name, known))),
+                (_, None) => unknown.push((name.to_owned(), nearest(name, ids(known)))),
             }
         }
         if unknown.is_empty() {
@@ -111,11 +111,14 @@ pub fn check_registry(known: &[Descriptor]) -> Result<(), String> {
     Ok(())
 }
 
-/// The known name or alias that takes the fewest edits, if it takes few.
-fn nearest(name: &str, known: &[Descriptor]) -> Option<&'static str> {
-    let ids = known
+fn ids(known: &[Descriptor]) -> impl Iterator<Item = &'static str> {
+    known
         .iter()
-        .flat_map(|descriptor| std::iter::once(descriptor.name).chain(descriptor.aliases.iter().copied()));
+        .flat_map(|descriptor| std::iter::once(descriptor.name).chain(descriptor.aliases.iter().copied()))
+}
+
+/// The one of these names that takes the fewest edits, if it takes few: for whoever has mistyped it.
+pub fn nearest<'a>(name: &str, ids: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (edits, id) = ids.map(|id| (distance(name, id), id)).min()?;
     let near = edits <= 2.max(name.chars().count() / 3) || id.starts_with(name) && !name.is_empty();
     near.then_some(id)

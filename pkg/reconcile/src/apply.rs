@@ -56,11 +56,18 @@ pub struct EffectError {
 impl Applier {
     /// Runs the plan's effects until one does not succeed.
     pub async fn run(&self, plan: &Plan) -> Applied {
+        self.run_in_steps(plan, || ()).await
+    }
+
+    /// The same, and calls `step` after each, however it ended.
+    pub(crate) async fn run_in_steps(&self, plan: &Plan, step: impl Fn() + Sync) -> Applied {
         if self.dry_run {
             return Applied::Done;
         }
         for effect in &plan.effects {
-            if let Some(stop) = self.perform(effect).await {
+            let stop = self.perform(effect).await;
+            step();
+            if let Some(stop) = stop {
                 return stop;
             }
         }
@@ -87,9 +94,16 @@ impl Applier {
             Ok(None) => return None,
             Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
         };
-        if let Effect::Absent { uid, controller, .. } = effect {
-            let answer = self.client.request::<Identified>(request).await;
-            return judge_absence(effect, (uid, controller), answer);
+        match effect {
+            Effect::Absent { uid, controller, .. } => {
+                let answer = self.client.request::<Identified>(request).await;
+                return judge_absence(effect, (uid, controller), answer);
+            }
+            Effect::Present { uid, .. } => {
+                let answer = self.client.request::<Identified>(request).await;
+                return judge_presence(effect, uid, answer);
+            }
+            _ => {}
         }
         // What was written comes back through the watch; the answer's body is read to its end and dropped.
         let answer = self.client.request::<IgnoredAny>(request).await;
@@ -97,16 +111,32 @@ impl Applier {
     }
 }
 
-/// Of an object that may be gone, which one it is.
+/// Of an object that may be gone, or another one, which one it is.
 #[derive(Deserialize)]
 struct Identified {
     metadata: Metadata,
 }
 
-/// An object is there that was held to be gone.
+/// The cache has not yet heard how an object is.
 #[derive(Debug, thiserror::Error)]
-#[error("it is there: the cache was behind")]
-struct Present;
+enum Behind {
+    #[error("it is there: the cache was behind")]
+    There,
+    #[error("it is gone, or going: the cache was behind")]
+    Gone,
+}
+
+/// A 200 that tells of no object: nothing is concluded from it.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer is no object: it has no metadata.uid")]
+struct NoObject;
+
+fn no_object(effect: &Effect) -> Applied {
+    Applied::Failed {
+        error: EffectError::of(effect, NoObject),
+        after: Duration::ZERO,
+    }
+}
 
 fn judge_absence(
     effect: &Effect,
@@ -118,9 +148,20 @@ fn judge_absence(
         *found.uid == *uid && owner.is_some_and(|owner| *owner.uid == *controller)
     };
     match answer {
-        Ok(found) if is_it(&found.metadata) => Some(Applied::LookAgain(EffectError::of(effect, Present))),
+        Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
+        Ok(found) if is_it(&found.metadata) => Some(Applied::LookAgain(EffectError::of(effect, Behind::There))),
         Ok(_) => None,
         Err(error) if Answer::of(&error) == Answer::NotFound => None,
+        Err(error) => judge(effect, error),
+    }
+}
+
+fn judge_presence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) -> Option<Applied> {
+    match answer {
+        Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
+        Ok(found) if *found.metadata.uid == *uid && !found.metadata.is_terminating() => None,
+        Ok(_) => Some(Applied::LookAgain(EffectError::of(effect, Behind::Gone))),
+        // A 404 among them: then it is gone.
         Err(error) => judge(effect, error),
     }
 }

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use portreeve_informer::{Cache, Factory, Informer, Projection, Watch};
+use portreeve_workqueue::{Key, Queue};
 use prometheus::Registry;
 
 use crate::{Clock, Events, Inspect, Keyed, Metrics, Notebook, Page, Reconciler, Shutdown};
@@ -141,11 +142,19 @@ pub struct Setup<'a> {
     pub notebook: Option<Arc<dyn Notebook>>,
 }
 
-/// How the workers of a queue fare now, for `/livez`.
-#[derive(Clone, Copy, Debug, Default)]
+/// How a queue and its workers fare now, for `/livez`.
+#[derive(Clone, Debug)]
 pub struct Vitals {
-    /// How long the oldest item in work has been so.
-    pub longest_running: Option<Duration>,
+    /// The queue, as metrics name it.
+    pub queue: &'static str,
+    /// Of the items in work the one that has gone longest without a step, and for how long.
+    pub stillest: Option<(String, Duration)>,
+    /// How many items are due that nobody works on.
+    pub ready: usize,
+    /// For how long the one of them has been due that is next.
+    pub oldest_ready: Option<Duration>,
+    /// For how long no item was taken, none was given back, and none made a step; `None` before the first.
+    pub unmoved: Option<Duration>,
 }
 
 /// A queue by name, and a way to take its vital signs.
@@ -155,6 +164,34 @@ pub struct Vital {
     pub controller: &'static str,
     /// Takes the signs.
     pub take: Arc<dyn Fn() -> Vitals + Send + Sync>,
+}
+
+impl Vital {
+    /// Those of a work queue. `name` is what metrics call it, and `tell` says which item a key stands for; it is called on the runtime's
+    /// own threads, and must not wait.
+    ///
+    /// A queue holds keys only while there are workers: those of a standby would wait for days.
+    pub fn of<K: Key>(
+        controller: &'static str,
+        name: &'static str,
+        queue: Queue<K>,
+        tell: impl Fn(&K) -> String + Send + Sync + 'static,
+    ) -> Self {
+        let take = move || {
+            let pulse = queue.pulse();
+            Vitals {
+                queue: name,
+                stillest: pulse.stillest.map(|(key, still)| (tell(&key), still)),
+                ready: pulse.ready,
+                oldest_ready: pulse.oldest_ready,
+                unmoved: pulse.unmoved,
+            }
+        };
+        Self {
+            controller,
+            take: Arc::new(take),
+        }
+    }
 }
 
 impl Setup<'_> {
@@ -171,12 +208,21 @@ impl Setup<'_> {
     ///
     /// Fails when the descriptor does not declare the flag with that type and a default.
     pub fn flag<T: Clone + Default + Send + Sync + 'static>(&self, flag: &'static str) -> Result<T, BuildError> {
-        let value = self.flags.try_get_one::<T>(flag).map_err(|source| BuildError::Flag {
+        Ok(self.list::<T>(flag)?.into_iter().next().unwrap_or_default())
+    }
+
+    /// The values of a flag that is a list.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the descriptor does not declare the flag with that type.
+    pub fn list<T: Clone + Send + Sync + 'static>(&self, flag: &'static str) -> Result<Vec<T>, BuildError> {
+        let values = self.flags.try_get_many::<T>(flag).map_err(|source| BuildError::Flag {
             controller: self.name,
             flag,
             source,
         })?;
-        Ok(value.cloned().unwrap_or_default())
+        Ok(values.into_iter().flatten().cloned().collect())
     }
 
     /// Starts to build a controller that reconciles keys. `queue` names its work queue in metrics.

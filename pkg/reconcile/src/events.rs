@@ -22,7 +22,7 @@ const WAITING: usize = 1_000;
 /// first.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How many sentences are remembered, so that one that comes again is merged into the one before.
-const RECORDERS: usize = 256;
+const RECORDERS: usize = 64;
 /// How long the sentence of an event may be: longer ones are refused by the apiserver.
 const LONGEST: usize = 1_024;
 /// How many notes that are sent once are remembered; of more the oldest may be sent again.
@@ -63,12 +63,13 @@ pub struct EventWriter {
     instance: String,
 }
 
+/// As the controller said it: what an event is made of takes several times the memory, and a burst of them waits.
 struct Queued {
     client: Client,
     since: Instant,
     controller: Arc<str>,
-    regarding: ObjectReference,
-    event: Event,
+    target: Target,
+    note: Note,
 }
 
 impl Events {
@@ -124,17 +125,8 @@ impl Events {
             client: self.client.clone(),
             since: Instant::now(),
             controller: controller.into(),
-            regarding: reference(target),
-            event: Event {
-                type_: match note.type_ {
-                    NoteType::Normal => EventType::Normal,
-                    NoteType::Warning => EventType::Warning,
-                },
-                reason: note.reason.to_owned(),
-                note: Some(shortened(&note.message)),
-                action: note.action.to_owned(),
-                secondary: None,
-            },
+            target: target.clone(),
+            note: note.clone(),
         };
         if self.queue.try_send(queued).is_err() {
             self.dropped.inc();
@@ -152,6 +144,19 @@ fn shortened(sentence: &str) -> String {
     }
     let end = sentence.floor_char_boundary(LONGEST - MORE.len());
     sentence[..end].to_owned() + MORE
+}
+
+fn event(note: &Note) -> Event {
+    Event {
+        type_: match note.type_ {
+            NoteType::Normal => EventType::Normal,
+            NoteType::Warning => EventType::Warning,
+        },
+        reason: note.reason.to_owned(),
+        note: Some(shortened(&note.message)),
+        action: note.action.to_owned(),
+        secondary: None,
+    }
 }
 
 fn reference(target: &Target) -> ObjectReference {
@@ -179,8 +184,8 @@ impl Recorders {
             oldest.and_then(|oldest| self.0.remove(&oldest));
         }
         let mut hasher = DefaultHasher::new();
-        let event = &queued.event;
-        (&queued.controller, &queued.regarding.uid, &event.reason, &event.note).hash(&mut hasher);
+        let Note { reason, message, .. } = &queued.note;
+        (&queued.controller, &queued.target.uid, reason, message).hash(&mut hasher);
         let known = self.0.entry(hasher.finish()).or_insert_with(|| {
             let reporter = Reporter {
                 controller: queued.controller.to_string(),
@@ -215,8 +220,8 @@ impl EventWriter {
                 () = stop.requested() => {}
             }
             let recorder = recorders.of(&self.instance, &queued);
-            let Queued { event, regarding, .. } = &queued;
-            if let Err(error) = recorder.publish(event, regarding).await {
+            let (event, regarding) = (event(&queued.note), reference(&queued.target));
+            if let Err(error) = recorder.publish(&event, &regarding).await {
                 tracing::debug!(reason = event.reason, %error, "failed to write an event");
             }
         }

@@ -9,7 +9,7 @@ use portreeve_workqueue::{Lane, Queue};
 use tokio::task::JoinSet;
 
 use crate::{
-    BuildError, Controller, Crash, Instruments, Reconciler, Setup, Shutdown, Vital, Vitals,
+    BuildError, Controller, Crash, Instruments, Reconciler, Setup, Shutdown, Vital,
     apply::Applier,
     intake::Intake,
     worker::{Refusals, Worker},
@@ -35,14 +35,10 @@ type Synced = Box<dyn Fn() -> BoxFuture<'static, Result<(), NotSynced>> + Send +
 
 impl<R: Reconciler> Keyed<R> {
     pub(crate) fn new(setup: &mut Setup<'_>, queue: &'static str, reconciler: R) -> Self {
-        let queue = Queue::new(queue, &setup.shared.queues);
-        let observed = queue.clone();
-        setup.vitals.push(Vital {
-            controller: setup.name,
-            take: Arc::new(move || Vitals {
-                longest_running: observed.observe().longest_running,
-            }),
-        });
+        let name = queue;
+        let queue = Queue::new(name, &setup.shared.queues);
+        let vital = Vital::of(setup.name, name, queue.clone(), ObjectKey::to_string);
+        setup.vitals.push(vital);
         let reconciler = Arc::new(reconciler);
         let observing = Arc::clone(&reconciler);
         let intake = Intake::new(queue.clone(), move |key| observing.observe(key).is_some());

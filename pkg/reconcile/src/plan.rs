@@ -82,6 +82,16 @@ pub enum Effect {
         /// The UID of its controller.
         controller: Arc<str>,
     },
+    /// GET. Goes on only if the object is there and stays: while it is gone, or going, the cache was behind, and the key is observed
+    /// again. For what is made anew for its owner, which may be why it was deleted.
+    Present {
+        /// Where it lives.
+        resource: Resource,
+        /// What it is called.
+        key: ObjectKey,
+        /// Which one of that name.
+        uid: Arc<str>,
+    },
     /// An Event. Queued and best-effort: never fails or delays a plan.
     Event(Target, Note),
     /// Adds to a counter that the controller has declared with [`Keyed::counter`](crate::Keyed::counter).
@@ -212,6 +222,7 @@ impl fmt::Display for Effect {
             Self::PatchStatus { target, .. } => write!(f, "patch status of {} {}", target.resource.kind, target.key),
             Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
             Self::Absent { resource, key, .. } => write!(f, "make sure that {} {key} is gone", resource.kind),
+            Self::Present { resource, key, .. } => write!(f, "make sure that {} {key} is there", resource.kind),
             Self::Event(target, note) => {
                 write!(f, "event {} on {} {}", note.reason, target.resource.kind, target.key)
             }

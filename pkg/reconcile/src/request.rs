@@ -57,7 +57,9 @@ pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8
             };
             collection(&target.resource, &target.key).delete(&target.key.name, &parameters)
         }
-        Effect::Absent { resource, key, .. } => collection(resource, key).get(&key.name, &GetParams::default()),
+        Effect::Absent { resource, key, .. } | Effect::Present { resource, key, .. } => {
+            collection(resource, key).get(&key.name, &GetParams::default())
+        }
         Effect::Event(..) | Effect::Count { .. } | Effect::Lag { .. } => return Ok(None),
     };
     request.map(Some).map_err(failed)

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
 use portreeve_client::{FENCED_BY_SERVER, chain};
-use portreeve_workqueue::{Lane, Outcome, Queue};
+use portreeve_workqueue::{Lane, Outcome, Queue, Work};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -103,8 +103,7 @@ impl<R: Reconciler> Worker<R> {
             let started = Instant::now();
             let span = tracing::info_span!("reconcile", controller = self.name, object = %work.key());
             // Nothing outlives the panic but locks, and those do not poison: the item is simply tried again.
-            let reconcile =
-                AssertUnwindSafe(self.reconcile(work.key(), work.failures()).instrument(span)).catch_unwind();
+            let reconcile = AssertUnwindSafe(self.reconcile(&work).instrument(span)).catch_unwind();
             let (outcome, ending) = reconcile.await.unwrap_or_else(|panic| {
                 self.metrics.panics.with_label_values(&[self.name]).inc();
                 let message = panic_message(&*panic);
@@ -117,7 +116,8 @@ impl<R: Reconciler> Worker<R> {
         }
     }
 
-    async fn reconcile(&self, key: &ObjectKey, failures: u32) -> (Outcome, Ending) {
+    async fn reconcile(&self, work: &Work<ObjectKey>) -> (Outcome, Ending) {
+        let (key, failures) = (work.key(), work.failures());
         let now = self.clock.now();
         let Some(seen) = self.reconciler.observe(key) else {
             self.refusals.clear(key);
@@ -132,7 +132,8 @@ impl<R: Reconciler> Worker<R> {
             };
             tracing::info!(%plan, "{message}");
         }
-        let applied = self.applier.run(&plan).await;
+        // A plan of many effects takes its time with a slow apiserver, and is not stuck.
+        let applied = self.applier.run_in_steps(&plan, || work.step()).await;
         if !matches!(applied, Applied::Done) {
             self.keep_the_time(key, plan.next);
         }
@@ -162,7 +163,7 @@ impl<R: Reconciler> Worker<R> {
                 }
                 if failures >= FAILED_TOO_OFTEN {
                     let said = self.reconciler.refused(&seen, &error.effect, &why, now);
-                    self.applier.run(&said).await;
+                    self.applier.run_in_steps(&said, || work.step()).await;
                 }
                 (Outcome::RetryAfter(after), Ending::Error)
             }
@@ -171,7 +172,7 @@ impl<R: Reconciler> Worker<R> {
                 self.note_refusal(key, &why);
                 // Said as well as it can be: what is refused may be the saying itself.
                 let said = self.reconciler.refused(&seen, &error.effect, &why, now);
-                self.applier.run(&said).await;
+                self.applier.run_in_steps(&said, || work.step()).await;
                 (Outcome::RetryWithin(REFUSED_PAUSE), Ending::Error)
             }
         }

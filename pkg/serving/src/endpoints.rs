@@ -147,3 +147,6 @@ fn render(metrics: &Metrics) -> Response {
 fn text(status: StatusCode, body: String) -> Response {
     (status, body).into_response()
 }
+
+#[cfg(test)]
+mod corpus;

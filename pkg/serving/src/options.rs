@@ -39,7 +39,7 @@ pub struct Args {
 
     /// A comma-separated list of HTTP paths to skip during authorization, i.e. these are served to everybody. A path
     /// that ends in * allows every path that begins with what stands before it. Give an empty list to allow none.
-    #[arg(long, value_name = "PATHS", default_value = ALWAYS_ALLOWED)]
+    #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = ALWAYS_ALLOWED)]
     pub authorization_always_allow_paths: Vec<AllowedPaths>,
 }
 
@@ -49,7 +49,7 @@ impl Args {
         (self.secure_port != 0).then(|| SocketAddr::new(self.bind_address, self.secure_port))
     }
 
-    /// All lists of `--authorization-always-allow-paths` as one.
+    /// All items of `--authorization-always-allow-paths` as one list.
     pub(crate) fn allowed_paths(&self) -> AllowedPaths {
         self.authorization_always_allow_paths.iter().cloned().collect()
     }
@@ -62,7 +62,7 @@ impl Default for Args {
             bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             tls_cert_file: None,
             tls_private_key_file: None,
-            authorization_always_allow_paths: ALWAYS_ALLOWED.parse().into_iter().collect(),
+            authorization_always_allow_paths: ALWAYS_ALLOWED.split(',').flat_map(str::parse).collect(),
         }
     }
 }
@@ -121,7 +121,7 @@ mod tests {
         check_error(
             &["--authorization-always-allow-paths=/livez,metrics"],
             &expect![[r#"
-                error: invalid value '/livez,metrics' for '--authorization-always-allow-paths <PATHS>': the path "metrics" must start with /, as in /metrics
+                error: invalid value 'metrics' for '--authorization-always-allow-paths <PATHS>': the path "metrics" must start with /, as in /metrics
 
                 For more information, try '--help'.
             "#]],

@@ -5,9 +5,11 @@
 //! only; there are no upgrades (`exec`, `attach`, `port-forward`), and client certificates get no further than here.
 
 mod canned;
+mod fault;
 mod line;
 mod relay;
 mod rules;
+mod spoil;
 
 use std::fs;
 use std::io;
@@ -33,9 +35,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::control_plane::ControlPlane;
 use line::Passage;
 use relay::Relay;
-use rules::{Action, RuleId, Rules, Tally};
+use rules::{RuleId, Rules, Tally};
 
 pub use canned::Canned;
+pub use fault::{Fault, Spoil};
 pub use rules::{Matcher, Times};
 
 /// Far more than a client opens. Beyond it they are accepted by the kernel alone, and hang as in a black hole until others end.
@@ -46,7 +49,7 @@ const CONNECTIONS: usize = 512;
 ///
 /// Faults are in force from the moment that their method returns, for connections that are open as for new ones, until
 /// [`heal`](Self::heal). [`cut`](Self::cut), [`black_hole`](Self::black_hole) and [`mute`](Self::mute) replace each other;
-/// [`slow`](Self::slow) and [`answer`](Self::answer) go with each of them.
+/// [`slow`](Self::slow) and [`fault`](Self::fault) go with each of them.
 ///
 /// **What was held back goes on when it is healed**, as after an outage of a network: a request that hung in a black hole may reach
 /// the apiserver long after its sender gave it up. A `cut` before the `heal` loses it instead.
@@ -125,6 +128,11 @@ impl FaultProxy {
         });
     }
 
+    /// Resets every open connection, and lets new ones pass as before. What was under way is lost.
+    pub fn reset(&self) {
+        self.relay.line.send_modify(|line| line.cuts += 1);
+    }
+
     /// Lets nothing pass either way, and tells nobody: nothing is closed, new connections are accepted and hang.
     pub fn black_hole(&self) {
         self.relay.line.send_modify(|line| line.passage = Passage::BlackHole);
@@ -149,27 +157,32 @@ impl FaultProxy {
         });
     }
 
-    /// Answers these requests itself, so many times; they never reach the apiserver. Of several rules that are due the oldest acts.
+    /// Does this to these requests, so many times. Of several rules that are due the oldest acts.
+    pub fn fault(&self, matcher: Matcher, fault: Fault, times: Times) -> Counter {
+        self.add(matcher, Some(fault), times)
+    }
+
+    /// Answers these requests itself, so many times; they never reach the apiserver.
     pub fn answer(&self, matcher: Matcher, answer: Canned, times: Times) -> Counter {
-        self.add(matcher, Action::Answer(answer), times)
+        self.fault(matcher, Fault::Answer(answer), times)
     }
 
     /// Passes these requests on, so many of them, and each part of their answers back so much later: of a watch, its events. An answer
     /// that has begun stays late when it is healed.
     pub fn lag(&self, matcher: Matcher, delay: Duration, times: Times) -> Counter {
-        self.add(matcher, Action::Lag(delay), times)
+        self.fault(matcher, Fault::Lag(delay), times)
     }
 
     /// Counts these requests from now on, and does nothing to them.
     pub fn count(&self, matcher: Matcher) -> Counter {
-        self.add(matcher, Action::Pass, Times::UntilHealed)
+        self.add(matcher, None, Times::UntilHealed)
     }
 
-    fn add(&self, matcher: Matcher, action: Action, times: Times) -> Counter {
+    fn add(&self, matcher: Matcher, fault: Option<Fault>, times: Times) -> Counter {
         let mut rule = RuleId::default();
         self.relay
             .rules
-            .send_modify(|rules| rule = rules.add(matcher, action, times));
+            .send_modify(|rules| rule = rules.add(matcher, fault, times));
         let rules = self.relay.rules.subscribe();
         Counter { rules, rule }
     }
@@ -209,7 +222,7 @@ impl Counter {
         self.tally().seen
     }
 
-    /// How many of them this rule answered.
+    /// How many of them this rule acted on.
     pub fn answered(&self) -> u64 {
         self.tally().answered
     }
@@ -225,12 +238,12 @@ impl Counter {
         .await
     }
 
-    /// Waits until this rule has answered so many, and returns at once when it has.
+    /// Waits until this rule has acted on so many, and returns at once when it has.
     ///
     /// # Errors
     /// When it has not within `limit`, or the proxy is gone.
     pub async fn until_answered(&self, count: u64, limit: Duration) -> Result<()> {
-        let what = format!("{count} requests to be answered");
+        let what = format!("{count} requests to be met by the fault");
         self.until(limit, &what, |tally| tally.answered >= count).await
     }
 

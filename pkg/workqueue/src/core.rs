@@ -11,8 +11,11 @@
 
 mod line;
 #[cfg(test)]
+#[cfg(not(loom))]
 mod model;
+mod pulse;
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 mod waiting;
 
@@ -25,9 +28,10 @@ use std::{
 
 use tokio::time::Instant;
 
-pub use self::line::Lane;
+pub use self::{line::Lane, pulse::Pulse};
 use self::{
     line::Ticket,
+    pulse::Moves,
     waiting::{Due, Waiting},
 };
 use crate::limiter::Backoff;
@@ -61,7 +65,7 @@ pub enum Outcome {
     At(Instant),
 }
 
-/// A queue at one moment, for gauges and health checks.
+/// A queue at one moment, for gauges.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Observation {
     /// Keys that could be taken now.
@@ -141,6 +145,7 @@ pub(crate) struct Core<K> {
     items: HashMap<K, Item>,
     waiting: Waiting<K>,
     running: BTreeMap<Ticket, K>,
+    moves: Moves,
     retried: u64,
     closed: bool,
 }
@@ -183,6 +188,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             items: HashMap::new(),
             waiting: Waiting::new(),
             running: BTreeMap::new(),
+            moves: Moves::default(),
             retried: 0,
             closed: false,
         }
@@ -261,6 +267,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         item.at = now;
         item.state = State::Running { again: None };
         self.running.insert(ticket, key);
+        self.moves.taken(now);
         Take::Run(run)
     }
 
@@ -273,6 +280,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             return None;
         };
         self.running.remove(&item.ticket);
+        self.moves.done(item.ticket, now);
         let retry_at = |least: Duration| now + self.backoff.delay(item.failures).max(least).min(LONGEST_DELAY);
         let (failed, next) = match outcome {
             Outcome::Forget => (false, None),

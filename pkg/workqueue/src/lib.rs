@@ -8,27 +8,28 @@
 //! channel and no ticker here; a queue that is not used costs nothing.
 
 mod core;
+#[cfg(test)]
+#[cfg(loom)]
+mod interleavings;
 mod limiter;
 mod metrics;
+mod sync;
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 use std::{hash::Hash, pin::pin, sync::Arc};
 
-use parking_lot::Mutex;
-use tokio::{
-    sync::Notify,
-    task::coop,
-    time::{Instant, timeout_at},
-};
+use tokio::{task::coop, time::Instant};
 
 use self::{
     core::{Core, Run, Take, Wake},
     limiter::Backoff,
     metrics::Series,
+    sync::{Mutex, Notify, now, timeout_at},
 };
 pub use self::{
-    core::{Lane, Observation, Outcome},
+    core::{Lane, Observation, Outcome, Pulse},
     metrics::{Direct, Metrics},
 };
 
@@ -144,9 +145,14 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// The queue as it is now, for health checks.
+    /// The queue as it is now, for gauges and tests.
     pub fn observe(&self) -> Observation {
         self.shared.observe()
+    }
+
+    /// Whether the queue moves, for health checks.
+    pub fn pulse(&self) -> Pulse<K> {
+        self.shared.with(Core::pulse)
     }
 }
 
@@ -154,7 +160,7 @@ impl<K: Key> Shared<K> {
     /// One step of the core. The clock is read under the lock, so that the core never sees it run backwards.
     fn with<R>(&self, step: impl FnOnce(&mut Core<K>, Instant) -> R) -> R {
         let mut core = self.core.lock();
-        let result = step(&mut core, Instant::now());
+        let result = step(&mut core, now());
         let tally = core.drain_tally();
         drop(core);
         self.series.count(tally);
@@ -229,6 +235,11 @@ impl<K: Key> Work<K> {
     /// The lane from which the key was taken.
     pub fn lane(&self) -> Lane {
         self.lane
+    }
+
+    /// Says that the run has come further, for [`Queue::pulse`]. For runs of many parts, each of which may take its time.
+    pub fn step(&self) {
+        self.queue.shared.with(|core, now| core.step(&self.key, now));
     }
 
     /// Gives the key back.

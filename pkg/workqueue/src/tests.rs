@@ -1,6 +1,8 @@
 //! What the shell adds to the core: sleeping, waking, cancelling, guards and metrics. Time is paused wherever it
 //! matters.
 
+mod by_hand;
+mod histories;
 mod metrics;
 mod wakeups;
 

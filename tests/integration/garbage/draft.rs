@@ -5,29 +5,29 @@ use serde_json::{Value, json};
 
 /// The manifest of an object. Whoever creates it says where.
 #[derive(Clone)]
-pub(super) struct Draft(Value);
+pub(crate) struct Draft(Value);
 
-pub(super) fn pod(name: &str) -> Draft {
+pub(crate) fn pod(name: &str) -> Draft {
     let container = json!({"name": "fake-name", "image": "fakeimage"});
     Draft::new("v1", "Pod", name).with("spec", json!({"containers": [container]}))
 }
 
-pub(super) fn replication_controller(name: &str) -> Draft {
+pub(crate) fn replication_controller(name: &str) -> Draft {
     let labels = json!({"name": "test"});
     let container = json!({"name": "fake-name", "image": "fakeimage"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
     Draft::new("v1", "ReplicationController", name).with("spec", json!({"selector": labels, "template": template}))
 }
 
-pub(super) fn config_map(name: &str) -> Draft {
+pub(crate) fn config_map(name: &str) -> Draft {
     Draft::new("v1", "ConfigMap", name)
 }
 
-pub(super) fn secret(name: &str) -> Draft {
+pub(crate) fn secret(name: &str) -> Draft {
     Draft::new("v1", "Secret", name)
 }
 
-pub(super) fn persistent_volume(name: &str) -> Draft {
+pub(crate) fn persistent_volume(name: &str) -> Draft {
     let spec = json!({
         "hostPath": {"path": "/foo"},
         "capacity": {"storage": "1Gi"},
@@ -37,12 +37,12 @@ pub(super) fn persistent_volume(name: &str) -> Draft {
 }
 
 impl Draft {
-    pub(super) fn new(api_version: &str, kind: &str, name: &str) -> Self {
+    pub(crate) fn new(api_version: &str, kind: &str, name: &str) -> Self {
         Self(json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}))
     }
 
     /// One more reference, as it is spelled here.
-    pub(super) fn owner(mut self, reference: Value) -> Self {
+    pub(crate) fn owner(mut self, reference: Value) -> Self {
         let owners = &mut self.0["metadata"]["ownerReferences"];
         match owners.as_array_mut() {
             Some(owners) => owners.push(reference),
@@ -52,33 +52,33 @@ impl Draft {
     }
 
     /// One more owner, whose deletion does not wait for this.
-    pub(super) fn owned_by(self, owner: &DynamicObject) -> Self {
+    pub(crate) fn owned_by(self, owner: &DynamicObject) -> Self {
         self.owner(reference(owner))
     }
 
     /// One more owner, with `blockOwnerDeletion` spelled out.
-    pub(super) fn blocking(self, owner: &DynamicObject, is_blocking: bool) -> Self {
+    pub(crate) fn blocking(self, owner: &DynamicObject, is_blocking: bool) -> Self {
         let mut reference = reference(owner);
         reference["blockOwnerDeletion"] = is_blocking.into();
         self.owner(reference)
     }
 
-    pub(super) fn finalizer(mut self, finalizer: &str) -> Self {
+    pub(crate) fn finalizer(mut self, finalizer: &str) -> Self {
         self.0["metadata"]["finalizers"] = json!([finalizer]);
         self
     }
 
-    pub(super) fn label(mut self, key: &str, value: &str) -> Self {
+    pub(crate) fn label(mut self, key: &str, value: &str) -> Self {
         self.0["metadata"]["labels"][key] = value.into();
         self
     }
 
-    pub(super) fn namespace(mut self, namespace: &str) -> Self {
+    pub(crate) fn namespace(mut self, namespace: &str) -> Self {
         self.0["metadata"]["namespace"] = namespace.into();
         self
     }
 
-    pub(super) fn into_object(self) -> serde_json::Result<DynamicObject> {
+    pub(crate) fn into_object(self) -> serde_json::Result<DynamicObject> {
         serde_json::from_value(self.0)
     }
 
@@ -89,7 +89,7 @@ impl Draft {
 }
 
 /// What names an object as an owner.
-pub(super) fn reference(owner: &DynamicObject) -> Value {
+pub(crate) fn reference(owner: &DynamicObject) -> Value {
     let types = owner.types.as_ref();
     json!({
         "apiVersion": types.map(|types| &types.api_version),

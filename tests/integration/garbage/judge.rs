@@ -21,7 +21,7 @@ const CONCURRENCY: usize = 16;
 /// Of an object with several owners none may be deleted with its dependents orphaned: what becomes of it depends on which of them
 /// the collector hears of first.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     /// By their UIDs.
     objects: BTreeMap<String, DynamicObject>,
     /// Whether the dependents of each are orphaned.
@@ -38,7 +38,7 @@ enum Fate {
 
 impl Ledger {
     /// Creates objects in a namespace, and writes them down.
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &mut self,
         yard: &Yard,
         drafts: impl IntoIterator<Item = Draft>,
@@ -52,13 +52,13 @@ impl Ledger {
     }
 
     /// Creates one.
-    pub(super) async fn create_one(&mut self, yard: &Yard, draft: Draft) -> Result<DynamicObject> {
+    pub(crate) async fn create_one(&mut self, yard: &Yard, draft: Draft) -> Result<DynamicObject> {
         let created = self.create(yard, [draft]).await?;
         created.into_iter().next().context("it was created")
     }
 
     /// Deletes an object, whose dependents are to be orphaned or not.
-    pub(super) async fn delete(&mut self, yard: &Yard, object: &DynamicObject, policy: Policy) -> Result<()> {
+    pub(crate) async fn delete(&mut self, yard: &Yard, object: &DynamicObject, policy: Policy) -> Result<()> {
         let orphans = match policy {
             Policy::Background | Policy::Foreground | Policy::OrphanDependents(false) => false,
             Policy::Orphan | Policy::OrphanDependents(true) => true,
@@ -75,7 +75,7 @@ impl Ledger {
 
     /// Waits until everything is gone that must be, and then until what is left has the owners that it must have and no other. It fails at
     /// once when anything is gone that must be left.
-    pub(super) async fn judge(&self, yard: &Yard) -> Result<()> {
+    pub(crate) async fn judge(&self, yard: &Yard) -> Result<()> {
         let fates = fates(&self.owners(), &self.deleted);
         let all = || stream::iter(fates.iter().map(Ok));
         let gone = all().try_for_each_concurrent(CONCURRENCY, |(uid, fate)| async move {

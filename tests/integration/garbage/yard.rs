@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is to become of an object's dependents when it is deleted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Policy {
+pub(crate) enum Policy {
     /// As its resource and its finalizers have it.
     Unsaid,
     Background,
@@ -49,38 +49,44 @@ impl Policy {
 }
 
 #[derive(Clone)]
-pub(super) struct Yard {
+pub(crate) struct Yard {
     namespace: Namespace,
 }
 
 impl Yard {
-    pub(super) async fn new(plane: &ControlPlane, prefix: &str) -> Result<Self> {
+    pub(crate) async fn new(plane: &ControlPlane, prefix: &str) -> Result<Self> {
         let namespace = plane.namespace(prefix).await?;
         Ok(Self { namespace })
     }
 
-    pub(super) fn name(&self) -> &str {
+    /// The same for a namespace that is there.
+    pub(crate) fn of(namespace: &Namespace) -> Self {
+        let namespace = namespace.clone();
+        Self { namespace }
+    }
+
+    pub(crate) fn name(&self) -> &str {
         self.namespace.name()
     }
 
-    pub(super) fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         self.namespace.client()
     }
 
     /// Creates it in this namespace.
-    pub(super) async fn create(&self, draft: Draft) -> Result<DynamicObject> {
+    pub(crate) async fn create(&self, draft: Draft) -> Result<DynamicObject> {
         self.create_for_cluster(draft.namespace(self.name())).await
     }
 
     /// Creates an object that has no namespace, or one that names its own.
-    pub(super) async fn create_for_cluster(&self, draft: Draft) -> Result<DynamicObject> {
+    pub(crate) async fn create_for_cluster(&self, draft: Draft) -> Result<DynamicObject> {
         let object = draft.into_object()?;
         let created = self.api(&object)?.create(&PostParams::default(), &object).await;
         created.with_context(|| format!("failed to create {}", object.name_any()))
     }
 
     /// What has this object's name and UID, if it is there.
-    pub(super) async fn find(&self, object: &DynamicObject) -> Result<Option<DynamicObject>> {
+    pub(crate) async fn find(&self, object: &DynamicObject) -> Result<Option<DynamicObject>> {
         match self.api(object)?.get(&object.name_any()).await {
             Ok(found) => Ok((found.metadata.uid == object.metadata.uid).then_some(found)),
             // Of a resource that is not served any more, nothing is there either.
@@ -90,20 +96,20 @@ impl Yard {
     }
 
     /// The same, for what must be there.
-    pub(super) async fn get(&self, object: &DynamicObject) -> Result<DynamicObject> {
+    pub(crate) async fn get(&self, object: &DynamicObject) -> Result<DynamicObject> {
         let found = self.find(object).await?;
         found.with_context(|| format!("{} is gone", object.name_any()))
     }
 
     /// The objects of this kind in this namespace.
-    pub(super) async fn list(&self, api_version: &str, kind: &str) -> Result<Vec<DynamicObject>> {
+    pub(crate) async fn list(&self, api_version: &str, kind: &str) -> Result<Vec<DynamicObject>> {
         let resource = resource(api_version, kind);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client().clone(), self.name(), &resource);
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
     /// Asks for its deletion.
-    pub(super) async fn delete(&self, object: &DynamicObject, policy: Policy) -> Result<()> {
+    pub(crate) async fn delete(&self, object: &DynamicObject, policy: Policy) -> Result<()> {
         let path = format!("{}/{}", self.api(object)?.resource_url(), object.name_any());
         let mut options = policy.options();
         options["preconditions"] = json!({"uid": object.metadata.uid});
@@ -114,7 +120,7 @@ impl Yard {
         Ok(())
     }
 
-    pub(super) async fn wait_until_gone(&self, object: &DynamicObject) -> Result<()> {
+    pub(crate) async fn wait_until_gone(&self, object: &DynamicObject) -> Result<()> {
         eventually(LIMIT, &format!("{} to be gone", object.name_any()), || async {
             let found = self.find(object).await?;
             ensure!(found.is_none(), "{:?}", found.map(|found| found.metadata));
@@ -124,7 +130,7 @@ impl Yard {
     }
 
     /// Returns once the collector has come round: it has collected what was made now. What it heard of before, it has had in its hands.
-    pub(super) async fn wait_for_round(&self) -> Result<()> {
+    pub(crate) async fn wait_for_round(&self) -> Result<()> {
         static CANARIES: AtomicUsize = AtomicUsize::new(0);
         for _ in 0..2 {
             // An owner that nobody has asked for yet.
@@ -156,7 +162,7 @@ fn resource(api_version: &str, kind: &str) -> ApiResource {
 /// Looks again and again for as long as said, and fails at once when it is otherwise.
 ///
 /// For what must not happen, which nobody can wait for; after [`Yard::wait_for_round`] it has had its chance.
-pub(super) async fn stays<F>(span: Duration, mut look: impl FnMut() -> F) -> Result<()>
+pub(crate) async fn stays<F>(span: Duration, mut look: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {

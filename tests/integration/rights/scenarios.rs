@@ -22,12 +22,16 @@ use crate::{
     },
 };
 
-/// A Deployment is made, mended and deleted, and the same is said twice.
+/// A Deployment is made, mended, made anew and deleted, and the same is said twice.
 pub(super) async fn foo(scene: &Scene) -> Result<()> {
     scene.settled_foo("web", 1).await?;
     scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
     scene
         .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
+        .await?;
+    scene.delete_deployment("web").await?;
+    scene
+        .wait_for_deployment("web", "that it is back", |found| replicas(found) == Some(1))
         .await?;
     let renamed = |name: &str| scene.merge_foo("web", json!({"spec": {"deploymentName": name}}));
     renamed("shop").await?;

@@ -129,15 +129,15 @@ impl Stage {
 
 /// The Jobs of one namespace, in an administrator's hands.
 #[derive(Clone)]
-pub(super) struct Jobs(pub(super) Api<Job>);
+pub(crate) struct Jobs(pub(crate) Api<Job>);
 
 impl Jobs {
-    pub(super) fn of(scene: &Scene) -> Self {
+    pub(crate) fn of(scene: &Scene) -> Self {
         Self(scene.namespace.api())
     }
 
     /// A Job with these fields in its spec, unfinished.
-    pub(super) async fn create(&self, name: &str, spec: Value) -> Result<Job> {
+    pub(crate) async fn create(&self, name: &str, spec: Value) -> Result<Job> {
         self.create_with(name, spec, &[]).await
     }
 
@@ -155,7 +155,7 @@ impl Jobs {
     }
 
     /// Ends a Job as Kubernetes' job controller would.
-    pub(super) async fn end(&self, name: &str, time: Timestamp, succeeded: bool) -> Result<()> {
+    pub(crate) async fn end(&self, name: &str, time: Timestamp, succeeded: bool) -> Result<()> {
         let time = format!("{time:.0}");
         let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "ATest", "lastTransitionTime": time, "lastProbeTime": time});
         let status = if succeeded {
@@ -167,7 +167,7 @@ impl Jobs {
         self.set_status(name, status).await
     }
 
-    pub(super) async fn set_status(&self, name: &str, status: Value) -> Result<()> {
+    pub(crate) async fn set_status(&self, name: &str, status: Value) -> Result<()> {
         let patch = Patch::Merge(json!({"status": status}));
         let patched = self.0.patch_status(name, &PatchParams::default(), &patch).await;
         patched.with_context(|| format!("failed to set the status of Job {name}"))?;

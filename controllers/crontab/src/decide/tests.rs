@@ -2,6 +2,7 @@
 //! what was seen. What is planned, what is written, and what an interruption does to it, is in the files beside.
 
 mod clock;
+mod corpus;
 mod crashes;
 mod kubernetes;
 mod kubernetes_times;
@@ -92,7 +93,7 @@ fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
                         assert_eq!(active.iter().find(is_it).expect("it was active")["uid"], *uid, "{case}");
                     }
                     Effect::Count { .. } | Effect::Lag { .. } => {}
-                    Effect::Apply { .. } => panic!("{case}: nothing is applied here"),
+                    Effect::Apply { .. } | Effect::Present { .. } => panic!("{case}: nothing is applied here"),
                 }
             }
         }

@@ -134,6 +134,12 @@ impl Graph {
         }
     }
 
+    /// What people call an object; of one that has left the graph, its UID.
+    pub fn name(&self, uid: Uid) -> String {
+        let known = self.find(uid).map(|id| self.identity(id).to_string());
+        known.unwrap_or_else(|| self.text(uid))
+    }
+
     /// A node, as pages show it.
     pub fn view(&self, uid: Uid) -> Option<View> {
         self.find(uid).map(|id| self.view_of(id))

@@ -1,19 +1,27 @@
 //! A census: every collectable resource listed in one namespace, or in all, for the dependents that no watch has shown yet.
 //!
-//! Owners that wait for one in the same namespace share it: one that began after the last of them was seen serves them all.
+//! Owners that wait in the same namespace share its lists: one that began after the last of them was seen serves them all.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    pin::pin,
+    sync::Arc,
+};
 
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use portreeve_api::Resource;
-use tokio::time::Instant;
+use portreeve_api::{Resource, Scope};
+use portreeve_workqueue::Work;
+use tokio::{
+    sync::{MutexGuard, Notify},
+    time::Instant,
+};
 
 use super::{
     Core,
     requests::{self, Failure},
 };
-use crate::{Identity, Places, Seen};
+use crate::{Identity, Places, Reference, Seen, Uid};
 
 /// How many resources are listed at once.
 const LISTS: usize = 10;
@@ -21,73 +29,177 @@ const LISTS: usize = 10;
 /// The references to one owner that were found.
 type Found = Vec<(Identity, Places)>;
 
-/// The censuses of each namespace.
+/// Who waits for a census, and what was counted for them so far, by namespace.
 #[derive(Default)]
-pub(super) struct Censuses(Mutex<HashMap<Option<Box<str>>, Shared>>);
+pub(super) struct Censuses {
+    waiting: Mutex<HashMap<Uid, Waiting>>,
+    counts: Mutex<HashMap<Namespace, Shared>>,
+}
 
-type Shared = Arc<tokio::sync::Mutex<Count>>;
+type Namespace = Option<Box<str>>;
 
-/// One at a time in a namespace.
+/// An owner whose dependents are looked for.
+struct Waiting {
+    uid: Box<str>,
+    since: Instant,
+    namespace: Namespace,
+}
+
+type Shared = Arc<Census>;
+
+/// That of one namespace: one at a time.
 #[derive(Default)]
-struct Count {
-    /// When the last one began that was complete.
-    began: Option<Instant>,
-    /// What it found, by the UID of the owner.
-    found: HashMap<Box<str>, Found>,
+struct Census {
+    count: tokio::sync::Mutex<Count>,
+    /// Told of each page that was asked for, and came or failed.
+    pages: Notify,
+}
+
+impl Census {
+    /// Waits for the turn. As long as the census of another goes on, whoever waits for it is not stuck either.
+    async fn turn(&self, work: &Work<Uid>) -> MutexGuard<'_, Count> {
+        let mut turn = pin!(self.count.lock());
+        loop {
+            tokio::select! {
+                count = &mut turn => {
+                    work.step();
+                    return count;
+                }
+                () = self.pages.notified() => work.step(),
+            }
+        }
+    }
+}
+
+/// The last complete list of each resource. A list that fails does not undo the others: in bad weather the next attempt goes on with
+/// those that are missing.
+#[derive(Default)]
+struct Count(HashMap<Resource, Listed>);
+
+/// What a list has shown.
+struct Listed {
+    began: Instant,
+    found: Vec<(Box<str>, (Identity, Places))>,
+}
+
+impl Censuses {
+    /// Since when an owner has been waiting: what is listed from then on counts for it.
+    fn enlist(&self, uid: Uid, owner: &Identity) -> Instant {
+        let mut waiting = self.waiting.lock();
+        let new = || Waiting {
+            uid: owner.uid.clone(),
+            since: Instant::now(),
+            namespace: owner.namespace.clone(),
+        };
+        waiting.entry(uid).or_insert_with(new).since
+    }
+
+    /// Nobody waits for this owner any more. What is of use to nobody is forgotten.
+    pub(super) fn release(&self, uid: Uid) {
+        let mut waiting = self.waiting.lock();
+        waiting.remove(&uid);
+        let is_wanted = |namespace: &Namespace| waiting.values().any(|waiting| waiting.namespace == *namespace);
+        self.counts.lock().retain(|namespace, _| is_wanted(namespace));
+    }
+
+    /// Those of these owners that wait, each once.
+    ///
+    /// Who waits is noted here alone: the graph may lose sight of an owner for a moment, and the list be wanting for good.
+    fn awaited(&self, references: &[Reference]) -> Vec<Box<str>> {
+        if references.is_empty() {
+            return Vec::new();
+        }
+        let waiting = self.waiting.lock();
+        let is_awaited = |reference: &&Reference| waiting.values().any(|owner| owner.uid == reference.uid);
+        let mut owners: Vec<_> = references
+            .iter()
+            .filter(is_awaited)
+            .map(|reference| reference.uid.clone())
+            .collect();
+        owners.sort();
+        owners.dedup();
+        owners
+    }
+
+    fn count_of(&self, namespace: &Namespace) -> Shared {
+        Arc::clone(self.counts.lock().entry(namespace.clone()).or_default())
+    }
 }
 
 impl Core {
-    /// The dependents of an owner, as a census that began after `since` has found them.
-    pub(super) async fn census(&self, owner: &Identity, since: Instant) -> Result<Found, Failure> {
-        let namespace = owner.namespace.clone();
-        let count = Arc::clone(self.censuses.0.lock().entry(namespace.clone()).or_default());
-        let mut count = count.lock().await;
-        if count.began.is_none_or(|began| began < since) {
-            let began = Instant::now();
-            count.found = self.take_census(namespace.as_deref()).await?;
-            count.began = Some(began);
-        }
-        let found = count.found.remove(&owner.uid).unwrap_or_default();
-        drop(count);
-        let mut all = self.censuses.0.lock();
-        all.retain(|_, count| Arc::strong_count(count) > 1);
-        Ok(found)
+    /// The dependents of an owner, by lists of every collectable resource that all began after it was first asked for.
+    pub(super) async fn census(&self, work: &Work<Uid>, owner: &Identity) -> Result<Found, Failure> {
+        let since = self.censuses.enlist(*work.key(), owner);
+        let census = self.censuses.count_of(&owner.namespace);
+        let mut count = census.turn(work).await;
+        let page = || {
+            work.step();
+            census.pages.notify_waiters();
+        };
+        self.complete(&mut count, owner.namespace.as_deref(), since, &page)
+            .await?;
+        let all = count.0.values().flat_map(|listed| &listed.found);
+        let found = all
+            .filter(|(of, _)| *of == owner.uid)
+            .map(|(_, dependent)| dependent.clone());
+        Ok(found.collect())
     }
 
-    /// Every reference to an owner that is being orphaned, as every collectable resource lists them now.
-    async fn take_census(&self, namespace: Option<&str>) -> Result<HashMap<Box<str>, Found>, Failure> {
-        let resources: Vec<_> = self
+    /// Lists what was not listed since then.
+    async fn complete(
+        &self,
+        count: &mut Count,
+        namespace: Option<&str>,
+        since: Instant,
+        page: &(dyn Fn() + Sync),
+    ) -> Result<(), Failure> {
+        let watched: HashSet<_> = self
             .watched
             .borrow()
             .iter()
             .map(|state| state.resource.clone())
+            .filter(|resource| namespace.is_none() || resource.scope == Scope::Namespaced)
             .collect();
-        let lists = resources
+        count
+            .0
+            .retain(|resource, listed| watched.contains(resource) && listed.began >= since);
+        let missing: Vec<_> = watched
             .into_iter()
-            .filter(|resource| namespace.is_none() || resource.scope == portreeve_api::Scope::Namespaced)
-            .map(|resource| self.count(resource, namespace));
+            .filter(|resource| !count.0.contains_key(resource))
+            .collect();
+        let lists = missing.into_iter().map(|resource| async move {
+            let began = Instant::now();
+            let found = self.count(resource.clone(), namespace, page).await;
+            (resource, found.map(|found| Listed { began, found }))
+        });
         let mut lists = stream::iter(lists).buffer_unordered(LISTS);
-        let mut all: HashMap<Box<str>, Found> = HashMap::new();
-        while let Some(found) = lists.next().await {
-            for (owner, dependent) in found? {
-                all.entry(owner).or_default().push(dependent);
+        let mut failed = None;
+        while let Some((resource, listed)) = lists.next().await {
+            match listed {
+                Ok(listed) => drop(count.0.insert(resource, listed)),
+                // The rest would be refused as well, and who asks to be left alone is left alone.
+                Err(failure @ Failure::Other { after: Some(_), .. }) => return Err(failure),
+                Err(failure) => failed = failed.or(Some(failure)),
             }
         }
-        Ok(all)
+        failed.map_or(Ok(()), Err)
     }
 
     async fn count(
         &self,
         resource: Resource,
         namespace: Option<&str>,
+        page: &(dyn Fn() + Sync),
     ) -> Result<Vec<(Box<str>, (Identity, Places))>, Failure> {
         let mut found = Vec::new();
         let mut next = None;
         loop {
-            let page = requests::list(&self.client, &resource, namespace, next.as_deref()).await;
-            let (items, following) = page.map_err(|failure| in_resource(failure, &resource))?;
+            let listed = requests::list(&self.client, &resource, namespace, next.as_deref()).await;
+            // A list that fails has taken its time too.
+            page();
+            let (items, following) = listed.map_err(|failure| in_resource(failure, &resource))?;
             for Seen { metadata } in items {
-                for owner in self.orphaning_owners(&metadata.owner_references) {
+                for owner in self.censuses.awaited(&metadata.owner_references) {
                     let identity = Identity {
                         api_version: resource.api_version().into(),
                         kind: (*resource.kind).into(),
@@ -104,22 +216,6 @@ impl Core {
                 following => next = following,
             }
         }
-    }
-
-    /// The owners among these that wait for their dependents to be orphaned, each once.
-    fn orphaning_owners(&self, references: &[crate::Reference]) -> Vec<Box<str>> {
-        if references.is_empty() {
-            return Vec::new();
-        }
-        let graph = self.graph.lock();
-        let mut owners: Vec<Box<str>> = references
-            .iter()
-            .filter(|reference| graph.uid(&reference.uid).is_some_and(|uid| graph.is_orphaning(uid)))
-            .map(|reference| reference.uid.clone())
-            .collect();
-        owners.sort();
-        owners.dedup();
-        owners
     }
 }
 

@@ -8,8 +8,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures::{StreamExt, stream};
 use portreeve_client::Answer;
 use portreeve_reconcile::Shutdown;
-use portreeve_workqueue::Outcome;
-use tokio::time::Instant;
+use portreeve_workqueue::{Outcome, Work};
 
 use super::{
     Core,
@@ -30,7 +29,7 @@ pub(super) async fn run(core: Arc<Core>, stop: Shutdown) {
     while let Some(work) = core.orphans.take().await {
         let uid = *work.key();
         let ended = tokio::select! {
-            ended = core.orphan(uid) => ended,
+            ended = core.orphan(&work) => ended,
             () = stop.requested() => return,
         };
         let outcome = match ended {
@@ -52,11 +51,12 @@ pub(super) async fn run(core: Arc<Core>, stop: Shutdown) {
 }
 
 impl Core {
-    async fn orphan(&self, uid: Uid) -> Result<(), Failure> {
+    async fn orphan(&self, work: &Work<Uid>) -> Result<(), Failure> {
+        let uid = *work.key();
         let Some(Orphaning { owner, dependents }) = self.graph.lock().orphaning(uid) else {
+            self.censuses.release(uid);
             return Ok(());
         };
-        let since = Instant::now();
         let count = dependents.len();
         let decision = |result: &str| Decision {
             at: self.clock.now(),
@@ -71,18 +71,19 @@ impl Core {
             return Ok(());
         }
         let mut released: BTreeSet<Box<str>> = dependents.iter().map(|(item, _)| item.uid.clone()).collect();
-        self.release_all(&owner, dependents).await?;
-        let strays = self.census(&owner, since).await?;
+        self.release_all(work, &owner, dependents).await?;
+        let strays = self.census(work, &owner).await?;
         let strays: Vec<_> = strays
             .into_iter()
             .filter(|(item, _)| released.insert(item.uid.clone()))
             .collect();
         if !strays.is_empty() {
             tracing::info!(%owner, dependents = strays.len(), "orphaning dependents that no watch has shown yet");
-            self.release_all(&owner, strays).await?;
+            self.release_all(work, &owner, strays).await?;
         }
         if !self.graph.lock().is_orphaning(uid) {
             // It was lost sight of, or has changed its mind: what was found is not all.
+            self.censuses.release(uid);
             return Err(Failure::Conflict);
         }
         let resource = self.served_as(&owner)?;
@@ -91,6 +92,7 @@ impl Core {
             Ok(()) | Err(Failure::Gone) => {}
             Err(failure) => return Err(failure),
         }
+        self.censuses.release(uid);
         tracing::info!(%owner, dependents = released.len(), "orphaned the dependents");
         let plural = if released.len() == 1 { "" } else { "s" };
         let result = format!("{} dependent{plural} orphaned", released.len());
@@ -98,13 +100,20 @@ impl Core {
         Ok(())
     }
 
-    async fn release_all(&self, owner: &Identity, dependents: Vec<(Identity, Places)>) -> Result<(), Failure> {
+    async fn release_all(
+        &self,
+        work: &Work<Uid>,
+        owner: &Identity,
+        dependents: Vec<(Identity, Places)>,
+    ) -> Result<(), Failure> {
         let releases = dependents
             .into_iter()
-            .map(|(item, references)| self.release(owner, item, references));
+            .map(|(item, references)| self.release(work, owner, item, references));
         let mut running = stream::iter(releases).buffer_unordered(self.settings.workers);
         let mut failed = None;
         while let Some(end) = running.next().await {
+            // An owner of thousands takes its time, and is not stuck.
+            work.step();
             let result = match &end {
                 Ok(()) => "success",
                 Err(_) => "error",
@@ -116,12 +125,19 @@ impl Core {
     }
 
     /// Takes the references to the owner away from one dependent.
-    async fn release(&self, owner: &Identity, item: Identity, mut references: Places) -> Result<(), Failure> {
+    async fn release(
+        &self,
+        work: &Work<Uid>,
+        owner: &Identity,
+        item: Identity,
+        mut references: Places,
+    ) -> Result<(), Failure> {
         // All owners together send no more at once than the workers of deletions do.
         let _permit = self.orphaning.acquire().await;
         let resource = self.served_as(&item)?;
         let key = key_of(&resource, &item);
         for _ in 0..CONFLICTS {
+            work.step();
             let patch = requests::releasing(&item.uid, &references);
             match requests::patch(&self.client, &resource, &key, &patch).await {
                 Ok(_) | Err(Failure::Gone) => return Ok(()),
@@ -133,6 +149,7 @@ impl Core {
                 Fact::Absent => return Ok(()),
                 Fact::Unknown | Fact::Misplaced => break,
             }
+            work.step();
             if references.is_empty() {
                 return Ok(());
             }

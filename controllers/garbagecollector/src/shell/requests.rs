@@ -177,18 +177,6 @@ pub(super) async fn list(
     namespace: Option<&str>,
     next: Option<&str>,
 ) -> Result<(Vec<Seen>, Option<String>), Failure> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Page {
-        metadata: PageMetadata,
-        items: Option<Vec<Seen>>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct PageMetadata {
-        #[serde(rename = "continue")]
-        next: Option<String>,
-    }
     let mut path = format!("{}?limit={PAGE}", resource.collection_path(namespace));
     if let Some(next) = next {
         path.push_str("&continue=");
@@ -197,7 +185,30 @@ pub(super) async fn list(
     let answer = send(client, Method::GET, path, (METADATA_LIST, ""), None).await;
     let key = ObjectKey::cluster("");
     let bytes = answer.map_err(|error| Failure::of(&error, resource, &key))?;
-    let page: Page = decode(&bytes)?;
+    read_page(&bytes)
+}
+
+/// Reads what is a list and nothing else. Who is not in it depends on nobody: any other answer must not pass for an empty one.
+fn read_page(bytes: &[u8]) -> Result<(Vec<Seen>, Option<String>), Failure> {
+    #[derive(Deserialize)]
+    struct Page {
+        kind: String,
+        #[serde(default)]
+        metadata: PageMetadata,
+        /// They may be null, and not absent.
+        #[serde(deserialize_with = "Option::deserialize")]
+        items: Option<Vec<Seen>>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct PageMetadata {
+        #[serde(rename = "continue")]
+        next: Option<String>,
+    }
+    let page: Page = decode(bytes)?;
+    if !page.kind.ends_with("List") {
+        return Err(Failure::other("the answer is no list"));
+    }
     let next = page.metadata.next.filter(|next| !next.is_empty());
     Ok((page.items.unwrap_or_default(), next))
 }
@@ -299,6 +310,10 @@ pub(super) async fn finish(
     let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
     let bytes = answer.map_err(|error| Failure::of(&error, resource, key))?;
     let Object { metadata } = decode(&bytes)?;
+    if metadata.uid.is_empty() {
+        // What is no object is nothing to go by.
+        return Err(Failure::other("the answer is no object"));
+    }
     let finalizers = metadata.finalizers.unwrap_or_default();
     let place = finalizers.iter().position(|known| known == finalizer);
     let Some(place) = place.filter(|_| metadata.uid == uid) else {
@@ -313,6 +328,8 @@ pub(super) async fn finish(
     patch(client, resource, key, &operations).await.map(drop)
 }
 
+#[cfg(test)]
+mod corpus;
 #[cfg(test)]
 mod tests {
     use super::*;

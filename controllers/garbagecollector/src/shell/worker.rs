@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use portreeve_api::Resource;
 use portreeve_client::Answer;
 use portreeve_reconcile::Note;
-use portreeve_workqueue::Outcome;
+use portreeve_workqueue::{Outcome, Work};
 
 use super::{
     Core,
@@ -30,7 +30,7 @@ const REFUSED: Duration = Duration::from_secs(30);
 /// Works until the queue is closed.
 pub(super) async fn run(core: Arc<Core>) {
     while let Some(work) = core.attempts.take().await {
-        let outcome = core.attempt(*work.key()).await;
+        let outcome = core.attempt(&work).await;
         work.finish(outcome);
     }
 }
@@ -47,10 +47,12 @@ enum End {
 
 impl Core {
     /// One attempt at one object.
-    async fn attempt(&self, uid: Uid) -> Outcome {
+    async fn attempt(&self, work: &Work<Uid>) -> Outcome {
+        let uid = *work.key();
         let mut attempt = Attempt::new(uid);
         let mut conflicts = 0;
         for _ in 0..STEPS {
+            work.step();
             let step = self.graph.lock().step(&attempt);
             match step {
                 Step::Ask(question) => {

@@ -1,3 +1,5 @@
+mod corpus;
+
 use expect_test::expect;
 use portreeve_reconcile::{Effect, Plan, Propagation};
 use serde_json::{Value, json};

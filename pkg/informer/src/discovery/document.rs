@@ -28,13 +28,22 @@ pub(super) fn root(bytes: &[u8]) -> Result<Document, BadJson> {
 
 /// Reads the document of one group version.
 pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[Offer]>, BadJson> {
-    let list: PlainResources = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
+    let list = read_resources(bytes).map_err(|error| BadJson::new(&error))?;
     let offers = list.resources.into_iter().flatten();
     let offers = offers.filter_map(|plain| {
         let PlainResource { name, kind, .. } = &plain;
         offer(api_version, name, kind, plain.namespaced, plain.verbs.as_ref())
     });
     Ok(offers.collect())
+}
+
+/// What this does not name is not served: an answer that is no such list must not pass for an empty one.
+fn read_resources(bytes: &[u8]) -> Result<PlainResources<'_>, serde_json::Error> {
+    let list: PlainResources = serde_json::from_slice(bytes)?;
+    match &*list.kind {
+        "APIResourceList" => Ok(list),
+        unknown => Err(serde_json::Error::unknown_variant(unknown, &["APIResourceList"])),
+    }
 }
 
 fn read_root(bytes: &[u8]) -> Result<Document, serde_json::Error> {
@@ -207,6 +216,8 @@ struct PlainVersion<'a> {
 
 #[derive(Deserialize)]
 struct PlainResources<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
     #[serde(borrow, default)]
     resources: Option<Vec<PlainResource<'a>>>,
 }
@@ -223,5 +234,7 @@ struct PlainResource<'a> {
     verbs: Option<Vec<Cow<'a, str>>>,
 }
 
+#[cfg(test)]
+mod corpus;
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,10 @@ struct NamedMetadata {
 impl Decoded for Named {
     const METADATA_ONLY: bool = true;
 
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
     fn resource_version(&self) -> &str {
         &self.metadata.resource_version
     }

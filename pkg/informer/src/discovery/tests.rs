@@ -288,7 +288,7 @@ async fn a_group_that_is_missing_while_its_service_exists_is_kept() {
     let services = "/apis/apiregistration.k8s.io/v1/apiservices";
     let world = Arc::new(Mutex::new(World::default()));
     world.lock().set("/apis", &whole(&[foos(), bars()]));
-    let list = json!({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "v1.b", "resourceVersion": "1"}}]});
+    let list = json!({"kind": "APIServiceList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "v1.b", "resourceVersion": "1"}}]});
     world.lock().set(services, &list);
     let mut scene = Scene::beside(world);
     sleep(LONG).await;

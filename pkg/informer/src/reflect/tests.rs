@@ -51,6 +51,10 @@ impl Sink for Recorder {
 
 impl Scene {
     fn new() -> Self {
+        Self::with_idle_limit(Duration::from_secs(90))
+    }
+
+    fn with_idle_limit(idle_limit: Duration) -> Self {
         let (client, server) = Server::start();
         let events = Arc::new(Mutex::new(Vec::new()));
         let (reporting, wake) = (Reporting::default(), Arc::new(Notify::new()));
@@ -59,7 +63,7 @@ impl Scene {
             client,
             watch: foos(),
             page_size: 500,
-            idle_limit: Duration::from_secs(90),
+            idle_limit,
             reporting: reporting.clone(),
             wake: Arc::clone(&wake),
             gone: Arc::clone(&gone),

@@ -7,6 +7,7 @@
 
 mod indexes;
 mod properties;
+mod subscribers;
 mod undecodable;
 
 use expect_test::{Expect, expect};

@@ -112,19 +112,99 @@ fn a_registry_with_a_name_twice_is_refused() {
     }
 }
 
+/// An item as somebody may write it: names and aliases in both signs, stars, blanks, and what nobody is called.
+fn item() -> impl Strategy<Value = String> {
+    let names = KNOWN
+        .iter()
+        .flat_map(|known| [known.name].into_iter().chain(known.aliases.iter().copied()));
+    let name = prop::sample::select(names.collect::<Vec<_>>());
+    prop_oneof![
+        8 => name.clone().prop_map(str::to_owned),
+        8 => name.clone().prop_map(|name| format!("-{name}")),
+        4 => Just("*".to_owned()),
+        1 => name.prop_map(|name| format!(" {name}\t")),
+        1 => Just(String::new()),
+        1 => prop::sample::select(vec!["fop", "-", "--foo", "-*", "**", "FOO", "foo-", "nobody"]).prop_map(str::to_owned),
+    ]
+}
+
+/// Kubernetes' `IsControllerEnabled`, word for word, over a list in which aliases were replaced by names.
+fn is_enabled(name: &str, by_default: bool, items: &[String]) -> bool {
+    let mut has_star = false;
+    for item in items {
+        if item == name {
+            return true;
+        }
+        if *item == format!("-{name}") {
+            return false;
+        }
+        has_star |= item == "*";
+    }
+    has_star && by_default
+}
+
+/// The item with its alias replaced by the name; `None` for what nobody is called.
+fn resolved(item: &str) -> Option<String> {
+    let (sign, id) = item.strip_prefix('-').map_or(("", item), |id| ("-", id));
+    let known = KNOWN
+        .iter()
+        .find(|known| known.name == id || known.aliases.contains(&id));
+    let is_star = (item == "*").then(|| item.to_owned());
+    is_star.or_else(|| Some(format!("{sign}{}", known?.name)))
+}
+
 proptest! {
-    /// Only the first item that names a controller counts, wherever stars and other names stand.
     #[test]
-    fn the_first_mention_decides(items in prop::collection::vec(
-        prop::sample::select(vec!["*", "foo", "-foo", "foo-controller", "ct", "-ct", "garbagecollector", "-garbagecollector"]), 0..8)
+    fn every_list_selects_what_kubernetes_would_or_names_what_is_unknown(items in prop::collection::vec(item(), 0..8)) {
+        let meant: Vec<&str> = items.iter().map(|item| item.trim()).filter(|item| !item.is_empty()).collect();
+        let unknown: Vec<&str> = meant.iter().copied().filter(|item| resolved(item).is_none()).collect();
+        match Selection::parse(&items, KNOWN) {
+            Ok(selection) => {
+                prop_assert_eq!(unknown, Vec::<&str>::new());
+                let items: Vec<String> = meant.iter().filter_map(|item| resolved(item)).collect();
+                for known in KNOWN {
+                    let expected = is_enabled(known.name, known.on_by_default, &items);
+                    prop_assert_eq!(selection.enables(known), expected, "{}", known.name);
+                }
+            }
+            Err(UnknownNames(names)) => {
+                let told: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
+                let expected: Vec<&str> = unknown.iter().map(|item| item.strip_prefix('-').unwrap_or(item)).collect();
+                prop_assert_eq!(told, expected);
+            }
+        }
+    }
+
+    /// With one letter left out, doubled or replaced, what was meant is suggested.
+    #[test]
+    fn a_name_with_one_letter_wrong_is_suggested_in_its_right_form(
+        known in 0..KNOWN.len(),
+        place: prop::sample::Index,
+        letter in prop::option::of("[a-z]{1,2}"),
     ) {
-        let mention = |names: [&str; 2]| items.iter().find(|item| names.contains(&item.trim_start_matches('-'))).copied();
-        let expected = |names, by_default| match mention(names) {
-            Some(item) => !item.starts_with('-'),
-            None => by_default && items.contains(&"*"),
-        };
-        let on = enabled(&items);
-        prop_assert_eq!(on.contains(&"foo-controller"), expected(["foo", "foo-controller"], true));
-        prop_assert_eq!(on.contains(&"garbage-collector-controller"), expected(["garbagecollector", ""], false));
+        let name = KNOWN[known].name;
+        let mut typed = name.to_owned();
+        let place = place.index(typed.len());
+        typed.replace_range(place..=place, letter.as_deref().unwrap_or_default());
+        if let Err(UnknownNames(names)) = Selection::parse(&[&typed], KNOWN) {
+            prop_assert_eq!(names, vec![(typed, Some(name))]);
+        }
+    }
+
+    /// Levenshtein's own definition, which takes for ever.
+    #[test]
+    fn distances_are_levenshtein_s(a in "[ab\u{e9}]{0,5}", b in "[ab\u{e9}]{0,5}") {
+        fn slowly(a: &[char], b: &[char]) -> usize {
+            match (a.split_first(), b.split_first()) {
+                (None, _) => b.len(),
+                (_, None) => a.len(),
+                (Some((x, a_rest)), Some((y, b_rest))) if x == y => slowly(a_rest, b_rest),
+                (Some((_, a_rest)), Some((_, b_rest))) => {
+                    1 + slowly(a_rest, b).min(slowly(a, b_rest)).min(slowly(a_rest, b_rest))
+                }
+            }
+        }
+        let [a_chars, b_chars] = [&a, &b].map(|text| text.chars().collect::<Vec<_>>());
+        prop_assert_eq!(distance(&a, &b), slowly(&a_chars, &b_chars));
     }
 }

@@ -209,12 +209,43 @@ async fn what_is_held_to_be_gone_is_looked_for_once_more() {
         (found("another", "o"), "done", 2),
         (found("u", "another"), "done", 2),
         (found("u", "o"), "look again", 1),
+        ((200, json!({"kind": "Status", "metadata": {}})), "failed", 1),
         (refusal(403, "Forbidden"), "refused", 1),
         (refusal(503, "ServiceUnavailable"), "failed", 1),
     ];
     for (answer, expected, requests) in table {
         let (doer, _writer, asked) = applier(vec![answer.clone()]);
         let applied = doer.run(&Plan::of(vec![absent.clone(), patch()])).await;
+        assert_eq!((name(&applied), asked.lock().len()), (expected, requests), "{answer:?}");
+        assert_eq!(asked.lock()[0], "GET /api/v1/namespaces/n/pods/a");
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_to_be_there_is_looked_for_once_more() {
+    let present = Effect::Present {
+        resource: PODS,
+        key: ObjectKey::namespaced("n", "a"),
+        uid: "u".into(),
+    };
+    let found = |uid: &str, deleted: serde_json::Value| {
+        (
+            200,
+            json!({"metadata": {"name": "a", "uid": uid, "deletionTimestamp": deleted}}),
+        )
+    };
+    let table = [
+        (found("u", serde_json::Value::Null), "done", 2),
+        (found("u", json!("2026-01-01T00:00:00Z")), "look again", 1),
+        (found("another", serde_json::Value::Null), "look again", 1),
+        ((200, json!({"kind": "Status", "metadata": {}})), "failed", 1),
+        (refusal(404, "NotFound"), "look again", 1),
+        (refusal(403, "Forbidden"), "refused", 1),
+        (refusal(503, "ServiceUnavailable"), "failed", 1),
+    ];
+    for (answer, expected, requests) in table {
+        let (doer, _writer, asked) = applier(vec![answer.clone()]);
+        let applied = doer.run(&Plan::of(vec![present.clone(), patch()])).await;
         assert_eq!((name(&applied), asked.lock().len()), (expected, requests), "{answer:?}");
         assert_eq!(asked.lock()[0], "GET /api/v1/namespaces/n/pods/a");
     }

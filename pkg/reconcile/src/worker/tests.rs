@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use kube::{Client, client::Body};
 use portreeve_api::Resource;
 use portreeve_workqueue::Lane;
 use prometheus::Registry;
@@ -60,8 +61,12 @@ struct Bench {
 }
 
 fn bench(script: Vec<(u16, serde_json::Value)>, decide: fn(u32) -> Plan) -> Bench {
-    let registry = Registry::new();
     let (client, asked) = scripted::client(script);
+    bench_before(client, asked, decide)
+}
+
+fn bench_before(client: Client, asked: scripted::Asked, decide: fn(u32) -> Plan) -> Bench {
+    let registry = Registry::new();
     let (events, _) = Events::channel(client.clone(), "replica", &registry).unwrap();
     let worker = Worker {
         name: "test-controller",
@@ -128,6 +133,33 @@ async fn a_panic_is_caught_counted_and_tried_again() {
     bench.until_asked("a", 3).await;
     assert!((bench.count("controller_runtime_reconcile_panics_total") - 2.0).abs() < 0.1);
     assert_eq!(bench.asked.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_of_many_slow_effects_is_not_stuck() {
+    let slow = tower::service_fn(|_: http::Request<Body>| async {
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(b"{}".to_vec())))
+    });
+    let bench = bench_before(Client::new(slow, "default"), scripted::Asked::default(), |_| {
+        Plan::of(
+            [create(), create(), create()]
+                .into_iter()
+                .flat_map(|plan| plan.effects)
+                .collect(),
+        )
+    });
+    let queue = bench.worker.queue.clone();
+    queue.add(ObjectKey::namespaced("n", "a"), Lane::Urgent);
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(Arc::clone(&bench.worker).run());
+    tokio::time::sleep(Duration::from_secs(550)).await;
+    let (key, still) = queue.pulse().stillest.unwrap();
+    assert_eq!((&*key.name, still.as_secs()), ("a", 150));
+    assert_eq!(queue.observe().longest_running.unwrap().as_secs(), 550);
+    queue.close();
+    running.join_all().await;
+    assert_eq!(queue.pulse().stillest, None);
 }
 
 #[tokio::test(start_paused = true)]

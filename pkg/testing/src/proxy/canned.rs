@@ -54,6 +54,29 @@ impl Canned {
         )
     }
 
+    /// 410: what a watch or a list wanted to go on with is not there any more.
+    pub fn expired() -> Self {
+        Self::status(StatusCode::GONE, "Expired", "too old resource version (fault proxy)")
+    }
+
+    /// 500, as of an apiserver whose etcd fails it.
+    pub fn internal_error() -> Self {
+        Self::status(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            "etcdserver: request timed out (fault proxy)",
+        )
+    }
+
+    /// 504, as of an apiserver that was too slow for itself.
+    pub fn timeout() -> Self {
+        Self::status(
+            StatusCode::GATEWAY_TIMEOUT,
+            "Timeout",
+            "request did not complete within the allotted timeout (fault proxy)",
+        )
+    }
+
     /// Asks the client to wait for so many seconds, in the header and in the Status.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {

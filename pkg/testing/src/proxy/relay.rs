@@ -3,6 +3,7 @@
 //! Bodies are streamed, never collected. A request whose sender gives up while it is held here goes no further.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::future::poll_fn;
 use futures::stream;
+use http::header::CONTENT_LENGTH;
 use http::{Request, Response};
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
@@ -22,17 +23,19 @@ use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use super::canned::Canned;
+use super::fault::{Fault, Spoil};
 use super::line::{Gate, Line, Passage, delayed};
-use super::rules::{Action, Rules, is_watch};
+use super::rules::{Rules, is_watch};
+use super::spoil::{Body, Broken, broken, healed, spoiled};
 
 /// How many parts of a watch may be under way on a slow line at a time. The apiserver writes an event at a time; what is more waits
 /// in its socket.
 const PARTS: usize = 256;
 
-type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 type Sender = client::conn::http1::SendRequest<Incoming>;
 
 /// What all connections share.
@@ -92,41 +95,58 @@ impl Relay {
         downstream.await.context("the apiserver ended the connection")
     }
 
-    async fn answer(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> hyper::Result<Response<Body>> {
+    async fn answer(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
         let arrival = Instant::now();
-        let (head, mut body) = request.into_parts();
-        let mut action = Action::Pass;
-        self.rules.send_modify(|rules| action = rules.decide(&head));
+        let (head, body) = request.into_parts();
+        let mut fault = None;
+        self.rules.send_modify(|rules| fault = rules.decide(&head));
         delayed(self.line.subscribe(), arrival).await;
-        let lag = match &action {
-            Action::Lag(lag) => Some(*lag),
-            Action::Pass | Action::Answer(_) => None,
-        };
-        match action {
-            Action::Pass | Action::Lag(_) => {
-                let is_in_parts = lag.is_some() || is_watch(&head);
-                poll_fn(|ctx| sender.lock().poll_ready(ctx)).await?;
-                let answer = sender.lock().send_request(Request::from_parts(head, body));
-                let answer = answer.await?;
-                Ok(answer.map(|body| {
-                    if is_in_parts {
-                        in_parts(body, self.line.subscribe(), lag.unwrap_or_default())
-                    } else {
-                        body.boxed_unsync()
-                    }
-                }))
+        match fault {
+            Some(Fault::Answer(canned)) => return answer_with(&canned, body).await,
+            Some(Fault::Cut) => return Err(broken()),
+            Some(Fault::BlackHole) => {
+                healed(self.rules.subscribe()).await;
+                return Err(broken());
             }
-            Action::Answer(canned) => {
-                // A client that is still writing might see the connection break before it sees the answer.
-                while let Some(part) = body.frame().await {
-                    part?;
-                }
-                Ok(canned
-                    .response()
-                    .map(|body| body.map_err(|never| match never {}).boxed_unsync()))
-            }
+            Some(Fault::Delay(delay)) => sleep(delay).await,
+            _ => {}
         }
+        let is_watch = is_watch(&head);
+        poll_fn(|ctx| sender.lock().poll_ready(ctx)).await?;
+        let answer = sender.lock().send_request(Request::from_parts(head, body));
+        let mut answer = answer.await?;
+        match fault {
+            Some(Fault::LoseAnswer) => return Err(broken()),
+            Some(Fault::Spoil(how)) => {
+                if matches!(how, Spoil::EndAt(_)) {
+                    // Or else an early end would be a broken connection.
+                    answer.headers_mut().remove(CONTENT_LENGTH);
+                }
+                return Ok(answer.map(|body| spoiled(body, how, self.rules.subscribe())));
+            }
+            _ => {}
+        }
+        let lag = match fault {
+            Some(Fault::Lag(lag)) => Some(lag),
+            _ => None,
+        };
+        Ok(answer.map(|body| {
+            if lag.is_some() || is_watch {
+                in_parts(body, self.line.subscribe(), lag.unwrap_or_default())
+            } else {
+                body.map_err(Broken::from).boxed_unsync()
+            }
+        }))
     }
+}
+
+async fn answer_with(canned: &Canned, mut body: Incoming) -> Result<Response<Body>, Broken> {
+    // A client that is still writing might see the connection break before it sees the answer.
+    while let Some(part) = body.frame().await {
+        part?;
+    }
+    let never = |never: Infallible| match never {};
+    Ok(canned.response().map(|body| body.map_err(never).boxed_unsync()))
 }
 
 /// A body each of whose parts is under way for its own lag, and then for as long as the line's delay is: late, but no slower than it
@@ -151,7 +171,7 @@ fn in_parts(body: Incoming, line: watch::Receiver<Line>, lag: Duration) -> Body 
                     biased;
                     () = delayed(line.clone(), first.unwrap_or_else(Instant::now)), if first.is_some() => {
                         let (_, part) = parts.under_way.pop_front()?;
-                        return Some((part, parts));
+                        return Some((part.map_err(Broken::from), parts));
                     }
                     part = parts.body.frame(), if !parts.is_ended && parts.under_way.len() < PARTS => match part {
                         Some(part) => parts.under_way.push_back((Instant::now() + lag, part)),

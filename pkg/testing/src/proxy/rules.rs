@@ -1,14 +1,11 @@
 //! What the proxy does with a request: the rules that a test has made, and the decision over one request's head.
 //!
-//! Architecture Invariant: no IO and no clock here. What a rule does is an [`Action`]; whatever the proxy is to learn next becomes
-//! another one, decided here and carried out in `relay.rs`.
-
-use std::time::Duration;
+//! Architecture Invariant: no IO and no clock here. What a rule does is a [`Fault`], decided here and carried out in `relay.rs`.
 
 use http::header::USER_AGENT;
 use http::request::Parts;
 
-use super::canned::Canned;
+use super::fault::Fault;
 
 /// Which requests are meant: those for which everything holds that was named. [`Matcher::any`] alone means all of them.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +16,15 @@ pub struct Matcher {
     namespace: Option<String>,
     name: Option<String>,
     user_agent: Option<String>,
-    watches: bool,
+    reads: Option<Read>,
+}
+
+/// What is read of a resource, in a way that a path alone does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    Watch,
+    List,
+    LaterPage,
 }
 
 impl Matcher {
@@ -36,8 +41,22 @@ impl Matcher {
 
     /// Requests that open a watch.
     pub fn watches() -> Self {
+        Self::reads(Read::Watch)
+    }
+
+    /// Requests that list a resource, or a page of it.
+    pub fn lists() -> Self {
+        Self::reads(Read::List)
+    }
+
+    /// Requests that go on with a list: for its second page, its third and so on.
+    pub fn later_pages() -> Self {
+        Self::reads(Read::LaterPage)
+    }
+
+    fn reads(read: Read) -> Self {
         Self {
-            watches: true,
+            reads: Some(read),
             ..Self::any()
         }
     }
@@ -93,7 +112,7 @@ impl Matcher {
             namespace,
             name,
             user_agent,
-            watches,
+            reads,
         } = self;
         let path = head.uri.path();
         let target = Target::of(path);
@@ -107,14 +126,27 @@ impl Matcher {
             && user_agent
                 .as_ref()
                 .is_none_or(|part| String::from_utf8_lossy(agent).contains(part))
-            && (!watches || is_watch(head))
+            && reads.is_none_or(|read| match read {
+                Read::Watch => is_watch(head),
+                Read::List => is_list(head, &target),
+                Read::LaterPage => is_list(head, &target) && asks(head, |key, _| key == "continue"),
+            })
     }
+}
+
+fn is_list(head: &Parts, target: &Target<'_>) -> bool {
+    head.method == "GET" && target.resource.is_some() && target.name.is_none() && !is_watch(head)
+}
+
+fn asks(head: &Parts, what: impl Fn(&str, &str) -> bool) -> bool {
+    let query = head.uri.query().unwrap_or_default();
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.any(|(key, value)| what(key, value))
 }
 
 /// Whether the answer is a stream of events that goes on until somebody ends it.
 pub(crate) fn is_watch(head: &Parts) -> bool {
-    let query = head.uri.query().unwrap_or_default();
-    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"))
+    asks(head, |key, value| key == "watch" && matches!(value, "true" | "1"))
 }
 
 /// What of the apiserver's a path names.
@@ -160,17 +192,13 @@ pub enum Times {
     Next(u64),
     /// For each, until [`FaultProxy::heal`](super::FaultProxy::heal).
     UntilHealed,
-}
-
-/// What is done with a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// It goes on to the apiserver, and its answer back. A rule that passes only counts.
-    Pass,
-    /// It goes on, and each part of its answer comes back so much later.
-    Lag(Duration),
-    /// It goes no further.
-    Answer(Canned),
+    /// For so many of a hundred of them, until they are healed. Which ones follows from the seed.
+    Chance {
+        /// Of a hundred.
+        percent: u8,
+        /// Of another seed come others.
+        seed: u64,
+    },
 }
 
 /// What a rule has met so far.
@@ -183,7 +211,8 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug)]
 struct Rule {
     matcher: Matcher,
-    action: Action,
+    /// A rule without one only counts.
+    fault: Option<Fault>,
     times: Times,
     is_healed: bool,
     tally: Tally,
@@ -196,9 +225,18 @@ impl Rule {
             Times::Nth(nth) => self.tally.seen == nth,
             Times::Next(count) => self.tally.answered < count,
             Times::UntilHealed => true,
+            Times::Chance { percent, seed } => scattered(seed, self.tally.seen) % 100 < u64::from(percent),
         };
-        due && !self.is_healed && self.action != Action::Pass
+        due && !self.is_healed && self.fault.is_some()
     }
+}
+
+/// A number that follows from two others and looks like neither: the steps of `SplitMix64`.
+fn scattered(seed: u64, count: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(count.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
 }
 
 /// A rule's place among [`Rules`].
@@ -207,207 +245,54 @@ pub(crate) struct RuleId(usize);
 
 /// All the rules of a proxy. None is ever removed: a test makes a handful, and may ask for their counts to its end.
 #[derive(Debug, Default)]
-pub(crate) struct Rules(Vec<Rule>);
+pub(crate) struct Rules {
+    all: Vec<Rule>,
+    heals: u64,
+}
 
 impl Rules {
-    pub(crate) fn add(&mut self, matcher: Matcher, action: Action, times: Times) -> RuleId {
-        self.0.push(Rule {
+    pub(crate) fn add(&mut self, matcher: Matcher, fault: Option<Fault>, times: Times) -> RuleId {
+        self.all.push(Rule {
             matcher,
-            action,
+            fault,
             times,
             is_healed: false,
             tally: Tally::default(),
         });
-        RuleId(self.0.len() - 1)
+        RuleId(self.all.len() - 1)
     }
 
-    /// Every rule that matches counts the request; the oldest that is due acts on it, and the others keep their turns.
-    pub(crate) fn decide(&mut self, head: &Parts) -> Action {
-        let mut action = Action::Pass;
-        for rule in self.0.iter_mut().filter(|rule| rule.matcher.matches(head)) {
+    /// Every rule that matches counts the request; the oldest that is due acts on it, and the others keep their turns. `None`: it goes
+    /// on to the apiserver, and its answer back.
+    pub(crate) fn decide(&mut self, head: &Parts) -> Option<Fault> {
+        let mut fault = None;
+        for rule in self.all.iter_mut().filter(|rule| rule.matcher.matches(head)) {
             rule.tally.seen += 1;
-            if action == Action::Pass && rule.is_due() {
+            if fault.is_none() && rule.is_due() {
                 rule.tally.answered += 1;
-                action = rule.action.clone();
+                fault.clone_from(&rule.fault);
             }
         }
-        action
+        fault
     }
 
     /// From now on none of them acts; they go on counting.
     pub(crate) fn heal(&mut self) {
-        for rule in &mut self.0 {
+        self.heals += 1;
+        for rule in &mut self.all {
             rule.is_healed = true;
         }
     }
 
+    /// How often they were healed.
+    pub(crate) fn heals(&self) -> u64 {
+        self.heals
+    }
+
     pub(crate) fn tally(&self, RuleId(place): RuleId) -> Tally {
-        self.0.get(place).map(|rule| rule.tally).unwrap_or_default()
+        self.all.get(place).map(|rule| rule.tally).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use http::Request;
-
-    use super::*;
-
-    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/portreeve";
-
-    /// A request's head, from `METHOD path`.
-    fn head(line: &str) -> Parts {
-        let (method, uri) = line.split_once(' ').unwrap();
-        let request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .header(USER_AGENT, "portreeve/0.1.0 (linux/x86_64) leader-election");
-        request.body(()).unwrap().into_parts().0
-    }
-
-    fn check(matcher: &Matcher, meant: &[&str], others: &[&str]) {
-        for line in meant {
-            assert!(matcher.matches(&head(line)), "{matcher:?} leaves out {line}");
-        }
-        for line in others {
-            assert!(!matcher.matches(&head(line)), "{matcher:?} means {line}");
-        }
-    }
-
-    #[test]
-    fn a_matcher_means_what_everything_named_holds_for() {
-        let get = format!("GET {LEASE}");
-        let put = format!("PUT {LEASE}");
-        let (get, put) = (get.as_str(), put.as_str());
-        check(&Matcher::any(), &[get, put, "GET /livez"], &[]);
-        check(&Matcher::writes(), &[put, "POST /api/v1/namespaces"], &[get]);
-        check(&Matcher::any().method("GET"), &[get], &[put]);
-        check(
-            &Matcher::any().method("GET").method("PUT"),
-            &[get, put],
-            &["DELETE /api/v1/nodes"],
-        );
-        check(
-            &Matcher::any().method("PUT").name("portreeve"),
-            &[put],
-            &[get, "PUT /api/v1/nodes/a"],
-        );
-        check(&Matcher::any().path_prefix("/apis/"), &[get], &["GET /api/v1/pods"]);
-        check(&Matcher::any().user_agent("leader-election"), &[get], &[]);
-        check(&Matcher::any().user_agent("foo-controller"), &[], &[get]);
-    }
-
-    #[test]
-    fn resources_are_found_in_every_form_of_path() {
-        let pods = Matcher::any().resource("pods");
-        check(
-            &pods,
-            &[
-                "GET /api/v1/pods",
-                "GET /api/v1/namespaces/a/pods?watch=true",
-                "DELETE /api/v1/namespaces/a/pods/p",
-                "GET /apis/metrics.k8s.io/v1/namespaces/a/pods",
-            ],
-            &[
-                "GET /api/v1/namespaces/pods",
-                "GET /api/v1/namespaces/a/pods/p/log",
-                "GET /pods",
-            ],
-        );
-        check(
-            &Matcher::any().resource("pods/status"),
-            &["PATCH /api/v1/namespaces/a/pods/p/status"],
-            &["PATCH /api/v1/namespaces/a/pods/p"],
-        );
-        check(
-            &Matcher::any().resource("namespaces"),
-            &["GET /api/v1/namespaces", "GET /api/v1/namespaces/a"],
-            &["PUT /api/v1/namespaces/a/status", "GET /api/v1/namespaces/a/pods"],
-        );
-        check(
-            &Matcher::any().resource("namespaces/status").name("a"),
-            &["PUT /api/v1/namespaces/a/status"],
-            &["GET /api/v1/namespaces/a"],
-        );
-        check(
-            &pods.namespace("a"),
-            &["GET /api/v1/namespaces/a/pods"],
-            &["GET /api/v1/pods"],
-        );
-    }
-
-    #[test]
-    fn watches_are_told_by_their_query() {
-        check(
-            &Matcher::watches(),
-            &["GET /api/v1/pods?watch=true", "GET /api/v1/pods?limit=5&watch=1"],
-            &[
-                "GET /api/v1/pods",
-                "GET /api/v1/pods?watch=false",
-                "GET /api/v1/pods?unwatch=true",
-            ],
-        );
-    }
-
-    /// What becomes of so many equal requests: `a` is answered, `-` is passed on.
-    fn answered(rules: &mut Rules, requests: usize) -> String {
-        let put = head(&format!("PUT {LEASE}"));
-        let action = |_| match rules.decide(&put) {
-            Action::Pass => '-',
-            Action::Answer(_) | Action::Lag(_) => 'a',
-        };
-        (0..requests).map(action).collect()
-    }
-
-    fn answering(times: Times) -> (Rules, RuleId) {
-        let mut rules = Rules::default();
-        let id = rules.add(Matcher::writes(), Action::Answer(Canned::conflict()), times);
-        (rules, id)
-    }
-
-    #[test]
-    fn a_rule_acts_as_often_as_it_was_told() {
-        for (times, expected) in [
-            (Times::Nth(1), "a----"),
-            (Times::Nth(3), "--a--"),
-            (Times::Nth(0), "-----"),
-            (Times::Next(2), "aa---"),
-            (Times::Next(0), "-----"),
-            (Times::UntilHealed, "aaaaa"),
-        ] {
-            let (mut rules, id) = answering(times);
-            assert_eq!(answered(&mut rules, 5), expected, "{times:?}");
-            assert_eq!(rules.tally(id).seen, 5, "{times:?}");
-            assert_eq!(
-                rules.tally(id).answered,
-                expected.matches('a').count() as u64,
-                "{times:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_healed_rule_counts_and_acts_no_more() {
-        let (mut rules, id) = answering(Times::UntilHealed);
-        assert_eq!(answered(&mut rules, 2), "aa");
-        rules.heal();
-        assert_eq!(answered(&mut rules, 2), "--");
-        assert_eq!(rules.tally(id), Tally { seen: 4, answered: 2 });
-        rules.add(Matcher::any(), Action::Answer(Canned::unavailable()), Times::Next(1));
-        assert_eq!(answered(&mut rules, 2), "a-");
-    }
-
-    #[test]
-    fn the_oldest_rule_acts_first_and_counting_rules_stand_in_nobodys_way() {
-        let mut rules = Rules::default();
-        let counting = rules.add(Matcher::any(), Action::Pass, Times::UntilHealed);
-        let older = rules.add(Matcher::any(), Action::Answer(Canned::conflict()), Times::Next(1));
-        let newer = rules.add(Matcher::any(), Action::Answer(Canned::unavailable()), Times::Next(1));
-        let put = head(&format!("PUT {LEASE}"));
-        assert_eq!(rules.decide(&put), Action::Answer(Canned::conflict()));
-        assert_eq!(rules.decide(&put), Action::Answer(Canned::unavailable()));
-        assert_eq!(rules.decide(&put), Action::Pass);
-        assert_eq!(rules.tally(counting), Tally { seen: 3, answered: 0 });
-        assert_eq!(rules.tally(older), Tally { seen: 3, answered: 1 });
-        assert_eq!(rules.tally(newer), Tally { seen: 3, answered: 1 });
-    }
-}
+mod tests;

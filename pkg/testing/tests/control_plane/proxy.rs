@@ -18,22 +18,22 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// Long enough for any answer of a server that runs, short enough to wait for one that does not come.
-const NO_ANSWER: Duration = Duration::from_millis(500);
+pub(super) const NO_ANSWER: Duration = Duration::from_millis(500);
 
-type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Send>>;
+pub(super) type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Send>>;
 
 /// A proxy, a namespace, and its ConfigMaps reached directly and through the proxy.
-struct Stage {
-    proxy: FaultProxy,
-    namespace: Namespace,
-    direct: Api<ConfigMap>,
-    through: Api<ConfigMap>,
+pub(super) struct Stage {
+    pub(super) proxy: FaultProxy,
+    pub(super) namespace: Namespace,
+    pub(super) direct: Api<ConfigMap>,
+    pub(super) through: Api<ConfigMap>,
 }
 
 impl Stage {
-    async fn new(name: &str) -> Result<Self> {
+    pub(super) async fn new(name: &str) -> Result<Self> {
         let plane = ControlPlane::shared().await;
         let namespace = plane.namespace(name).await?;
         let proxy = FaultProxy::start(plane).await?;
@@ -48,7 +48,7 @@ impl Stage {
     }
 
     /// A watch through the proxy of all that comes from now on.
-    async fn watch(&self) -> Result<Events> {
+    pub(super) async fn watch(&self) -> Result<Events> {
         let version = self
             .direct
             .list(&ListParams::default())
@@ -59,7 +59,7 @@ impl Stage {
         Ok(self.through.watch(&WatchParams::default(), &version).await?.boxed())
     }
 
-    async fn create(&self, name: &str) -> Result<()> {
+    pub(super) async fn create(&self, name: &str) -> Result<()> {
         create(&self.direct, name).await?;
         Ok(())
     }
@@ -72,7 +72,7 @@ fn client(proxy: &FaultProxy, config: Config) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-async fn create(api: &Api<ConfigMap>, name: &str) -> kube::Result<ConfigMap> {
+pub(super) async fn create(api: &Api<ConfigMap>, name: &str) -> kube::Result<ConfigMap> {
     let object = ConfigMap {
         metadata: kube::api::ObjectMeta {
             name: Some(name.to_owned()),
@@ -84,7 +84,7 @@ async fn create(api: &Api<ConfigMap>, name: &str) -> kube::Result<ConfigMap> {
 }
 
 /// The name of what was added next.
-async fn added(events: &mut Events) -> Result<String> {
+pub(super) async fn added(events: &mut Events) -> Result<String> {
     match timeout(LIMIT, events.next()).await?.context("the watch ended")? {
         Ok(WatchEvent::Added(object)) => Ok(object.name_any()),
         other => bail!("expected an addition, got {other:?}"),
@@ -92,7 +92,7 @@ async fn added(events: &mut Events) -> Result<String> {
 }
 
 /// Waits until the watch breaks, and fails when it tells of anything before.
-async fn broken(events: &mut Events) -> Result<()> {
+pub(super) async fn broken(events: &mut Events) -> Result<()> {
     while let Some(Ok(event)) = timeout(LIMIT, events.next()).await? {
         ensure!(
             matches!(event, WatchEvent::Bookmark(_)),
@@ -102,7 +102,7 @@ async fn broken(events: &mut Events) -> Result<()> {
     Ok(())
 }
 
-fn code<T>(outcome: kube::Result<T>) -> Option<u16> {
+pub(super) fn code<T>(outcome: kube::Result<T>) -> Option<u16> {
     match outcome {
         Ok(_) => Some(200),
         Err(kube::Error::Api(status)) => Some(status.code),

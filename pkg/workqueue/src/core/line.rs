@@ -86,6 +86,7 @@ impl<K> Line<K> {
     }
 
     #[cfg(test)]
+    #[cfg(not(loom))]
     pub(super) fn find(&self, ticket: Ticket, lane: Lane) -> Option<&K> {
         match lane {
             Lane::Urgent => self.urgent.get(&ticket),

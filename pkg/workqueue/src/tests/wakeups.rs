@@ -1,58 +1,25 @@
 //! No wake-up is lost, whatever takers do: takers that are polled by hand, and only when they were woken, as a runtime
 //! does it.
 //!
-//! What happens between two awaits of takers on different threads is out of reach here; `workers_on_many_threads_…`
-//! covers that.
-
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
-};
+//! What happens between two awaits of takers on different threads is out of reach here; `interleavings.rs` covers that.
 
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
-use super::{millis, queue};
+use super::{by_hand::Waiter, millis, queue};
 use crate::{Lane, Outcome, Queue, Work};
 
-/// Whether a taker may be polled.
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-struct Taker {
-    future: Pin<Box<dyn Future<Output = Option<Work<u8>>>>>,
-    woken: Arc<Flag>,
-}
+struct Taker(Waiter<Option<Work<u8>>>);
 
 impl Taker {
     fn new(queue: &Queue<u8>) -> Self {
         let queue = queue.clone();
-        Self {
-            future: Box::pin(async move { queue.take().await }),
-            woken: Arc::new(Flag(AtomicBool::new(true))),
-        }
+        Self(Waiter::new(async move { queue.take().await }))
     }
 
     /// The work, if the taker was woken and found some.
     fn poll(&mut self) -> Option<Work<u8>> {
-        if !self.woken.0.swap(false, Ordering::SeqCst) {
-            return None;
-        }
-        let waker = Waker::from(Arc::clone(&self.woken));
-        match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(work) => Some(work.unwrap()),
-            Poll::Pending => None,
-        }
+        self.0.poll().map(|work| work.unwrap())
     }
 }
 
@@ -149,11 +116,7 @@ impl World {
 
     /// Lets every woken taker run, as a runtime would, until all of them sleep.
     fn settle(&mut self) {
-        while let Some(n) = self
-            .takers
-            .iter()
-            .position(|taker| taker.woken.0.load(Ordering::SeqCst))
-        {
+        while let Some(n) = self.takers.iter().position(|taker| taker.0.is_woken()) {
             self.poll(n);
         }
     }

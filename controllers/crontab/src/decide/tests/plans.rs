@@ -18,7 +18,7 @@ fn brief(effect: &Effect) -> String {
         Effect::Event(_, note) => note.reason.to_owned(),
         Effect::Count { by, .. } => format!("count {by}"),
         Effect::Lag { since, .. } => format!("lag since {}", clock(*since)),
-        Effect::Apply { .. } => panic!("nothing is applied here: {effect}"),
+        Effect::Apply { .. } | Effect::Present { .. } => panic!("no schedule needs {effect}"),
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::decide::{Observed, decide};
 
 /// One Foo, the Deployments of its namespace, and all that was done to them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) foo: Value,
     deployments: BTreeMap<String, Value>,
@@ -58,6 +58,27 @@ impl World {
     /// Somebody else deletes a Deployment.
     pub(super) fn remove(&mut self, name: &str) {
         assert!(self.deployments.remove(name).is_some(), "{name} is there");
+    }
+
+    /// Somebody else changes what the Foo asks for, or makes another Foo of its name.
+    pub(super) fn write_foo(&mut self, change: impl FnOnce(&mut Value)) {
+        change(&mut self.foo);
+        self.foo["metadata"]["resourceVersion"] = self.next_version().into();
+    }
+
+    /// The Deployments, by name.
+    pub(super) fn deployments(&self) -> &BTreeMap<String, Value> {
+        &self.deployments
+    }
+
+    /// What a process sees of this world whose caches are behind, each by its own time.
+    pub(super) fn seen_by(&self, foos: &Self, deployments: &Self) -> Self {
+        Self {
+            foo: foos.foo.clone(),
+            deployments: deployments.deployments.clone(),
+            version: self.version,
+            done: Vec::new(),
+        }
     }
 
     /// What is decided on this world now.
@@ -143,6 +164,15 @@ impl World {
                 self.foo["status"] = status.clone();
                 self.foo["metadata"]["resourceVersion"] = self.next_version().into();
                 Outcome::Done
+            }
+            // A look changes nothing, and is no part of what was done.
+            Effect::Present { uid, .. } => {
+                let is_going = self.foo["metadata"].get("deletionTimestamp").is_some();
+                return if *uid == self.foo_identity().0 && !is_going {
+                    Outcome::Done
+                } else {
+                    Outcome::Refused
+                };
             }
             Effect::Event(..) => Outcome::Done,
             Effect::Absent { .. } | Effect::Count { .. } | Effect::Lag { .. } => panic!("no Foo needs {effect}"),

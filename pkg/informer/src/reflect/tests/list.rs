@@ -29,7 +29,7 @@ async fn the_first_list_is_consistent_and_paged() {
 #[tokio::test(start_paused = true)]
 async fn an_empty_list_may_have_no_items_at_all() {
     let mut scene = Scene::new();
-    let empty = json!({"metadata": {"resourceVersion": "10"}, "items": null});
+    let empty = json!({"kind": "FooList", "metadata": {"resourceVersion": "10"}, "items": null});
     scene.server.expect_list().await.answer(&empty);
     scene.server.expect_watch(10).await;
     assert_eq!(scene.events(), ["relisting", "synced"]);

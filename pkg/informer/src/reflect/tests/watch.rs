@@ -194,6 +194,38 @@ async fn a_silent_watch_ends_at_the_idle_limit_and_resumes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bytes_that_never_make_a_line_are_silence() {
+    let mut scene = Scene::listed(&[]).await;
+    let watch = scene.server.expect_watch(10).await.watch();
+    let begun = Instant::now();
+    for _ in 0..10 {
+        watch.text("garbage");
+        tokio::time::sleep(Duration::from_secs(9)).await;
+    }
+    let call = scene.server.expect_watch(10).await;
+    assert!(call.at - begun < Duration::from_secs(91), "{:?}", call.at - begun);
+    assert!(watch.is_abandoned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_no_reason_to_back_off_however_short_its_limit_is() {
+    let limit = Duration::from_secs(3);
+    let mut scene = Scene::with_idle_limit(limit);
+    scene.server.expect_list().await.answer(&list(10, &[]));
+    let mut call = scene.server.expect_watch(10).await;
+    for _ in 0..10 {
+        let watch = call.watch();
+        let after;
+        (after, call) = scene.after(Instant::now()).await;
+        assert!(
+            (limit..limit + Duration::from_millis(250)).contains(&after),
+            "{after:?}"
+        );
+        assert!(watch.is_abandoned());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bad_object_in_a_watch_is_reported_and_the_rest_goes_on() {
     let mut scene = Scene::listed(&[]).await;
     let watch = scene.server.expect_watch(10).await.watch();

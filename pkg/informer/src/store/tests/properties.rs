@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Few names, versions and UIDs, so that they meet.
-fn events() -> impl Strategy<Value = Vec<String>> {
+pub(super) fn events() -> impl Strategy<Value = Vec<String>> {
     let object = (0..4_usize, 1..6_u32, 0..3_u32);
     let word = prop_oneof![
         4 => Just("listed"),
@@ -27,7 +27,7 @@ fn events() -> impl Strategy<Value = Vec<String>> {
     proptest::collection::vec(event, 0..60)
 }
 
-fn identity(object: &Foo) -> String {
+pub(super) fn identity(object: &Foo) -> String {
     format!("{}+{}", print(object), object.metadata.uid)
 }
 
@@ -39,7 +39,7 @@ fn contents(store: &Store<Foo>) -> BTreeMap<ObjectKey, String> {
 }
 
 /// Applies a delta as a subscriber would, and checks that it fits what was told before.
-fn replay(told: &mut BTreeMap<ObjectKey, String>, delta: &Delta<Foo>) {
+pub(super) fn replay(told: &mut BTreeMap<ObjectKey, String>, delta: &Delta<Foo>) {
     let key = delta.key();
     match &delta.change {
         Change::Added(object) => assert_eq!(told.insert(key, identity(object)), None),
@@ -75,6 +75,8 @@ fn rebuilt(store: &Store<Foo>) -> Store<Foo> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
     #[test]
     fn replaying_the_changes_rebuilds_the_store(events in events()) {
         let mut store = Store::default();

@@ -48,7 +48,7 @@ impl<K: Sample> World<K> {
                 assert!(*since <= self.clock, "nothing starts early");
                 Outcome::Done
             }
-            Effect::Apply { .. } => panic!("nothing is applied here: {effect}"),
+            Effect::Apply { .. } | Effect::Present { .. } => panic!("no schedule needs {effect}"),
         }
     }
 

@@ -1,0 +1,151 @@
+//! The YAML of a config file: its keys in their order, each with its line and its value.
+//!
+//! Aliases, merge keys and further documents are refused: a flat list of settings needs none of them, and with none a small file
+//! cannot become a large one.
+//!
+//! Architecture Invariant: pure, and no text of the file gets into an error: it may be another file than was meant, with a secret in it.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{
+    Error, Spanned,
+    options::{DuplicateKeyPolicy, MergeKeyPolicy},
+};
+
+use super::Problem;
+
+/// How deep values may be nested: a list in the mapping is as deep as a setting goes, and each level takes its part of the stack.
+const DEEPEST: usize = 8;
+
+/// A key, where it stands, and what is given for it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) line: u64,
+    pub(super) value: Value,
+}
+
+/// A value as YAML writes it.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// `null`, or nothing at all
+    Nothing,
+    Boolean(bool),
+    /// A whole number, in decimal digits
+    Whole(String),
+    /// A number with a fraction or an exponent, or one too large for 64 bits
+    Number(f64),
+    Text(String),
+    /// The items with their lines
+    List(Vec<(u64, Self)>),
+    Mapping(Vec<Entry>),
+}
+
+/// Reads the one mapping of a file; an empty file has no entries.
+pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = bytes[..error.valid_up_to()].split(|byte| *byte == b'\n');
+        Problem {
+            line: before.count() as u64,
+            text: "this is no UTF-8; save the file in that encoding".to_owned(),
+        }
+    })?;
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: DEEPEST },
+        // Both places are named by whoever compares the keys.
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        merge_keys: MergeKeyPolicy::Error,
+        strict_booleans: true,
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 0 },
+    };
+    let root: Spanned<Value> = serde_saphyr::from_str_with_options(text, options).map_err(|error| problem(&error))?;
+    match root.value {
+        Value::Mapping(entries) => Ok(entries),
+        Value::Nothing => Ok(Vec::new()),
+        _ => Err(Problem {
+            line: root.referenced.line(),
+            text: "the file is no mapping; give a key and its value on each line, such as leaderElect: true".to_owned(),
+        }),
+    }
+}
+
+fn problem(error: &Error) -> Problem {
+    let text = match error {
+        Error::MultipleDocuments { .. } => "a second document begins here; give one".to_owned(),
+        Error::AliasReplayLimitExceeded { .. } => {
+            "this anchor has an alias, and aliases are not read; write the value out".to_owned()
+        }
+        Error::Budget { .. } => "this is too much for a config file; give a flat mapping".to_owned(),
+        Error::MergeKeyNotAllowed { .. } => "merge keys are not read; write the keys out".to_owned(),
+        Error::TaggedScalarCannotDeserializeIntoString { .. } => {
+            "a value with this tag is not read; give it without a tag".to_owned()
+        }
+        Error::NullIntoString { .. } | Error::Unexpected { .. } => "a key must be text, such as leaderElect".to_owned(),
+        Error::ExternalMessage { msg, .. } => format!("this is no YAML: {msg}"),
+        _ => "this is no YAML that can be read".to_owned(),
+    };
+    let line = error.location().map_or(1, |location| location.line().max(1));
+    Problem { line, text }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Nothing)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Boolean(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Whole(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Whole(value.to_string()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Number(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element::<Spanned<Value>>()? {
+            list.push((item.referenced.line(), item.value));
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, value)) = pairs.next_entry::<Spanned<String>, Value>()? {
+            entries.push(Entry {
+                line: key.referenced.line(),
+                key: key.value,
+                value,
+            });
+        }
+        Ok(Value::Mapping(entries))
+    }
+}

@@ -1,0 +1,117 @@
+//! The keys of the config file: every flag of the daemon that is a setting, under its name in camelCase.
+//!
+//! Architecture Invariant: pure; nothing is said here about a flag that its definition does not say.
+
+use std::{any::TypeId, path::PathBuf, time::Duration};
+
+use axum::http::Uri;
+use clap::{Arg, ArgAction, Command};
+
+/// Flags that say what this call does, or where the settings are, and set nothing.
+const NO_SETTINGS: &[&str] = &["config", "list-controllers", "output"];
+
+/// One key of the file.
+pub(super) struct Key<'a> {
+    /// `leaderElect`
+    pub(super) name: String,
+    /// `leader-elect`
+    pub(super) flag: &'a str,
+    /// What a value, or each item of a list, has to be.
+    pub(super) form: Form,
+    pub(super) is_list: bool,
+    pub(super) arg: &'a Arg,
+}
+
+/// The forms that values have in the file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Form {
+    Boolean,
+    Whole,
+    Number,
+    Duration,
+    Path,
+    /// A URL, which may have a password in it as long as no flag has read it.
+    Url,
+    Text,
+}
+
+/// The keys for the flags of a command, in the order of `--help`.
+pub(super) fn keys(command: &Command) -> Vec<Key<'_>> {
+    let is_setting = |key: &Key<'_>| !NO_SETTINGS.contains(&key.flag);
+    flags(command).filter(is_setting).collect()
+}
+
+/// The flag that is no setting and has this name in camelCase.
+pub(super) fn no_setting<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
+    let key = flags(command).find(|key| key.name == name)?;
+    NO_SETTINGS.contains(&key.flag).then_some(key.flag)
+}
+
+fn flags(command: &Command) -> impl Iterator<Item = Key<'_>> {
+    command.get_arguments().filter_map(|arg| {
+        let flag = arg.get_long()?;
+        Some(Key {
+            name: camel_case(flag),
+            flag,
+            form: Form::of(arg),
+            is_list: matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some(),
+            arg,
+        })
+    })
+}
+
+impl Form {
+    fn of(arg: &Arg) -> Self {
+        let kind = arg.get_value_parser().type_id();
+        let is_one_of = |kinds: &[TypeId]| kinds.iter().any(|one| kind == *one);
+        let whole = [
+            TypeId::of::<u8>(),
+            TypeId::of::<u16>(),
+            TypeId::of::<u32>(),
+            TypeId::of::<u64>(),
+            TypeId::of::<usize>(),
+            TypeId::of::<i32>(),
+            TypeId::of::<i64>(),
+        ];
+        if kind == TypeId::of::<bool>() {
+            Self::Boolean
+        } else if is_one_of(&whole) {
+            Self::Whole
+        } else if is_one_of(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) {
+            Self::Number
+        } else if kind == TypeId::of::<Duration>() {
+            Self::Duration
+        } else if kind == TypeId::of::<PathBuf>() {
+            Self::Path
+        } else if kind == TypeId::of::<Uri>() {
+            Self::Url
+        } else {
+            Self::Text
+        }
+    }
+
+    /// What has to be given, for a sentence.
+    pub(super) fn wanted(self) -> &'static str {
+        match self {
+            Self::Boolean => "true or false",
+            Self::Whole => "a whole number",
+            Self::Number => "a number",
+            Self::Duration => "a duration",
+            Self::Path => "a path",
+            Self::Url => "a URL",
+            Self::Text => "text",
+        }
+    }
+}
+
+/// `leader-elect` as `leaderElect`.
+fn camel_case(flag: &str) -> String {
+    let mut words = flag.split('-');
+    let mut name = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        name.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        name.push_str(letters.as_str());
+    }
+    name
+}

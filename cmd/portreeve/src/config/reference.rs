@@ -1,0 +1,56 @@
+//! docs/configuration.md: every key of the config file, from the definitions of the flags.
+//!
+//! Architecture Invariant: pure; `make update` writes what is returned.
+
+use clap::Command;
+use serde_json::Value;
+
+use super::{
+    API_VERSION, KIND,
+    in_force::written,
+    keys::{Key, keys},
+};
+
+/// The text of the page for the flags of a command.
+pub(crate) fn reference(command: &Command) -> String {
+    let mut page = include_str!("reference.md")
+        .replace("API_VERSION", API_VERSION)
+        .replace("KIND", KIND);
+    let mut heading = None;
+    for key in keys(command) {
+        let its = key.arg.get_help_heading();
+        if its != heading {
+            heading = its;
+            let title = its.unwrap_or("Options");
+            let head = "| key | type | default | meaning |\n|---|---|---|---|";
+            page.push_str(&["\n## ", title, "\n\n", head, "\n"].concat());
+        }
+        page.push_str(&row(&key));
+    }
+    page
+}
+
+fn row(key: &Key<'_>) -> String {
+    let Key {
+        name, form, is_list, ..
+    } = key;
+    let possible = key.arg.get_possible_values();
+    let names: Vec<_> = possible.iter().map(|value| format!("`{}`", value.get_name())).collect();
+    let kind = match (form.wanted(), &names[..]) {
+        ("text", [_, ..]) => names.join(" or "),
+        (wanted, _) if *is_list => format!("list of {}", wanted.trim_start_matches("a ")),
+        (wanted, _) => wanted.trim_start_matches("a ").to_owned(),
+    };
+    let delimiter = key.arg.get_value_delimiter();
+    let defaults = key.arg.get_default_values().iter().filter_map(|value| value.to_str());
+    let defaults = defaults.flat_map(|value| value.split(|letter| Some(letter) == delimiter));
+    let default = match written(key, defaults) {
+        None => "none".to_owned(),
+        Some(Value::String(text)) => format!("`{text}`"),
+        Some(value) => format!("`{value}`"),
+    };
+    let meaning = key.arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let meaning = meaning.replace('|', "\\|").replace('*', "\\*").replace('\n', " ");
+    let meaning = meaning.trim_end_matches('.');
+    format!("| `{name}` | {kind} | {default} | {meaning} |\n")
+}

@@ -1,0 +1,87 @@
+//! CronTabs, CronJobs and Jobs as an apiserver sent them, and as they might be garbled: what can be read can be decided on, at any time.
+
+use std::fs;
+
+use portreeve_testing::Corpus;
+
+use super::samples::at;
+use crate::{cronjob::SeenCronJob, crontab::SeenCronTab, decide::*};
+
+/// How many mutations there are of each folder.
+const MUTATIONS: usize = 600;
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
+/// When it is looked at: before all times that the corpus has, soon after, and after many of them.
+const MOMENTS: [&str; 3] = ["1969-12-31T23:59:59Z", "2026-11-22T01:31:00Z", "2026-11-29T00:00:00Z"];
+/// Of so many inputs one is looked at at the end of time. All that was missed until then takes a while to count.
+const SELDOM: usize = 32;
+const END: &str = "9999-12-30T22:00:00Z";
+
+fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
+    Ok(serde_json::from_slice(&fs::read(format!("{FOLDER}/{file}"))?)?)
+}
+
+/// Looks at one of the moments, which depends on the input.
+fn check<K: Kind>(input: &[u8], object: &Arc<K>, jobs: &[Arc<SeenJob>]) {
+    let metadata = object.metadata();
+    let now = at(if input.len().is_multiple_of(SELDOM) {
+        END
+    } else {
+        MOMENTS[input.len() % MOMENTS.len()]
+    });
+    let seen = Observed {
+        object: Arc::clone(object),
+        jobs: jobs.to_vec(),
+        taken: Vec::new(),
+        recalled: Recalled::default(),
+    };
+    let plan = decide(&seen, now);
+    if let Next::At(time) = plan.next {
+        assert!(time > now, "{time} is not later than {now}");
+    }
+    let refusal = plan
+        .effects
+        .first()
+        .map(|effect| refused(&seen, effect, "it is refused", now));
+    for effect in [&plan].into_iter().chain(&refusal).flat_map(|plan| &plan.effects) {
+        assert!(!effect.to_string().is_empty());
+        match effect {
+            Effect::Create(job) => assert_eq!((&job.resource, &job.key.namespace), (&JOBS, &metadata.namespace)),
+            Effect::Delete { target, .. } => {
+                let own = jobs.iter().any(|job| job.metadata().uid == target.uid);
+                assert!(own && target.resource == JOBS, "{effect}");
+            }
+            Effect::PatchStatus { target, .. } => assert_eq!(target.uid, metadata.uid),
+            _ => {}
+        }
+    }
+}
+
+fn check_objects<K: Kind>(folder: &str) -> anyhow::Result<()> {
+    let jobs: Vec<Arc<SeenJob>> = vec![kept("job/job")?, kept("job/job-finished")?];
+    Corpus::read(format!("{FOLDER}/{folder}"))?.check(MUTATIONS, |input| {
+        if let Ok(object) = serde_json::from_slice::<K>(input) {
+            let object = Arc::new(object);
+            check(input, &object, &jobs);
+        }
+    })
+}
+
+#[test]
+fn what_can_be_read_of_a_crontab_can_be_decided_on() -> anyhow::Result<()> {
+    check_objects::<SeenCronTab>("crontab")
+}
+
+#[test]
+fn what_can_be_read_of_a_cronjob_can_be_decided_on() -> anyhow::Result<()> {
+    check_objects::<SeenCronJob>("cronjob")
+}
+
+#[test]
+fn what_can_be_read_of_a_job_can_be_decided_on() -> anyhow::Result<()> {
+    let owner: Arc<SeenCronTab> = kept("crontab/crontab")?;
+    Corpus::read(format!("{FOLDER}/job"))?.check(MUTATIONS, |input| {
+        if let Ok(job) = serde_json::from_slice::<SeenJob>(input) {
+            check(input, &owner, &[Arc::new(job)]);
+        }
+    })
+}

@@ -1,0 +1,71 @@
+//! Foos and Deployments as an apiserver sent them, and as they might be garbled: what can be read can be decided on, and nothing is
+//! done to what is not the Foo's.
+
+use std::fs;
+
+use portreeve_testing::Corpus;
+
+use crate::decide::*;
+
+/// How many mutations there are of each folder.
+const MUTATIONS: usize = 2_000;
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
+
+fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
+    Ok(serde_json::from_slice(&fs::read(format!("{FOLDER}/{file}"))?)?)
+}
+
+fn check(seen: &Observed) {
+    let now = Timestamp::UNIX_EPOCH;
+    let plans = [decide(seen, now), refused(seen, "it is refused", now)];
+    for effect in plans.iter().flat_map(|plan| &plan.effects) {
+        assert!(!effect.to_string().is_empty());
+        match effect {
+            Effect::Create(object) => {
+                assert_eq!(object.key.namespace, seen.foo.metadata.namespace);
+                assert_eq!(*object.key.name, *seen.foo.spec.deployment_name);
+            }
+            Effect::Apply { uid, .. } => {
+                let deployment = seen.deployment.as_ref().expect("only what is there is changed");
+                assert!(deployment.is_controlled_by(&seen.foo) && *uid == deployment.metadata.uid);
+            }
+            Effect::PatchStatus { target, .. } | Effect::Event(target, _) => {
+                assert_eq!(target.uid, seen.foo.metadata.uid);
+            }
+            Effect::Present { uid, .. } => assert_eq!(*uid, seen.foo.metadata.uid),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn what_can_be_read_of_a_foo_can_be_decided_on() -> anyhow::Result<()> {
+    let deployment: Arc<SeenDeployment> = kept("deployment/deployment")?;
+    Corpus::read(format!("{FOLDER}/foo"))?.check(MUTATIONS, |input| {
+        let Ok(foo) = serde_json::from_slice::<SeenFoo>(input) else {
+            return;
+        };
+        let foo = Arc::new(foo);
+        for deployment in [None, Some(Arc::clone(&deployment))] {
+            check(&Observed {
+                foo: Arc::clone(&foo),
+                deployment,
+                outdated: Vec::new(),
+            });
+        }
+    })
+}
+
+#[test]
+fn what_can_be_read_of_a_deployment_can_be_decided_on() -> anyhow::Result<()> {
+    let foo: Arc<SeenFoo> = kept("foo/foo")?;
+    Corpus::read(format!("{FOLDER}/deployment"))?.check(MUTATIONS, |input| {
+        if let Ok(deployment) = serde_json::from_slice::<SeenDeployment>(input) {
+            check(&Observed {
+                foo: Arc::clone(&foo),
+                deployment: Some(Arc::new(deployment)),
+                outdated: Vec::new(),
+            });
+        }
+    })
+}

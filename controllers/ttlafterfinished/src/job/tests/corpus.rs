@@ -1,0 +1,37 @@
+//! Jobs as an apiserver sent them, and as they might be garbled: what can be read can be decided on, and only what has ended goes.
+
+use portreeve_reconcile::{Effect, Next};
+use portreeve_testing::Corpus;
+
+use super::*;
+use crate::expiry::{decide, refused};
+
+/// How many mutations there are.
+const MUTATIONS: usize = 5_000;
+
+fn check(job: &SeenJob) {
+    for now in [Timestamp::MIN, Timestamp::UNIX_EPOCH, Timestamp::MAX] {
+        let plan = decide(job, now);
+        if let Next::At(time) = plan.next {
+            assert!(time > now, "{time} is not later than {now}");
+        }
+        assert!(!refused(job, "it is refused").effects.is_empty());
+        for effect in plan.effects {
+            assert!(!effect.to_string().is_empty());
+            if let Effect::Delete { target, .. } = effect {
+                let expires = job.lifetime().and_then(Lifetime::expires);
+                assert!(expires.is_some_and(|expires| expires <= now), "{expires:?}");
+                assert_eq!(target.uid, job.metadata.uid);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_can_be_read_of_a_job_can_be_decided_on() -> anyhow::Result<()> {
+    Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/job"))?.check(MUTATIONS, |input| {
+        if let Ok(job) = serde_json::from_slice::<SeenJob>(input) {
+            check(&job);
+        }
+    })
+}

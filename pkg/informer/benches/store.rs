@@ -1,0 +1,130 @@
+//! What an event costs once it is decoded: stored, indexed, and turned into the change that subscribers are told.
+//!
+//! A hundred thousand events a second are to be applied.
+
+#![expect(clippy::expect_used, reason = "the objects are made here")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use portreeve_api::Metadata;
+use portreeve_informer::{Event, Projection, Store, indexes};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+
+/// So many objects are in the store.
+const OBJECTS: usize = 10_000;
+/// And so many of them change in one measurement.
+const EVENTS: usize = 1000;
+
+/// What a controller keeps of a Deployment.
+#[derive(Clone, Deserialize)]
+struct Deployment {
+    metadata: Metadata,
+    #[expect(dead_code, reason = "what is kept takes its time to be moved and freed")]
+    spec: Box<RawValue>,
+}
+
+impl Projection for Deployment {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+fn deployment(index: usize, version: usize) -> Deployment {
+    let name = format!("deployment-{index:05}");
+    let labels = json!({"app": "nginx", "controller": name});
+    let object = json!({
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": format!("0d1b3a5c-9f0e-4c61-8a53-{index:012}"),
+            "resourceVersion": version.to_string(),
+            "generation": 1,
+            "creationTimestamp": "2026-03-10T12:34:56Z",
+            "labels": labels,
+            "ownerReferences": [{
+                "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+                "kind": "Foo",
+                "name": name,
+                "uid": format!("5c0d1b3a-9f0e-4c61-8a53-{index:012}"),
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }],
+        },
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "nginx", "image": "nginx:latest"}]},
+            },
+        },
+    });
+    serde_json::from_str(&object.to_string()).expect("the object is a Deployment")
+}
+
+/// Complete, with the index that owners are found by.
+fn store() -> Store<Deployment> {
+    let mut store = Store::default();
+    store.add_index("controller", Arc::new(indexes::by_controller));
+    store.apply(Event::Relisting);
+    for index in 0..OBJECTS {
+        store.apply(Event::Listed(deployment(index, index + 1)));
+    }
+    store.apply(Event::Synced);
+    store
+}
+
+fn events(
+    event: impl Fn(Deployment) -> Event<Deployment>,
+    indexes: impl Iterator<Item = usize>,
+    version: usize,
+) -> Vec<Event<Deployment>> {
+    indexes.map(|index| event(deployment(index, version + index))).collect()
+}
+
+fn apply(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("store");
+    group.throughput(Throughput::Elements(EVENTS as u64));
+    let places = || (0..OBJECTS).step_by(OBJECTS / EVENTS);
+
+    let mut changing = store();
+    let mut version = OBJECTS;
+    group.bench_function("changed", |bencher| {
+        bencher.iter_batched(
+            || {
+                version += OBJECTS;
+                events(Event::Applied, places(), version)
+            },
+            |events| {
+                for event in events {
+                    black_box(changing.apply(event));
+                }
+            },
+            BatchSize::LargeInput,
+        );
+    });
+
+    let mut growing = store();
+    group.bench_function("added and deleted", |bencher| {
+        bencher.iter_batched(
+            || {
+                let new = || OBJECTS..OBJECTS + EVENTS / 2;
+                let mut batch = events(Event::Applied, new(), OBJECTS);
+                batch.extend(events(Event::Deleted, new(), 2 * OBJECTS));
+                batch
+            },
+            |events| {
+                for event in events {
+                    black_box(growing.apply(event));
+                }
+            },
+            BatchSize::LargeInput,
+        );
+    });
+}
+
+criterion_group!(benches, apply);
+criterion_main!(benches);

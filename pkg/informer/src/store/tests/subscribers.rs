@@ -1,0 +1,94 @@
+//! Whoever subscribes, whenever, can rebuild the store from what is told: what is there already, every change after that, and resyncs.
+
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    properties::{events, identity, replay},
+    *,
+};
+use crate::{
+    Informer, Sink, Subscription,
+    informer::{Core, Handle},
+};
+
+type Told = Arc<Mutex<BTreeMap<ObjectKey, String>>>;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// So many of the events that are left.
+    Hear(usize),
+    Subscribe,
+    /// The one of the subscribers leaves.
+    Leave(usize),
+    Resync,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1..5_usize).prop_map(Step::Hear),
+        2 => Just(Step::Subscribe),
+        1 => any::<usize>().prop_map(Step::Leave),
+        1 => Just(Step::Resync),
+    ];
+    proptest::collection::vec(step, 0..40)
+}
+
+fn informer(core: &Arc<Core<Foo>>) -> Informer<Foo> {
+    Informer(Arc::new(Handle {
+        core: Arc::clone(core),
+        _ends_watch: CancellationToken::new().drop_guard(),
+    }))
+}
+
+fn subscribe(informer: &Informer<Foo>) -> (Told, Subscription) {
+    let told = Told::default();
+    let teller = Arc::clone(&told);
+    let subscription = informer.subscribe(move |delta| {
+        let mut told = teller.lock().expect("no handler panics");
+        replay(&mut told, delta);
+    });
+    (told, subscription)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn every_subscriber_can_rebuild_the_store(events in events(), steps in steps()) {
+        let core = Arc::new(Core::new("foos".to_owned()));
+        let informer = informer(&core);
+        let mut left = events.iter();
+        let mut sink = Arc::clone(&core);
+        let mut subscribers = vec![subscribe(&informer)];
+        let mut gone = Vec::new();
+        for step in steps {
+            match step {
+                Step::Hear(count) => left.by_ref().take(count).for_each(|line| sink.apply(event(line))),
+                Step::Subscribe => subscribers.push(subscribe(&informer)),
+                Step::Leave(n) if !subscribers.is_empty() => {
+                    let n = n % subscribers.len();
+                    let (told, subscription) = subscribers.remove(n);
+                    drop(subscription);
+                    let last = told.lock().expect("no handler panics").clone();
+                    gone.push((told, last));
+                }
+                Step::Resync => core.resync(),
+                Step::Leave(_) => {}
+            }
+            let objects = informer.list();
+            let held: BTreeMap<_, _> = objects
+                .iter()
+                .map(|object| (object.metadata.key(), identity(object)))
+                .collect();
+            for (told, _) in &subscribers {
+                prop_assert_eq!(&*told.lock().expect("no handler panics"), &held);
+            }
+            for (told, last) in &gone {
+                prop_assert_eq!(&*told.lock().expect("no handler panics"), last, "who has left is told no more");
+            }
+        }
+    }
+}

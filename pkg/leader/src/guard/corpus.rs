@@ -1,0 +1,65 @@
+//! Leases as an apiserver sent them, and as anybody might have written them: nothing panics, and what the lock is shown of them is a
+//! Lease that it can read.
+
+use portreeve_testing::Corpus;
+
+use super::*;
+use crate::elector::{Elector, Input, Times, View};
+
+/// How many mutations there are.
+const MUTATIONS: usize = 5_000;
+
+const DURATION: Duration = Duration::from_secs(15);
+
+/// What the lock needs of a Lease: it takes one without these for an error.
+fn is_complete(lease: &Lease) -> bool {
+    lease.spec.as_ref().is_some_and(|spec| {
+        spec.holder_identity.is_some() && spec.lease_duration_seconds.is_some() && spec.renew_time.is_some()
+    })
+}
+
+fn check(input: &[u8]) {
+    let Ok(lease) = serde_json::from_slice::<Value>(input) else {
+        return;
+    };
+    for me in ["node-1_0b5a", "another"] {
+        let book = Book::new(me.to_owned(), DURATION);
+        if book.read(&lease, None).is_err() {
+            assert!(book.sight().is_none(), "what cannot be read was not seen");
+            continue;
+        }
+        let shown: Lease = serde_json::from_value(book.shown(&lease)).expect("the lock can read it");
+        assert!(is_complete(&shown), "{shown:?}");
+        let version = book.version();
+        assert_ne!(version, Some(Value::from("")), "an empty version is no precondition");
+        // The same by the watch, and then its end.
+        let read: Lease = serde_json::from_value(lease.clone()).expect("it was read before");
+        book.watched(read.clone());
+        decide(&book, me);
+        book.deleted(read);
+        decide(&book, me);
+        assert_eq!(book.version(), None);
+    }
+}
+
+/// What follows from the sight of it can be told, whatever it says.
+fn decide(book: &Book, me: &str) {
+    let sight = book.sight();
+    let times = Times {
+        lease_duration: DURATION,
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
+    let view = View {
+        now: boot::now(),
+        sight: sight.as_ref(),
+        patience: Duration::ZERO,
+        chance: 0.5,
+    };
+    Elector::new(times).step(Input::Tick, me, &view);
+}
+
+#[test]
+fn whatever_a_lease_says_the_lock_sees_one_that_it_can_read() -> anyhow::Result<()> {
+    Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/lease"))?.check(MUTATIONS, check)
+}

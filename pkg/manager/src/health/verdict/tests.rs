@@ -1,0 +1,203 @@
+use expect_test::{Expect, expect};
+use portreeve_api::ObjectKey;
+use portreeve_informer::Trouble;
+use tokio::time::Instant;
+
+use super::*;
+
+const STALE: Duration = Duration::from_mins(2);
+const SOON: Duration = Duration::from_secs(1);
+
+fn synced() -> Report {
+    Report {
+        name: "foos".to_owned(),
+        synced: true,
+        last_contact: Some(Instant::now()),
+        trouble: None,
+        undecodable: Vec::new(),
+        objects: 1,
+    }
+}
+
+fn unsynced() -> Report {
+    Report {
+        synced: false,
+        ..synced()
+    }
+}
+
+fn troubled(answer: Answer, report: Report) -> Report {
+    let message = "why".to_owned();
+    let trouble = Some(Trouble { answer, message });
+    Report { trouble, ..report }
+}
+
+fn fails(report: &Report, after: Duration) -> bool {
+    let age = report.last_contact.map(|_| after);
+    matches!(watch(report, STALE, age), State::Failed(_))
+}
+
+#[test]
+fn readiness_fails_for_what_an_operator_must_look_at_and_for_nothing_else() {
+    let undecodable = vec![(ObjectKey::namespaced("n", "a"), "bad".to_owned())];
+    let bad = Report {
+        undecodable,
+        ..synced()
+    };
+    let table = [
+        ("synced", synced(), SOON, false),
+        ("silent for too long", synced(), STALE + SOON, true),
+        ("first list under way", unsynced(), SOON, true),
+        ("forbidden", troubled(Answer::Forbidden, synced()), SOON, true),
+        ("not served", troubled(Answer::NotFound, unsynced()), SOON, false),
+        (
+            "not served any more",
+            troubled(Answer::NotFound, synced()),
+            STALE * 9,
+            false,
+        ),
+        ("reconnecting", troubled(Answer::Transient, synced()), SOON, false),
+        (
+            "reconnecting for too long",
+            troubled(Answer::Transient, synced()),
+            STALE * 2,
+            true,
+        ),
+        (
+            "unreachable from the start",
+            troubled(Answer::Transient, unsynced()),
+            SOON,
+            true,
+        ),
+        ("an object that cannot be decoded", bad, SOON, false),
+    ];
+    for (case, report, after, expected) in table {
+        assert_eq!(fails(&report, after), expected, "{case}");
+    }
+}
+
+const LIMITS: Limits = Limits {
+    item: Duration::from_mins(5),
+    queue: Duration::from_mins(5),
+};
+
+/// A queue of Foos. Ages are seconds: of the item in work since its last step, of the oldest that is due, and of the last move.
+fn queue(still: Option<u64>, oldest: Option<u64>, unmoved: Option<u64>) -> Vitals {
+    Vitals {
+        queue: "Foos",
+        stillest: still.map(|still| ("default/web".to_owned(), Duration::from_secs(still))),
+        ready: usize::from(oldest.is_some()) * 1000,
+        oldest_ready: oldest.map(Duration::from_secs),
+        unmoved: unmoved.map(Duration::from_secs),
+    }
+}
+
+fn shown(state: &State) -> String {
+    match state {
+        State::Ok => "ok".to_owned(),
+        State::Note(note) => format!("note: {note}"),
+        State::Failed(reason) => format!("failed: {reason}"),
+    }
+}
+
+#[test]
+fn liveness_fails_for_what_does_not_move_and_not_for_what_is_busy() {
+    let table = [
+        ("never used", queue(None, None, None), false),
+        ("nothing to do for a day", queue(None, None, Some(86_400)), false),
+        ("news after a quiet day", queue(None, Some(1), Some(86_400)), false),
+        ("a slow item", queue(Some(300), None, Some(300)), false),
+        ("an item that hangs", queue(Some(301), None, Some(301)), true),
+        (
+            "one that hangs while others move",
+            queue(Some(301), Some(2), Some(1)),
+            true,
+        ),
+        ("a long line that moves", queue(Some(1), Some(9_000), Some(1)), false),
+        (
+            "a lane that is passed over for hours",
+            queue(Some(0), Some(90_000), Some(0)),
+            false,
+        ),
+        (
+            "a long line, and slow items",
+            queue(Some(290), Some(9_000), Some(290)),
+            false,
+        ),
+        ("due, and the workers are gone", queue(None, Some(301), Some(400)), true),
+        ("due, and never was there a worker", queue(None, Some(301), None), true),
+        ("due for not so long", queue(None, Some(300), Some(301)), false),
+        ("moved not so long ago", queue(None, Some(301), Some(300)), false),
+    ];
+    for (case, vitals, expected) in table {
+        let state = workers(&[queue(None, None, None), vitals], LIMITS, false);
+        assert_eq!(matches!(state, State::Failed(_)), expected, "{case}: {}", shown(&state));
+        assert_eq!(matches!(state, State::Ok), !expected, "{case}: {}", shown(&state));
+    }
+}
+
+#[test]
+fn each_limit_can_be_lifted() {
+    let lifted = Duration::ZERO;
+    let of_items = Limits { item: lifted, ..LIMITS };
+    let of_queues = Limits {
+        queue: lifted,
+        ..LIMITS
+    };
+    let hangs = queue(Some(9_999), None, Some(9_999));
+    let waits = queue(None, Some(9_999), None);
+    let fails =
+        |vitals: &Vitals, limits| matches!(workers(std::slice::from_ref(vitals), limits, false), State::Failed(_));
+    assert!(!fails(&hangs, of_items) && fails(&waits, of_items));
+    assert!(fails(&hangs, of_queues) && !fails(&waits, of_queues));
+}
+
+#[test]
+fn workers_that_end_may_take_as_long_as_the_shutdown_gives_them() {
+    let hangs = queue(Some(301), None, Some(301));
+    assert!(matches!(workers(&[hangs], LIMITS, true), State::Note(_)));
+    assert!(matches!(
+        workers(&[queue(Some(1), None, None)], LIMITS, true),
+        State::Ok
+    ));
+}
+
+fn check(vitals: &[Vitals], limits: Limits, expected: &Expect) {
+    expected.assert_eq(&shown(&workers(vitals, limits, false)));
+}
+
+#[test]
+fn the_reason_names_the_queue_the_item_the_limit_and_the_way_out() {
+    check(
+        &[queue(Some(312), Some(20), Some(312))],
+        LIMITS,
+        &expect![
+            "failed: item default/web of the queue Foos has been in work for 312 s without a step, longer than 300s (--controller-stuck-timeout): a worker is stuck. Only a restart frees it; the last log lines of the controller tell what it was about"
+        ],
+    );
+    check(
+        &[queue(None, Some(320), Some(312))],
+        LIMITS,
+        &expect![
+            "failed: the queue Foos has 1000 due, the oldest for 320 s, and nothing has moved for 312 s, longer than 300s (--queue-stuck-timeout): no worker takes any. Only a restart frees it; the last log lines of the controller tell what it was about"
+        ],
+    );
+    let patient = Limits {
+        item: Duration::from_hours(1),
+        ..LIMITS
+    };
+    check(
+        &[queue(Some(312), Some(320), Some(312))],
+        patient,
+        &expect![
+            "failed: the queue Foos has 1000 due, the oldest for 320 s, and nothing has moved for 312 s, longer than 300s (--queue-stuck-timeout): item default/web of the queue Foos has been in work for 312 s meanwhile. Only a restart frees it; the last log lines of the controller tell what it was about"
+        ],
+    );
+    check(
+        &[queue(Some(400), None, Some(400)), queue(None, Some(301), None)],
+        LIMITS,
+        &expect![
+            "failed: item default/web of the queue Foos has been in work for 400 s without a step, longer than 300s (--controller-stuck-timeout): a worker is stuck; the queue Foos has 1000 due, the oldest for 301 s, and nothing has moved for 301 s, longer than 300s (--queue-stuck-timeout): no worker takes any. Only a restart frees it; the last log lines of the controller tell what it was about"
+        ],
+    );
+}

@@ -1,0 +1,66 @@
+//! Targets of requests as people, probes and scanners write them: each is answered, and who may not ask learns nothing.
+
+use http::Uri;
+use portreeve_testing::Corpus;
+use tokio::runtime::{Builder, Runtime};
+
+use super::*;
+
+/// How many mutations there are.
+const MUTATIONS: usize = 4_000;
+
+fn front() -> Front {
+    let checks: Provider = Arc::new(|| vec![Check::ok("informer/foos"), Check::failed("workers", "stuck\nfor ever")]);
+    let health = Health {
+        livez: Arc::clone(&checks),
+        readyz: Arc::clone(&checks),
+        healthz: checks,
+    };
+    let page = async |Path((controller, page)): Path<(String, String)>, Query(pairs): Query<Vec<(String, String)>>| {
+        format!("{controller} {page} {pairs:?}")
+    };
+    let endpoints = Endpoints {
+        health,
+        registry: Registry::new(),
+        extra: Router::new()
+            .route("/debug/controllers/{controller}/{page}", get(page))
+            .route("/secret", get(async || "hunter2")),
+    };
+    let allowed = "/livez,/readyz,/healthz,/debug/*".parse().unwrap();
+    Front::new(endpoints, allowed, Duration::from_secs(5)).unwrap()
+}
+
+fn check(runtime: &Runtime, front: &Front, input: &[u8]) {
+    let Ok(target) = Uri::try_from(input) else { return };
+    let path = target.path().to_owned();
+    let request = Request::builder().uri(target).body(Body::empty()).unwrap();
+    let (status, body) = runtime.block_on(async {
+        let answer = front.answer(request).await;
+        let status = answer.status();
+        (status, axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap())
+    });
+    let text = String::from_utf8_lossy(&body);
+    let is_open = ["/livez", "/readyz", "/healthz"].contains(&&*path)
+        || path.starts_with("/debug/") && !path.contains("/../") && !path.contains('%');
+    match status {
+        StatusCode::UNAUTHORIZED => assert_eq!(text, "Unauthorized\n"),
+        StatusCode::OK | StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::INTERNAL_SERVER_ERROR => {
+            assert!(is_open, "{path} is answered with {status}");
+        }
+        other => panic!("{other} for {path}"),
+    }
+    assert!(!text.contains("hunter2"));
+    // A line of a check is one line, whatever was asked for.
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with("[+]") || line.starts_with("[-]"));
+    assert!(lines.count() <= 3, "{text}");
+}
+
+#[test]
+fn every_target_is_answered_and_only_open_ones_tell_anything() -> anyhow::Result<()> {
+    let runtime = Builder::new_current_thread().enable_time().build()?;
+    let front = front();
+    let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/request"))?;
+    corpus.check(MUTATIONS, |input| check(&runtime, &front, input))
+}

@@ -1,0 +1,305 @@
+//! Bytes as they came from outside once, kept in files, and mutations of them: the same ones in every run.
+//!
+//! [`Corpus::check`] is a fuzzer without a search: it holds up no better than its corpus, so whatever ever went wrong is added to that.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// No input takes anything near to it: what does has hung.
+const LONGEST: Duration = Duration::from_secs(10);
+/// How long an input may be of which every beginning is tried.
+const SHORT: usize = 2_048;
+/// The most of a failing input that is shown.
+const SHOWN: usize = 2_000;
+/// Levels of nesting: about as many as parsers of JSON go along with, and more than any stack has.
+const DEPTHS: [usize; 3] = [120, 130, 50_000];
+/// Stands for bytes that no tree of JSON can hold.
+const HOLE: &str = "@hole@";
+/// What values are replaced by.
+const ODD: [&str; 30] = [
+    "null",
+    "true",
+    "false",
+    "0",
+    "-1",
+    "0.5",
+    "1e999",
+    "1E400",
+    "2147483648",
+    "-2147483649",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "18446744073709551615",
+    "340282366920938463463374607431768211456",
+    "\"\"",
+    "\"a\"",
+    "\"\\u0000\"",
+    "\"\\ud800\"",
+    "\"\u{feff}\"",
+    "\"../../x\"",
+    "[]",
+    "[null]",
+    "{}",
+    "{\"\":{}}",
+    "\"2026-02-30T00:00:00Z\"",
+    "\"9999-12-31T23:59:59Z\"",
+    "\"-009999-01-02T01:59:59Z\"",
+    "\"2016-12-31T23:59:60Z\"",
+    "\"9223372036854775807\"",
+    "\"99999999999999999999999999999999\"",
+];
+/// What is put between bytes.
+const TOKENS: [&[u8]; 16] = [
+    b"\n",
+    b"\r\n",
+    b"\0",
+    b"\xff",
+    b"\xc0\x80",
+    b"\xed\xa0\x80",
+    b"\"",
+    b"\\",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"%",
+    b"&",
+];
+
+/// Splitmix64: small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        let end = u64::try_from(end.max(1)).unwrap_or(u64::MAX);
+        usize::try_from(self.next() % end).unwrap_or_default()
+    }
+
+    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+}
+
+/// Inputs from outside, by the names of their files in order.
+pub struct Corpus {
+    inputs: Vec<(String, Vec<u8>)>,
+}
+
+impl Corpus {
+    /// Reads every file of a folder.
+    ///
+    /// # Errors
+    ///
+    /// Fails when a file cannot be read, or when there is none.
+    pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        let entries = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
+        let input = |entry: std::io::Result<fs::DirEntry>| {
+            let path = entry?.path();
+            let bytes = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            Ok((name.into_owned(), bytes))
+        };
+        let mut inputs = entries.map(input).collect::<Result<Vec<_>>>()?;
+        ensure!(!inputs.is_empty(), "{} holds no inputs", folder.display());
+        inputs.sort();
+        Ok(Self { inputs })
+    }
+
+    /// Shows every input to `property`, with its every beginning if it is short, and with each value of its JSON left out and replaced
+    /// by each odd one; then so many mutations of all of that at random. The property panics when it does not hold.
+    ///
+    /// # Errors
+    ///
+    /// Tells the first input for which it panics or hangs.
+    pub fn check(&self, mutations: usize, property: impl Fn(&[u8])) -> Result<()> {
+        for (name, input) in &self.inputs {
+            show(name, input, &property)?;
+            for end in 0..input.len().min(SHORT) {
+                show(name, &input[..end], &property)?;
+            }
+            for changed in one_by_one(input) {
+                show(name, &changed, &property)?;
+            }
+        }
+        let mut random = Random(0);
+        for number in 0..mutations {
+            let (name, input) = &self.inputs[random.below(self.inputs.len())];
+            let mut input = input.clone();
+            for _ in 0..=random.below(3) {
+                let (_, other) = &self.inputs[random.below(self.inputs.len())];
+                mutate(&mut random, &mut input, other);
+            }
+            show(&format!("mutation {number}, of {name}"), &input, &property)?;
+        }
+        Ok(())
+    }
+}
+
+fn show(name: &str, input: &[u8], property: &impl Fn(&[u8])) -> Result<()> {
+    let begun = Instant::now();
+    let held = catch_unwind(AssertUnwindSafe(|| property(input))).is_ok();
+    let text = || {
+        let shown = &input[..input.len().min(SHOWN)];
+        format!("{name}, {} bytes: {}", input.len(), String::from_utf8_lossy(shown))
+    };
+    ensure!(held, "it does not hold for {}", text());
+    let took = begun.elapsed();
+    ensure!(took < LONGEST, "it took {took:?} for {}", text());
+    Ok(())
+}
+
+/// Each line of JSON with each of its values left out, and replaced by each odd one. The other lines are as they were.
+fn one_by_one(input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
+    (0..lines.len()).flat_map(move |place| {
+        let tree: Option<Value> = serde_json::from_slice(lines[place]).ok();
+        let lines = lines.clone();
+        let pointers = tree.as_ref().map(pointers).unwrap_or_default();
+        pointers.into_iter().flat_map(move |pointer| {
+            let (tree, lines) = (tree.clone().unwrap_or_default(), lines.clone());
+            [None].into_iter().chain(ODD.map(Some)).map(move |odd| {
+                let mut changed = tree.clone();
+                if odd.is_none() {
+                    let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
+                    take_out(&mut changed, parent, key);
+                } else if let Some(value) = changed.pointer_mut(&pointer) {
+                    *value = HOLE.into();
+                }
+                with_line(&lines, place, &changed, odd.unwrap_or_default())
+            })
+        })
+    })
+}
+
+/// The lines, one of them replaced by a tree with a hole that is filled.
+fn with_line(lines: &[&[u8]], place: usize, tree: &Value, filling: &str) -> Vec<u8> {
+    let line = tree.to_string().replace(&format!("\"{HOLE}\""), filling);
+    let mut lines = lines.to_vec();
+    lines[place] = line.as_bytes();
+    lines.join(&b'\n')
+}
+
+/// Changes an input in one place, as text or as JSON, or joins it with another.
+fn mutate(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
+    if random.below(2) == 0 && mutate_json(random, input, other).is_some() {
+        return;
+    }
+    let at = random.below(input.len() + 1);
+    let end = (at + 1 + random.below(8)).min(input.len());
+    match random.below(7) {
+        0 => input.truncate(at),
+        1 => drop(input.drain(at..end)),
+        2 => drop(input.splice(at..at, input[at..end].to_vec())),
+        3 => drop(input.splice(at..end, random.one_of(&TOKENS).iter().copied())),
+        4 => drop(input.splice(at..at, random.one_of(&TOKENS).iter().copied())),
+        5 => drop(input.splice(at.., other[random.below(other.len())..].iter().copied())),
+        _ => input
+            .iter_mut()
+            .skip(at)
+            .take(1)
+            .for_each(|byte| *byte ^= 1 << random.below(8)),
+    }
+}
+
+/// Changes one value in one line of JSON. `None` when the line is none.
+fn mutate_json(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) -> Option<()> {
+    let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
+    let place = random.below(lines.len());
+    let mut tree: Value = serde_json::from_slice(lines.get(place)?).ok()?;
+    let pointers = pointers(&tree);
+    let pointer = pointers.get(random.below(pointers.len()))?;
+    let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
+    let old = tree.pointer(pointer)?.clone();
+    let mut hole = String::new();
+    match random.below(6) {
+        0 => take_out(&mut tree, parent, key),
+        1 => {
+            take_out(&mut tree, parent, key);
+            if let Some(fields) = tree.pointer_mut(parent).and_then(Value::as_object_mut) {
+                fields.insert(unescaped(key) + "x", old);
+            }
+        }
+        2 => {
+            let donor: Value = serde_json::from_slice(other).ok()?;
+            let pointers = self::pointers(&donor);
+            let value = donor.pointer(pointers.get(random.below(pointers.len()))?)?;
+            *tree.pointer_mut(pointer)? = value.clone();
+        }
+        choice => {
+            hole = odd(random);
+            if choice == 3 && tree.pointer(parent).is_some_and(Value::is_object) {
+                // The same key twice.
+                hole = format!("{old},{}:{hole}", Value::from(unescaped(key)));
+            }
+            *tree.pointer_mut(pointer)? = HOLE.into();
+        }
+    }
+    let changed = with_line(&lines, place, &tree, &hole);
+    *input = changed;
+    Some(())
+}
+
+fn take_out(tree: &mut Value, parent: &str, key: &str) {
+    match tree.pointer_mut(parent) {
+        Some(Value::Object(fields)) => drop(fields.remove(&unescaped(key))),
+        Some(Value::Array(elements)) => {
+            if let Some(place) = key.parse().ok().filter(|place| *place < elements.len()) {
+                elements.remove(place);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A key as it is, of one in a pointer.
+fn unescaped(key: &str) -> String {
+    key.replace("~1", "/").replace("~0", "~")
+}
+
+/// JSON that nobody expects. Mostly flat, since deep ones are long.
+fn odd(random: &mut Random) -> String {
+    if random.below(20) > 0 {
+        return random.one_of(&ODD).to_owned();
+    }
+    let depth = random.one_of(&DEPTHS);
+    if random.below(2) == 0 {
+        "[".repeat(depth) + &"]".repeat(depth)
+    } else {
+        "{\"a\":".repeat(depth) + "1" + &"}".repeat(depth)
+    }
+}
+
+/// Where the values of a tree are, its own root first.
+fn pointers(tree: &Value) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let mut next = 0;
+    while let Some(pointer) = found.get(next).cloned() {
+        next += 1;
+        let escaped = |key: &String| key.replace('~', "~0").replace('/', "~1");
+        match tree.pointer(&pointer) {
+            Some(Value::Object(fields)) => {
+                found.extend(fields.keys().map(|key| format!("{pointer}/{}", escaped(key))));
+            }
+            Some(Value::Array(elements)) => found.extend((0..elements.len()).map(|place| format!("{pointer}/{place}"))),
+            _ => {}
+        }
+    }
+    found
+}

@@ -1,0 +1,205 @@
+//! Which requests a rule means, and how often it acts.
+
+use http::Request;
+
+use super::*;
+use crate::proxy::canned::Canned;
+
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/portreeve";
+
+/// A request's head, from `METHOD path`.
+fn head(line: &str) -> Parts {
+    let (method, uri) = line.split_once(' ').unwrap();
+    let request = Request::builder()
+        .method(method)
+        .uri(uri)
+        .header(USER_AGENT, "portreeve/0.1.0 (linux/x86_64) leader-election");
+    request.body(()).unwrap().into_parts().0
+}
+
+fn check(matcher: &Matcher, meant: &[&str], others: &[&str]) {
+    for line in meant {
+        assert!(matcher.matches(&head(line)), "{matcher:?} leaves out {line}");
+    }
+    for line in others {
+        assert!(!matcher.matches(&head(line)), "{matcher:?} means {line}");
+    }
+}
+
+#[test]
+fn a_matcher_means_what_everything_named_holds_for() {
+    let get = format!("GET {LEASE}");
+    let put = format!("PUT {LEASE}");
+    let (get, put) = (get.as_str(), put.as_str());
+    check(&Matcher::any(), &[get, put, "GET /livez"], &[]);
+    check(&Matcher::writes(), &[put, "POST /api/v1/namespaces"], &[get]);
+    check(&Matcher::any().method("GET"), &[get], &[put]);
+    check(
+        &Matcher::any().method("GET").method("PUT"),
+        &[get, put],
+        &["DELETE /api/v1/nodes"],
+    );
+    check(
+        &Matcher::any().method("PUT").name("portreeve"),
+        &[put],
+        &[get, "PUT /api/v1/nodes/a"],
+    );
+    check(&Matcher::any().path_prefix("/apis/"), &[get], &["GET /api/v1/pods"]);
+    check(&Matcher::any().user_agent("leader-election"), &[get], &[]);
+    check(&Matcher::any().user_agent("foo-controller"), &[], &[get]);
+}
+
+#[test]
+fn resources_are_found_in_every_form_of_path() {
+    let pods = Matcher::any().resource("pods");
+    check(
+        &pods,
+        &[
+            "GET /api/v1/pods",
+            "GET /api/v1/namespaces/a/pods?watch=true",
+            "DELETE /api/v1/namespaces/a/pods/p",
+            "GET /apis/metrics.k8s.io/v1/namespaces/a/pods",
+        ],
+        &[
+            "GET /api/v1/namespaces/pods",
+            "GET /api/v1/namespaces/a/pods/p/log",
+            "GET /pods",
+        ],
+    );
+    check(
+        &Matcher::any().resource("pods/status"),
+        &["PATCH /api/v1/namespaces/a/pods/p/status"],
+        &["PATCH /api/v1/namespaces/a/pods/p"],
+    );
+    check(
+        &Matcher::any().resource("namespaces"),
+        &["GET /api/v1/namespaces", "GET /api/v1/namespaces/a"],
+        &["PUT /api/v1/namespaces/a/status", "GET /api/v1/namespaces/a/pods"],
+    );
+    check(
+        &Matcher::any().resource("namespaces/status").name("a"),
+        &["PUT /api/v1/namespaces/a/status"],
+        &["GET /api/v1/namespaces/a"],
+    );
+    check(
+        &pods.namespace("a"),
+        &["GET /api/v1/namespaces/a/pods"],
+        &["GET /api/v1/pods"],
+    );
+}
+
+#[test]
+fn watches_are_told_by_their_query() {
+    check(
+        &Matcher::watches(),
+        &["GET /api/v1/pods?watch=true", "GET /api/v1/pods?limit=5&watch=1"],
+        &[
+            "GET /api/v1/pods",
+            "GET /api/v1/pods?watch=false",
+            "GET /api/v1/pods?unwatch=true",
+        ],
+    );
+}
+
+#[test]
+fn lists_and_their_pages_are_told_from_other_reads() {
+    let page = "GET /api/v1/pods?limit=500&continue=abc";
+    let list = "GET /api/v1/namespaces/a/pods?limit=500";
+    let others = [
+        "GET /api/v1/namespaces/a/pods/p",
+        "GET /api/v1/pods?watch=true",
+        "POST /api/v1/namespaces/a/pods",
+        "GET /livez",
+    ];
+    check(&Matcher::lists(), &[page, list], &others);
+    check(&Matcher::later_pages(), &[page], &[list]);
+    check(&Matcher::later_pages(), &[], &others);
+}
+
+/// What becomes of so many equal requests: `a` is answered, `-` is passed on.
+fn answered(rules: &mut Rules, requests: usize) -> String {
+    let put = head(&format!("PUT {LEASE}"));
+    let action = |_| match rules.decide(&put) {
+        None => '-',
+        Some(_) => 'a',
+    };
+    (0..requests).map(action).collect()
+}
+
+fn answering(times: Times) -> (Rules, RuleId) {
+    let mut rules = Rules::default();
+    let id = rules.add(Matcher::writes(), Some(Fault::Answer(Canned::conflict())), times);
+    (rules, id)
+}
+
+#[test]
+fn a_rule_acts_as_often_as_it_was_told() {
+    for (times, expected) in [
+        (Times::Nth(1), "a----"),
+        (Times::Nth(3), "--a--"),
+        (Times::Nth(0), "-----"),
+        (Times::Next(2), "aa---"),
+        (Times::Next(0), "-----"),
+        (Times::UntilHealed, "aaaaa"),
+    ] {
+        let (mut rules, id) = answering(times);
+        assert_eq!(answered(&mut rules, 5), expected, "{times:?}");
+        assert_eq!(rules.tally(id).seen, 5, "{times:?}");
+        assert_eq!(
+            rules.tally(id).answered,
+            expected.matches('a').count() as u64,
+            "{times:?}"
+        );
+    }
+}
+
+#[test]
+fn a_healed_rule_counts_and_acts_no_more() {
+    let (mut rules, id) = answering(Times::UntilHealed);
+    assert_eq!(answered(&mut rules, 2), "aa");
+    rules.heal();
+    assert_eq!(answered(&mut rules, 2), "--");
+    assert_eq!(rules.tally(id), Tally { seen: 4, answered: 2 });
+    rules.add(
+        Matcher::any(),
+        Some(Fault::Answer(Canned::unavailable())),
+        Times::Next(1),
+    );
+    assert_eq!(answered(&mut rules, 2), "a-");
+}
+
+#[test]
+fn the_oldest_rule_acts_first_and_counting_rules_stand_in_nobodys_way() {
+    let mut rules = Rules::default();
+    let counting = rules.add(Matcher::any(), None, Times::UntilHealed);
+    let older = rules.add(Matcher::any(), Some(Fault::Answer(Canned::conflict())), Times::Next(1));
+    let newer = rules.add(
+        Matcher::any(),
+        Some(Fault::Answer(Canned::unavailable())),
+        Times::Next(1),
+    );
+    let put = head(&format!("PUT {LEASE}"));
+    assert_eq!(rules.decide(&put), Some(Fault::Answer(Canned::conflict())));
+    assert_eq!(rules.decide(&put), Some(Fault::Answer(Canned::unavailable())));
+    assert_eq!(rules.decide(&put), None);
+    assert_eq!(rules.tally(counting), Tally { seen: 3, answered: 0 });
+    assert_eq!(rules.tally(older), Tally { seen: 3, answered: 1 });
+    assert_eq!(rules.tally(newer), Tally { seen: 3, answered: 1 });
+}
+
+#[test]
+fn a_chance_is_met_about_as_often_as_it_says_and_follows_from_its_seed() {
+    let hits = |percent, seed| {
+        let (mut rules, _) = answering(Times::Chance { percent, seed });
+        answered(&mut rules, 2_000)
+    };
+    for seed in 0..5 {
+        let told = hits(30, seed);
+        let count = told.matches('a').count();
+        assert!((500..700).contains(&count), "seed {seed}: {count}");
+        assert_eq!(told, hits(30, seed));
+        assert_ne!(told, hits(30, seed + 1));
+    }
+    assert_eq!(hits(0, 1).matches('a').count(), 0);
+    assert_eq!(hits(100, 1).matches('a').count(), 2_000);
+}

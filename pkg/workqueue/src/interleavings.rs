@@ -1,0 +1,201 @@
+//! The shell under loom: every way in which a few threads can meet, up to a number of preemptions. A wake-up that is lost is a
+//! deadlock, which loom finds.
+//!
+//! `make loom` runs this. The core, the queue and its metrics are what runs in the daemon; the lock, `Notify` and the clock are
+//! the models of `sync`.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use loom::{
+    future::block_on,
+    model::Builder,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+};
+use prometheus::Registry;
+
+use crate::{Lane, Metrics, Outcome, Queue, sync};
+
+/// How often a thread may be interrupted where it could go on, unless `LOOM_MAX_PREEMPTIONS` says otherwise.
+const PREEMPTIONS: usize = 2;
+
+fn check(interleaving: impl Fn(Queue<u8>) + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound.get_or_insert(PREEMPTIONS);
+    builder.check(move || {
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        interleaving(Queue::new("test", &metrics));
+    });
+}
+
+/// Runs it on a thread of its own.
+fn beside<T: 'static>(queue: &Queue<u8>, run: impl FnOnce(&Queue<u8>) -> T + 'static) -> thread::JoinHandle<T> {
+    let queue = queue.clone();
+    thread::spawn(move || run(&queue))
+}
+
+/// Takes a key, and is done with it.
+fn serve(queue: &Queue<u8>) -> Option<u8> {
+    let work = block_on(queue.take())?;
+    let key = *work.key();
+    work.finish(Outcome::Forget);
+    Some(key)
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn an_add_reaches_a_taker() {
+    check(|queue| {
+        let adding = beside(&queue, |queue| queue.add(1, Lane::Urgent));
+        assert_eq!(serve(&queue), Some(1));
+        adding.join().unwrap();
+    });
+}
+
+#[test]
+fn two_adds_reach_two_takers() {
+    check(|queue| {
+        let taking = beside(&queue, serve);
+        let adding = beside(&queue, |queue| {
+            queue.add(1, Lane::Urgent);
+            queue.add(2, Lane::Routine);
+        });
+        let keys = [serve(&queue), taking.join().unwrap()];
+        assert!([[Some(1), Some(2)], [Some(2), Some(1)]].contains(&keys), "{keys:?}");
+        adding.join().unwrap();
+    });
+}
+
+/// A taker is polled once and dropped, woken or not, while another one waits.
+#[test]
+fn a_taker_that_is_cancelled_keeps_no_key_from_the_other() {
+    check(|queue| {
+        let cancelled = beside(&queue, |queue| {
+            let mut take = pin!(queue.take());
+            match take.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                // It was served before it could be cancelled, and leaves the key to the other.
+                Poll::Ready(Some(work)) => work.finish(Outcome::At(sync::now())),
+                Poll::Ready(None) | Poll::Pending => {}
+            }
+        });
+        let adding = beside(&queue, |queue| queue.add(1, Lane::Urgent));
+        assert_eq!(serve(&queue), Some(1));
+        cancelled.join().unwrap();
+        adding.join().unwrap();
+    });
+}
+
+#[test]
+fn a_close_ends_every_taker() {
+    check(|queue| {
+        let taking = beside(&queue, serve);
+        let closing = beside(&queue, Queue::close);
+        assert_eq!([serve(&queue), taking.join().unwrap()], [None; 2]);
+        closing.join().unwrap();
+    });
+}
+
+#[test]
+fn a_close_beside_an_add_ends_the_taker_sooner_or_later() {
+    check(|queue| {
+        let closing = beside(&queue, Queue::close);
+        let adding = beside(&queue, |queue| queue.add(1, Lane::Urgent));
+        while serve(&queue).is_some() {}
+        closing.join().unwrap();
+        adding.join().unwrap();
+        assert_eq!(queue.observe(), crate::Observation::default());
+    });
+}
+
+/// A change after which it is added is seen by a run that begins later, and no two runs of the key overlap.
+#[test]
+fn a_key_that_is_added_while_it_runs_is_run_again_and_by_one_holder() {
+    check(|queue| {
+        let version = Arc::new(AtomicUsize::new(1));
+        let held = Arc::new(AtomicBool::new(false));
+        queue.add(1, Lane::Urgent);
+        let work = {
+            let (version, held) = (Arc::clone(&version), Arc::clone(&held));
+            move |queue: &Queue<u8>| {
+                while let Some(work) = block_on(queue.take()) {
+                    assert!(!held.swap(true, Ordering::SeqCst), "it has two holders");
+                    let is_latest = version.load(Ordering::SeqCst) == 2;
+                    held.store(false, Ordering::SeqCst);
+                    work.finish(Outcome::Forget);
+                    if is_latest {
+                        queue.close();
+                    }
+                }
+            }
+        };
+        let working = beside(&queue, work.clone());
+        let changing = beside(&queue, move |queue| {
+            version.store(2, Ordering::SeqCst);
+            queue.add(1, Lane::Urgent);
+        });
+        work(&queue);
+        working.join().unwrap();
+        changing.join().unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_the_last_run_reaches_who_waits_for_it() {
+    check(|queue| {
+        queue.add(1, Lane::Urgent);
+        queue.add(2, Lane::Urgent);
+        let [first, second] = [(); 2].map(|()| block_on(queue.take()).unwrap());
+        let ending = [first, second].map(|work| thread::spawn(move || work.finish(Outcome::Retry)));
+        queue.close();
+        block_on(queue.drained());
+        assert_eq!(queue.observe(), crate::Observation::default());
+        for ending in ending {
+            ending.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_taker_that_sleeps_for_a_later_time_wakes_for_a_nearer_one() {
+    check(|queue| {
+        queue.add_at(9, sync::now() + millis(100), Lane::Urgent);
+        let taking = beside(&queue, serve);
+        queue.add_at(1, sync::now() + millis(10), Lane::Urgent);
+        sync::advance(millis(10));
+        assert_eq!(taking.join().unwrap(), Some(1));
+    });
+}
+
+#[test]
+fn takers_that_sleep_do_not_rely_on_each_other_to_keep_a_time() {
+    check(|queue| {
+        let taking = beside(&queue, serve);
+        let advancing = beside(&queue, |queue| {
+            queue.add_at(1, sync::now() + millis(10), Lane::Urgent);
+            queue.add(2, Lane::Urgent);
+            sync::advance(millis(10));
+        });
+        let keys = [serve(&queue), taking.join().unwrap()];
+        assert!([[Some(1), Some(2)], [Some(2), Some(1)]].contains(&keys), "{keys:?}");
+        advancing.join().unwrap();
+    });
+}
+
+#[test]
+fn a_hurry_reaches_a_taker_that_sleeps() {
+    check(|queue| {
+        queue.add_at(1, sync::now() + millis(100), Lane::Routine);
+        let hurrying = beside(&queue, Queue::hurry);
+        assert_eq!(serve(&queue), Some(1));
+        hurrying.join().unwrap();
+    });
+}

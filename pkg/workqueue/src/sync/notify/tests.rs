@@ -1,0 +1,121 @@
+//! The model of `Notify` beside tokio's: the same calls have the same answers, and wake the same ones.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Wake,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// How often a waiter was woken.
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What both can do, so that one function plays them.
+trait Waits: Future<Output = ()> {
+    fn enable_it(self: Pin<&mut Self>) -> bool;
+}
+
+impl Waits for Notified<'_> {
+    fn enable_it(self: Pin<&mut Self>) -> bool {
+        self.enable()
+    }
+}
+
+impl Waits for tokio::sync::futures::Notified<'_> {
+    fn enable_it(self: Pin<&mut Self>) -> bool {
+        self.enable()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Arrive,
+    /// The `n`th of those who wait, modulo those that there are.
+    Enable(usize),
+    Poll(usize),
+    Leave(usize),
+    One,
+    All,
+}
+
+struct Waiter<F> {
+    future: Pin<Box<F>>,
+    woken: Arc<Counter>,
+    is_over: bool,
+}
+
+/// Plays the calls, and tells after each what it answered and how often each who waits was woken so far.
+fn play<F: Waits>(calls: &[Call], notified: impl Fn() -> F, one: impl Fn(), all: impl Fn()) -> Vec<String> {
+    let mut waiters: Vec<Waiter<F>> = Vec::new();
+    let mut told = Vec::new();
+    for call in calls {
+        let count = waiters.len().max(1);
+        let mut answer = None;
+        match *call {
+            Call::Arrive => waiters.push(Waiter {
+                future: Box::pin(notified()),
+                woken: Arc::default(),
+                is_over: false,
+            }),
+            Call::Enable(n) | Call::Poll(n) => {
+                if let Some(waiter) = waiters.get_mut(n % count).filter(|waiter| !waiter.is_over) {
+                    let future = waiter.future.as_mut();
+                    waiter.is_over = if matches!(call, Call::Enable(_)) {
+                        future.enable_it()
+                    } else {
+                        let waker = Waker::from(Arc::clone(&waiter.woken));
+                        future.poll(&mut Context::from_waker(&waker)).is_ready()
+                    };
+                    answer = Some(waiter.is_over);
+                }
+            }
+            Call::Leave(n) => {
+                if !waiters.is_empty() {
+                    waiters.remove(n % count);
+                }
+            }
+            Call::One => one(),
+            Call::All => all(),
+        }
+        let woken = waiters.iter().map(|waiter| waiter.woken.0.load(Ordering::Relaxed));
+        told.push(format!("{call:?}: {answer:?}, woken {:?}", woken.collect::<Vec<_>>()));
+    }
+    told
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let any = any::<usize>;
+    let call = prop_oneof![
+        4 => Just(Call::Arrive),
+        4 => any().prop_map(Call::Enable),
+        6 => any().prop_map(Call::Poll),
+        3 => any().prop_map(Call::Leave),
+        5 => Just(Call::One),
+        2 => Just(Call::All),
+    ];
+    prop::collection::vec(call, 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_model_of_notify_does_what_tokio_s_does(calls in calls()) {
+        let (model, real) = (Notify::new(), tokio::sync::Notify::new());
+        let by_model = play(&calls, || model.notified(), || model.notify_one(), || model.notify_waiters());
+        let by_tokio = play(&calls, || real.notified(), || real.notify_one(), || real.notify_waiters());
+        prop_assert_eq!(by_model, by_tokio);
+    }
+}

@@ -1,0 +1,51 @@
+//! Futures that are polled by hand, and only when they were woken, as a runtime does it.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+/// Whether a future may be polled.
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+pub(super) struct Waiter<T> {
+    future: Pin<Box<dyn Future<Output = T>>>,
+    woken: Arc<Flag>,
+}
+
+impl<T> Waiter<T> {
+    /// One that was never polled, and may be.
+    pub(super) fn new(future: impl Future<Output = T> + 'static) -> Self {
+        Self {
+            future: Box::pin(future),
+            woken: Arc::new(Flag(AtomicBool::new(true))),
+        }
+    }
+
+    pub(super) fn is_woken(&self) -> bool {
+        self.woken.0.load(Ordering::SeqCst)
+    }
+
+    /// What comes of it, if it was woken and is done. It must not be polled again after that.
+    pub(super) fn poll(&mut self) -> Option<T> {
+        if !self.woken.0.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        let waker = Waker::from(Arc::clone(&self.woken));
+        match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+}

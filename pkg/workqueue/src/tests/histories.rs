@@ -1,0 +1,236 @@
+//! Any history of a queue under paused time: takers come, are cancelled, work and fail, keys are wanted now and later, clocks are
+//! hurried, the queue is closed. Nothing is lost or made up, no key has two holders, and what is due is taken when it is.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use tokio::time::{Instant, advance};
+
+use super::{by_hand::Waiter, millis, queue};
+use crate::{Lane, Observation, Outcome, Queue, Work};
+
+/// Of those who take, work or wait, the `n`th is meant, modulo those that there are.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrive,
+    Poll(usize),
+    /// Everybody who was woken runs.
+    Settle,
+    Cancel(usize),
+    Add(u8, Lane),
+    AddAt(u8, u64, Lane),
+    Finish(usize, End),
+    Advance(u64),
+    Hurry,
+    /// Somebody waits for the last run to end.
+    Wait,
+    Close,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Forget,
+    Retry,
+    RetryAfter(u64),
+    RetryWithin(u64),
+    At(u64),
+    /// As by a worker that panics.
+    Drop,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let any = any::<usize>;
+    let lane = || prop_oneof![Just(Lane::Urgent), Just(Lane::Routine)];
+    let end = prop_oneof![
+        4 => Just(End::Forget),
+        2 => Just(End::Retry),
+        1 => (0..40u64).prop_map(End::RetryAfter),
+        1 => (0..40u64).prop_map(End::RetryWithin),
+        2 => (0..40u64).prop_map(End::At),
+        1 => Just(End::Drop),
+    ];
+    let step = prop_oneof![
+        24 => Just(Step::Arrive),
+        12 => any().prop_map(Step::Poll),
+        24 => Just(Step::Settle),
+        6 => any().prop_map(Step::Cancel),
+        16 => (0..6u8, lane()).prop_map(|(key, lane)| Step::Add(key, lane)),
+        12 => (0..6u8, 0..40u64, lane()).prop_map(|(key, delay, lane)| Step::AddAt(key, delay, lane)),
+        14 => (any(), end).prop_map(|(n, end)| Step::Finish(n, end)),
+        8 => (1..20u64).prop_map(Step::Advance),
+        6 => Just(Step::Hurry),
+        2 => Just(Step::Wait),
+        1 => Just(Step::Close),
+    ];
+    prop::collection::vec(step, 0..80)
+}
+
+struct World {
+    queue: Queue<u8>,
+    takers: Vec<Waiter<Option<Work<u8>>>>,
+    held: Vec<Work<u8>>,
+    drainers: Vec<Waiter<()>>,
+    /// What was asked for since it was last taken.
+    wanted: BTreeSet<u8>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            queue: queue(),
+            takers: Vec::new(),
+            held: Vec::new(),
+            drainers: Vec::new(),
+            wanted: BTreeSet::new(),
+        }
+    }
+
+    fn want(&mut self, key: u8) {
+        if !self.queue.is_closed() {
+            self.wanted.insert(key);
+        }
+    }
+
+    fn arrive(&mut self) {
+        let queue = self.queue.clone();
+        self.takers.push(Waiter::new(async move { queue.take().await }));
+    }
+
+    fn poll(&mut self, n: usize) {
+        let Some(taken) = self.takers[n].poll() else { return };
+        drop(self.takers.remove(n));
+        assert_eq!(
+            taken.is_none(),
+            self.queue.is_closed(),
+            "a taker gets work until the end"
+        );
+        let Some(work) = taken else { return };
+        let key = *work.key();
+        assert!(self.held.iter().all(|held| *held.key() != key), "{key} has two holders");
+        assert!(self.wanted.remove(&key), "nobody asked for {key}");
+        self.held.push(work);
+    }
+
+    fn finish(&mut self, n: usize, end: End) {
+        let work = self.held.remove(n);
+        let key = *work.key();
+        let outcome = match end {
+            End::Forget => Outcome::Forget,
+            End::Retry => Outcome::Retry,
+            End::RetryAfter(least) => Outcome::RetryAfter(millis(least)),
+            End::RetryWithin(most) => Outcome::RetryWithin(millis(most)),
+            End::At(delay) => Outcome::At(Instant::now() + millis(delay)),
+            End::Drop => {
+                drop(work);
+                return self.want(key);
+            }
+        };
+        work.finish(outcome);
+        if outcome != Outcome::Forget {
+            self.want(key);
+        }
+    }
+
+    /// Lets everybody who was woken run, as a runtime would, until all of them sleep.
+    fn settle(&mut self) {
+        while let Some(n) = self.takers.iter().position(Waiter::is_woken) {
+            self.poll(n);
+        }
+        while let Some(n) = self.drainers.iter().position(Waiter::is_woken) {
+            if self.drainers[n].poll().is_some() {
+                assert!(self.held.is_empty(), "work is held");
+                drop(self.drainers.remove(n));
+            }
+        }
+        let seen = self.queue.observe();
+        assert!(self.takers.is_empty() || seen.ready == 0, "a taker sleeps: {seen:?}");
+        assert!(
+            !self.held.is_empty() || self.drainers.is_empty(),
+            "nothing runs, and somebody waits for its end"
+        );
+        assert!(
+            self.takers.is_empty() || !self.queue.is_closed(),
+            "a taker waits for a queue that is closed"
+        );
+        assert_eq!(seen.running, self.held.len());
+        let is_held = |key: &u8| self.held.iter().any(|work| work.key() == key);
+        let to_come = self.wanted.iter().filter(|key| !is_held(key)).count();
+        assert_eq!(
+            seen.ready + seen.delayed,
+            to_come,
+            "{:?} are wanted: {seen:?}",
+            self.wanted
+        );
+    }
+
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Arrive => self.arrive(),
+            Step::Poll(n) if !self.takers.is_empty() => self.poll(n % self.takers.len()),
+            Step::Settle => self.settle(),
+            Step::Cancel(n) if !self.takers.is_empty() => {
+                let n = n % self.takers.len();
+                drop(self.takers.remove(n));
+            }
+            Step::Add(key, lane) => {
+                self.want(key);
+                self.queue.add(key, lane);
+            }
+            Step::AddAt(key, delay, lane) => {
+                self.want(key);
+                self.queue.add_at(key, Instant::now() + millis(delay), lane);
+            }
+            Step::Finish(n, end) if !self.held.is_empty() => self.finish(n % self.held.len(), end),
+            Step::Advance(time) => {
+                // Time that passes unseen would hide whether anybody was late.
+                for _ in 0..time {
+                    self.settle();
+                    advance(millis(1)).await;
+                }
+            }
+            Step::Hurry => self.queue.hurry(),
+            Step::Wait => {
+                let queue = self.queue.clone();
+                self.drainers.push(Waiter::new(async move { queue.drained().await }));
+            }
+            Step::Close => {
+                self.queue.close();
+                self.wanted.clear();
+            }
+            Step::Poll(_) | Step::Cancel(_) | Step::Finish(..) => {}
+        }
+    }
+
+    /// Nothing fails any more, and time passes: longer than any backoff.
+    async fn come_to_rest(&mut self) {
+        for _ in 0..4 {
+            for _ in 0..=self.wanted.len() {
+                self.arrive();
+                self.settle();
+                for _ in 0..self.held.len() {
+                    self.finish(0, End::Forget);
+                }
+            }
+            self.settle();
+            advance(millis(1_000_000)).await;
+        }
+        assert_eq!(self.wanted, BTreeSet::new(), "they never came");
+        assert_eq!(self.queue.observe(), Observation::default());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn nothing_is_lost_made_up_or_late_whatever_happens(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let mut world = World::new();
+            for step in steps {
+                world.step(step).await;
+            }
+            world.come_to_rest().await;
+        });
+    }
+}

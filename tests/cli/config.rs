@@ -1,0 +1,203 @@
+//! `--config` and `/configz`: a file with settings, the flags that win over it, and what is in force.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, ensure};
+use http::StatusCode;
+use portreeve_testing::ControlPlane;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    support::{
+        daemon::{Daemon, printed, run},
+        scene::Scene,
+    },
+    usage::mistake,
+};
+
+const HEADER: &str = "apiVersion: portreeve.dev/v1alpha1\nkind: ControllerManagerConfiguration\n";
+/// What a daemon of these tests serves to everybody.
+const OPEN: &str = "authorizationAlwaysAllowPaths: [/healthz, /readyz, /livez, /configz]\n";
+
+fn written(folder: &Path, name: &str, body: &str) -> Result<PathBuf> {
+    let file = folder.join(name);
+    fs::write(&file, format!("{HEADER}{body}"))?;
+    Ok(file)
+}
+
+fn flag(file: &Path) -> String {
+    format!("--config={}", file.display())
+}
+
+/// The settings in force, as a file would give them.
+async fn in_force(daemon: &Daemon) -> Result<Value> {
+    let (status, text) = daemon.admin.get("/configz").await?;
+    ensure!(status == StatusCode::OK, "{status}: {text}");
+    let mut configz: Value = serde_json::from_str(&text)?;
+    let groups: Vec<_> = configz
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(group, _)| group)
+        .collect();
+    ensure!(groups == ["controllermanager.portreeve.dev"], "{groups:?}");
+    Ok(configz["controllermanager.portreeve.dev"].take())
+}
+
+#[test]
+fn a_file_with_mistakes_ends_it_with_each_mistake_and_its_line() -> Result<()> {
+    let folder = TempDir::new()?;
+    let body = "leaderElectLeaseDuraton: 30s\nconcurrentFooSyncs: \"16\"\ndryRun: true\ngcMode: none\n";
+    let file = written(folder.path(), "portreeve.yaml", body)?;
+    let said = mistake(&[&flag(&file)])?;
+    let lines: Vec<_> = said.trim_start_matches("error: ").lines().collect();
+    let name = file.display();
+    let expected = [
+        format!("{name}:3: leaderElectLeaseDuraton: there is no such key, did you mean leaderElectLeaseDuration?"),
+        format!("{name}:4: concurrentFooSyncs: \"16\" is text; give a whole number, without the quotes"),
+        format!("{name}:6: gcMode: \"none\": give one of active, observe"),
+    ];
+    ensure!(lines == expected, "{lines:?}");
+    Ok(())
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_by_its_name() -> Result<()> {
+    let folder = TempDir::new()?;
+    let missing = folder.path().join("missing.yaml");
+    let long = folder.path().join("long.yaml");
+    fs::write(&long, vec![b'#'; (1 << 20) + 1])?;
+    for (file, word) in [
+        (&*missing, "No such file"),
+        (folder.path(), "directory"),
+        (&*long, "longer than 1 MiB"),
+    ] {
+        let said = mistake(&[&flag(file)])?;
+        let name = file.display().to_string();
+        ensure!(
+            said.contains("--config") && said.contains(&name) && said.contains(word),
+            "{said}"
+        );
+    }
+    let said = mistake(&["rbac", "--config=x"])?;
+    ensure!(said.contains("--config"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn settings_that_do_not_go_together_are_told_with_their_places_in_the_file() -> Result<()> {
+    let folder = TempDir::new()?;
+    let told = |body: &str, flags: &[&str]| {
+        let file = flag(&written(folder.path(), "portreeve.yaml", body)?);
+        mistake(&[&[&*file, "--secure-port=0"], flags].concat())
+    };
+    let said = told("leaderElectLeaseDuration: 5s\n", &[])?;
+    for words in [
+        "portreeve.yaml:3: leaderElectLeaseDuration: invalid leader election",
+        "leaseDuration must be greater",
+    ] {
+        ensure!(said.contains(words), "{said}");
+    }
+    let said = told("v: 1\ncontrollers: [fooo]\n", &[])?;
+    ensure!(
+        said.contains("portreeve.yaml:4: controllers: invalid --controllers: \"fooo\""),
+        "{said}"
+    );
+    let said = told("controllers: [fooo]\n", &["--controllers=barr"])?;
+    ensure!(
+        said.contains("barr") && !said.contains("portreeve.yaml"),
+        "the flag is at fault: {said}"
+    );
+    let said = told("kubeconfig: admin.conf\n", &[])?;
+    let kubeconfig = folder.path().join("admin.conf").display().to_string();
+    ensure!(
+        said.contains("portreeve.yaml:3: kubeconfig") && said.contains(&kubeconfig),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_file_and_the_commands_that_end_by_themselves() -> Result<()> {
+    let folder = TempDir::new()?;
+    let file = flag(&written(folder.path(), "portreeve.yaml", "controllers: [foo]\n")?);
+    ensure!(printed(&[&file, "--list-controllers"])? == printed(&["--list-controllers"])?);
+    let broken = flag(&written(folder.path(), "broken.yaml", "controlers: [foo]\n")?);
+    ensure!(run(&[&broken, "--list-controllers"])?.status.code() == Some(1));
+    let reference = printed(&["config-reference"])?;
+    for text in [
+        "| `leaderElectLeaseDuration` | duration | `15s` |",
+        "## foo-controller",
+        "`concurrentFooSyncs`",
+    ] {
+        ensure!(reference.contains(text), "{text:?} is not in {reference}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_daemon_does_what_its_file_says_unless_a_flag_says_otherwise() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let folder = TempDir::new()?;
+    let body = format!(
+        "{OPEN}controllers: [foo]\ninstallCrds: true\nleaderElect: false\ndryRun: true\nv: 3\nconcurrentFooSyncs: 2\n"
+    );
+    let file = flag(&written(folder.path(), "portreeve.yaml", &body)?);
+    // It is told to serve, and how to reach the apiserver, by flags.
+    let daemon = Daemon::start_closed(&plane, plane.kubeconfig(), "configured", &[&file, "--dry-run=false"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let settings = in_force(&daemon).await?;
+    for (key, value) in [
+        ("apiVersion", json!("portreeve.dev/v1alpha1")),
+        ("kind", json!("ControllerManagerConfiguration")),
+        ("controllers", json!(["foo"])),
+        ("concurrentFooSyncs", json!(2)),
+        ("concurrentGcSyncs", json!(20)),
+        ("dryRun", json!(false)),
+        ("installCrds", json!(true)),
+        ("leaderElectLeaseDuration", json!("15s")),
+        ("securePort", json!(daemon.admin.port)),
+        ("v", json!(3)),
+    ] {
+        ensure!(settings[key] == value, "{key}: {}", settings[key]);
+    }
+    // It installed the definition, and the dry run is off.
+    let scene = Scene::new(&plane, "configured").await?;
+    scene.settled_foo("web", 1).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_configz_shows_is_a_config_file_that_gives_the_same() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let folder = TempDir::new()?;
+    let body = format!("{OPEN}controllers: [-foo, crontab]\nkubeApiQps: 50.5\nminResyncPeriod: '0'\n");
+    let file = flag(&written(folder.path(), "portreeve.yaml", &body)?);
+    let flags = [
+        &*file,
+        "--leader-elect=false",
+        "--gc-ignore-resources=events,leases.coordination.k8s.io",
+        "-v=2",
+    ];
+    let first = Daemon::start_closed(plane, plane.kubeconfig(), "first-configured", &flags).await?;
+    let shown = in_force(&first).await?;
+    ensure!(
+        shown["gcIgnoreResources"] == json!(["events", "leases.coordination.k8s.io"]),
+        "{shown}"
+    );
+    let again = folder.path().join("again.yaml");
+    fs::write(&again, shown.to_string())?;
+    let second = Daemon::start_closed(plane, plane.kubeconfig(), "second-configured", &[&flag(&again)]).await?;
+    let mut shown_again = in_force(&second).await?;
+    ensure!(
+        shown_again["securePort"] == json!(second.admin.port),
+        "the flag wins over the file"
+    );
+    shown_again["securePort"] = shown["securePort"].clone();
+    ensure!(shown_again == shown, "{shown_again} is not {shown}");
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! The executable is killed after each single thing that it does, and started again, until there is nothing left to do.
+//!
+//! What it was doing has been done, and it has not heard so: its answers are lost. `crash_sweep` tests of each controller do the same to
+//! every plan that there is, in process.
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use portreeve_api::conditions::Truth;
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times};
+use serde_json::json;
+
+use super::{
+    course::{ALL, Account, SETTLED},
+    record,
+};
+use crate::{
+    garbage::{
+        draft::{config_map, secret},
+        judge::Ledger,
+        yard::{Policy, Yard},
+    },
+    schedules::{
+        kinds::Kind,
+        stage::{job_of, next_minute},
+    },
+    support::{
+        LIMIT,
+        daemon::Daemon,
+        scene::{Scene, replicas},
+    },
+    ttl::stage::Jobs,
+};
+
+/// Far more than there is to do.
+const DEATHS: usize = 80;
+
+/// Something for every controller, before there is a daemon.
+struct Estate {
+    scene: Scene,
+    yard: Yard,
+    ledger: Ledger,
+    /// A time that has passed, at which both schedules were due.
+    due: Timestamp,
+}
+
+impl Estate {
+    async fn build(plane: &ControlPlane) -> Result<Self> {
+        let scene = Scene::new(plane, "killed").await?;
+        scene.create_foo("new", "new", 1).await?;
+        let yard = Yard::of(&scene.namespace);
+        let mut ledger = Ledger::default();
+        for policy in [Policy::Background, Policy::Foreground, Policy::Orphan] {
+            let name = format!("{policy:?}").to_lowercase();
+            let owner = ledger.create_one(&yard, config_map(&name)).await?;
+            let child = |number| secret(&format!("{name}-{number}")).blocking(&owner, true);
+            ledger.create(&yard, (0..2).map(child)).await?;
+            ledger.delete(&yard, &owner, policy).await?;
+        }
+        let now = Timestamp::from_second(Timestamp::now().as_second())?;
+        let jobs = Jobs::of(&scene);
+        jobs.create("expired", json!({"ttlSecondsAfterFinished": 1})).await?;
+        jobs.end("expired", now - SignedDuration::from_secs(60), true).await?;
+        // Due within the hour that has passed, and then not for most of an hour.
+        let due = next_minute(now - SignedDuration::from_mins(10), 1);
+        for kind in Kind::BOTH {
+            let objects = kind.objects(&scene.namespace);
+            let schedule = format!("{} * * * *", due.as_second() / 60 % 60);
+            let object = serde_json::from_value(kind.manifest(kind.name(), &schedule, &json!({"timeZone": "UTC"})))?;
+            objects.create(&PostParams::default(), &object).await?;
+            let last = format!("{:.0}", due - SignedDuration::from_mins(60));
+            let mut status = json!({"lastScheduleTime": last});
+            // Or else the schedule would be a new one, and nothing be made up for.
+            if kind == Kind::CronTab {
+                status["observedSchedule"] = format!("{schedule} UTC").into();
+            }
+            let patch = Patch::Merge(json!({"status": status}));
+            objects
+                .patch_status(kind.name(), &PatchParams::default(), &patch)
+                .await?;
+        }
+        Ok(Self {
+            scene,
+            yard,
+            ledger,
+            due,
+        })
+    }
+
+    /// Waits until everything is done.
+    async fn settled(&self) -> Result<()> {
+        self.scene.wait_for_condition("new", "Ready", Truth::True).await?;
+        self.scene
+            .wait_for_deployment("new", "one replica", |found| replicas(found) == Some(1))
+            .await?;
+        let jobs: Api<Job> = self.scene.namespace.api();
+        let mut wanted = Kind::BOTH.map(|kind| job_of(kind.name(), self.due));
+        wanted.sort();
+        portreeve_testing::eventually(SETTLED, "the Jobs that were due, and no other", || async {
+            let mut names: Vec<_> = jobs.list(&ListParams::default()).await?.items;
+            names.sort_by_key(ResourceExt::name_any);
+            let names: Vec<_> = names.iter().map(ResourceExt::name_any).collect();
+            ensure!(names == wanted, "{names:?}, not {wanted:?}");
+            anyhow::Ok(())
+        })
+        .await?;
+        for kind in Kind::BOTH {
+            portreeve_testing::eventually(LIMIT, "the status of the schedule", || async {
+                let object = kind.objects(&self.scene.namespace).get(kind.name()).await?;
+                let last = object.data["status"]["lastScheduleTime"].as_str();
+                let last = last.context("it has none")?.parse::<Timestamp>()?;
+                ensure!(last == self.due, "{last}, and not {}", self.due);
+                anyhow::Ok(())
+            })
+            .await?;
+        }
+        // Without a canary: to collect one would be one effect more.
+        portreeve_testing::eventually(SETTLED, "what is orphaned to be all that is left", || async {
+            let secrets = self.yard.list("v1", "Secret").await?;
+            let names: Vec<_> = secrets.iter().map(ResourceExt::name_any).collect();
+            ensure!(names == ["orphan-0", "orphan-1"], "{names:?}");
+            ensure!(
+                secrets.iter().all(|secret| secret.owner_references().is_empty()),
+                "one is owned"
+            );
+            let owners = self.yard.list("v1", "ConfigMap").await?;
+            ensure!(owners.is_empty(), "{owners:?}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+}
+
+#[tokio::test]
+async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twice() -> Result<()> {
+    let plane = ControlPlane::builder().audit_policy(record::POLICY).start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
+    let flags = [ALL, "--install-crds"];
+    // Definitions first: what they define is made before the daemon that is to find it.
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
+    daemon.admin.wait_until_ready().await?;
+    daemon.process.signal(Signal::KILL)?;
+    daemon.process.wait(LIMIT).await?;
+    let estate = Estate::build(&plane).await?;
+    for deaths in 0..DEATHS {
+        let write = || Matcher::writes().namespace(estate.scene.name());
+        let done = proxy.fault(write(), Fault::LoseAnswer, Times::Nth(1));
+        // What its other workers send until it is dead does not get through.
+        proxy.fault(write(), Fault::Cut, Times::UntilHealed);
+        let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
+        tokio::select! {
+            biased;
+            killed = done.until_answered(1, SETTLED) => {
+                killed.with_context(|| daemon.process.log_tail())?;
+                daemon.process.signal(Signal::KILL)?;
+                daemon.process.wait(LIMIT).await?;
+                proxy.heal();
+            }
+            settled = estate.settled(), if deaths > 0 => {
+                settled.with_context(|| daemon.process.log_tail())?;
+                println!("{deaths} deaths");
+                // A Deployment and a status, Jobs and statuses, deletions and patches: at least these are effects.
+                ensure!(deaths >= 12, "only {deaths} deaths");
+                proxy.heal();
+                estate.ledger.judge(&estate.yard).await?;
+                ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
+                return record::ensure_clean(&plane);
+            }
+        }
+    }
+    let writes = record::writes(&plane)?;
+    let last: Vec<_> = writes.iter().rev().take(20).collect();
+    bail!("it was not done after {DEATHS} deaths; its last writes were {last:#?}");
+}

@@ -1,0 +1,89 @@
+//! The executable in bad weather, round after round: nothing grows.
+
+use anyhow::{Context, Result, ensure};
+use portreeve_testing::{Canned, ControlPlane, Fault, FaultProxy, Matcher, Spoil, Times, eventually};
+
+use super::course::{ALL, Account, Work};
+use crate::{
+    clock::OffsetClock,
+    support::{LIMIT, daemon::Daemon},
+};
+
+/// How many rounds are played until everything that is made once is made.
+const WARM_UP: u64 = 4;
+/// And then so many.
+const ROUNDS: u64 = 8;
+/// Each round has hundreds of requests that fail. A connection more may be open at one time than at another.
+const SLACK: f64 = 10.0;
+/// What the allocator may have kept more of. A round's answers are some megabytes.
+const BYTES: f64 = 6.0 * 1024.0 * 1024.0;
+
+/// What a daemon holds, besides a task and a file for each connection.
+#[derive(Debug)]
+struct Holdings {
+    tasks: f64,
+    files: f64,
+    memory: f64,
+}
+
+/// Breaks every connection, so that only those are open that are needed, and takes stock.
+async fn take_stock(daemon: &Daemon, proxy: &FaultProxy) -> Result<Holdings> {
+    proxy.reset();
+    daemon.admin.wait_until_ready().await?;
+    let metrics = daemon.admin.metrics().await?;
+    let connections = u32::try_from(proxy.connections()).map(f64::from)?;
+    Ok(Holdings {
+        tasks: metrics.sum("portreeve_tasks", &[]) - connections,
+        files: metrics.sum("process_open_fds", &[]) - connections,
+        memory: metrics.sum("process_resident_memory_bytes", &[]),
+    })
+}
+
+async fn round(work: &mut Work, proxy: &FaultProxy, seed: u64) -> Result<()> {
+    let some = |percent| Times::Chance { percent, seed };
+    proxy.fault(Matcher::watches(), Fault::Spoil(Spoil::CutAt(1_500)), some(40));
+    proxy.answer(Matcher::watches(), Canned::expired(), some(20));
+    proxy.fault(Matcher::any(), Fault::Cut, some(5));
+    proxy.fault(Matcher::writes(), Fault::LoseAnswer, some(10));
+    proxy.answer(Matcher::any(), Canned::unavailable(), some(5));
+    proxy.reset();
+    work.churn().await?;
+    proxy.heal();
+    work.judge_churn().await
+}
+
+#[tokio::test]
+async fn nothing_grows_in_bad_weather() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "weathered", &[ALL, "--install-crds"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let mut work = Work::start(&plane, &OffsetClock::new()).await?;
+    work.churn().await?;
+    work.judge_churn().await?;
+    for seed in 0..WARM_UP {
+        round(&mut work, &proxy, seed)
+            .await
+            .with_context(|| format!("seed {seed}"))?;
+    }
+    let before = take_stock(&daemon, &proxy).await?;
+    for seed in WARM_UP..WARM_UP + ROUNDS {
+        round(&mut work, &proxy, seed)
+            .await
+            .with_context(|| format!("seed {seed}"))?;
+    }
+    eventually(LIMIT, "it to hold no more than before", || async {
+        let after = take_stock(&daemon, &proxy).await?;
+        println!("before {before:?}, after {after:?}");
+        let is_more = |after: f64, before: f64, slack| after > before + slack;
+        ensure!(
+            !is_more(after.tasks, before.tasks, SLACK)
+                && !is_more(after.files, before.files, SLACK)
+                && !is_more(after.memory, before.memory, BYTES),
+            "{before:?} before, {after:?} after"
+        );
+        anyhow::Ok(())
+    })
+    .await
+}

@@ -1,0 +1,133 @@
+//! Each fault of single requests, alone.
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, api::PostParams};
+use portreeve_testing::{Canned, Fault, Matcher, Spoil, Times};
+use serde_json::json;
+
+use super::{
+    course::Course,
+    weather::{self, Target, Weather},
+};
+use crate::support::LIMIT;
+
+/// How many requests a fault meets. Of a wave there are more of each kind.
+const MET: u64 = 6;
+/// How many watches a fault meets before there is anything to tell: most of them.
+const WATCHES: u64 = 40;
+
+/// A connection more may be open at one time than at another, with a task at each of its ends.
+const SLACK: usize = 10;
+
+/// One wave in this weather, and what there is to see when it is over.
+async fn weather_a(course: &mut Course, weather: &Weather) -> Result<()> {
+    let is_watch = weather.target == Target::Watches;
+    let times = match (&weather.fault, is_watch) {
+        (_, true) => Times::UntilHealed,
+        // Each holds a worker until it is healed.
+        (Fault::BlackHole | Fault::Spoil(Spoil::SilentAt(_)), _) => Times::Next(2),
+        _ => Times::Next(MET),
+    };
+    let met = weather.come(&course.proxy, times);
+    if is_watch {
+        met.until_answered(WATCHES, LIMIT).await?;
+    }
+    course.work.wave().await?;
+    let enough = match times {
+        Times::Next(count) => count,
+        _ => 1,
+    };
+    met.until_answered(enough, LIMIT).await?;
+    course.proxy.heal();
+    course.judge().await
+}
+
+async fn weather_all(is_meant: fn(&Weather) -> bool) -> Result<()> {
+    let mut course = Course::start().await?;
+    let before = course.tasks(usize::MAX).await?;
+    for weather in weather::all().into_iter().filter(is_meant) {
+        let begun = std::time::Instant::now();
+        let ended = weather_a(&mut course, &weather).await;
+        ended.with_context(|| format!("{weather:?}"))?;
+        println!("{weather:?}: {:?}", begun.elapsed());
+    }
+    // Each of these faults has met some requests.
+    course.tasks(before + SLACK).await.context("tasks have leaked")?;
+    course.finish().await
+}
+
+#[tokio::test]
+async fn writes_that_fail_are_made_up_for() -> Result<()> {
+    weather_all(|weather| weather.target == Target::Writes).await
+}
+
+#[tokio::test]
+async fn reads_that_fail_are_made_up_for() -> Result<()> {
+    weather_all(|weather| weather.target == Target::Reads).await
+}
+
+#[tokio::test]
+async fn lists_that_fail_are_made_up_for() -> Result<()> {
+    weather_all(|weather| weather.target == Target::Lists).await
+}
+
+fn is_spoiled(weather: &Weather) -> bool {
+    matches!(weather.fault, Fault::Spoil(_))
+}
+
+#[tokio::test]
+async fn watches_that_break_are_gone_on_with() -> Result<()> {
+    weather_all(|weather| weather.target == Target::Watches && is_spoiled(weather)).await
+}
+
+#[tokio::test]
+async fn watches_that_are_refused_or_late_are_made_up_for() -> Result<()> {
+    weather_all(|weather| weather.target == Target::Watches && !is_spoiled(weather)).await
+}
+
+/// So many that a list has three pages.
+const CROWD: usize = 1_100;
+
+#[tokio::test]
+async fn a_list_that_fails_on_its_third_page_is_begun_anew() -> Result<()> {
+    let mut course = Course::start().await?;
+    let maps: Api<ConfigMap> = course.work.scene.namespace.api();
+    let crowd = (0..CROWD).map(|number| {
+        let map = json!({"metadata": {"name": format!("crowd-{number}")}});
+        let maps = maps.clone();
+        async move {
+            anyhow::Ok(
+                maps.create(&PostParams::default(), &serde_json::from_value(map)?)
+                    .await?,
+            )
+        }
+    });
+    stream::iter(crowd).buffer_unordered(16).try_collect::<Vec<_>>().await?;
+    for answer in [Canned::expired(), Canned::internal_error()] {
+        let third = Matcher::later_pages().resource("configmaps");
+        let third = course.proxy.answer(third, answer, Times::Nth(2));
+        let maps = Matcher::watches().resource("configmaps");
+        course.proxy.answer(maps, Canned::expired(), Times::Next(1));
+        course.proxy.reset();
+        course.work.wave().await?;
+        third.until_answered(1, LIMIT).await?;
+        course.judge().await?;
+        course.proxy.heal();
+    }
+    course.finish().await
+}
+
+#[tokio::test]
+async fn watches_that_go_silent_for_ever_are_given_up_and_begun_anew() -> Result<()> {
+    let mut course = Course::start_with(&["--watch-idle-timeout=3s"], |_| Ok(())).await?;
+    let silent = Fault::Spoil(Spoil::SilentAt(200));
+    let met = course.proxy.fault(Matcher::watches(), silent, Times::Next(WATCHES));
+    course.proxy.reset();
+    met.until_answered(WATCHES, LIMIT).await?;
+    course.work.wave().await?;
+    // Nobody heals them.
+    course.judge().await?;
+    course.finish().await
+}

@@ -1,0 +1,94 @@
+//! Definitions that are deleted, and come back otherwise.
+
+use anyhow::{Context, Result, ensure};
+use http::StatusCode;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, CustomResourceExt, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, PostParams},
+};
+use portreeve_api::{CronTab, Foo};
+use portreeve_testing::{Matcher, eventually};
+use serde_json::json;
+
+use super::course::{Course, SETTLED};
+use crate::{
+    schedules::{kinds::Kind, stage::job_of},
+    support::LIMIT,
+    undecodable::loose,
+};
+
+/// Deletes a definition, and waits until it is gone with all its objects.
+async fn delete(course: &Course, definition: &CustomResourceDefinition) -> Result<Api<CustomResourceDefinition>> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(course.plane.client()?);
+    let name = definition.name_any();
+    definitions.delete(&name, &DeleteParams::default()).await?;
+    eventually(LIMIT, "the definition to be gone", || async {
+        ensure!(definitions.get_opt(&name).await?.is_none(), "it is there");
+        anyhow::Ok(())
+    })
+    .await?;
+    // Said as a note: it is nobody's fault but that of who deleted it, and no reason to restart anything.
+    let unserved = |status, text: &str| status == StatusCode::OK && text.contains("not served");
+    let told = course.daemon.admin.wait_until_readyz("what is missed", unserved).await;
+    told.context("the definition is gone")?;
+    Ok(definitions)
+}
+
+#[tokio::test]
+async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> Result<()> {
+    let mut course = Course::start().await?;
+    let definitions = delete(&course, &Foo::crd()).await?;
+    course.work.forget_foos();
+    // What belonged to the Foos goes, and everybody else goes on.
+    course.judge().await?;
+
+    definitions.create(&PostParams::default(), &loose()?).await?;
+    let resource = ApiResource::erase::<Foo>(&());
+    let scene = &course.work.scene;
+    let anything: Api<DynamicObject> = Api::namespaced_with(course.plane.client()?, scene.name(), &resource);
+    let bad = DynamicObject::new("bad", &resource).data(json!({"spec": {"deploymentName": 7}}));
+    let parameters = PostParams::default();
+    eventually(LIMIT, "Foos to be served", || anything.create(&parameters, &bad)).await?;
+    let named = format!("1 objects cannot be decoded and are skipped: {}/bad", scene.name());
+    let (status, text) = course
+        .daemon
+        .admin
+        .wait_until_readyz("its name", |_, text| text.contains(&named))
+        .await?;
+    ensure!(status == StatusCode::OK, "{text}");
+    // It stops nobody else. It goes before the judge looks, who cannot read it either.
+    course.work.wave().await?;
+    let name = "bad";
+    anything.delete(name, &DeleteParams::default()).await?;
+    course.judge().await?;
+    course.work.wave().await?;
+    course.judge().await?;
+    course.finish().await
+}
+
+#[tokio::test]
+async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back() -> Result<()> {
+    let course = Course::start().await?;
+    let (scene, slot) = (&course.work.scene, course.work.slot);
+    let definitions = delete(&course, &CronTab::crd()).await?;
+    let jobs: Api<k8s_openapi::api::batch::v1::Job> = scene.namespace.api();
+    eventually(SETTLED, "the Jobs of the CronTab to be collected", || async {
+        let of_it = job_of(Kind::CronTab.name(), slot);
+        ensure!(jobs.get_opt(&of_it).await?.is_none(), "{of_it} is there");
+        anyhow::Ok(())
+    })
+    .await?;
+    let served = course.proxy.count(Matcher::watches().resource("crontabs"));
+    definitions.create(&PostParams::default(), &CronTab::crd()).await?;
+    served.until_seen(1, LIMIT).await?;
+    let again = serde_json::from_value(Kind::CronTab.manifest("again", "*/10 * * * *", &json!({})))?;
+    let tabs = Kind::CronTab.objects(&scene.namespace);
+    let parameters = PostParams::default();
+    eventually(LIMIT, "CronTabs to be served", || tabs.create(&parameters, &again)).await?;
+    // By the test's clock it was made before that.
+    let job = job_of("again", slot);
+    eventually(SETTLED, "the Job of the new CronTab", || jobs.get(&job)).await?;
+    course.daemon.admin.wait_until_ready().await?;
+    course.finish().await
+}

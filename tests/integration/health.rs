@@ -1,0 +1,277 @@
+//! What the health endpoints say while something is wrong, and that they say nothing while all that there is is work.
+
+mod stuck;
+mod watches;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use http::StatusCode;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, CustomResourceExt, api::PostParams};
+use portreeve_api::{Foo, conditions::Truth};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Signal, Times, eventually};
+use serde_json::json;
+
+use self::stuck::{ATTENDED, HANGING, TRAP, TRAPPED, UNATTENDED};
+use crate::{
+    controllers::in_namespace,
+    in_process::InProcess,
+    support::{LIMIT, admin::Admin, daemon::Daemon, gate::Gate, scene::Scene},
+};
+
+/// Waits until an endpoint fails with a line that begins like this and says all of these, and returns the line.
+async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
+    let beginning = format!("[-]{check} failed: ");
+    eventually(LIMIT, &format!("{endpoint} to fail for {check}"), || async {
+        let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
+        let line = text.lines().find(|line| line.starts_with(&beginning));
+        let line = line.with_context(|| text.clone())?;
+        ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
+        ensure!(words.iter().all(|word| line.contains(word)), "{line}");
+        anyhow::Ok(line.to_owned())
+    })
+    .await
+}
+
+async fn wait_until_green(admin: &Admin, endpoint: &str) -> Result<()> {
+    eventually(LIMIT, &format!("{endpoint} to pass"), || ensure_green(admin, endpoint)).await
+}
+
+async fn ensure_green(admin: &Admin, endpoint: &str) -> Result<()> {
+    let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
+    ensure!(status == StatusCode::OK, "{endpoint}: {status}: {text}");
+    Ok(())
+}
+
+/// The checks that fail.
+async fn failing(admin: &Admin, endpoint: &str) -> Result<Vec<String>> {
+    let (_, text) = admin.get(&format!("{endpoint}?verbose")).await?;
+    let failing = text.lines().filter(|line| line.starts_with("[-]"));
+    Ok(failing.map(str::to_owned).collect())
+}
+
+async fn create_map(plane: &ControlPlane, namespace: &str, name: &str) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(plane.client()?, namespace);
+    let map = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+    maps.create(&PostParams::default(), &map).await?;
+    Ok(())
+}
+
+// The worker blocks a thread, as code does that hangs: the others have to answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let namespace = plane.namespace("hanging").await?;
+    let flags = [&*in_namespace(namespace.name()), "--controller-stuck-timeout=2s"];
+    let daemon = InProcess::start(plane, HANGING, &flags).await?;
+    create_map(plane, namespace.name(), TRAP).await?;
+    let began = Instant::now();
+    let item = format!(
+        "item {}/{TRAP} of the queue Hanging has been in work for",
+        namespace.name()
+    );
+    let words = [&*item, "--controller-stuck-timeout"];
+    wait_until_red(&daemon.admin, "/livez", "hanging-controller", &words).await?;
+    ensure!(began.elapsed() > Duration::from_secs(2), "sooner than its limit");
+    // The other worker goes on, and that makes nothing better.
+    create_map(plane, namespace.name(), "another").await?;
+    let results = "controller_runtime_reconcile_total";
+    daemon
+        .wait_for_metric(results, &[r#"controller="moving-controller""#], 2.0)
+        .await?;
+    let red = failing(&daemon.admin, "/livez").await?;
+    ensure!(red.len() == 1 && red[0].contains("hanging-controller"), "{red:?}");
+    ensure!(failing(&daemon.admin, "/healthz").await?.len() == 1);
+    ensure_green(&daemon.admin, "/readyz").await?;
+    TRAPPED.open();
+    wait_until_green(&daemon.admin, "/livez").await?;
+    ensure_green(&daemon.admin, "/healthz").await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_queue_that_nobody_takes_from_turns_its_controller_red_until_somebody_does() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let began = Instant::now();
+    let daemon = InProcess::start(plane, UNATTENDED, &["--queue-stuck-timeout=2s"]).await?;
+    let words = [
+        "the queue Unattended has 1 due",
+        "no worker takes any",
+        "--queue-stuck-timeout",
+    ];
+    wait_until_red(&daemon.admin, "/livez", "unattended-controller", &words).await?;
+    ensure!(began.elapsed() > Duration::from_secs(2), "sooner than its limit");
+    ensure_green(&daemon.admin, "/readyz").await?;
+    ATTENDED.notify_one();
+    wait_until_green(&daemon.admin, "/livez").await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_is_told_of_by_name_and_not_while_the_daemon_stops() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let flags = ["--install-crds", "--controller-stuck-timeout=2s"];
+    let daemon = Daemon::start(&plane, "hanging-daemon", &flags).await?;
+    daemon.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, "hanging").await?;
+    let gate = Gate::close(&plane, &scene).await?;
+    scene.create_foo("web", "web", 1).await?;
+    let write = gate.hold().await?;
+    let item = format!("item {}/web of the queue Foos", scene.name());
+    wait_until_red(&daemon.admin, "/livez", "foo-controller", &[&item]).await?;
+    ensure_green(&daemon.admin, "/readyz").await?;
+    // What ends in its own time must not be killed for that.
+    daemon.process.signal(Signal::TERM)?;
+    daemon.wait_for_line(&["stopping"]).await?;
+    let (status, text) = daemon.admin.get("/livez?verbose").await?;
+    ensure!(status == StatusCode::OK, "{text}");
+    ensure!(text.contains("[+]foo-controller ok: stopping: item"), "{text}");
+    drop(write);
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(0), "{status}: {}", daemon.process.log_tail());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_standby_that_has_nothing_to_do_for_long_is_green() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let flags = [
+        "--leader-elect=true",
+        "--install-crds",
+        "--controller-stuck-timeout=1s",
+        "--queue-stuck-timeout=1s",
+    ];
+    let leader = Daemon::start(&plane, "leading-daemon", &flags[..2]).await?;
+    leader.wait_for_line(&["starting workers", "foo-controller"]).await?;
+    let standby = Daemon::start(&plane, "standing-by", &flags).await?;
+    standby.admin.wait_until_ready().await?;
+    let scene = Scene::new(&plane, "standby").await?;
+    let began = Instant::now();
+    for number in 0.. {
+        scene.settled_foo(&format!("web-{number}"), 1).await?;
+        ensure_green(&standby.admin, "/livez").await?;
+        ensure_green(&standby.admin, "/readyz").await?;
+        if began.elapsed() > Duration::from_secs(4) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// How long what is stuck is waited for where nothing is. Far more than a step takes on a machine that is busy with other things, and far
+/// less than the whole.
+const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENT: [&str; 2] = ["--controller-stuck-timeout=8s", "--queue-stuck-timeout=8s"];
+
+/// A daemon with more to do than it can, on a control plane of its own, through a proxy that makes each write late.
+struct Busy {
+    daemon: Daemon,
+    scene: Scene,
+    _proxy: FaultProxy,
+    _plane: ControlPlane,
+}
+
+impl Busy {
+    /// The Foos are there first: all are due at once.
+    async fn start(name: &str, foos: usize, late: Duration, flags: &[&str]) -> Result<Self> {
+        let plane = ControlPlane::start().await?;
+        let definitions = Api::all(plane.client()?);
+        definitions.create(&PostParams::default(), &Foo::crd()).await?;
+        let scene = Scene::new(&plane, "busy").await?;
+        eventually(LIMIT, "Foos to be served", || scene.create_foo("web-0", "web-0", 1)).await?;
+        let names = (1..foos).map(|number| format!("web-{number}"));
+        let requests = names.map(|name| {
+            let scene = scene.clone();
+            async move { scene.create_foo(&name, &name, 1).await }
+        });
+        let created: Vec<_> = stream::iter(requests).buffer_unordered(16).try_collect().await?;
+        ensure!(created.len() + 1 == foos);
+        let proxy = FaultProxy::start(&plane).await?;
+        proxy.lag(Matcher::writes(), late, Times::UntilHealed);
+        let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), name)?;
+        let flags: Vec<_> = PATIENT.iter().chain(flags).copied().collect();
+        let daemon = Daemon::start_as(&plane, &kubeconfig, name, &flags).await?;
+        daemon.admin.wait_until_ready().await?;
+        Ok(Self {
+            daemon,
+            scene,
+            _proxy: proxy,
+            _plane: plane,
+        })
+    }
+
+    /// How many Foos are due and not taken.
+    async fn due(&self) -> Result<f64> {
+        let metrics = self.daemon.admin.metrics().await?;
+        Ok(metrics.sum("workqueue_depth", &[r#"name="Foos""#]))
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_busy_and_moves_never_turns_red() -> Result<()> {
+    let busy = Busy::start(
+        "busy-daemon",
+        1_500,
+        Duration::from_millis(30),
+        &["--concurrent-foo-syncs=1", "--watch-idle-timeout=20s"],
+    )
+    .await?;
+    let admin = &busy.daemon.admin;
+    eventually(LIMIT, "a long queue", || async {
+        let due = busy.due().await?;
+        ensure!(due > 1_000.0, "{due} are due");
+        anyhow::Ok(())
+    })
+    .await?;
+    let began = Instant::now();
+    while began.elapsed() < 2 * PATIENCE {
+        for endpoint in ["/livez", "/readyz", "/healthz"] {
+            ensure_green(admin, endpoint).await?;
+        }
+    }
+    // Some of them have waited all the time.
+    let due = busy.due().await?;
+    ensure!(due > 100.0, "only {due} are left: it was not busy");
+    let done = admin.metrics().await?;
+    let done = done.sum("controller_runtime_reconcile_total", &[r#"result="success""#]);
+    ensure!(done > 10.0, "only {done} are done: it did not move");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_daemon_that_was_stopped_for_longer_than_its_limits_is_green_again_and_stays_so() -> Result<()> {
+    let foos = 60;
+    let busy = Busy::start("frozen-daemon", foos, Duration::from_millis(300), &[]).await?;
+    let Busy { daemon, scene, .. } = &busy;
+    eventually(LIMIT, "work under way", || async {
+        let metrics = daemon.admin.metrics().await?;
+        let running = metrics.sum("controller_runtime_active_workers", &[]);
+        ensure!(running > 0.0 && busy.due().await? > 0.0, "{running} are at work");
+        anyhow::Ok(())
+    })
+    .await?;
+    daemon.process.pause()?;
+    let paused = Instant::now();
+    eventually(LIMIT, "the pause to be longer than the limits", || async {
+        (paused.elapsed() > PATIENCE + Duration::from_secs(2)).then_some(())
+    })
+    .await?;
+    daemon.process.resume()?;
+    for endpoint in ["/livez", "/readyz"] {
+        wait_until_green(&daemon.admin, endpoint).await?;
+    }
+    while busy.due().await? > 0.0 {
+        ensure_green(&daemon.admin, "/livez").await?;
+    }
+    for number in 0..foos {
+        scene
+            .wait_for_condition(&format!("web-{number}"), "Ready", Truth::True)
+            .await?;
+    }
+    for endpoint in ["/livez", "/readyz"] {
+        ensure_green(&daemon.admin, endpoint).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Watches that are silent, refused, forbidden, or without an apiserver.
+
+use anyhow::{Result, ensure};
+use kube::{Api, CustomResourceExt, api::PostParams};
+use portreeve_api::Foo;
+use portreeve_testing::{Canned, ControlPlane, FaultProxy, Matcher, Times};
+
+use super::{ensure_green, failing, wait_until_green, wait_until_red};
+use crate::{
+    shared,
+    support::daemon::{Daemon, printed},
+};
+
+const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
+const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
+/// Without contact for 8 s, a watch is stale.
+const IDLE: &str = "--watch-idle-timeout=6s";
+
+/// A daemon behind a proxy that looks at what the tests share, and writes nothing there. It is ready.
+async fn onlooker(name: &str) -> Result<(FaultProxy, Daemon)> {
+    // Foos are served.
+    shared::daemon().await?;
+    let plane = ControlPlane::shared().await;
+    let proxy = FaultProxy::start(plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), name)?;
+    let daemon = Daemon::start_as(plane, &kubeconfig, name, &["--dry-run", IDLE]).await?;
+    daemon.admin.wait_until_ready().await?;
+    Ok((proxy, daemon))
+}
+
+#[tokio::test]
+async fn watches_that_hear_nothing_fail_readiness_until_they_do() -> Result<()> {
+    let (proxy, daemon) = onlooker("deaf-daemon").await?;
+    proxy.mute();
+    for check in [FOOS, DEPLOYMENTS] {
+        wait_until_red(&daemon.admin, "/readyz", check, &["stale, last heard of"]).await?;
+    }
+    ensure_green(&daemon.admin, "/livez").await?;
+    proxy.heal();
+    wait_until_green(&daemon.admin, "/readyz").await
+}
+
+#[tokio::test]
+async fn a_watch_that_is_refused_fails_readiness_by_its_name_alone() -> Result<()> {
+    let (proxy, daemon) = onlooker("refused-daemon").await?;
+    let deployments = Matcher::any().resource("deployments");
+    proxy.answer(deployments, Canned::unavailable(), Times::UntilHealed);
+    // It goes on for as long as the connection is heard of, and then for its limit.
+    wait_until_red(
+        &daemon.admin,
+        "/readyz",
+        DEPLOYMENTS,
+        &["stale, last heard of", "ServiceUnavailable"],
+    )
+    .await?;
+    let red = failing(&daemon.admin, "/readyz").await?;
+    ensure!(red.iter().all(|line| line.contains(DEPLOYMENTS)), "{red:?}");
+    ensure_green(&daemon.admin, "/livez").await?;
+    proxy.heal();
+    wait_until_green(&daemon.admin, "/readyz").await
+}
+
+#[tokio::test]
+async fn a_right_that_is_revoked_fails_readiness_until_it_is_restored() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let definitions = Api::all(plane.client()?);
+    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    let namespace = plane.namespace("portreeve-system").await?;
+    let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
+    // Everything but the rule for Deployments.
+    let without = rbac.replace("- apps\n", "- nothing.example\n");
+    shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
+    let kubeconfig = plane
+        .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
+        .await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "revoked-daemon", &[IDLE]).await?;
+    daemon.admin.wait_until_ready().await?;
+    shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
+    let words = ["forbidden: ", "deployments", "`portreeve rbac` prints the rules"];
+    wait_until_red(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
+    let red = failing(&daemon.admin, "/readyz").await?;
+    ensure!(red.len() == 1, "{red:?}");
+    ensure_green(&daemon.admin, "/livez").await?;
+    shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
+    wait_until_green(&daemon.admin, "/readyz").await
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_away_for_long_fails_readiness_and_not_liveness() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let flags = [
+        IDLE,
+        "--install-crds",
+        "--controller-stuck-timeout=3s",
+        "--queue-stuck-timeout=3s",
+    ];
+    let daemon = Daemon::start(&plane, "abandoned-daemon", &flags).await?;
+    daemon.admin.wait_until_ready().await?;
+    plane.apiserver().stop().await?;
+    wait_until_red(&daemon.admin, "/readyz", FOOS, &["stale, last heard of"]).await?;
+    ensure_green(&daemon.admin, "/livez").await?;
+    plane.apiserver().start().await?;
+    wait_until_green(&daemon.admin, "/readyz").await?;
+    ensure_green(&daemon.admin, "/livez").await
+}
