@@ -68,6 +68,7 @@ fn flags() -> Vec<clap::Arg> {
             .help("Resources, as RESOURCE.GROUP or, of the core group, RESOURCE, that are neither collected nor watched. An owner among them is asked for instead")
             .action(clap::ArgAction::Append)
             .value_delimiter(',')
+            .value_parser(ignorable)
             .default_value("events,events.events.k8s.io"),
         clap::Arg::new(LIMIT)
             .long(LIMIT)
@@ -78,23 +79,21 @@ fn flags() -> Vec<clap::Arg> {
     ]
 }
 
+/// One of `--gc-ignore-resources`. Nothing, as behind the last comma, is none.
+fn ignorable(name: &str) -> Result<String, String> {
+    let name = name.trim();
+    let is_part = |letter| matches!(letter, 'a'..='z' | '0'..='9' | '-' | '.');
+    if name.chars().all(is_part) {
+        Ok(name.to_owned())
+    } else {
+        Err("it is no RESOURCE.GROUP such as events.events.k8s.io".to_owned())
+    }
+}
+
 fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
     let observe = setup.flag::<String>("gc-mode")? == "observe" || setup.shared.dry_run;
     let ignored = setup.list::<String>("gc-ignore-resources")?;
-    let ignored = ignored.iter().map(|name| name.trim().to_owned());
-    let ignored: HashSet<_> = ignored.filter(|name| !name.is_empty()).collect();
-    let is_named = |name: &String| {
-        name.chars()
-            .all(|letter| matches!(letter, 'a'..='z' | '0'..='9' | '-' | '.'))
-    };
-    if let Some(wrong) = ignored.iter().find(|name| !is_named(name)) {
-        return Err(BuildError::Refused {
-            controller: setup.name,
-            reason: format!(
-                "--gc-ignore-resources has {wrong:?}, which is no RESOURCE.GROUP such as events.events.k8s.io"
-            ),
-        });
-    }
+    let ignored: HashSet<_> = ignored.into_iter().filter(|name| !name.is_empty()).collect();
     let limit = setup.flag::<u32>(LIMIT)?;
     if limit > 0 && setup.notebook.is_none() && !observe {
         return Err(BuildError::Refused {
