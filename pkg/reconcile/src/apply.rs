@@ -65,10 +65,10 @@ impl Applier {
             return Applied::Done;
         }
         for effect in &plan.effects {
-            let stop = self.perform(effect).await;
+            let ended = self.perform(effect).await;
             step();
-            if let Some(stop) = stop {
-                return stop;
+            if let Some(ended) = ended {
+                return ended;
             }
         }
         Applied::Done
