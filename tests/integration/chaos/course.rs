@@ -337,12 +337,17 @@ impl Work {
 
     /// Waits until everything is as it must be.
     pub(super) async fn judge(&self) -> Result<()> {
+        self.settled().await?;
+        self.ledger.judge(&self.yard).await
+    }
+
+    /// Waits until Deployments and Jobs are as they must be.
+    pub(super) async fn settled(&self) -> Result<()> {
         eventually(SETTLED, "the cluster to be as it must be", || async {
             self.look_at_deployments().await?;
             self.look_at_jobs().await
         })
-        .await?;
-        self.ledger.judge(&self.yard).await
+        .await
     }
 
     /// The same for all that no clock is needed for.

@@ -124,9 +124,10 @@ async fn an_apiserver_that_serves_slowly_and_refuses_some_is_worked_with() -> Re
     course.proxy.reset();
     course.work.wave().await?;
     refused.until_answered(20, LIMIT).await?;
-    // It is done under it, and not only after it.
-    course.judge().await?;
+    // It is done under it, and not only after it. Collecting has a list of each resource to wait for, and is judged after it.
+    course.work.settled().await?;
     course.proxy.heal();
+    course.judge().await?;
     course.finish().await
 }
 
