@@ -40,11 +40,8 @@ async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> R
 
     let daemon = Daemon::start(&plane, "tolerant-daemon", &["-v=4"]).await?;
     let named = format!("1 objects cannot be decoded and are skipped: {}/bad", scene.name());
-    let (status, text) = daemon
-        .admin
-        .wait_until_readyz("its name", |_, text| text.contains(&named))
-        .await?;
-    ensure!(status == StatusCode::OK, "{text}");
+    let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
+    daemon.admin.wait_until_readyz("its name", is_named).await?;
     let gauge = "portreeve_informer_undecodable_objects";
     let foos = [r#"resource="foos.v1alpha1.samplecontroller.k8s.io""#];
     let count = daemon.admin.metrics().await?.sum(gauge, &foos);

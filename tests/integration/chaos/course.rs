@@ -1,6 +1,6 @@
 //! All controllers in one daemon behind a proxy, and their work in waves.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -29,7 +29,7 @@ use crate::{
     },
     shared,
     support::{
-        LIMIT,
+        LIMIT, SETTLED,
         daemon::printed,
         scene::{Scene, replicas},
     },
@@ -40,8 +40,6 @@ use crate::{
 pub(super) const ALL: &str = "--controllers=*,cronjob,garbagecollector,ttl-after-finished";
 /// The name of its account.
 pub(super) const NAME: &str = "portreeve";
-/// The longest that anything waits after a failure is half a minute, and one failure may follow another.
-pub(super) const SETTLED: Duration = Duration::from_secs(90);
 /// More than there are resources to watch, and workers to write at the same time.
 const CONNECTIONS: usize = 130;
 /// How far the clock goes on in a wave.

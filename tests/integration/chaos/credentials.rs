@@ -16,8 +16,8 @@ use kube::{
 use portreeve_testing::{Namespace, eventually};
 use serde_json::{Value, json};
 
-use super::course::{Course, NAME, SETTLED};
-use crate::support::LIMIT;
+use super::course::{Course, NAME};
+use crate::support::{LIMIT, SETTLED};
 
 /// Takes all rights away from the accounts of a namespace, and waits until that is so.
 async fn revoke(course: &Course) -> Result<()> {

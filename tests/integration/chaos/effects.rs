@@ -15,7 +15,7 @@ use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times}
 use serde_json::json;
 
 use super::{
-    course::{ALL, Account, SETTLED},
+    course::{ALL, Account},
     record,
 };
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
         stage::{job_of, next_minute},
     },
     support::{
-        LIMIT,
+        LIMIT, SETTLED,
         daemon::Daemon,
         scene::{Scene, replicas},
     },

@@ -10,9 +10,9 @@ use crate::{
 };
 
 /// How many rounds are played until everything that is made once is made.
-const WARM_UP: u64 = 4;
+const WARM_UP: u64 = 3;
 /// And then so many.
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 4;
 /// Each round has hundreds of requests that fail. A connection more may be open at one time than at another.
 const SLACK: f64 = 10.0;
 /// What the allocator may have kept more of. A round's answers are some megabytes.

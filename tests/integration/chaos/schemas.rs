@@ -11,10 +11,10 @@ use portreeve_api::{CronTab, Foo};
 use portreeve_testing::{Matcher, eventually};
 use serde_json::json;
 
-use super::course::{Course, SETTLED};
+use super::course::Course;
 use crate::{
     schedules::{kinds::Kind, stage::job_of},
-    support::LIMIT,
+    support::{LIMIT, SETTLED},
     undecodable::loose,
 };
 
@@ -51,12 +51,8 @@ async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> R
     let parameters = PostParams::default();
     eventually(LIMIT, "Foos to be served", || anything.create(&parameters, &bad)).await?;
     let named = format!("1 objects cannot be decoded and are skipped: {}/bad", scene.name());
-    let (status, text) = course
-        .daemon
-        .admin
-        .wait_until_readyz("its name", |_, text| text.contains(&named))
-        .await?;
-    ensure!(status == StatusCode::OK, "{text}");
+    let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
+    course.daemon.admin.wait_until_readyz("its name", is_named).await?;
     // It stops nobody else. It goes before the judge looks, who cannot read it either.
     course.work.wave().await?;
     let name = "bad";

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{Canned, Fault, Matcher, Times};
 
-use super::course::{Course, SETTLED};
-use crate::support::LIMIT;
+use super::course::Course;
+use crate::support::{LIMIT, SETTLED};
 
 /// How late writes are, so that what happens meanwhile happens in the middle.
 const LATE: Duration = Duration::from_millis(200);

@@ -11,7 +11,7 @@ use super::{
     draft::Draft,
     yard::{Policy, Yard},
 };
-use crate::support::LIMIT;
+use crate::support::SETTLED;
 
 /// How many requests of a test's are under way at a time.
 const CONCURRENCY: usize = 16;
@@ -117,7 +117,7 @@ fn owners_of(object: &DynamicObject) -> BTreeSet<String> {
 
 async fn wait_for_owners(yard: &Yard, object: &DynamicObject, owners: &BTreeSet<String>) -> Result<()> {
     let what = format!("{} to be owned by {owners:?}", object.name_any());
-    let judged = eventually(LIMIT, &what, || async {
+    let judged = eventually(SETTLED, &what, || async {
         let found = match yard.find(object).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Err("it is gone")),

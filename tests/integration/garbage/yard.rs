@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval};
 
 use super::draft::{Draft, config_map};
-use crate::support::LIMIT;
+use crate::support::SETTLED;
 
 /// How often it is looked whether something stays as it is.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -121,7 +121,7 @@ impl Yard {
     }
 
     pub(crate) async fn wait_until_gone(&self, object: &DynamicObject) -> Result<()> {
-        eventually(LIMIT, &format!("{} to be gone", object.name_any()), || async {
+        eventually(SETTLED, &format!("{} to be gone", object.name_any()), || async {
             let found = self.find(object).await?;
             ensure!(found.is_none(), "{:?}", found.map(|found| found.metadata));
             anyhow::Ok(())

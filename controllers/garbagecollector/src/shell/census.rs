@@ -6,6 +6,7 @@ use std::{
     collections::{HashMap, HashSet},
     pin::pin,
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{StreamExt, stream};
@@ -177,9 +178,11 @@ impl Core {
         while let Some((resource, listed)) = lists.next().await {
             match listed {
                 Ok(listed) => drop(count.0.insert(resource, listed)),
-                // The rest would be refused as well, and who asks to be left alone is left alone.
-                Err(failure @ Failure::Other { after: Some(_), .. }) => return Err(failure),
-                Err(failure) => failed = failed.or(Some(failure)),
+                // Who asks to be left alone is left alone for as long as anybody asks.
+                Err(failure) if failed.is_none() || asked(&failure) > failed.as_ref().and_then(asked) => {
+                    failed = Some(failure);
+                }
+                Err(_) => {}
             }
         }
         failed.map_or(Ok(()), Err)
@@ -216,6 +219,14 @@ impl Core {
                 following => next = following,
             }
         }
+    }
+}
+
+/// How long the apiserver wants to be left alone.
+fn asked(failure: &Failure) -> Option<Duration> {
+    match failure {
+        Failure::Other { after, .. } => *after,
+        _ => None,
     }
 }
 
