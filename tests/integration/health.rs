@@ -13,8 +13,9 @@ use kube::{Api, CustomResourceExt, api::PostParams};
 use portreeve_api::{Foo, conditions::Truth};
 use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Signal, Times, eventually};
 use serde_json::json;
+use tokio::runtime::Builder;
 
-use self::stuck::{ATTENDED, HANGING, TRAP, TRAPPED, UNATTENDED};
+use self::stuck::{ATTENDED, BLOCKED, BLOCKING, HANGING, TRAP, TRAPPED, UNATTENDED};
 use crate::{
     controllers::in_namespace,
     in_process::InProcess,
@@ -89,6 +90,25 @@ async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Resu
     wait_until_green(&daemon.admin, "/livez").await?;
     ensure_green(&daemon.admin, "/healthz").await?;
     daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_on_the_only_thread_is_told_of_all_the_same() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let namespace = plane.namespace("blocking").await?;
+    let scope = in_namespace(namespace.name());
+    // As the binary has it: health is told by another thread.
+    let thread = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let started = async move { InProcess::start(plane, BLOCKING, &[&*scope, "--controller-stuck-timeout=2s"]).await };
+    let daemon = thread.spawn(started).await??;
+    create_map(plane, namespace.name(), TRAP).await?;
+    wait_until_red(&daemon.admin, "/livez", "blocking-controller", &[TRAP]).await?;
+    ensure_green(&daemon.admin, "/readyz").await?;
+    BLOCKED.open();
+    wait_until_green(&daemon.admin, "/livez").await?;
+    daemon.stop().await?;
+    thread.shutdown_background();
+    Ok(())
 }
 
 #[tokio::test]

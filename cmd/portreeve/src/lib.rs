@@ -20,6 +20,7 @@ use portreeve_serving::{Endpoints, Server};
 use prometheus::Registry;
 use serde_json::Value;
 use tokio::{
+    runtime,
     signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
 };
@@ -95,6 +96,9 @@ pub enum Error {
     /// Standard output is closed.
     #[error("failed to write to standard output")]
     Print(#[source] std::io::Error),
+    /// The daemon itself panicked, which no controller can bring about.
+    #[error("failed to run to the end")]
+    Broke(#[source] tokio::task::JoinError),
     /// The operating system refuses something basic.
     #[error("failed to set up {what}")]
     System {
@@ -142,7 +146,7 @@ impl Error {
 }
 
 /// The whole binary: reads the command line, runs, and returns the exit code. `known` is every controller that it offers.
-pub fn main(known: &[Descriptor]) -> ExitCode {
+pub fn main(known: &'static [Descriptor]) -> ExitCode {
     let failed = |text: &str, code: u8| {
         writeln!(std::io::stderr(), "error: {text}").ok();
         ExitCode::from(code)
@@ -163,7 +167,7 @@ pub fn main(known: &[Descriptor]) -> ExitCode {
     }
 }
 
-fn execute(config: Config, known: &[Descriptor]) -> Result<(), Error> {
+fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     let print = |text: &str| std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print);
     let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
     match &config.options.command {
@@ -201,15 +205,20 @@ fn execute(config: Config, known: &[Descriptor]) -> Result<(), Error> {
 }
 
 /// Runs until a signal. The second signal ends the process at once.
-fn daemon(config: Config, known: &[Descriptor]) -> Result<(), Error> {
+///
+/// Signals are awaited on this thread, everything else runs on others: who blocks one of them can still be told to stop.
+fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     logging::init(config.options.logging.logging_format, config.options.logging.v);
     std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
     let system = |what| move |source| Error::System { what, source };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let listening = runtime::Builder::new_current_thread().enable_all().build();
+    // Controllers wait for the apiserver, with a thousand things at once: to hand those from thread to thread costs more than it saves.
+    let working = runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .map_err(system("the runtime"))?;
-    let result = runtime.block_on(async {
+    let result = listening.map_err(system("the runtime"))?.block_on(async {
         let stop = Shutdown::new();
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("the handler of SIGINT"))?;
         let mut terminate = signal(SignalKind::terminate()).map_err(system("the handler of SIGTERM"))?;
@@ -221,13 +230,14 @@ fn daemon(config: Config, known: &[Descriptor]) -> Result<(), Error> {
             let name = either(&mut interrupt, &mut terminate).await;
             tracing::warn!(signal = name, "asked to stop again");
         };
+        let work = working.spawn(async move { run(config, known, Arc::new(SystemClock), stop).await });
         tokio::select! {
-            result = run(config, known, Arc::new(SystemClock), stop) => result,
+            result = work => result.map_err(Error::Broke)?,
             () = signals => std::process::exit(1),
         }
     });
     // A credential plugin or a name look-up that hangs on a thread of its own must not keep the process.
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    working.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
@@ -293,7 +303,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     let settings = manager_settings(manager);
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let closed = Shutdown::new();
-    let serving = serve(server, &manager, &registry, &config.in_force, &closed, &stop);
+    let serving = serve(server, &manager, &registry, &config.in_force, &closed, &stop).map_err(Error::Serving)?;
     let result = manager.run(&config.flags, stop).await.map_err(Error::Manager);
     if let Some(elections) = elections {
         elections.end().await;
@@ -312,32 +322,31 @@ fn serve(
     in_force: &Value,
     closed: &Shutdown,
     stop: &Shutdown,
-) -> JoinSet<Result<(), portreeve_serving::Error>> {
+) -> Result<JoinSet<Result<(), portreeve_serving::Error>>, portreeve_serving::Error> {
     let mut serving = JoinSet::new();
-    let Some(server) = server else { return serving };
+    let Some(server) = server else { return Ok(serving) };
     let endpoints = Endpoints {
         health: manager.health(),
         registry: registry.clone(),
         extra: pages::routes(manager.pages()).merge(pages::configz(in_force)),
     };
-    let (closed, stop) = (closed.clone(), stop.clone());
+    let mut listener = server.spawn(endpoints, &closed.token())?;
+    let stop = stop.clone();
     serving.spawn(async move {
-        let end = server.serve(endpoints, closed.token()).await;
+        let end = listener.ended().await;
         // A daemon that nobody can see into must not run on.
         stop.request();
         end
     });
-    serving
+    Ok(serving)
 }
 
 /// Waits for the listener, if there is one, to be closed.
 async fn join(mut serving: JoinSet<Result<(), portreeve_serving::Error>>) -> Result<(), Error> {
     let mut result = Ok(());
     while let Some(end) = serving.join_next().await {
-        match end {
-            Ok(end) => result = result.and(end.map_err(Error::Serving)),
-            Err(error) => tracing::error!(err = %error, "the listener broke"),
-        }
+        let end = end.unwrap_or(Err(portreeve_serving::Error::Broke));
+        result = result.and(end.map_err(Error::Serving));
     }
     result
 }

@@ -18,6 +18,7 @@ mod options;
 mod server;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod tls;
 
 pub use access::{AllowedPaths, InvalidPath};
@@ -25,4 +26,5 @@ pub use endpoints::{Endpoints, Health, Provider};
 pub use health::{Check, State};
 pub use options::Args;
 pub use server::{Error, Server};
+pub use thread::Serving;
 pub use tls::Error as CertificateError;

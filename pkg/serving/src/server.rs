@@ -47,6 +47,16 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// There is no thread to serve on.
+    #[error("failed to start the thread that serves HTTPS")]
+    Thread {
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The thread that serves ended before its time.
+    #[error("the thread that serves HTTPS broke")]
+    Broke,
     /// The registry was served before, or somebody else registers metrics of these names.
     #[error(
         "failed to add the serving metrics to the registry: serve each registry once, and register no process collector of your own"

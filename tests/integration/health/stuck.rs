@@ -16,8 +16,10 @@ use crate::controllers::{descriptor, idle, one_flag, watched};
 
 /// The ConfigMap at which a worker hangs.
 pub(super) const TRAP: &str = "trap";
-/// Opens the trap.
+/// Opens the trap of [`HANGING`].
 pub(super) static TRAPPED: Barrier = Barrier::closed();
+/// Opens the trap of [`BLOCKING`].
+pub(super) static BLOCKED: Barrier = Barrier::closed();
 /// Has the queue attended to that nobody takes from.
 pub(super) static ATTENDED: Notify = Notify::const_new();
 
@@ -25,11 +27,18 @@ pub(super) static ATTENDED: Notify = Notify::const_new();
 pub(super) const HANGING: &[Descriptor] = &[
     descriptor("hanging-controller", one_flag, |setup| {
         let maps = watched(setup)?;
-        let keyed = setup.keyed("Hanging", Hanging).workers(2);
+        let keyed = setup.keyed("Hanging", Hanging(&TRAPPED)).workers(2);
         Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
     }),
     descriptor("moving-controller", Vec::new, |setup| idle(setup, "Moving")),
 ];
+
+/// Hangs as well, in another test.
+pub(super) const BLOCKING: &[Descriptor] = &[descriptor("blocking-controller", one_flag, |setup| {
+    let maps = watched(setup)?;
+    let keyed = setup.keyed("Blocking", Hanging(&BLOCKED));
+    Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
+})];
 
 /// Its only item is due from the start, and its worker looks away.
 pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller", Vec::new, |setup| {
@@ -70,14 +79,14 @@ impl Barrier {
     }
 }
 
-struct Hanging;
+struct Hanging(&'static Barrier);
 
 impl Reconciler for Hanging {
     type Observed = ();
 
     fn observe(&self, key: &ObjectKey) -> Option<()> {
         if &*key.name == TRAP {
-            TRAPPED.pass();
+            self.0.pass();
         }
         Some(())
     }
