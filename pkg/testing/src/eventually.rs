@@ -7,8 +7,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How often the condition is looked at: short against what is waited for, long against the cost of a look at two busy cores.
+/// How soon the condition is looked at again at the soonest: short against what is waited for, long against the cost of a look at two
+/// busy cores.
 const INTERVAL: Duration = Duration::from_millis(25);
+/// And at the latest.
+const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What one look at a condition found. An `Option` is the condition or nothing; the error of a `Result` also says what was
 /// seen instead, and the last of them ends up in the failure.
@@ -51,7 +54,8 @@ where
     O: Observation,
     F: Future<Output = O>,
 {
-    let deadline = Instant::now() + limit;
+    let began = Instant::now();
+    let deadline = began + limit;
     let mut seen = "no answer yet".to_owned();
     // A look that hangs is ended by the deadline too.
     while let Ok(observation) = timeout_at(deadline, look()).await {
@@ -59,10 +63,12 @@ where
             Ok(found) => return Ok(found),
             Err(state) => seen = state,
         }
-        if Instant::now() + INTERVAL > deadline {
+        // What has taken long may take a little longer: looks that wait together must not be what keeps the servers busy.
+        let interval = (began.elapsed() / 10).clamp(INTERVAL, LONGEST_INTERVAL);
+        if Instant::now() + interval > deadline {
             break;
         }
-        sleep(INTERVAL).await;
+        sleep(interval).await;
     }
     bail!("timed out after {limit:?} waiting for {what}; last seen: {seen}")
 }

@@ -19,7 +19,7 @@ use crate::scratch::Scratch;
 
 /// Far more than a start takes (3 s), for machines that are busy with other things.
 const READY_LIMIT: Duration = Duration::from_mins(1);
-const READY_INTERVAL: Duration = Duration::from_millis(25);
+const READY_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest that one look at a server's readiness may take.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a server may take to stop by itself.
