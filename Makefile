@@ -23,7 +23,8 @@ run: control-plane ## start a control plane, the daemon with every controller an
 .PHONY: test
 # Tests wait for servers more than they work, and the servers are Go programs that live for seconds.
 test: export RUST_TEST_THREADS ?= 6
-test: export GOGC ?= 400
+test: export GOGC ?= off
+test: export GOMEMLIMIT ?= 1GiB
 test: control-plane manifest-tools image-binary loom ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
 
