@@ -8,6 +8,8 @@ mod course;
 mod credentials;
 mod effects;
 mod leaks;
+mod orphans;
+mod pages;
 mod random;
 mod record;
 mod requests;

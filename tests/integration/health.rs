@@ -103,6 +103,8 @@ async fn a_worker_that_hangs_on_the_only_thread_is_told_of_all_the_same() -> Res
     let daemon = thread.spawn(started).await??;
     create_map(plane, namespace.name(), TRAP).await?;
     wait_until_red(&daemon.admin, "/livez", "blocking-controller", &[TRAP]).await?;
+    // Whatever it is that blocks it, an item or not.
+    wait_until_red(&daemon.admin, "/livez", "runtime", &["no task has run for"]).await?;
     ensure_green(&daemon.admin, "/readyz").await?;
     BLOCKED.open();
     wait_until_green(&daemon.admin, "/livez").await?;

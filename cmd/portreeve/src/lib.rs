@@ -192,7 +192,13 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
         }) => {
             let enabled = enabled(&controllers.controllers)?;
             let leases = electing::leases(election, known, &enabled)?;
-            print(&manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?)
+            let fence = manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?;
+            if fence.is_empty() {
+                let said = std::io::stderr()
+                    .write_all(b"no fence: without a leader election or a controller there is nothing to guard\n");
+                said.map_err(Error::Print)?;
+            }
+            print(&fence)
         }
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),
@@ -206,7 +212,7 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
 
 /// Runs until a signal. The second signal ends the process at once.
 ///
-/// Signals are awaited on this thread, everything else runs on others: who blocks one of them can still be told to stop.
+/// Signals are awaited on this thread, everything else runs on others: whoever blocks one of them, a second signal ends the process.
 fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     logging::init(config.options.logging.logging_format, config.options.logging.v);
     std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
@@ -295,6 +301,9 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         dry_run = manager.dry_run,
         "portreeve starts"
     );
+    if enabled.is_empty() {
+        tracing::warn!("no controller is enabled: without '*', --controllers enables only those that it names");
+    }
     let starting: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(plan.start(client, requests, &clock, &registry));
     let (groups, elections) = tokio::select! {
         started = starting => started?,

@@ -31,7 +31,7 @@ use portreeve_informer::{Discovery, Served};
 use portreeve_reconcile::{BuildError, Clock, Controller, Crash, Events, Note, Setup, Shutdown, Target, Vital};
 use portreeve_workqueue::{Direct, Lane, Queue};
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::{Notify, Semaphore, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -82,6 +82,8 @@ pub(crate) struct Core {
     troubles: Mutex<Troubles>,
     /// How many requests of orphaning are under way.
     orphaning: Semaphore,
+    /// One of them has ended.
+    orphaned: Notify,
 }
 
 /// Who could not be dealt with so far.
@@ -132,6 +134,7 @@ impl Collector {
             })?,
             troubles: Mutex::default(),
             orphaning: Semaphore::new(workers),
+            orphaned: Notify::new(),
             settings,
         });
         metrics::observe(&core, &shared.registry).map_err(|source| BuildError::Metric {
@@ -343,6 +346,9 @@ impl Core {
         troubles.failing.insert(who, (since, reason));
         if is_unknown {
             troubles.unknown.insert(who.0);
+        } else if !who.1 {
+            // It could be told, and something else is wrong now.
+            troubles.unknown.remove(&who.0);
         }
         is_news
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::core::Status;
+use portreeve_api::{ObjectKey, Resource};
 
 use crate::fence::Fenced;
 
@@ -60,6 +61,16 @@ impl Answer {
     }
 }
 
+/// Whether this is the apiserver's word that there is no such object: a 404 that names it. That of a path which is not served, or of a proxy
+/// in between, names none and proves nothing.
+pub fn is_gone(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let names_it = status.details.as_ref().is_some_and(|details| {
+        details.name == *key.name && details.kind == *resource.plural && details.group == *resource.group
+    });
+    names_it && Answer::of(error) == Answer::NotFound
+}
+
 /// How long the apiserver asked to be left alone (`Retry-After`), if it did: five minutes at the most.
 pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else {
@@ -71,7 +82,31 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_404_is_a_proof_only_of_the_object_that_it_names() {
+        const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
+        let key = ObjectKey::namespaced("n", "a");
+        let proves = |code: u16, details: serde_json::Value| {
+            let status = json!({"status": "Failure", "reason": "NotFound", "code": code, "details": details});
+            let status: Status = serde_json::from_value(status).unwrap();
+            is_gone(&kube::Error::Api(status.boxed()), &PODS, &key)
+        };
+        let named = json!({"name": "a", "kind": "pods"});
+        assert!(proves(404, named.clone()));
+        assert!(!proves(409, named));
+        for other in [
+            json!({}),
+            json!({"name": "b", "kind": "pods"}),
+            json!({"name": "a", "kind": "nodes"}),
+            json!({"name": "a", "kind": "pods", "group": "metrics.k8s.io"}),
+        ] {
+            assert!(!proves(404, other.clone()), "{other}");
+        }
+    }
 
     fn status(code: u16, reason: &str) -> Answer {
         let status = Status {

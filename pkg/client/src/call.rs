@@ -21,7 +21,7 @@ use tower::{BoxError, Service};
 use crate::{
     Fence, Metrics,
     body::{CutOff, Measured, TimedBody},
-    rate::Bucket,
+    rate::{Awaited, Bucket},
     refusal,
 };
 
@@ -158,12 +158,13 @@ impl Shared {
 
     async fn wait_for_token(&self, method: &Method) {
         let Some(limiter) = &self.limiter else { return };
-        let wait = limiter.lock().take(Instant::now());
+        let (token, wait) = Awaited::take(limiter);
         self.metrics
             .limiter_durations
             .with_label_values(&[method.as_str(), &self.host])
             .observe(wait.as_secs_f64());
         tokio::time::sleep(wait).await;
+        token.used();
     }
 
     /// An error without an answer counts as code `<error>`, as in client-go.

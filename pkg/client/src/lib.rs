@@ -23,7 +23,7 @@ mod metrics;
 mod rate;
 mod refusal;
 
-pub use answer::{Answer, FENCED_BY_SERVER, retry_after};
+pub use answer::{Answer, FENCED_BY_SERVER, is_gone, retry_after};
 pub use chain::chain;
 pub use config::{Args, Connection, Error, Settings};
 pub use duration::duration;

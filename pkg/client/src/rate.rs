@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// A token bucket. Pure: the time is an argument, the answer is how long to wait.
@@ -31,6 +32,39 @@ impl Bucket {
         self.full_at = Some(full_at);
         full_at.saturating_duration_since(now).saturating_sub(self.depth)
     }
+
+    /// Takes a token back that nobody has used: whoever asks next has it.
+    fn give_back(&mut self) {
+        self.full_at = self.full_at.and_then(|at| at.checked_sub(self.period));
+    }
+}
+
+/// A token that is still awaited. Given up before its time, it goes back.
+pub(crate) struct Awaited<'a> {
+    bucket: &'a Mutex<Bucket>,
+    is_used: bool,
+}
+
+impl<'a> Awaited<'a> {
+    /// Takes a token, and says how long to wait for it.
+    pub(crate) fn take(bucket: &'a Mutex<Bucket>) -> (Self, Duration) {
+        let wait = bucket.lock().take(Instant::now());
+        let is_used = false;
+        (Self { bucket, is_used }, wait)
+    }
+
+    /// Its time has come.
+    pub(crate) fn used(mut self) {
+        self.is_used = true;
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.bucket.lock().give_back();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -44,6 +78,18 @@ mod tests {
         let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
         assert_eq!(bucket.take(now + Duration::from_secs(10)), Duration::ZERO);
+    }
+
+    #[test]
+    fn whoever_gives_up_leaves_the_token_to_the_next() {
+        let bucket = Mutex::new(Bucket::new(10.0, 1));
+        Awaited::take(&bucket).0.used();
+        let waits = || Awaited::take(&bucket).1.as_millis();
+        let first = waits();
+        assert!((90..=100).contains(&first), "{first}");
+        for _ in 0..100 {
+            assert!(waits() <= first);
+        }
     }
 
     /// The clock may be younger than the bucket is deep: it starts with the machine.

@@ -3,6 +3,8 @@
 //! kube-runtime's `watcher` repeats an HTTP 410 for ever, loses a whole list to one bad object and may start from a stale cache;
 //! client-go's reflector is the model for what this loop does instead.
 
+mod error;
+
 use std::{
     future::{Future, pending},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,27 +18,28 @@ use std::{
 use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::BodyExt;
-use kube::{Client, client::Body, core::Status};
+use kube::{Client, client::Body};
 use portreeve_client::{Answer, chain, refusal, retry_after};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout_at},
 };
 
+use self::error::{Error, LONGEST_LINE};
 use crate::{
     Decoded, Event, Reporting, Trouble, Watch,
     backoff::Backoff,
-    explain::BadJson,
     protocol::{self, Heard, Lines, Page},
     watch::Query,
 };
 
-/// The longest line of a watch. An object has at most 1.5 MiB in etcd, and conversion may make it longer.
-const LONGEST_LINE: usize = 16 << 20;
 /// How often one page is asked for before the list starts over. A continue token that is good for nothing need not be called expired.
 const PAGE_ATTEMPTS: u32 = 5;
 /// A watch that ended sooner than this and brought nothing is a failure: an apiserver that shuts down ends watches as soon as they open.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// After so many watches in a row that were over before anything could come of them, a list finds out what is true. With the longest waits
+/// between them, that is before what is stored is called stale.
+const FRUITLESS: u32 = 3;
 /// A watch that lasted this long was a good one: the next failure starts to back off from the beginning.
 const GOOD_WATCH: Duration = Duration::from_secs(10);
 
@@ -76,67 +79,6 @@ pub struct Loop {
     pub may_vanish: bool,
 }
 
-/// A step of the loop that failed.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error("failed to list")]
-    List(#[source] kube::Error),
-    #[error("failed to watch")]
-    Watch(#[source] kube::Error),
-    #[error("failed to read the answer")]
-    Read(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("failed to decode the answer")]
-    Decode(#[source] BadJson),
-    #[error("a line of the watch is longer than {LONGEST_LINE} bytes")]
-    Endless,
-    #[error("nothing was heard for {0:?}, though a bookmark is due each minute")]
-    Silent(Duration),
-    #[error("the watch ended as soon as it had begun")]
-    EndedAtOnce,
-    #[error("the list is no longer kept and has to be started over")]
-    ListExpired,
-    #[error("a panic in what takes the objects in, the log has it")]
-    Panicked,
-}
-
-impl Error {
-    fn cause(&self) -> Option<&kube::Error> {
-        match self {
-            Self::List(source) | Self::Watch(source) => Some(source),
-            _ => None,
-        }
-    }
-
-    fn answer(&self) -> Answer {
-        self.cause().map_or(Answer::Transient, Answer::of)
-    }
-
-    /// Whether to list before watching again. A broken connection has lost nothing: the watch resumes where it was. After a refusal a
-    /// list finds out what is true, unless all that was said is "later"; a line that could not be read would only come again; and after a
-    /// panic nobody knows what was taken in.
-    fn calls_for_list(&self) -> bool {
-        match self {
-            Self::Decode(_) | Self::Endless | Self::Panicked => true,
-            Self::Watch(error @ kube::Error::Api(status)) => retry_after(error).is_none() || is_from_the_future(status),
-            _ => false,
-        }
-    }
-
-    /// Whether asking for the same page again may help.
-    fn may_pass(&self) -> bool {
-        matches!(self, Self::List(_) | Self::Read(_)) && self.answer() == Answer::Transient
-    }
-}
-
-/// The version asked for is newer than all that the apiserver knows: etcd was restored from a backup. It says "later", which would never
-/// come.
-fn is_from_the_future(status: &Status) -> bool {
-    let details = status.details.iter();
-    details
-        .flat_map(|details| &details.causes)
-        .any(|cause| cause.reason == "ResourceVersionTooLarge")
-}
-
 /// Lists, then watches, and recovers from whatever goes wrong, until it is dropped.
 ///
 /// The first list is consistent (no resourceVersion: a quorum read). A watch that ends resumes after the last version heard; one
@@ -146,6 +88,8 @@ pub fn reflect<S: Sink>(watch_loop: Loop, sink: S) -> impl Future<Output = ()> +
         backoff: Backoff::new(),
         whole: false,
         listed: false,
+        lists_fail: false,
+        lines: 0,
         term: 0,
         watch_loop,
         sink,
@@ -178,6 +122,10 @@ struct Run<S> {
     whole: bool,
     /// A list was complete at least once.
     listed: bool,
+    /// None has been complete since one failed: that its first pages come is no sign of life.
+    lists_fail: bool,
+    /// How many lines the last watch has brought.
+    lines: usize,
     term: u64,
 }
 
@@ -190,10 +138,12 @@ impl<S: Sink> Run<S> {
         match self.list().await {
             Ok(version) => {
                 drop(woken);
+                self.lists_fail = false;
                 self.follow(version).await;
             }
             Err(Error::ListExpired) => {}
             Err(error) => {
+                self.lists_fail = true;
                 self.note_absence(&error);
                 self.back_off(&error, woken).await;
             }
@@ -212,8 +162,10 @@ impl<S: Sink> Run<S> {
             for raw in page.items.into_iter().flatten() {
                 self.apply(protocol::listed(raw))?;
             }
-            self.watch_loop.heard();
             next = page.metadata.next.filter(|next| !next.is_empty());
+            if next.is_none() || !self.lists_fail {
+                self.watch_loop.heard();
+            }
             if next.is_none() {
                 self.apply(Event::Synced)?;
                 let version = page.metadata.resource_version.unwrap_or_default();
@@ -262,20 +214,30 @@ impl<S: Sink> Run<S> {
     /// Watches from `version` on, across reconnects, until a list is needed.
     async fn follow(&mut self, mut version: String) {
         let since_list = Instant::now();
+        // How many watches in a row were answered, and were over before anything could come of them.
+        let mut fruitless = 0;
         loop {
             let started = Instant::now();
-            let ended = self.watch(&mut version).await;
+            let ended = self.watch(&mut version, fruitless == 0).await;
             let lasted = started.elapsed();
+            let is_silent = matches!(ended, Err(Error::Silent(_)));
+            fruitless = match ended {
+                _ if self.lines > 0 => 0,
+                // It was not answered.
+                Err(Error::Watch(_)) => fruitless,
+                _ if lasted >= GOOD_WATCH && !is_silent => 0,
+                _ => fruitless + 1,
+            };
             // Nor is one the sign of an apiserver in trouble that has only been silent for too long.
             if lasted >= GOOD_WATCH.min(self.watch_loop.idle_limit) {
                 self.backoff = Backoff::new();
             }
             let error = match ended {
-                Ok(lines) if lines > 0 || lasted >= SHORT_WATCH => {
+                Ok(()) if self.lines > 0 || lasted >= SHORT_WATCH => {
                     self.backoff = Backoff::new();
                     continue;
                 }
-                Ok(_) => Error::EndedAtOnce,
+                Ok(()) => Error::EndedAtOnce,
                 Err(error) => error,
             };
             if error.answer() == Answer::Expired {
@@ -287,14 +249,17 @@ impl<S: Sink> Run<S> {
                 return;
             }
             self.back_off(&error, pending()).await;
-            if error.calls_for_list() {
+            // Whoever holds lines back lets the answer to a list through, perhaps; and of what breaks each watch nobody knows.
+            let is_mute = is_silent && fruitless > 0;
+            if error.calls_for_list() || is_mute || fruitless >= FRUITLESS {
                 return;
             }
         }
     }
 
-    /// One watch request: ends well, with the number of lines that it brought, when the apiserver ends it.
-    async fn watch(&mut self, version: &mut String) -> Result<usize, Error> {
+    /// One watch request: ends well when the apiserver ends it. That it is answered is a sign of life if `is_trusted`; each line is.
+    async fn watch(&mut self, version: &mut String, is_trusted: bool) -> Result<(), Error> {
+        self.lines = 0;
         let mut query = Query::new(&self.watch_loop.watch);
         query.add("watch", "true");
         query.add("allowWatchBookmarks", "true");
@@ -305,17 +270,18 @@ impl<S: Sink> Run<S> {
             .send::<S::Object>(query, "")
             .await
             .map_err(Error::Watch)?;
-        self.watch_loop.heard();
+        if is_trusted {
+            self.watch_loop.heard();
+        }
         let mut body = answer.into_body();
         let idle_limit = self.watch_loop.idle_limit;
         let mut lines = Lines::default();
-        let mut count = 0;
         let mut heard = Instant::now();
         loop {
             // Whole lines are signs of life. Bytes that never make one are none.
             let frame = match timeout_at(heard + idle_limit, body.frame()).await {
                 Err(_) => return Err(Error::Silent(idle_limit)),
-                Ok(None) => return Ok(count),
+                Ok(None) => return Ok(()),
                 Ok(Some(frame)) => frame.map_err(|source| Error::Read(source.into()))?,
             };
             let Ok(data) = frame.into_data() else { continue };
@@ -323,8 +289,8 @@ impl<S: Sink> Run<S> {
             while let Some(line) = lines.next() {
                 self.watch_loop.heard();
                 heard = Instant::now();
+                self.lines += 1;
                 self.hear(&line, version)?;
-                count += 1;
             }
             if lines.unfinished() > LONGEST_LINE {
                 return Err(Error::Endless);

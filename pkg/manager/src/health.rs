@@ -18,6 +18,8 @@ use portreeve_reconcile::{Condition, Finding, Inspect, Page, Vital};
 use portreeve_serving::{Check, Health, State};
 use tokio::time::Instant;
 
+use crate::BEAT;
+
 pub(crate) use self::verdict::Limits;
 
 /// How far the manager has come.
@@ -33,6 +35,8 @@ pub(crate) struct Progress {
     pub(crate) installing: u32,
     /// It is on its way out.
     pub(crate) stopping: bool,
+    /// When the threads that do the work last had time for a task of no weight.
+    pub(crate) beat: Option<Instant>,
     pub(crate) elections: Vec<Election>,
     pub(crate) controllers: Vec<&'static str>,
     pub(crate) vitals: Vec<Vital>,
@@ -100,7 +104,12 @@ fn lifecycle(progress: &Progress) -> Vec<Check> {
 
 /// What a restart cures.
 fn alive(progress: &Progress, limits: Limits) -> Vec<Check> {
-    let mut checks = workers(progress, limits);
+    let age = progress.beat.map(|at| Instant::now().saturating_duration_since(at));
+    let mut checks = vec![Check {
+        name: "runtime".to_owned(),
+        state: verdict::runtime(age.map(|age| age.saturating_sub(BEAT)), limits.item),
+    }];
+    checks.extend(workers(progress, limits));
     checks.extend(election(&progress.elections));
     checks
 }

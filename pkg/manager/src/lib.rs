@@ -26,7 +26,10 @@ use portreeve_leader::Election;
 use portreeve_reconcile::{BuildError, Clock, Crash, Descriptor, EventWriter, Events, Shared, Shutdown};
 use portreeve_serving::Health;
 use prometheus::Registry;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 use crate::{
     crew::{Crew, Ended},
@@ -42,6 +45,8 @@ pub use crate::{
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// The longest pause between two looks for an apiserver that is away at the start.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often it is noted that tasks are run.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// How the manager goes about its work.
 #[derive(Clone, Debug)]
@@ -211,6 +216,8 @@ impl Manager {
             metrics: self.metrics,
             progress: self.progress,
         };
+        let mut heart = JoinSet::new();
+        heart.spawn(beat(Arc::clone(&manager.progress)));
         let (result, drained) = manager.run(self.groups, flags, &stop).await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
@@ -220,6 +227,14 @@ impl Manager {
         join_all(drained.iter().map(Election::release)).await;
         manager.shared.informers.stop().await;
         result
+    }
+}
+
+/// Says each second that tasks are run.
+async fn beat(progress: Arc<RwLock<Progress>>) {
+    loop {
+        progress.write().beat = Some(Instant::now());
+        tokio::time::sleep(BEAT).await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use kube::{Client, core::response::StatusCause};
 use portreeve_api::Metadata;
-use portreeve_client::{Answer, retry_after};
+use portreeve_client::{Answer, is_gone, retry_after};
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{Clock, Effect, Events, Instruments, Plan, request};
@@ -151,7 +151,6 @@ fn judge_absence(
         Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
         Ok(found) if is_it(&found.metadata) => Some(Applied::LookAgain(EffectError::of(effect, Behind::There))),
         Ok(_) => None,
-        Err(error) if Answer::of(&error) == Answer::NotFound => None,
         Err(error) => judge(effect, error),
     }
 }
@@ -170,12 +169,17 @@ fn judge_presence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) 
 fn judge(effect: &Effect, error: kube::Error) -> Option<Applied> {
     let answer = Answer::of(&error);
     let after = retry_after(&error).unwrap_or_default();
+    let is_proven = match effect {
+        Effect::Delete { target, .. } => is_gone(&error, &target.resource, &target.key),
+        Effect::Absent { resource, key, .. } => is_gone(&error, resource, key),
+        _ => false,
+    };
     let gone = has_cause(&error, |cause| cause.reason == "NamespaceTerminating");
     // Another object of that name is there now: 409 while the version differs too, and 422 when only the UID does.
     let replaced = matches!(effect, Effect::Apply { .. }) && has_cause(&error, |cause| cause.field == "metadata.uid");
     let error = EffectError::of(effect, error);
     match (answer, effect) {
-        (Answer::NotFound, Effect::Delete { .. }) => None,
+        (Answer::NotFound, Effect::Delete { .. } | Effect::Absent { .. }) if is_proven => None,
         // The object that this is about goes with its namespace; its deletion is the next that is heard of it.
         (Answer::Forbidden, Effect::Create(_)) if gone => Some(Applied::Done),
         (Answer::Invalid, _) if replaced => Some(Applied::LookAgain(error)),
@@ -183,10 +187,13 @@ fn judge(effect: &Effect, error: kube::Error) -> Option<Applied> {
         (Answer::NotFound, Effect::Create(_)) | (Answer::Forbidden | Answer::Invalid, _) => {
             Some(Applied::Refused(error))
         }
+        // A 404 that does not name what it is about is of somebody in between, or of a resource that is not served for now.
+        (Answer::Fenced | Answer::Transient, _) | (Answer::NotFound, Effect::Delete { .. } | Effect::Absent { .. }) => {
+            Some(Applied::Failed { error, after })
+        }
         (Answer::NotFound | Answer::AlreadyExists | Answer::Conflict | Answer::Expired, _) => {
             Some(Applied::LookAgain(error))
         }
-        (Answer::Fenced | Answer::Transient, _) => Some(Applied::Failed { error, after }),
     }
 }
 

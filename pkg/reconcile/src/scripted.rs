@@ -32,3 +32,10 @@ pub(crate) fn refusal(code: u16, reason: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason});
     (code, status)
 }
+
+/// The apiserver's word that there is no such Pod.
+pub(crate) fn no_pod(name: &str) -> (u16, Value) {
+    let (code, mut status) = refusal(404, "NotFound");
+    status["details"] = json!({"name": name, "kind": "pods"});
+    (code, status)
+}

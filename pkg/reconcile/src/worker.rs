@@ -35,9 +35,6 @@ pub trait Reconciler: Send + Sync + 'static {
         Plan::nothing()
     }
 }
-
-/// How soon a refused write is tried again at the latest. A 403 ends with a change of RBAC, of which no watch tells.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// A cache is behind for milliseconds. A plan that is stale this many times in a row has another cause, and is told.
 const STALE_TOO_OFTEN: u32 = 8;
 /// What fails this many times in a row, over a second or more, is told of like a refusal.
@@ -146,7 +143,7 @@ impl<R: Reconciler> Worker<R> {
             Applied::LookAgain(error) if failures >= STALE_TOO_OFTEN => {
                 let err = chain(&error);
                 tracing::warn!(err, failures, "decided on a stale cache again and again, trying on");
-                (Outcome::RetryWithin(REFUSED_PAUSE), Ending::Error)
+                (Outcome::Retry, Ending::Error)
             }
             Applied::LookAgain(error) => {
                 tracing::debug!(err = chain(&error), "the cache was behind, looking again");
@@ -173,7 +170,7 @@ impl<R: Reconciler> Worker<R> {
                 // Said as well as it can be: what is refused may be the saying itself.
                 let said = self.reconciler.refused(&seen, &error.effect, &why, now);
                 self.applier.run_in_steps(&said, || work.step()).await;
-                (Outcome::RetryWithin(REFUSED_PAUSE), Ending::Error)
+                (Outcome::Retry, Ending::Error)
             }
         }
     }

@@ -44,7 +44,7 @@ const SMALL_TABLE: usize = 1024;
 
 /// How a run of a key ended. One value ends it; there is nothing else to remember.
 ///
-/// `Retry`, `RetryAfter` and `RetryWithin` keep the key in the lane in which it ran; after `At` it is urgent, since who names a time
+/// `Retry` and `RetryAfter` keep the key in the lane in which it ran; after `At` it is urgent, since who names a time
 /// means it. A key that was added while it ran is ready
 /// again at once, whatever the outcome: what was added is news that the run has not seen, and may be the cure. Its
 /// failures still count, so that the backoff goes on from where it was if the next run fails too; the delay of the
@@ -53,14 +53,11 @@ const SMALL_TABLE: usize = 1024;
 pub enum Outcome {
     /// Success, and nothing more to do until the key is added. Failures are forgotten.
     Forget,
-    /// Failure: again after the backoff (5 ms, doubled by each failure in a row, at most 1000 s).
+    /// Failure: again after the backoff (5 ms, doubled by each failure in a row, at most 30 s).
     Retry,
     /// Failure: again after the backoff, but not before this delay (a server's `Retry-After`). It counts as a failure
     /// like `Retry`.
     RetryAfter(Duration),
-    /// Failure: again after the backoff, but not later than after this delay. For what must not be forgotten for a
-    /// quarter of an hour, because nothing tells when its cause has gone. It counts as a failure like `Retry`.
-    RetryWithin(Duration),
     /// Success, and again at this time, urgent when it comes. Failures are forgotten.
     At(Instant),
 }
@@ -286,7 +283,6 @@ impl<K: Clone + Eq + Hash> Core<K> {
             Outcome::Forget => (false, None),
             Outcome::Retry => (true, Some(retry_at(Duration::ZERO))),
             Outcome::RetryAfter(least) => (true, Some(retry_at(least))),
-            Outcome::RetryWithin(most) => (true, Some(retry_at(Duration::ZERO).min(now + most.min(LONGEST_DELAY)))),
             Outcome::At(when) => (false, Some(when.max(now))),
         };
         let failures = if failed { item.failures.saturating_add(1) } else { 0 };

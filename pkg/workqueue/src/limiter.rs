@@ -15,14 +15,15 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// 5 ms to 1000 s, the figures of `DefaultControllerRateLimiter` in client-go's `util/workqueue`.
+    /// 5 ms, the figure of `DefaultControllerRateLimiter` in client-go's `util/workqueue`, to 30 s instead of its 1000: nothing tells a
+    /// key that an apiserver is back, or a right, and a quarter of an hour later is too late.
     ///
     /// Its second half, a bucket of 10 retries a second for the whole queue, is left out: it makes a thousand keys that
     /// failed on one outage wait for a minute and a half after the outage is over, and the client already limits what
     /// reaches the apiserver.
     pub(crate) const DEFAULT: Self = Self {
         base: Duration::from_millis(5),
-        max: Duration::from_secs(1000),
+        max: Duration::from_secs(30),
     };
 
     /// The delay of a key that had failed `failures` times before it failed now.
@@ -44,13 +45,9 @@ mod tests {
 
     #[test]
     fn delays_stop_at_the_maximum() {
-        assert_eq!(Backoff::DEFAULT.delay(17), Duration::from_millis(655_360));
-        for failures in [18, 31, 32, 33, 64, u32::MAX] {
-            assert_eq!(
-                Backoff::DEFAULT.delay(failures),
-                Duration::from_secs(1000),
-                "{failures}"
-            );
+        assert_eq!(Backoff::DEFAULT.delay(12), Duration::from_millis(20_480));
+        for failures in [13, 31, 32, 33, 64, u32::MAX] {
+            assert_eq!(Backoff::DEFAULT.delay(failures), Duration::from_secs(30), "{failures}");
         }
     }
 

@@ -44,6 +44,8 @@ pub(super) const NAME: &str = "portreeve";
 const CONNECTIONS: usize = 130;
 /// How far the clock goes on in a wave.
 const STEP: i64 = 10;
+/// Whatever goes wrong, each call to the apiserver ends within 30 s and is a step, so nobody may be taken for stuck.
+const STRICT: &[&str] = &["--controller-stuck-timeout=60s", "--queue-stuck-timeout=60s"];
 /// Finished Jobs are kept for less than that.
 const TTL: u32 = 300;
 
@@ -62,7 +64,7 @@ pub(super) struct Course {
 impl Course {
     /// Everything is there, and one wave is done.
     pub(super) async fn start() -> Result<Self> {
-        Self::start_with(&[], |_| Ok(())).await
+        Self::start_with(STRICT, |_| Ok(())).await
     }
 
     /// The same with more flags, and with credentials that are changed before the daemon sees them.
@@ -141,11 +143,31 @@ impl Course {
         .await
     }
 
-    /// Sets the clock back to before what was due last, and on again.
-    pub(super) fn turn_back_and_on(&self) {
-        let now = self.clock.now();
+    /// Sets the clock back to before what was due last, and on again once schedules were decided on by that time.
+    pub(super) async fn turn_back_and_on(&self) -> Result<()> {
+        let decisions = async || {
+            let metrics = self.daemon.admin.metrics().await?;
+            let of = |kind: &str| {
+                metrics.sum(
+                    "controller_runtime_reconcile_total",
+                    &[&format!("controller=\"{kind}\"")],
+                )
+            };
+            anyhow::Ok(["crontab-controller", "cronjob-controller"].map(of))
+        };
+        let (now, before) = (self.clock.now(), decisions().await?);
         self.clock.set(now - minutes(2 * STEP));
+        eventually(SETTLED, "decisions by a clock that was set back", || async {
+            let after = decisions().await?;
+            ensure!(
+                before.iter().zip(&after).all(|(before, after)| after > before),
+                "{after:?} decisions, {before:?} before"
+            );
+            anyhow::Ok(())
+        })
+        .await?;
         self.clock.set(now);
+        Ok(())
     }
 
     /// Ends the course: no reconcile has panicked, and the daemon stops as it should.

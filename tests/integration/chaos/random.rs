@@ -3,7 +3,7 @@
 use std::{env, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use portreeve_testing::{Counter, Fault, Spoil, Times};
+use portreeve_testing::{Counter, Fault, Spoil, Times, eventually};
 
 use super::{
     course::Course,
@@ -13,6 +13,10 @@ use crate::support::LIMIT;
 
 /// As many rounds as `make test` plays.
 const ROUNDS: u64 = 4;
+/// How late everything is on a slow line.
+const LATE: Duration = Duration::from_millis(150);
+/// How many connections hang at a paused apiserver before it goes on.
+const HANGING: usize = 5;
 
 /// What may happen besides, in a round.
 #[derive(Clone, Copy, Debug)]
@@ -71,9 +75,9 @@ impl Forecast {
 /// Lets something happen. What is stopped runs again when this returns.
 async fn happen(mut course: Course, event: Event) -> Result<Course> {
     match event {
-        Event::Nothing => {}
+        // The line is slow from the beginning.
+        Event::Nothing | Event::Slow => {}
         Event::Cut => course.proxy.reset(),
-        Event::Slow => course.proxy.slow(Duration::from_millis(150)),
         Event::ApiserverKilled => {
             course.plane.apiserver().kill().await?;
             course.plane.apiserver().start().await?;
@@ -81,6 +85,13 @@ async fn happen(mut course: Course, event: Event) -> Result<Course> {
         Event::ApiserverPaused => {
             course.plane.apiserver().pause()?;
             course.proxy.reset();
+            // Those that are opened anew hang.
+            eventually(LIMIT, "connections to hang", async || {
+                let connections = course.proxy.connections();
+                ensure!(connections >= HANGING, "{connections} connections");
+                anyhow::Ok(())
+            })
+            .await?;
             course.plane.apiserver().resume()?;
         }
         Event::EtcdKilled => {
@@ -88,7 +99,7 @@ async fn happen(mut course: Course, event: Event) -> Result<Course> {
             course.plane.etcd().start().await?;
         }
         Event::Restart => course = course.restart().await?,
-        Event::ClockBack => course.turn_back_and_on(),
+        Event::ClockBack => course.turn_back_and_on().await?,
     }
     Ok(course)
 }
@@ -99,6 +110,9 @@ async fn play(mut course: Course, seed: u64) -> Result<(Course, u64)> {
     println!("seed {seed}: {forecast:?}");
     let come = |(weather, times): &(Weather, Times)| weather.come(&course.proxy, *times);
     let met: Vec<Counter> = forecast.weather.iter().map(come).collect();
+    if matches!(forecast.event, Event::Slow) {
+        course.proxy.slow(LATE);
+    }
     course.work.wave().await?;
     course = happen(course, forecast.event).await?;
     for (met, (weather, times)) in met.iter().zip(&forecast.weather) {

@@ -1,11 +1,7 @@
 //! Each fault of single requests, alone.
 
 use anyhow::{Context, Result};
-use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, api::PostParams};
-use portreeve_testing::{Canned, Fault, Matcher, Spoil, Times};
-use serde_json::json;
+use portreeve_testing::{Fault, Matcher, Spoil, Times};
 
 use super::{
     course::Course,
@@ -85,38 +81,6 @@ async fn watches_that_break_are_gone_on_with() -> Result<()> {
 #[tokio::test]
 async fn watches_that_are_refused_or_late_are_made_up_for() -> Result<()> {
     weather_all(|weather| weather.target == Target::Watches && !is_spoiled(weather)).await
-}
-
-/// So many that a list has three pages.
-const CROWD: usize = 1_100;
-
-#[tokio::test]
-async fn a_list_that_fails_on_its_third_page_is_begun_anew() -> Result<()> {
-    let mut course = Course::start().await?;
-    let maps: Api<ConfigMap> = course.work.scene.namespace.api();
-    let crowd = (0..CROWD).map(|number| {
-        let map = json!({"metadata": {"name": format!("crowd-{number}")}});
-        let maps = maps.clone();
-        async move {
-            anyhow::Ok(
-                maps.create(&PostParams::default(), &serde_json::from_value(map)?)
-                    .await?,
-            )
-        }
-    });
-    stream::iter(crowd).buffer_unordered(16).try_collect::<Vec<_>>().await?;
-    for answer in [Canned::expired(), Canned::internal_error()] {
-        let third = Matcher::later_pages().resource("configmaps");
-        let third = course.proxy.answer(third, answer, Times::Nth(2));
-        let maps = Matcher::watches().resource("configmaps");
-        course.proxy.answer(maps, Canned::expired(), Times::Next(1));
-        course.proxy.reset();
-        course.work.wave().await?;
-        third.until_answered(1, LIMIT).await?;
-        course.judge().await?;
-        course.proxy.heal();
-    }
-    course.finish().await
 }
 
 #[tokio::test]

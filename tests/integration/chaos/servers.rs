@@ -86,7 +86,7 @@ async fn an_apiserver_that_hangs_is_waited_for() -> Result<()> {
     course.finish().await
 }
 
-/// The real 410: what the watches want to go on with is forgotten.
+/// The real 410: what the watches want to go on with is forgotten. The apiserver says so in an event of a watch that it has answered with 200.
 #[tokio::test]
 async fn a_compaction_that_was_slept_through_is_made_up_for_by_lists() -> Result<()> {
     let mut course = Course::start().await?;
@@ -136,7 +136,7 @@ async fn a_clock_that_is_set_back_and_forth_starts_nothing_twice() -> Result<()>
     let mut course = Course::start().await?;
     for _ in 0..3 {
         course.work.wave().await?;
-        course.turn_back_and_on();
+        course.turn_back_and_on().await?;
         course.judge().await?;
     }
     course.finish().await

@@ -11,7 +11,7 @@ use super::graph::Graph;
 use crate::{
     shared::apply_and_wait,
     support::{
-        LIMIT,
+        LIMIT, SETTLED,
         daemon::{Daemon, printed},
     },
 };
@@ -127,7 +127,7 @@ impl Collector {
 
     /// Waits until there is no node for this.
     pub(super) async fn wait_until_forgets(&self, object: &DynamicObject) -> Result<()> {
-        eventually(LIMIT, "an object to leave the graph", || async {
+        eventually(SETTLED, "an object to leave the graph", || async {
             ensure!(!self.knows(object).await?, "{object:?}");
             anyhow::Ok(())
         })

@@ -3,16 +3,20 @@
 use anyhow::{Result, ensure};
 use kube::{Api, CustomResourceExt, api::PostParams};
 use portreeve_api::Foo;
-use portreeve_testing::{Canned, ControlPlane, FaultProxy, Matcher, Times};
+use portreeve_testing::{Canned, ControlPlane, Fault, FaultProxy, Matcher, Spoil, Times};
 
 use super::{ensure_green, failing, wait_until_green, wait_until_red};
 use crate::{
     shared,
-    support::daemon::{Daemon, printed},
+    support::{
+        SETTLED,
+        daemon::{Daemon, printed},
+    },
 };
 
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
+const DEFINITIONS: &str = "informer/customresourcedefinitions.v1.apiextensions.k8s.io";
 /// Without contact for 8 s, a watch is stale.
 const IDLE: &str = "--watch-idle-timeout=6s";
 
@@ -35,6 +39,39 @@ async fn watches_that_hear_nothing_fail_readiness_until_they_do() -> Result<()> 
     for check in [FOOS, DEPLOYMENTS] {
         wait_until_red(&daemon.admin, "/readyz", check, &["stale, last heard of"]).await?;
     }
+    ensure_green(&daemon.admin, "/livez").await?;
+    proxy.heal();
+    wait_until_green(&daemon.admin, "/readyz").await
+}
+
+/// As a proxy has it that keeps what it passes on until it is a lot.
+#[tokio::test]
+async fn watches_whose_lines_are_held_back_are_made_up_for_by_lists() -> Result<()> {
+    let (proxy, daemon) = onlooker("patient-daemon").await?;
+    let silent = Fault::Spoil(Spoil::SilentAt(0));
+    proxy.fault(Matcher::watches(), silent, Times::UntilHealed);
+    proxy.reset();
+    let lists = proxy.count(Matcher::lists().resource("foos"));
+    lists.until_seen(2, SETTLED).await?;
+    // What is stored is no older than the limit, and so nothing is wrong.
+    wait_until_green(&daemon.admin, "/readyz").await?;
+    // Not the lists either: nobody knows any more.
+    proxy.answer(Matcher::lists(), Canned::unavailable(), Times::UntilHealed);
+    wait_until_red(&daemon.admin, "/readyz", FOOS, &["stale, last heard of"]).await?;
+    ensure_green(&daemon.admin, "/livez").await?;
+    proxy.heal();
+    wait_until_green(&daemon.admin, "/readyz").await
+}
+
+#[tokio::test]
+async fn a_list_that_is_never_complete_fails_readiness_whatever_its_first_pages_say() -> Result<()> {
+    let (proxy, daemon) = onlooker("page-turner").await?;
+    let pages = Matcher::later_pages().resource("customresourcedefinitions");
+    proxy.answer(pages, Canned::internal_error(), Times::UntilHealed);
+    proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
+    proxy.answer(Matcher::watches(), Canned::expired(), Times::UntilHealed);
+    proxy.reset();
+    wait_until_red(&daemon.admin, "/readyz", DEFINITIONS, &["stale, last heard of"]).await?;
     ensure_green(&daemon.admin, "/livez").await?;
     proxy.heal();
     wait_until_green(&daemon.admin, "/readyz").await

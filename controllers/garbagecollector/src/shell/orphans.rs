@@ -3,7 +3,7 @@
 //! Two things differ from the original. As many requests run at once as there are workers, and no more. And before the owner may go, every
 //! collectable resource is listed in its namespace: a dependent that no watch has shown yet would be collected later, and lost.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, pin::pin, sync::Arc};
 
 use futures::{StreamExt, stream};
 use portreeve_client::Answer;
@@ -20,9 +20,6 @@ use crate::{Fact, Identity, Orphaning, Places, Uid, seen::ORPHAN, verdict::Stand
 
 /// How often a dependent that changes under our hands is read again at once.
 const CONFLICTS: u32 = 10;
-
-/// How long an owner is left alone at most.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Works until the queue is closed. What takes long ends early when `stop` is requested: who comes next begins again.
 pub(super) async fn run(core: Arc<Core>, stop: Shutdown) {
@@ -41,8 +38,7 @@ pub(super) async fn run(core: Arc<Core>, stop: Shutdown) {
                 core.failed((uid, true), failure.to_string(), false);
                 match failure {
                     Failure::Other { after: Some(after), .. } => Outcome::RetryAfter(after),
-                    // Nothing tells when what it waits for can be listed again.
-                    _ => Outcome::RetryWithin(PATIENCE),
+                    _ => Outcome::Retry,
                 }
             }
         };
@@ -114,6 +110,7 @@ impl Core {
         while let Some(end) = running.next().await {
             // An owner of thousands takes its time, and is not stuck.
             work.step();
+            self.orphaned.notify_waiters();
             let result = match &end {
                 Ok(()) => "success",
                 Err(_) => "error",
@@ -132,8 +129,14 @@ impl Core {
         item: Identity,
         mut references: Places,
     ) -> Result<(), Failure> {
-        // All owners together send no more at once than the workers of deletions do.
-        let _permit = self.orphaning.acquire().await;
+        // All owners together send no more at once than the workers of deletions do. Who waits for others that move is not stuck.
+        let mut turn = pin!(self.orphaning.acquire());
+        let _permit = loop {
+            tokio::select! {
+                permit = &mut turn => break permit,
+                () = self.orphaned.notified() => work.step(),
+            }
+        };
         let resource = self.served_as(&item)?;
         let key = key_of(&resource, &item);
         for _ in 0..CONFLICTS {

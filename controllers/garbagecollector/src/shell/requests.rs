@@ -6,7 +6,7 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_client::{Answer, chain, refusal, retry_after};
+use portreeve_client::{Answer, chain, is_gone, refusal, retry_after};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ impl Failure {
 
     fn of(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> Self {
         match (Answer::of(error), error) {
-            (Answer::NotFound, kube::Error::Api(status)) if names(status, resource, key) => Self::Gone,
+            _ if is_gone(error, resource, key) => Self::Gone,
             (Answer::Conflict, _) => Self::Conflict,
             // A test in a JSON patch that does not hold.
             (Answer::Invalid, kube::Error::Api(status)) if status.code == 422 && status.details_are_empty() => {
@@ -89,13 +89,6 @@ impl Details for Status {
             .as_ref()
             .is_none_or(|details| details.causes.is_empty() && details.name.is_empty())
     }
-}
-
-/// Whether a 404 is about this very object. That of a path which is not served, or of a proxy, is not.
-fn names(status: &Status, resource: &Resource, key: &ObjectKey) -> bool {
-    status.details.as_ref().is_some_and(|details| {
-        details.name == *key.name && details.kind == *resource.plural && details.group == *resource.group
-    })
 }
 
 /// The path of an object. A reference may say anything, and its name must not lead elsewhere.
@@ -346,24 +339,6 @@ mod tests {
         );
         for name in ["", ".", "..", "../secrets/s", "a/b", "a%2fb"] {
             assert_eq!(path(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_404_is_a_proof_only_of_the_object_that_it_names() {
-        let status = |details: Value| -> Status {
-            serde_json::from_value(json!({"status": "Failure", "reason": "NotFound", "code": 404, "details": details}))
-                .unwrap()
-        };
-        let key = ObjectKey::namespaced("n", "a");
-        assert!(names(&status(json!({"name": "a", "kind": "pods"})), &PODS, &key));
-        for other in [
-            json!({}),
-            json!({"name": "b", "kind": "pods"}),
-            json!({"name": "a", "kind": "nodes"}),
-            json!({"name": "a", "kind": "pods", "group": "metrics.k8s.io"}),
-        ] {
-            assert!(!names(&status(other.clone()), &PODS, &key), "{other}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Workers: each takes one object after the other, asks what has to be asked, and does what it comes to.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use portreeve_api::Resource;
 use portreeve_client::Answer;
@@ -24,8 +24,6 @@ use crate::{
 const CONFLICTS: u32 = 10;
 /// How many steps an attempt may take: far more than references that an object can hold.
 const STEPS: u32 = 10_000;
-/// How long a refusal is left alone at most: a change of the rules sends no event.
-const REFUSED: Duration = Duration::from_secs(30);
 
 /// Works until the queue is closed.
 pub(super) async fn run(core: Arc<Core>) {
@@ -266,7 +264,6 @@ fn is_refused(answer: Answer) -> bool {
 /// When to try again what has failed.
 fn again(failure: &Failure) -> Outcome {
     match failure {
-        Failure::Other { answer, .. } if is_refused(*answer) => Outcome::RetryWithin(REFUSED),
         Failure::Other { after: Some(after), .. } => Outcome::RetryAfter(*after),
         _ => Outcome::Retry,
     }

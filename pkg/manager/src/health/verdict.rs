@@ -25,6 +25,18 @@ pub(crate) struct Limits {
     pub(crate) queue: Duration,
 }
 
+/// How the threads fare that everything but health runs on, and that have run no task for so long.
+pub(crate) fn runtime(age: Option<Duration>, limit: Duration) -> State {
+    match age {
+        Some(age) if !limit.is_zero() && age > limit => State::Failed(format!(
+            "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): something blocks every thread, and only a \
+             restart frees them",
+            age.as_secs()
+        )),
+        _ => State::Ok,
+    }
+}
+
 /// How the workers of one controller fare. While they end they may take as long as the shutdown gives them.
 pub(crate) fn workers(vitals: &[Vitals], limits: Limits, is_stopping: bool) -> State {
     let stuck: Vec<_> = vitals.iter().filter_map(|vitals| trouble(vitals, limits)).collect();

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     EventWriter, Next, Note, NoteType, Object, Propagation, Shutdown, SystemClock, Target,
-    scripted::{self, refusal},
+    scripted::{self, no_pod, refusal},
 };
 
 const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
@@ -87,7 +87,8 @@ async fn each_answer_means_one_thing_to_the_plan() {
         (patch(), 409, "Conflict", "look again"),
         (patch(), 404, "NotFound", "look again"),
         (patch(), 500, "InternalError", "failed"),
-        (delete(), 404, "NotFound", "done"),
+        // It names nothing: a proxy's.
+        (delete(), 404, "NotFound", "failed"),
         (delete(), 409, "Conflict", "look again"),
         (delete(), 504, "Timeout", "failed"),
     ];
@@ -114,7 +115,7 @@ async fn a_plan_stops_at_the_first_effect_that_does_not_succeed() {
 
 #[tokio::test]
 async fn an_object_that_is_gone_already_does_not_stop_the_plan() {
-    let (doer, _writer, asked) = applier(vec![refusal(404, "NotFound")]);
+    let (doer, _writer, asked) = applier(vec![no_pod("a")]);
     let applied = doer.run(&Plan::of(vec![delete(), patch()])).await;
     assert_eq!(name(&applied), "done");
     assert_eq!(asked.lock().len(), 2);
@@ -205,7 +206,9 @@ async fn what_is_held_to_be_gone_is_looked_for_once_more() {
         )
     };
     let table = [
-        (refusal(404, "NotFound"), "done", 2),
+        (no_pod("a"), "done", 2),
+        (no_pod("b"), "failed", 1),
+        (refusal(404, "NotFound"), "failed", 1),
         (found("another", "o"), "done", 2),
         (found("u", "another"), "done", 2),
         (found("u", "o"), "look again", 1),

@@ -19,6 +19,8 @@ pub enum Fault {
     Delay(Duration),
     /// Each part of the answer comes so much later: of a watch, its events.
     Lag(Duration),
+    /// Who asks for pages of a list gets pages of so many objects, from the apiserver.
+    PagesOf(u32),
     /// The answer's head comes as it is, and this becomes of its body.
     Spoil(Spoil),
 }

@@ -29,7 +29,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::canned::Canned;
 use super::fault::{Fault, Spoil};
 use super::line::{Gate, Line, Passage, delayed};
-use super::rules::{Rules, is_watch};
+use super::rules::{Rules, in_pages_of, is_watch};
 use super::spoil::{Body, Broken, broken, healed, spoiled};
 
 /// How many parts of a watch may be under way on a slow line at a time. The apiserver writes an event at a time; what is more waits
@@ -97,7 +97,7 @@ impl Relay {
 
     async fn answer(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
         let arrival = Instant::now();
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let mut fault = None;
         self.rules.send_modify(|rules| fault = rules.decide(&head));
         delayed(self.line.subscribe(), arrival).await;
@@ -109,6 +109,11 @@ impl Relay {
                 return Err(broken());
             }
             Some(Fault::Delay(delay)) => sleep(delay).await,
+            Some(Fault::PagesOf(count)) => {
+                if let Some(smaller) = in_pages_of(count, &head) {
+                    head.uri = smaller.into();
+                }
+            }
             _ => {}
         }
         let is_watch = is_watch(&head);

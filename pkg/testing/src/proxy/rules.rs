@@ -2,8 +2,9 @@
 //!
 //! Architecture Invariant: no IO and no clock here. What a rule does is a [`Fault`], decided here and carried out in `relay.rs`.
 
-use http::header::USER_AGENT;
+use http::header::{ACCEPT, USER_AGENT};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 
 use super::fault::Fault;
 
@@ -17,6 +18,7 @@ pub struct Matcher {
     name: Option<String>,
     user_agent: Option<String>,
     reads: Option<Read>,
+    is_metadata: Option<bool>,
 }
 
 /// What is read of a resource, in a way that a path alone does not tell.
@@ -104,6 +106,20 @@ impl Matcher {
         self
     }
 
+    /// For the metadata of objects, in place of whole ones.
+    #[must_use]
+    pub fn metadata(mut self) -> Self {
+        self.is_metadata = Some(true);
+        self
+    }
+
+    /// For whole objects, and not for their metadata alone.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        self.is_metadata = Some(false);
+        self
+    }
+
     fn matches(&self, head: &Parts) -> bool {
         let Self {
             methods,
@@ -113,19 +129,22 @@ impl Matcher {
             name,
             user_agent,
             reads,
+            is_metadata,
         } = self;
         let path = head.uri.path();
         let target = Target::of(path);
-        let agent = head.headers.get(USER_AGENT).map_or(&b""[..], |agent| agent.as_bytes());
+        let says = |header, part: &str| {
+            let said = head.headers.get(header).map_or(&b""[..], |said| said.as_bytes());
+            String::from_utf8_lossy(said).contains(part)
+        };
         let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
         (methods.is_empty() || methods.iter().any(|method| method == head.method.as_str()))
             && path_prefix.as_ref().is_none_or(|prefix| path.starts_with(prefix))
             && is(resource, target.resource.as_deref())
             && is(namespace, target.namespace)
             && is(name, target.name)
-            && user_agent
-                .as_ref()
-                .is_none_or(|part| String::from_utf8_lossy(agent).contains(part))
+            && user_agent.as_ref().is_none_or(|part| says(USER_AGENT, part))
+            && is_metadata.is_none_or(|wanted| wanted == says(ACCEPT, "as=PartialObjectMetadata"))
             && reads.is_none_or(|read| match read {
                 Read::Watch => is_watch(head),
                 Read::List => is_list(head, &target),
@@ -142,6 +161,16 @@ fn asks(head: &Parts, what: impl Fn(&str, &str) -> bool) -> bool {
     let query = head.uri.query().unwrap_or_default();
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.any(|(key, value)| what(key, value))
+}
+
+/// The same request for pages of so many objects, if it asks for pages.
+pub(crate) fn in_pages_of(count: u32, head: &Parts) -> Option<PathAndQuery> {
+    let pairs = head.uri.query()?.split('&').map(|pair| match pair.split_once('=') {
+        Some(("limit", _)) => format!("limit={count}"),
+        _ => pair.to_owned(),
+    });
+    let query = pairs.collect::<Vec<_>>().join("&");
+    format!("{}?{query}", head.uri.path()).parse().ok()
 }
 
 /// Whether the answer is a stream of events that goes on until somebody ends it.

@@ -196,6 +196,28 @@ async fn the_third_page_of_a_list_fails_and_the_list_can_be_had_again() -> Resul
 }
 
 #[tokio::test]
+async fn who_asks_for_pages_gets_smaller_ones_from_the_apiserver() -> Result<()> {
+    let stage = Stage::new("small-pages").await?;
+    for name in ["a", "b", "c"] {
+        stage.create(name).await?;
+    }
+    stage.proxy.fault(lists(), Fault::PagesOf(1), Times::UntilHealed);
+    let asked = ListParams::default().limit(500);
+    let first = stage.through.list(&asked).await?;
+    ensure!(first.items.iter().map(ResourceExt::name_any).eq(["a"]));
+    let rest = ListParams {
+        continue_token: first.metadata.continue_,
+        ..asked.clone()
+    };
+    let second = stage.through.list(&rest).await?;
+    ensure!(second.items.iter().map(ResourceExt::name_any).eq(["b"]));
+    ensure!(stage.through.list(&ListParams::default()).await?.items.len() == 3);
+    stage.proxy.heal();
+    ensure!(stage.through.list(&asked).await?.items.len() == 3);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_storm_meets_the_same_requests_when_it_has_the_same_seed() -> Result<()> {
     let stage = Stage::new("storm").await?;
     let storm = async |seed| {

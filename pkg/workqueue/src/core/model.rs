@@ -30,7 +30,6 @@ enum End {
     Forget,
     Retry,
     RetryAfter(u64),
-    RetryWithin(u64),
     At(u64),
 }
 
@@ -183,15 +182,14 @@ impl Model {
         if self.closed {
             return Some(key);
         }
-        let backoff = || (5u64 << failures.min(20)).min(1_000_000);
+        let backoff = || (5u64 << failures.min(20)).min(30_000);
         let next = match end {
             End::Forget => None,
             End::Retry => Some(backoff()),
             End::RetryAfter(least) => Some(least.max(backoff())),
-            End::RetryWithin(most) => Some(most.min(backoff())),
             End::At(delay) => Some(delay),
         };
-        if matches!(end, End::Retry | End::RetryAfter(_) | End::RetryWithin(_)) {
+        if matches!(end, End::Retry | End::RetryAfter(_)) {
             self.failures.insert(key, failures + 1);
         }
         let timed = matches!(end, End::At(_));
@@ -250,7 +248,6 @@ impl Pair {
                         End::Forget => Outcome::Forget,
                         End::Retry => Outcome::Retry,
                         End::RetryAfter(least) => Outcome::RetryAfter(Duration::from_millis(least)),
-                        End::RetryWithin(most) => Outcome::RetryWithin(Duration::from_millis(most)),
                         End::At(delay) => Outcome::At(now + Duration::from_millis(delay)),
                     };
                     assert!(self.core.done(&key, outcome, now).is_some(), "{key} runs");
@@ -348,7 +345,6 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         3 => Just(End::Forget),
         3 => Just(End::Retry),
         1 => (0..60u64).prop_map(End::RetryAfter),
-        1 => (0..60u64).prop_map(End::RetryWithin),
         1 => (0..60u64).prop_map(End::At),
     ];
     let call = prop_oneof![

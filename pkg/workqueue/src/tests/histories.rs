@@ -32,7 +32,6 @@ enum End {
     Forget,
     Retry,
     RetryAfter(u64),
-    RetryWithin(u64),
     At(u64),
     /// As by a worker that panics.
     Drop,
@@ -45,7 +44,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => Just(End::Forget),
         2 => Just(End::Retry),
         1 => (0..40u64).prop_map(End::RetryAfter),
-        1 => (0..40u64).prop_map(End::RetryWithin),
         2 => (0..40u64).prop_map(End::At),
         1 => Just(End::Drop),
     ];
@@ -118,7 +116,6 @@ impl World {
             End::Forget => Outcome::Forget,
             End::Retry => Outcome::Retry,
             End::RetryAfter(least) => Outcome::RetryAfter(millis(least)),
-            End::RetryWithin(most) => Outcome::RetryWithin(millis(most)),
             End::At(delay) => Outcome::At(Instant::now() + millis(delay)),
             End::Drop => {
                 drop(work);

@@ -45,12 +45,37 @@ async fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
     let mut scene = Scene::listed(&[]).await;
     let mut then = Instant::now();
     scene.server.expect_watch(10).await.watch().cut();
-    for base in [100, 200, 400, 800] {
+    for base in [100, 200] {
         let (wait, call) = scene.after(then).await;
         assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
         then = call.at;
         call.watch().cut();
     }
+    // Nothing has come of three of them: a list may tell.
+    let (wait, call) = scene.after(then).await;
+    assert!(is_wait(wait, 400) && !call.is_watch(), "{wait:?}: {call:?}");
+    then = call.at;
+    call.answer(&list(20, &[]));
+    scene.server.expect_watch(20).await.watch().cut();
+    let (wait, _call) = scene.after(then).await;
+    assert!(is_wait(wait, 800), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_watches_are_answered_is_no_sign_of_life_while_nothing_comes_of_them() {
+    let mut scene = Scene::listed(&[]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    scene.server.expect_watch(10).await.watch().cut();
+    settle().await;
+    let contact = scene.reporting.noted().last_contact;
+    let watch = scene.server.expect_watch(10).await.watch();
+    settle().await;
+    assert_eq!(scene.reporting.noted().last_contact, contact);
+    assert!(scene.trouble().is_some());
+    watch.bookmark(11);
+    settle().await;
+    assert!(scene.reporting.noted().last_contact > contact);
+    assert_eq!(scene.trouble(), None);
 }
 
 /// An apiserver that shuts down accepts watches and ends them.
@@ -59,7 +84,7 @@ async fn a_watch_that_ends_well_but_at_once_backs_off() {
     let mut scene = Scene::listed(&[]).await;
     let mut then = Instant::now();
     scene.server.expect_watch(10).await.watch().end();
-    for base in [100, 200, 400, 800] {
+    for base in [100, 200] {
         let (wait, call) = scene.after(then).await;
         assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
         assert!(call.is_watch());

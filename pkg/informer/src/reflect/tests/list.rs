@@ -86,6 +86,24 @@ async fn a_page_that_is_refused_for_good_starts_the_list_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_pages_of_a_list_that_has_failed_are_no_sign_of_life() {
+    let mut scene = Scene::new();
+    let first = page(10, "p2", &[foo("a", 1)]);
+    scene.server.expect_list().await.answer(&first);
+    scene.server.expect_list().await.answer(&status(400, "BadRequest"));
+    settle().await;
+    let contact = scene.reporting.noted().last_contact;
+    scene.server.expect_list().await.answer(&first);
+    let second = scene.server.expect_list().await;
+    assert_eq!(scene.reporting.noted().last_contact, contact);
+    assert!(scene.trouble().is_some());
+    second.answer(&list(10, &[foo("b", 2)]));
+    scene.server.expect_watch(10).await;
+    assert!(scene.reporting.noted().last_contact > contact);
+    assert_eq!(scene.trouble(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_without_pages_is_tried_once() {
     let mut scene = Scene::new();
     scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));

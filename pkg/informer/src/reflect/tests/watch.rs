@@ -202,26 +202,28 @@ async fn bytes_that_never_make_a_line_are_silence() {
         watch.text("garbage");
         tokio::time::sleep(Duration::from_secs(9)).await;
     }
-    let call = scene.server.expect_watch(10).await;
+    let call = scene.server.expect_list().await;
     assert!(call.at - begun < Duration::from_secs(91), "{:?}", call.at - begun);
     assert!(watch.is_abandoned());
 }
 
+/// Whoever holds back what it says may let a list through; and a server without bookmarks is asked no more often than that.
 #[tokio::test(start_paused = true)]
-async fn silence_is_no_reason_to_back_off_however_short_its_limit_is() {
+async fn a_watch_that_never_says_anything_is_made_up_for_by_lists_without_backing_off() {
     let limit = Duration::from_secs(3);
     let mut scene = Scene::with_idle_limit(limit);
     scene.server.expect_list().await.answer(&list(10, &[]));
-    let mut call = scene.server.expect_watch(10).await;
     for _ in 0..10 {
-        let watch = call.watch();
-        let after;
-        (after, call) = scene.after(Instant::now()).await;
+        let watch = scene.server.expect_watch(10).await.watch();
+        let (after, call) = scene.after(Instant::now()).await;
         assert!(
             (limit..limit + Duration::from_millis(250)).contains(&after),
             "{after:?}"
         );
-        assert!(watch.is_abandoned());
+        assert!(watch.is_abandoned() && !call.is_watch(), "{call:?}");
+        call.answer(&list(10, &[]));
+        settle().await;
+        assert_eq!(scene.trouble(), None);
     }
 }
 

@@ -201,3 +201,17 @@ fn the_reason_names_the_queue_the_item_the_limit_and_the_way_out() {
         ],
     );
 }
+
+#[test]
+fn threads_that_run_no_task_are_told_of_after_their_limit() {
+    let limit = Duration::from_mins(5);
+    let is_red = |age, limit| matches!(runtime(age, limit), State::Failed(_));
+    for (age, limit, expected) in [
+        (None, limit, false),
+        (Some(limit), limit, false),
+        (Some(limit + SOON), limit, true),
+        (Some(limit * 9), Duration::ZERO, false),
+    ] {
+        assert_eq!(is_red(age, limit), expected, "{age:?} {limit:?}");
+    }
+}

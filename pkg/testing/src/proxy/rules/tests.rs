@@ -116,6 +116,47 @@ fn lists_and_their_pages_are_told_from_other_reads() {
     check(&Matcher::later_pages(), &[], &others);
 }
 
+#[test]
+fn metadata_is_told_from_whole_objects_by_what_is_accepted() {
+    let accepting = |accept: &'static str| {
+        let mut head = head("GET /api/v1/pods?limit=500");
+        head.headers.insert(ACCEPT, http::HeaderValue::from_static(accept));
+        head
+    };
+    let whole = accepting("application/json");
+    let metadata = accepting("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json");
+    for (matcher, expected) in [
+        (Matcher::lists(), (true, true)),
+        (Matcher::lists().whole(), (true, false)),
+        (Matcher::lists().metadata(), (false, true)),
+    ] {
+        assert_eq!(
+            (matcher.matches(&whole), matcher.matches(&metadata)),
+            expected,
+            "{matcher:?}"
+        );
+    }
+}
+
+#[test]
+fn only_who_asks_for_pages_gets_smaller_ones() {
+    for (asked, given) in [
+        ("GET /api/v1/pods", None),
+        (
+            "GET /api/v1/pods?labelSelector=a%3Db",
+            Some("/api/v1/pods?labelSelector=a%3Db"),
+        ),
+        ("GET /api/v1/pods?limit=500", Some("/api/v1/pods?limit=2")),
+        (
+            "GET /api/v1/pods?x=1&limit=500&continue=abc",
+            Some("/api/v1/pods?x=1&limit=2&continue=abc"),
+        ),
+    ] {
+        let given = given.map(|given| given.parse().unwrap());
+        assert_eq!(in_pages_of(2, &head(asked)), given, "{asked}");
+    }
+}
+
 /// What becomes of so many equal requests: `a` is answered, `-` is passed on.
 fn answered(rules: &mut Rules, requests: usize) -> String {
     let put = head(&format!("PUT {LEASE}"));
