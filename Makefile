@@ -4,7 +4,7 @@ SHELL := /bin/sh
 CARGO ?= cargo
 # More flags for the daemon of `make run`, such as DAEMON_FLAGS=-v=4.
 DAEMON_FLAGS ?=
-# How many rounds each fault of `make chaos` gets, and how many seeds are tried; without it, as many as `make test` runs.
+# How many seeds `make chaos` tries, and how many hand-overs, crashes, partitions and races of replicas; without it, as many as `make test` runs.
 ROUNDS ?=
 # The first of the seeds that say which faults come together: the one that a failure names, to play it again.
 SEED ?=

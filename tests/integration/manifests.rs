@@ -314,3 +314,47 @@ fn deployments_run_this_version_with_flags_that_it_has() -> Result<()> {
     );
     Ok(())
 }
+
+/// On top of one of our overlays, with the example of the same page as the file.
+#[test]
+fn the_overlay_of_the_documentation_mounts_a_config_file_and_names_it() -> Result<()> {
+    let page = include_str!("../../docs/configuration.md");
+    let blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let [file, fragment] = blocks.collect::<Vec<_>>()[..] else {
+        return Err(anyhow!("the page has not two blocks of YAML"));
+    };
+    let folder = tempfile::tempdir()?;
+    let root = root().canonicalize()?;
+    // kustomize takes no absolute path.
+    let up = "../".repeat(folder.path().canonicalize()?.components().count() - 1);
+    let ours = root.join("deploy/kustomize/overlays/default");
+    let ours = format!("resources: [{up}{}]\n", ours.strip_prefix("/")?.display());
+    std::fs::write(folder.path().join("kustomization.yaml"), ours + fragment)?;
+    std::fs::write(folder.path().join("config.yaml"), file)?;
+
+    let objects = objects(&rendered(
+        "kustomize",
+        &["build", &folder.path().display().to_string()],
+    )?)?;
+    let pod = &objects["Deployment portreeve"]["spec"]["template"]["spec"];
+    let [volume, container] = [&pod["volumes"][0], &pod["containers"][0]];
+    let map = volume["configMap"]["name"].as_str().context("it has a ConfigMap")?;
+    ensure!(objects[&format!("ConfigMap {map}")]["data"]["config.yaml"] == file);
+    let mount = &container["volumeMounts"][0];
+    ensure!(
+        mount["name"] == volume["name"] && mount["mountPath"] == "/etc/portreeve",
+        "{mount}"
+    );
+    let args = container["args"].as_array().context("it has arguments")?;
+    for arg in [
+        "--config=/etc/portreeve/config.yaml",
+        "--leader-elect-resource-namespace=portreeve-system",
+        "--controllers=*",
+    ] {
+        ensure!(args.iter().any(|found| found == arg), "{arg} is not among {args:?}");
+    }
+    Ok(())
+}

@@ -59,7 +59,7 @@ fn flags() -> Vec<clap::Arg> {
         clap::Arg::new("gc-mode")
             .long("gc-mode")
             .value_name("MODE")
-            .help("'observe' writes nothing: what would be done is logged, counted and shown under /debug/controllers/garbage-collector-controller/decisions")
+            .help("'observe' deletes and changes no object: what would be done is logged, counted and shown under /debug/controllers/garbage-collector-controller/decisions")
             .default_value("active")
             .value_parser(["active", "observe"]),
         clap::Arg::new("gc-ignore-resources")

@@ -159,7 +159,10 @@ fn quiet(idle: &str, window: Duration) -> String {
     } else {
         " The time an hour is that of the window, multiplied: no whole hour was measured."
     };
-    let window = length(window);
+    let window = match window.as_secs() {
+        odd if !odd.is_multiple_of(60) => format!("{odd} s"),
+        _ => length(window),
+    };
     format!(
         "{idle} CPU time, user and system, of a window of {window} in which nothing is due and nothing changes.{rate}"
     )
@@ -218,6 +221,7 @@ mod tests {
             &["a window of 5 min", "no whole hour was measured"],
             &hour,
         );
+        check(Row::Quiet, &["--quiet=150s"], &["a window of 150 s"], &hour);
         check(Row::Quiet, &["--quiet=1h"], &hour, &["multiplied"]);
     }
 

@@ -18,7 +18,7 @@ const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 #[command(next_help_heading = "Secure serving")]
 #[group(skip)]
 pub struct Args {
-    /// The port on which to serve HTTPS with authentication and authorization. If 0, don't serve HTTPS at all.
+    /// The port on which to serve HTTPS. Paths that are not always allowed answer 401. If 0, don't serve HTTPS at all.
     #[arg(long, value_name = "PORT", default_value_t = SECURE_PORT)]
     pub secure_port: u16,
 
@@ -37,8 +37,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// A comma-separated list of HTTP paths to skip during authorization, i.e. these are served to everybody. A path
-    /// that ends in * allows every path that begins with what stands before it. Give an empty list to allow none.
+    /// A comma-separated list of HTTP paths that are served to everybody; all others answer 401. A path that ends in *
+    /// allows every path that begins with what stands before it. Give an empty list to allow none.
     #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = ALWAYS_ALLOWED)]
     pub authorization_always_allow_paths: Vec<AllowedPaths>,
 }
@@ -149,8 +149,8 @@ mod tests {
 
             Secure serving:
                   --secure-port <PORT>
-                      The port on which to serve HTTPS with authentication and authorization. If 0, don't serve
-                      HTTPS at all [default: 10257]
+                      The port on which to serve HTTPS. Paths that are not always allowed answer 401. If 0,
+                      don't serve HTTPS at all [default: 10257]
                   --bind-address <IP>
                       The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4
                       interface; :: means every interface of both IP families [default: 0.0.0.0]
@@ -161,9 +161,9 @@ mod tests {
                   --tls-private-key-file <FILE>
                       File containing the x509 private key matching --tls-cert-file
                   --authorization-always-allow-paths <PATHS>
-                      A comma-separated list of HTTP paths to skip during authorization, i.e. these are served
-                      to everybody. A path that ends in * allows every path that begins with what stands before
-                      it. Give an empty list to allow none [default: /healthz,/readyz,/livez]
+                      A comma-separated list of HTTP paths that are served to everybody; all others answer 401.
+                      A path that ends in * allows every path that begins with what stands before it. Give an
+                      empty list to allow none [default: /healthz,/readyz,/livez]
                   --other
                       Not about serving
         "]]

@@ -60,7 +60,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
         with_snippet: false,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 0 },
     };
-    let root: Spanned<Value> = serde_saphyr::from_str_with_options(text, options).map_err(|error| problem(&error))?;
+    let root: Spanned<Value> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| problem(&error, text))?;
     match root.value {
         Value::Mapping(entries) => Ok(entries),
         Value::Nothing => Ok(Vec::new()),
@@ -71,7 +72,19 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
     }
 }
 
-fn problem(error: &Error) -> Problem {
+fn problem(error: &Error, file: &str) -> Problem {
+    // Where it stands is where the parser noticed, which may be a line before it.
+    let tab = file
+        .lines()
+        .position(|line| line.trim_start_matches(' ').starts_with('\t'));
+    if let (Error::ExternalMessage { msg, .. }, Some(before)) = (error, tab)
+        && msg.contains("tab")
+    {
+        return Problem {
+            line: before as u64 + 1,
+            text: "this is no YAML: a tab; indent with spaces".to_owned(),
+        };
+    }
     let text = match error {
         Error::MultipleDocuments { .. } => "a second document begins here; give one".to_owned(),
         Error::AliasReplayLimitExceeded { .. } => {
@@ -83,6 +96,9 @@ fn problem(error: &Error) -> Problem {
             "a value with this tag is not read; give it without a tag".to_owned()
         }
         Error::NullIntoString { .. } | Error::Unexpected { .. } => "a key must be text, such as leaderElect".to_owned(),
+        Error::ExternalMessage { msg, .. } if msg.contains("anchor or alias") => {
+            "this is no YAML: an asterisk begins an alias; put it in quotes, such as \"*\"".to_owned()
+        }
         Error::ExternalMessage { msg, .. } => format!("this is no YAML: {msg}"),
         _ => "this is no YAML that can be read".to_owned(),
     };

@@ -247,8 +247,12 @@ fn yaml_that_is_broken_or_does_too_much_is_told_with_its_line() {
             "v: 1\n dryRun: true",
             "controllers: [foo",
             "leaderElectResourceName: \"portreeve",
+            "controllers: [*, foo]",
+            "controllers:\n- *",
+            "controllers:\n\t- foo",
+            "controllers:\n- foo\n\t- crontab",
         ],
-        &expect![[r"
+        &expect![[r#"
             portreeve.yaml:4: a second document begins here; give one
             portreeve.yaml:3: this anchor has an alias, and aliases are not read; write the value out
             portreeve.yaml:3: a value with this tag is not read; give it without a tag
@@ -257,7 +261,11 @@ fn yaml_that_is_broken_or_does_too_much_is_told_with_its_line() {
             portreeve.yaml:4: this is no YAML: mapping values are not allowed in this context
             portreeve.yaml:3: this is no YAML: unclosed bracket '['
             portreeve.yaml:4: this is no YAML: invalid indentation in multiline quoted scalar
-        "]],
+            portreeve.yaml:3: this is no YAML: an asterisk begins an alias; put it in quotes, such as "*"
+            portreeve.yaml:4: this is no YAML: an asterisk begins an alias; put it in quotes, such as "*"
+            portreeve.yaml:4: this is no YAML: a tab; indent with spaces
+            portreeve.yaml:5: this is no YAML: a tab; indent with spaces
+        "#]],
     );
 }
 
