@@ -237,6 +237,16 @@ impl Core {
         missing.map(ToString::to_string).collect()
     }
 
+    /// The resources of which nothing was heard for too long, and why.
+    fn stale(&self) -> Vec<String> {
+        let now = Instant::now();
+        self.watched
+            .borrow()
+            .iter()
+            .filter_map(|state| state.stale(now))
+            .collect()
+    }
+
     /// There are workers from now on: all that the graph has to do is queued.
     fn begin(&self) {
         let mut effects = Effects::default();

@@ -61,8 +61,9 @@ fn rate(text: &str) -> Result<f32, String> {
 }
 
 fn master(text: &str) -> Result<Uri, String> {
-    let url = text.parse::<Uri>().map_err(|error| error.to_string())?;
-    address(&url).ok_or_else(|| "give a URL such as https://10.0.0.1:6443".to_owned())
+    let url = text.parse::<Uri>().ok();
+    url.and_then(|url| address(&url))
+        .ok_or_else(|| "give a URL such as https://10.0.0.1:6443".to_owned())
 }
 
 /// Scheme, host, port and path of an apiserver's URL; `None` when it cannot be one. A user name and password in it are dropped: no

@@ -37,6 +37,14 @@ pub struct Tuning {
     pub resync_period: Option<Duration>,
 }
 
+impl Tuning {
+    /// After how long without contact what is stored is called stale: a third longer than a watch may be silent, so that it has the time
+    /// to reconnect.
+    pub fn stale_after(&self) -> Duration {
+        self.idle_limit + self.idle_limit / 3
+    }
+}
+
 impl Default for Tuning {
     fn default() -> Self {
         Self {

@@ -63,6 +63,11 @@ impl Reporting {
         self.0.lock().trouble.clone()
     }
 
+    /// When the apiserver was last heard of.
+    pub fn last_contact(&self) -> Option<Instant> {
+        self.0.lock().last_contact
+    }
+
     pub(crate) fn noted(&self) -> Noted {
         self.0.lock().clone()
     }

@@ -9,10 +9,10 @@
 
 mod verdict;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use parking_lot::RwLock;
-use portreeve_informer::{Factory, Tuning};
+use portreeve_informer::Factory;
 use portreeve_leader::Election;
 use portreeve_reconcile::{Condition, Finding, Inspect, Page, Vital};
 use portreeve_serving::{Check, Health, State};
@@ -60,7 +60,7 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory, l
                 // Controllers look at what is theirs without keeping anybody from the progress.
                 (checks, progress.findings.clone())
             };
-            let stale_after = stale_after(informers.tuning());
+            let stale_after = informers.tuning().stale_after();
             // The reports first, so that none is younger than now.
             let reports = informers.reports();
             let now = Instant::now();
@@ -75,11 +75,6 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory, l
             checks
         }),
     }
-}
-
-/// A watch may be without contact for a third longer than it may be silent: it is given the time to reconnect.
-fn stale_after(tuning: &Tuning) -> Duration {
-    tuning.idle_limit + tuning.idle_limit / 3
 }
 
 /// Where the manager is on its way from start to stop.

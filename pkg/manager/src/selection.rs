@@ -120,7 +120,9 @@ fn ids(known: &[Descriptor]) -> impl Iterator<Item = &'static str> {
 /// The one of these names that takes the fewest edits, if it takes few: for whoever has mistyped it.
 pub fn nearest<'a>(name: &str, ids: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (edits, id) = ids.map(|id| (distance(name, id), id)).min()?;
-    let near = edits <= 2.max(name.chars().count() / 3) || id.starts_with(name) && !name.is_empty();
+    let length = name.chars().count();
+    let is_same = id.eq_ignore_ascii_case(name);
+    let near = is_same || edits < length && edits <= 2.max(length / 3) || id.starts_with(name) && !name.is_empty();
     near.then_some(id)
 }
 

@@ -24,7 +24,7 @@ pub struct Args {
 
     /// The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4 interface; :: means every
     /// interface of both IP families.
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    #[arg(long, value_name = "IP", value_parser = address, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind_address: IpAddr,
 
     /// File containing the x509 certificate for HTTPS (CA certificates, if any, concatenated after the server
@@ -41,6 +41,11 @@ pub struct Args {
     /// allows every path that begins with what stands before it. Give an empty list to allow none.
     #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = ALWAYS_ALLOWED)]
     pub authorization_always_allow_paths: Vec<AllowedPaths>,
+}
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    let parsed = text.parse();
+    parsed.map_err(|_| "give an IP address without a port, such as 0.0.0.0 or ::".to_owned())
 }
 
 impl Args {
@@ -129,7 +134,7 @@ mod tests {
         check_error(
             &["--bind-address=localhost"],
             &expect![[r"
-            error: invalid value 'localhost' for '--bind-address <IP>': invalid IP address syntax
+            error: invalid value 'localhost' for '--bind-address <IP>': give an IP address without a port, such as 0.0.0.0 or ::
 
             For more information, try '--help'.
         "]],

@@ -12,7 +12,7 @@ use super::{
     shared,
     yard::{Policy, Yard, stays},
 };
-use crate::support::{LIMIT, scene::in_time};
+use crate::support::{LIMIT, SETTLED, scene::in_time};
 
 #[tokio::test]
 async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result<()> {
@@ -43,6 +43,35 @@ async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result
         definition.delete().await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn watches_that_hear_nothing_are_named_until_they_do() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "deaf")?;
+    let collector = Collector::start_as(&plane, &kubeconfig, "deaf", &["--watch-idle-timeout=3s"]).await?;
+    collector.wait_until_synced().await?;
+    proxy.mute();
+    eventually(LIMIT, "stale watches to be named", || async {
+        let (_, text) = collector.daemon.admin.get("/readyz?verbose").await?;
+        let line = text
+            .lines()
+            .find(|line| line.contains("gc/resources"))
+            .unwrap_or_default();
+        ensure!(
+            line.starts_with("[+]") && line.contains("stale: ") && line.contains("pods.v1, last heard of"),
+            "{text}"
+        );
+        anyhow::Ok(())
+    })
+    .await?;
+    proxy.heal();
+    eventually(SETTLED, "no watch to be stale", || async {
+        ensure!(collector.is_synced().await?, "some are");
+        anyhow::Ok(())
+    })
+    .await
 }
 
 #[tokio::test]

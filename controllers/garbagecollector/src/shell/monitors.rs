@@ -36,12 +36,23 @@ pub(crate) struct State {
     pub(crate) resource: Resource,
     complete: Arc<AtomicBool>,
     reporting: Reporting,
+    stale_after: Duration,
 }
 
 impl State {
     /// Whether every object of the resource was seen, and nothing is known to be wrong.
     pub(crate) fn is_synced(&self) -> bool {
         self.complete.load(Ordering::Relaxed) && !self.is_lost()
+    }
+
+    /// Why nothing has been heard of the resource for too long, if so: what was seen of it may have changed.
+    pub(crate) fn stale(&self, now: Instant) -> Option<String> {
+        let age = now.saturating_duration_since(self.reporting.last_contact()?);
+        (self.is_synced() && age > self.stale_after).then(|| {
+            let trouble = self.reporting.present().map(|trouble| trouble.message);
+            let reason = trouble.as_deref().unwrap_or("the connection is silent");
+            format!("{}, last heard of {} s ago: {reason}", self.resource, age.as_secs())
+        })
     }
 
     /// The resource may not be read any more, or is not served: what was seen of it is no evidence.
@@ -203,6 +214,7 @@ impl Monitors {
             resource: resource.clone(),
             complete: Arc::default(),
             reporting: Reporting::default(),
+            stale_after: self.tuning.stale_after(),
         };
         let wake = Arc::<Notify>::default();
         let watch_loop = Loop {

@@ -115,13 +115,17 @@ pub(super) fn findings(core: &Arc<Core>) -> Inspect {
     let weak = Arc::downgrade(core);
     Arc::new(move || {
         let Some(core) = weak.upgrade() else { return Vec::new() };
-        let unsynced = core.unsynced();
+        let listed = [("not synced", core.unsynced()), ("stale", core.stale())];
+        let wrong = listed.into_iter().filter(|(_, resources)| !resources.is_empty());
+        let wrong: Vec<_> = wrong
+            .map(|(what, resources)| format!("{what}: {}", resources.join("; ")))
+            .collect();
         let resources = if core.watched.borrow().is_empty() {
             Condition::Note("not synced: discovery has not answered yet".to_owned())
-        } else if unsynced.is_empty() {
+        } else if wrong.is_empty() {
             Condition::Fine
         } else {
-            Condition::Note(format!("not synced: {}", unsynced.join("; ")))
+            Condition::Note(wrong.join("; "))
         };
         let breaker = core.breaker.tripped().map_or(Condition::Fine, Condition::Note);
         let finding = |name: &str, state| Finding {

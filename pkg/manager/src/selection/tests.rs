@@ -90,6 +90,11 @@ fn an_unknown_name_is_refused_with_the_nearest_one() {
         r#""fop" is not in the list of known controllers, did you mean "foo"? (--list-controllers prints them)"#
     );
     assert_eq!(
+        // As near as a letter is to any other.
+        error(&["q"]),
+        r#""q" is not in the list of known controllers (--list-controllers prints them)"#
+    );
+    assert_eq!(
         error(&["*", "-crontab-controler", "qqqqqqqq"]),
         r#""crontab-controler" is not in the list of known controllers, did you mean "crontab-controller"?; "qqqqqqqq" is not in the list of known controllers (--list-controllers prints them)"#
     );
