@@ -225,7 +225,8 @@ impl<S: Sink> Run<S> {
                 _ if self.lines > 0 => 0,
                 // It was not answered.
                 Err(Error::Watch(_)) => fruitless,
-                _ if lasted >= GOOD_WATCH && !is_silent => 0,
+                Ok(()) if lasted >= SHORT_WATCH => 0,
+                Err(Error::Read(_)) if lasted >= GOOD_WATCH => 0,
                 _ => fruitless + 1,
             };
             // Nor is one the sign of an apiserver in trouble that has only been silent for too long.

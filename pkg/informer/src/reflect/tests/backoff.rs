@@ -98,6 +98,23 @@ async fn a_watch_that_ends_well_but_at_once_backs_off() {
     );
 }
 
+/// As behind a load balancer that lets nothing last.
+#[tokio::test(start_paused = true)]
+async fn short_watches_that_end_in_order_are_good_ones() {
+    let mut scene = Scene::listed(&[]).await;
+    for _ in 0..10 {
+        let call = scene.server.expect_watch(10).await;
+        let begun = call.at;
+        let watch = call.watch();
+        settle().await;
+        assert!(scene.reporting.noted().last_contact >= Some(begun));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        watch.end();
+    }
+    scene.server.expect_watch(10).await;
+    assert_eq!(scene.trouble(), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_short_watch_that_brought_something_is_no_failure() {
     let mut scene = Scene::listed(&[]).await;
