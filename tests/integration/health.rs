@@ -19,13 +19,13 @@ use self::stuck::{ATTENDED, BLOCKED, BLOCKING, HANGING, TRAP, TRAPPED, UNATTENDE
 use crate::{
     controllers::in_namespace,
     in_process::InProcess,
-    support::{LIMIT, admin::Admin, daemon::Daemon, gate::Gate, scene::Scene},
+    support::{LIMIT, SETTLED, admin::Admin, daemon::Daemon, gate::Gate, scene::Scene},
 };
 
 /// Waits until an endpoint fails with a line that begins like this and says all of these, and returns the line.
 async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
     let beginning = format!("[-]{check} failed: ");
-    eventually(LIMIT, &format!("{endpoint} to fail for {check}"), || async {
+    eventually(SETTLED, &format!("{endpoint} to fail for {check}"), || async {
         let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
         let line = text.lines().find(|line| line.starts_with(&beginning));
         let line = line.with_context(|| text.clone())?;
@@ -37,7 +37,10 @@ async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, words: &[&st
 }
 
 async fn wait_until_green(admin: &Admin, endpoint: &str) -> Result<()> {
-    eventually(LIMIT, &format!("{endpoint} to pass"), || ensure_green(admin, endpoint)).await
+    eventually(SETTLED, &format!("{endpoint} to pass"), || {
+        ensure_green(admin, endpoint)
+    })
+    .await
 }
 
 async fn ensure_green(admin: &Admin, endpoint: &str) -> Result<()> {

@@ -33,24 +33,33 @@ impl Bucket {
         full_at.saturating_duration_since(now).saturating_sub(self.depth)
     }
 
-    /// Takes a token back that nobody has used: whoever asks next has it.
-    fn give_back(&mut self) {
-        self.full_at = self.full_at.and_then(|at| at.checked_sub(self.period));
+    /// Takes the token back that was taken last, unless somebody has come after it: then its moment passes, or two would have the next.
+    fn give_back(&mut self, full_at: Option<Instant>) {
+        if self.full_at == full_at {
+            self.full_at = full_at.and_then(|at| at.checked_sub(self.period));
+        }
     }
 }
 
 /// A token that is still awaited. Given up before its time, it goes back.
 pub(crate) struct Awaited<'a> {
     bucket: &'a Mutex<Bucket>,
+    /// When the bucket would have been full again.
+    full_at: Option<Instant>,
     is_used: bool,
 }
 
 impl<'a> Awaited<'a> {
     /// Takes a token, and says how long to wait for it.
     pub(crate) fn take(bucket: &'a Mutex<Bucket>) -> (Self, Duration) {
-        let wait = bucket.lock().take(Instant::now());
-        let is_used = false;
-        (Self { bucket, is_used }, wait)
+        let mut taken = bucket.lock();
+        let wait = taken.take(Instant::now());
+        let awaited = Self {
+            bucket,
+            full_at: taken.full_at,
+            is_used: false,
+        };
+        (awaited, wait)
     }
 
     /// Its time has come.
@@ -62,7 +71,7 @@ impl<'a> Awaited<'a> {
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         if !self.is_used {
-            self.bucket.lock().give_back();
+            self.bucket.lock().give_back(self.full_at);
         }
     }
 }
@@ -87,8 +96,13 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(Awaited::take(&bucket).1.as_millis(), 100);
         }
-        Awaited::take(&bucket).0.used();
-        assert_eq!(Awaited::take(&bucket).1.as_millis(), 200);
+        let (first, _) = Awaited::take(&bucket);
+        let (second, wait) = Awaited::take(&bucket);
+        assert_eq!(wait.as_millis(), 200);
+        // Nobody has two in the moment of one.
+        drop(first);
+        assert_eq!(Awaited::take(&bucket).1.as_millis(), 300);
+        second.used();
     }
 
     /// The clock may be younger than the bucket is deep: it starts with the machine.

@@ -7,6 +7,7 @@ mod error;
 
 use std::{
     future::{Future, pending},
+    hash::{DefaultHasher, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -40,6 +41,10 @@ const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// After so many watches in a row that were over before anything could come of them, a list finds out what is true. With the longest waits
 /// between them, that is before what is stored is called stale.
 const FRUITLESS: u32 = 3;
+/// How often the idle limit is doubled, at first, until watches that bring nothing are not believed any more: six minutes by default.
+const PATIENCE: u32 = 2;
+/// And at most, for what has stayed quiet: twenty-four minutes.
+const LONGEST_PATIENCE: u32 = 4;
 /// A watch that lasted this long was a good one: the next failure starts to back off from the beginning.
 const GOOD_WATCH: Duration = Duration::from_secs(10);
 
@@ -90,6 +95,9 @@ pub fn reflect<S: Sink>(watch_loop: Loop, sink: S) -> impl Future<Output = ()> +
         listed: false,
         lists_fail: false,
         lines: 0,
+        evidence: Instant::now(),
+        known: None,
+        patience: PATIENCE,
         term: 0,
         watch_loop,
         sink,
@@ -126,6 +134,12 @@ struct Run<S> {
     lists_fail: bool,
     /// How many lines the last watch has brought.
     lines: usize,
+    /// When a line has come last, or a list was complete.
+    evidence: Instant,
+    /// What the last list has shown, in short, until a line tells of a change.
+    known: Option<u64>,
+    /// How often the idle limit is doubled until watches that bring nothing are not believed any more.
+    patience: u32,
     term: u64,
 }
 
@@ -156,10 +170,12 @@ impl<S: Sink> Run<S> {
         let limit = (!whole).then_some(self.watch_loop.page_size);
         self.apply(Event::Relisting)?;
         let mut next: Option<String> = None;
+        let mut content = DefaultHasher::new();
         loop {
             let bytes = self.page(limit, next.as_deref()).await?;
             let page = Page::read(&bytes).map_err(Error::Decode)?;
             for raw in page.items.into_iter().flatten() {
+                content.write(raw.get().as_bytes());
                 self.apply(protocol::listed(raw))?;
             }
             next = page.metadata.next.filter(|next| !next.is_empty());
@@ -171,9 +187,21 @@ impl<S: Sink> Run<S> {
                 let version = page.metadata.resource_version.unwrap_or_default();
                 self.sink.complete(self.term, Some(&version));
                 self.listed = true;
+                self.compare(content.finish());
                 return Ok(version);
             }
         }
+    }
+
+    /// Compares a list with the one before. What has changed without a line was held back by somebody: then nothing is believed for long.
+    /// What has not, was quiet, and is believed to be for longer; not every server sends bookmarks of a resource in which nothing happens.
+    fn compare(&mut self, content: u64) {
+        match self.known.replace(content) {
+            Some(before) if before != content => self.patience = 0,
+            Some(_) => self.patience = (self.patience + 1).min(LONGEST_PATIENCE),
+            None => {}
+        }
+        self.evidence = Instant::now();
     }
 
     /// The bytes of one page of a list. One that is not the first is worth a few attempts: the pages before it are kept.
@@ -216,26 +244,30 @@ impl<S: Sink> Run<S> {
         let since_list = Instant::now();
         // How many watches in a row were answered, and were over before anything could come of them.
         let mut fruitless = 0;
+        let mut was_answered = true;
         loop {
             let started = Instant::now();
-            let ended = self.watch(&mut version, fruitless == 0).await;
+            let ended = self.watch(&mut version, fruitless == 0 || !was_answered).await;
             let lasted = started.elapsed();
-            let is_silent = matches!(ended, Err(Error::Silent(_)));
-            fruitless = match ended {
-                _ if self.lines > 0 => 0,
-                // It was not answered.
-                Err(Error::Watch(_)) => fruitless,
-                Ok(()) if lasted >= SHORT_WATCH => 0,
-                Err(Error::Read(_)) if lasted >= GOOD_WATCH => 0,
-                _ => fruitless + 1,
-            };
             // Nor is one the sign of an apiserver in trouble that has only been silent for too long.
-            if lasted >= GOOD_WATCH.min(self.watch_loop.idle_limit) {
+            let is_good = lasted >= GOOD_WATCH.min(self.watch_loop.idle_limit);
+            was_answered = self.lines > 0 || !matches!(ended, Err(Error::Watch(_)));
+            fruitless = match ended {
+                _ if self.lines > 0 || is_good => 0,
+                Ok(()) if lasted >= SHORT_WATCH => 0,
+                _ if was_answered => fruitless + 1,
+                _ => fruitless,
+            };
+            let is_mute = self.lines == 0 && was_answered && self.evidence.elapsed() >= self.believed();
+            if is_good {
                 self.backoff = Backoff::new();
             }
             let error = match ended {
                 Ok(()) if self.lines > 0 || lasted >= SHORT_WATCH => {
                     self.backoff = Backoff::new();
+                    if is_mute {
+                        return;
+                    }
                     continue;
                 }
                 Ok(()) => Error::EndedAtOnce,
@@ -250,12 +282,15 @@ impl<S: Sink> Run<S> {
                 return;
             }
             self.back_off(&error, pending()).await;
-            // Whoever holds lines back lets the answer to a list through, perhaps; and of what breaks each watch nobody knows.
-            let is_mute = is_silent && fruitless > 0;
             if error.calls_for_list() || is_mute || fruitless >= FRUITLESS {
                 return;
             }
         }
+    }
+
+    /// For how long it is believed that nothing happens. After that a list finds out whether somebody holds lines back.
+    fn believed(&self) -> Duration {
+        self.watch_loop.idle_limit * (1 << self.patience)
     }
 
     /// One watch request: ends well when the apiserver ends it. That it is answered is a sign of life if `is_trusted`; each line is.
@@ -290,6 +325,7 @@ impl<S: Sink> Run<S> {
             while let Some(line) = lines.next() {
                 self.watch_loop.heard();
                 heard = Instant::now();
+                self.evidence = heard;
                 self.lines += 1;
                 self.hear(&line, version)?;
             }
@@ -302,6 +338,7 @@ impl<S: Sink> Run<S> {
     fn hear(&mut self, line: &[u8], version: &mut String) -> Result<(), Error> {
         let next = match protocol::heard(line).map_err(Error::Decode)? {
             Heard::Event { event, version } => {
+                self.known = None;
                 self.apply(event)?;
                 version
             }

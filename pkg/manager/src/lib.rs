@@ -219,6 +219,7 @@ impl Manager {
         let mut heart = JoinSet::new();
         heart.spawn(beat(Arc::clone(&manager.progress)));
         let (result, drained) = manager.run(self.groups, flags, &stop).await;
+        heart.shutdown().await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
             tracing::warn!("some events were not written in time");

@@ -16,6 +16,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -58,6 +59,7 @@ const CONNECTIONS: usize = 512;
 pub struct FaultProxy {
     relay: Arc<Relay>,
     connections: watch::Sender<usize>,
+    accepted: Arc<AtomicU64>,
     url: Uri,
     folder: PathBuf,
     _tasks: JoinSet<()>,
@@ -83,10 +85,13 @@ impl FaultProxy {
         });
         let connections = watch::Sender::new(0);
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, Arc::clone(&relay), connections.clone()));
+        let accepted = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&accepted);
+        tasks.spawn(accept(listener, Arc::clone(&relay), connections.clone(), counted));
         Ok(Self {
             relay,
             connections,
+            accepted,
             url,
             folder: plane.folder().to_owned(),
             _tasks: tasks,
@@ -192,6 +197,11 @@ impl FaultProxy {
         *self.connections.borrow()
     }
 
+    /// How many connections were accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
     /// Waits until so many connections are open.
     ///
     /// # Errors
@@ -269,7 +279,7 @@ impl Counter {
 }
 
 /// Accepts clients for as long as it runs. The connections end with it.
-async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Sender<usize>) {
+async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Sender<usize>, counted: Arc<AtomicU64>) {
     let mut open = JoinSet::new();
     loop {
         connections.send_replace(open.len());
@@ -286,6 +296,7 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Se
                 return;
             }
         };
+        counted.fetch_add(1, Ordering::Relaxed);
         let line = *relay.line.borrow();
         if line.passage == Passage::Cut {
             let _ = client.set_zero_linger();

@@ -19,8 +19,8 @@ impl Backoff {
     /// key that an apiserver is back, or a right, and a quarter of an hour later is too late.
     ///
     /// Its second half, a bucket of 10 retries a second for the whole queue, is left out: it makes a thousand keys that
-    /// failed on one outage wait for a minute and a half after the outage is over, and the client already limits what
-    /// reaches the apiserver.
+    /// failed on one outage wait for a minute and a half after the outage is over. The number of workers limits what
+    /// reaches the apiserver, and so do its own priority and fairness.
     pub(crate) const DEFAULT: Self = Self {
         base: Duration::from_millis(5),
         max: Duration::from_secs(30),

@@ -18,12 +18,12 @@ use crate::{
 /// Each worker has an owner with as many dependents. They take turns, so the last one begins when all the others are done.
 const WORKERS: usize = 10;
 /// How late each dependent is let go.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(2);
 /// Sooner than the last one begins.
 const FLAGS: &[&str] = &[
     "--controllers=garbagecollector",
     "--concurrent-gc-syncs=10",
-    "--controller-stuck-timeout=5s",
+    "--controller-stuck-timeout=12s",
 ];
 
 #[tokio::test]
