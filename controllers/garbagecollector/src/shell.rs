@@ -16,6 +16,7 @@ mod worker;
 
 use std::{
     collections::{HashMap, HashSet},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,7 +30,7 @@ use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_informer::{Discovery, Served};
 use portreeve_reconcile::{BuildError, Clock, Controller, Crash, Events, Note, Setup, Shutdown, Target, Vital};
-use portreeve_workqueue::{Direct, Lane, Queue};
+use portreeve_workqueue::{Direct, Lane, Queue, Work};
 use tokio::{
     sync::{Notify, Semaphore, watch},
     task::JoinSet,
@@ -368,6 +369,20 @@ impl Core {
         troubles.failing.remove(&(uid, orphaning));
         if !orphaning {
             troubles.unknown.remove(&uid);
+        }
+    }
+}
+
+/// Waits for a turn. As long as those before it move, whoever waits is not stuck either.
+async fn in_turn<T>(turn: impl Future<Output = T>, moved: &Notify, work: &Work<Uid>) -> T {
+    let mut turn = pin!(turn);
+    loop {
+        tokio::select! {
+            turn = &mut turn => {
+                work.step();
+                return turn;
+            }
+            () = moved.notified() => work.step(),
         }
     }
 }

@@ -35,6 +35,7 @@ pub trait Reconciler: Send + Sync + 'static {
         Plan::nothing()
     }
 }
+
 /// A cache is behind for milliseconds. A plan that is stale this many times in a row has another cause, and is told.
 const STALE_TOO_OFTEN: u32 = 8;
 /// What fails this many times in a row, over a second or more, is told of like a refusal.

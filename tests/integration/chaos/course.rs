@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams},
 };
 use portreeve_api::conditions::{self, Truth};
 use portreeve_reconcile::Clock;
@@ -245,12 +245,8 @@ impl Work {
         let scene = Scene::new(plane, "chaos").await?;
         for kind in Kind::BOTH {
             let more = json!({"successfulJobsHistoryLimit": 1});
-            let object = kind.manifest(kind.name(), &format!("*/{STEP} * * * *"), &more);
-            let created = kind
-                .objects(&scene.namespace)
-                .create(&PostParams::default(), &serde_json::from_value(object)?)
-                .await;
-            created.with_context(|| format!("failed to create a {kind:?}"))?;
+            kind.create(&scene.namespace, kind.name(), &format!("*/{STEP} * * * *"), &more)
+                .await?;
         }
         Ok(Self {
             yard: Yard::of(&scene.namespace),

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use portreeve_api::conditions::Truth;
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times};
@@ -70,8 +70,8 @@ impl Estate {
         for kind in Kind::BOTH {
             let objects = kind.objects(&scene.namespace);
             let schedule = format!("{} * * * *", due.as_second() / 60 % 60);
-            let object = serde_json::from_value(kind.manifest(kind.name(), &schedule, &json!({"timeZone": "UTC"})))?;
-            objects.create(&PostParams::default(), &object).await?;
+            let zone = json!({"timeZone": "UTC"});
+            kind.create(&scene.namespace, kind.name(), &schedule, &zone).await?;
             let last = format!("{:.0}", due - SignedDuration::from_mins(60));
             let mut status = json!({"lastScheduleTime": last});
             // Or else the schedule would be a new one, and nothing be made up for.

@@ -1,7 +1,6 @@
 //! Lists in several pages, one of which fails: everybody's at the same time.
 
 use anyhow::{Context, Result};
-use kube::api::PostParams;
 use portreeve_api::{CRONTABS, FOOS, Resource};
 use portreeve_testing::{Canned, Fault, Matcher, Times};
 use serde_json::json;
@@ -39,12 +38,8 @@ async fn crowd(course: &Course) -> Result<()> {
     for number in 0..3 {
         let name = format!("crowd-{number}");
         for kind in Kind::BOTH {
-            let object = kind.manifest(&name, "@yearly", &json!({"suspend": true}));
-            let created = kind
-                .objects(&scene.namespace)
-                .create(&PostParams::default(), &serde_json::from_value(object)?)
-                .await;
-            created.with_context(|| format!("failed to create a {kind:?}"))?;
+            let off = json!({"suspend": true});
+            kind.create(&scene.namespace, &name, "@yearly", &off).await?;
         }
         scene.settled_foo(&name, 1).await?;
         jobs.create(&name, json!({})).await?;

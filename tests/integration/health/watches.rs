@@ -32,16 +32,21 @@ async fn onlooker(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
     Ok((proxy, daemon))
 }
 
-#[tokio::test]
-async fn watches_that_hear_nothing_fail_readiness_until_they_do() -> Result<()> {
-    let (proxy, daemon) = onlooker("deaf-daemon", IDLE).await?;
-    proxy.mute();
-    for check in [FOOS, DEPLOYMENTS] {
+/// Waits until these are stale, which is nothing that a restart would cure, and heals what made them so.
+async fn stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
+    for check in checks {
         wait_until_red(&daemon.admin, "/readyz", check, &["stale, last heard of"]).await?;
     }
     ensure_green(&daemon.admin, "/livez").await?;
     proxy.heal();
     wait_until_green(&daemon.admin, "/readyz").await
+}
+
+#[tokio::test]
+async fn watches_that_hear_nothing_fail_readiness_until_they_do() -> Result<()> {
+    let (proxy, daemon) = onlooker("deaf-daemon", IDLE).await?;
+    proxy.mute();
+    stale_until_healed(&proxy, &daemon, &[FOOS, DEPLOYMENTS]).await
 }
 
 /// As a proxy has it that keeps what it passes on until it is a lot.
@@ -57,10 +62,7 @@ async fn watches_whose_lines_are_held_back_are_made_up_for_by_lists() -> Result<
     wait_until_green(&daemon.admin, "/readyz").await?;
     // Not the lists either: nobody knows any more.
     proxy.answer(Matcher::lists(), Canned::unavailable(), Times::UntilHealed);
-    wait_until_red(&daemon.admin, "/readyz", FOOS, &["stale, last heard of"]).await?;
-    ensure_green(&daemon.admin, "/livez").await?;
-    proxy.heal();
-    wait_until_green(&daemon.admin, "/readyz").await
+    stale_until_healed(&proxy, &daemon, &[FOOS]).await
 }
 
 #[tokio::test]
@@ -71,10 +73,7 @@ async fn a_list_that_is_never_complete_fails_readiness_whatever_its_first_pages_
     proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
     proxy.answer(Matcher::watches(), Canned::expired(), Times::UntilHealed);
     proxy.reset();
-    wait_until_red(&daemon.admin, "/readyz", DEFINITIONS, &["stale, last heard of"]).await?;
-    ensure_green(&daemon.admin, "/livez").await?;
-    proxy.heal();
-    wait_until_green(&daemon.admin, "/readyz").await
+    stale_until_healed(&proxy, &daemon, &[DEFINITIONS]).await
 }
 
 #[tokio::test]

@@ -55,8 +55,7 @@ pub(super) async fn schedule(scene: &Scene, clock: &OffsetClock, kind: Kind) -> 
     let objects = kind.objects(namespace);
     let (jobs, name): (Api<Job>, _) = (namespace.api(), kind.name());
     let keep_none = json!({"successfulJobsHistoryLimit": 0});
-    let object = serde_json::from_value(kind.manifest(name, "0 * * * *", &keep_none))?;
-    let created = objects.create(&PostParams::default(), &object).await?;
+    let created = kind.create(namespace, name, "0 * * * *", &keep_none).await?;
     let created = created.metadata.creation_timestamp.context("it has no time")?;
     let active = |count: usize| {
         let objects = objects.clone();

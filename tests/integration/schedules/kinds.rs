@@ -1,8 +1,9 @@
 //! What differs between the two kinds, for tests that hold for both.
 
+use anyhow::{Context, Result};
 use kube::{
     Api,
-    api::{ApiResource, DynamicObject},
+    api::{ApiResource, DynamicObject, PostParams},
 };
 use portreeve_api::{CRONTABS, Resource};
 use portreeve_testing::Namespace;
@@ -38,6 +39,19 @@ impl Kind {
             plural: resource.plural.to_string(),
         };
         Api::namespaced_with(namespace.client().clone(), namespace.name(), &described)
+    }
+
+    /// Creates an object of this kind.
+    pub(crate) async fn create(
+        self,
+        namespace: &Namespace,
+        name: &str,
+        schedule: &str,
+        more: &Value,
+    ) -> Result<DynamicObject> {
+        let object = serde_json::from_value(self.manifest(name, schedule, more))?;
+        let created = self.objects(namespace).create(&PostParams::default(), &object).await;
+        created.with_context(|| format!("failed to create {self:?} {name}"))
     }
 
     /// A name for tests that have one object of each kind.

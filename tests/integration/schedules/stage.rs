@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{batch::v1::Job, events::v1::Event};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
@@ -83,9 +83,7 @@ impl Stage {
 
     /// Creates an object of that kind. Returns when it was created.
     pub(super) async fn create(&self, kind: Kind, name: &str, schedule: &str, more: Value) -> Result<Timestamp> {
-        let object = serde_json::from_value(kind.manifest(name, schedule, &more))?;
-        let created = self.objects(kind).create(&PostParams::default(), &object).await;
-        let created = created.with_context(|| format!("failed to create {kind:?} {name}"))?;
+        let created = kind.create(&self.scene.namespace, name, schedule, &more).await?;
         let time = created.metadata.creation_timestamp.context("it has no time")?;
         Ok(time.0)
     }

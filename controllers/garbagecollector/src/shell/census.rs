@@ -4,7 +4,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -19,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    Core,
+    Core, in_turn,
     requests::{self, Failure},
 };
 use crate::{Identity, Places, Reference, Seen, Uid};
@@ -57,18 +56,9 @@ struct Census {
 }
 
 impl Census {
-    /// Waits for the turn. As long as the census of another goes on, whoever waits for it is not stuck either.
+    /// Waits until nobody else's census goes on.
     async fn turn(&self, work: &Work<Uid>) -> MutexGuard<'_, Count> {
-        let mut turn = pin!(self.count.lock());
-        loop {
-            tokio::select! {
-                count = &mut turn => {
-                    work.step();
-                    return count;
-                }
-                () = self.pages.notified() => work.step(),
-            }
-        }
+        in_turn(self.count.lock(), &self.pages, work).await
     }
 }
 

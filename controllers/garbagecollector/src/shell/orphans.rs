@@ -3,7 +3,7 @@
 //! Two things differ from the original. As many requests run at once as there are workers, and no more. And before the owner may go, every
 //! collectable resource is listed in its namespace: a dependent that no watch has shown yet would be collected later, and lost.
 
-use std::{collections::BTreeSet, pin::pin, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream};
 use portreeve_client::Answer;
@@ -11,7 +11,7 @@ use portreeve_reconcile::Shutdown;
 use portreeve_workqueue::{Outcome, Work};
 
 use super::{
-    Core,
+    Core, in_turn,
     journal::{Action, Decision},
     key_of,
     requests::{self, Failure},
@@ -129,14 +129,8 @@ impl Core {
         item: Identity,
         mut references: Places,
     ) -> Result<(), Failure> {
-        // All owners together send no more at once than the workers of deletions do. Who waits for others that move is not stuck.
-        let mut turn = pin!(self.orphaning.acquire());
-        let _permit = loop {
-            tokio::select! {
-                permit = &mut turn => break permit,
-                () = self.orphaned.notified() => work.step(),
-            }
-        };
+        // All owners together send no more at once than the workers of deletions do.
+        let _permit = in_turn(self.orphaning.acquire(), &self.orphaned, work).await;
         let resource = self.served_as(&item)?;
         let key = key_of(&resource, &item);
         for _ in 0..CONFLICTS {

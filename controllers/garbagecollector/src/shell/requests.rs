@@ -62,8 +62,10 @@ impl Failure {
     }
 
     fn of(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> Self {
+        if is_gone(error, resource, key) {
+            return Self::Gone;
+        }
         match (Answer::of(error), error) {
-            _ if is_gone(error, resource, key) => Self::Gone,
             (Answer::Conflict, _) => Self::Conflict,
             // A test in a JSON patch that does not hold.
             (Answer::Invalid, kube::Error::Api(status)) if status.code == 422 && status.details_are_empty() => {
