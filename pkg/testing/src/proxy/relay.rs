@@ -30,7 +30,7 @@ use super::canned::Canned;
 use super::fault::{Fault, Spoil};
 use super::line::{Gate, Line, Passage, delayed};
 use super::rules::{Rules, in_pages_of, is_watch};
-use super::spoil::{Body, Broken, broken, healed, spoiled};
+use super::spoil::{Body, Broken, Remedy, broken, spoiled};
 
 /// How many parts of a watch may be under way on a slow line at a time. The apiserver writes an event at a time; what is more waits
 /// in its socket.
@@ -98,14 +98,18 @@ impl Relay {
     async fn answer(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
         let arrival = Instant::now();
         let (mut head, body) = request.into_parts();
-        let mut fault = None;
-        self.rules.send_modify(|rules| fault = rules.decide(&head));
+        let (mut fault, mut heals) = (None, 0);
+        self.rules
+            .send_modify(|rules| (fault, heals) = (rules.decide(&head), rules.heals()));
+        let remedy = Remedy::since(heals, &self.rules);
         delayed(self.line.subscribe(), arrival).await;
+        // On a slow line it may be over before it was there.
+        fault = fault.filter(|_| !remedy.has_come());
         match fault {
             Some(Fault::Answer(canned)) => return answer_with(&canned, body).await,
             Some(Fault::Cut) => return Err(broken()),
             Some(Fault::BlackHole) => {
-                healed(self.rules.subscribe()).await;
+                remedy.come().await;
                 return Err(broken());
             }
             Some(Fault::Delay(delay)) => sleep(delay).await,
@@ -127,7 +131,7 @@ impl Relay {
                     // Or else an early end would be a broken connection.
                     answer.headers_mut().remove(CONTENT_LENGTH);
                 }
-                return Ok(answer.map(|body| spoiled(body, how, self.rules.subscribe())));
+                return Ok(answer.map(|body| spoiled(body, how, remedy)));
             }
             _ => {}
         }

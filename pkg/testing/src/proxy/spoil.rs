@@ -28,11 +28,30 @@ pub(crate) fn broken() -> Broken {
     Box::new(io::Error::from(io::ErrorKind::ConnectionReset))
 }
 
-/// Waits until somebody heals the faults that are in force now.
-pub(crate) async fn healed(mut rules: watch::Receiver<Rules>) {
-    let heals = rules.borrow().heals();
-    // Nobody is left to heal it when the sender is gone: then everything ends.
-    let _ = rules.wait_for(|rules| rules.heals() != heals).await;
+/// What ends a fault: that faults are healed, after the rules had decided on this one.
+#[derive(Clone)]
+pub(crate) struct Remedy {
+    rules: watch::Receiver<Rules>,
+    heals: u64,
+}
+
+impl Remedy {
+    /// Of a fault that was decided on when they had been healed so many times.
+    pub(crate) fn since(heals: u64, rules: &watch::Sender<Rules>) -> Self {
+        let rules = rules.subscribe();
+        Self { rules, heals }
+    }
+
+    /// Whether the fault is over.
+    pub(crate) fn has_come(&self) -> bool {
+        self.rules.borrow().heals() != self.heals
+    }
+
+    /// Waits until the fault is over.
+    pub(crate) async fn come(mut self) {
+        // Nobody is left to heal it when the sender is gone: then everything ends.
+        let _ = self.rules.wait_for(|rules| rules.heals() != self.heals).await;
+    }
 }
 
 /// A body that has come so far, and what is left of its last part.
@@ -74,8 +93,8 @@ impl Spoiled {
     }
 }
 
-/// The body of an answer, spoiled.
-pub(crate) fn spoiled(body: Incoming, how: Spoil, rules: watch::Receiver<Rules>) -> Body {
+/// The body of an answer, spoiled. What it was not spoiled by when faults are healed does not come over it any more.
+pub(crate) fn spoiled(body: Incoming, how: Spoil, remedy: Remedy) -> Body {
     let state = Spoiled {
         body,
         rest: Bytes::new(),
@@ -83,12 +102,12 @@ pub(crate) fn spoiled(body: Incoming, how: Spoil, rules: watch::Receiver<Rules>)
         is_over: false,
     };
     let next = move |mut state: Spoiled| {
-        let rules = rules.clone();
+        let remedy = remedy.clone();
         async move {
             let part = if state.is_over {
                 None
             } else {
-                part(&mut state, how, rules).await
+                part(&mut state, how, remedy).await
             };
             state.is_over = part.as_ref().is_none_or(Result::is_err);
             part.map(|part| (part.map(Frame::data), state))
@@ -97,7 +116,10 @@ pub(crate) fn spoiled(body: Incoming, how: Spoil, rules: watch::Receiver<Rules>)
     StreamBody::new(stream::unfold(state, next)).boxed_unsync()
 }
 
-async fn part(state: &mut Spoiled, how: Spoil, rules: watch::Receiver<Rules>) -> Option<Result<Bytes, Broken>> {
+async fn part(state: &mut Spoiled, how: Spoil, remedy: Remedy) -> Option<Result<Bytes, Broken>> {
+    if remedy.has_come() && !matches!(how, Spoil::GarbageAt(at) if state.passed == at) {
+        return state.next().await;
+    }
     match how {
         Spoil::CutAt(at) => {
             if let Some(data) = state.next_before(at).await {
@@ -118,7 +140,7 @@ async fn part(state: &mut Spoiled, how: Spoil, rules: watch::Receiver<Rules>) ->
             if state.passed < at {
                 return None;
             }
-            healed(rules).await;
+            remedy.come().await;
             Some(Err(broken()))
         }
         Spoil::GarbageAt(at) => {
@@ -128,7 +150,7 @@ async fn part(state: &mut Spoiled, how: Spoil, rules: watch::Receiver<Rules>) ->
                 return Some(data);
             }
             let data = tokio::select! {
-                () = healed(rules) => return Some(Err(broken())),
+                () = remedy.come() => return Some(Err(broken())),
                 data = state.next() => data?,
             };
             Some(data.map(|data| {
