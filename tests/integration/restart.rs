@@ -1,37 +1,45 @@
 //! The daemon itself goes away, at the worst moment.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use kube::{ResourceExt, api::ListParams};
 use portreeve_api::conditions::Truth;
-use portreeve_testing::{ControlPlane, Signal, eventually};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times};
 
 use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
 
 const FOOS: usize = 100;
+/// How late each status is written: there is no end to them before the daemon is killed.
+const LATE: Duration = Duration::from_millis(100);
+/// After so many of them it is killed.
+const FIRST: u64 = 5;
 
 #[tokio::test]
 async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let daemon = Daemon::start(&plane, "mortal-daemon", &["--install-crds"]).await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let statuses = proxy.fault(
+        Matcher::writes().resource("foos/status"),
+        Fault::Delay(LATE),
+        Times::UntilHealed,
+    );
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "mortal-daemon")?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;
     let scene = Scene::new(&plane, "killed").await?;
     let names: Vec<String> = (0..FOOS).map(|number| format!("web-{number}")).collect();
     let creations = try_join_all(names.iter().map(|name| scene.create_foo(name, name, 2)));
-    let deployments = scene.deployments();
-    let some = eventually(LIMIT, "a few Deployments", || async {
-        let count = deployments.list(&ListParams::default()).await?.items.len();
-        ensure!(count >= 5, "{count}");
-        anyhow::Ok(())
-    });
     let killed = async {
-        some.await?;
+        statuses.until_answered(FIRST, LIMIT).await?;
         daemon.process.signal(Signal::KILL)?;
         daemon.process.wait(LIMIT).await
     };
     let (created, killed) = futures::future::join(creations, killed).await;
     created?;
     killed?;
+    let deployments = scene.deployments();
     let made = deployments.list(&ListParams::default()).await?.items;
     let all = scene.foos().list(&ListParams::default()).await?.items;
     let ready = all.iter().filter(|foo| foo.status.is_some()).count();

@@ -10,7 +10,7 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
 };
-use portreeve_testing::{ControlPlane, Signal, eventually};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times, eventually};
 use serde_json::json;
 
 use super::{
@@ -21,6 +21,10 @@ use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
 
 /// Of each kind.
 const SCHEDULES: usize = 100;
+/// How late each Job is made: the minute's last one comes seconds after its first.
+const LATE: Duration = Duration::from_millis(50);
+/// After so many of them it is killed.
+const FIRST: u64 = 10;
 /// A minute may just have begun.
 const A_MINUTE: Duration = Duration::from_secs(75);
 /// So much time the creation of the schedules may take before the minute comes.
@@ -35,7 +39,14 @@ async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> 
         "--concurrent-crontab-syncs=1",
         "--concurrent-cron-job-syncs=1",
     ];
-    let daemon = Daemon::start(&plane, "mortal-scheduler", &flags).await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let making = proxy.fault(
+        Matcher::any().method("POST").resource("jobs"),
+        Fault::Delay(LATE),
+        Times::UntilHealed,
+    );
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "mortal-scheduler")?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-scheduler", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     let scene = Scene::new(&plane, "killed").await?;
     let slot = next_minute(Timestamp::now() + Duration::from_secs(HEAD_START.unsigned_abs()), 1);
@@ -49,17 +60,12 @@ async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> 
     ensure!(Timestamp::now() < slot, "the schedules were made too late");
 
     let jobs: Api<Job> = scene.namespace.api();
-    eventually(A_MINUTE, "the first Jobs of the minute", || async {
-        let count = jobs.list_metadata(&ListParams::default()).await?.items.len();
-        ensure!(count >= 5, "{count}");
-        anyhow::Ok(())
-    })
-    .await?;
+    making.until_answered(FIRST, A_MINUTE).await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let made = jobs.list(&ListParams::default()).await?.items;
     println!("killed with {} of {} Jobs made", made.len(), all.len());
-    ensure!(made.len() < all.len(), "nothing was interrupted");
+    ensure!(!made.is_empty() && made.len() < all.len(), "nothing was interrupted");
 
     let daemon = Daemon::start(&plane, "mortal-scheduler", &flags).await?;
     let mut expected: Vec<_> = all.iter().map(|(_, name)| job_of(name, slot)).collect();
