@@ -1,6 +1,6 @@
 //! Every controller at once, while the apiserver, the line to it and the daemon itself fail.
 //!
-//! A [`course`] gives each controller something to do in waves, and knows how the cluster has to look after each of them. A fault is in
+//! A [`work`] gives each controller something to do in waves, and knows how the cluster has to look after each of them. A fault is in
 //! force during a wave; what it leaves behind is judged when it is over. Faults come alone, in a fixed order, and together, as a seed
 //! has it: `ROUNDS` of the environment says how many seeds are tried, `SEED` where they begin. `make chaos` sets both.
 
@@ -15,4 +15,6 @@ mod record;
 mod requests;
 mod schemas;
 mod servers;
+mod stuck;
 mod weather;
+mod work;

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Waits until an endpoint fails with a line that begins like this and says all of these, and returns the line.
-async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
+pub(crate) async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
     let beginning = format!("[-]{check} failed: ");
     eventually(SETTLED, &format!("{endpoint} to fail for {check}"), || async {
         let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
@@ -36,7 +36,7 @@ async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, words: &[&st
     .await
 }
 
-async fn wait_until_green(admin: &Admin, endpoint: &str) -> Result<()> {
+pub(crate) async fn wait_until_green(admin: &Admin, endpoint: &str) -> Result<()> {
     eventually(SETTLED, &format!("{endpoint} to pass"), || {
         ensure_green(admin, endpoint)
     })

@@ -18,9 +18,9 @@ use crate::support::{
     scene::{Scene, replicas},
 };
 
-/// A definition of Foos that checks nothing.
-pub(crate) fn loose() -> Result<CustomResourceDefinition> {
-    let mut loose = json!(Foo::crd());
+/// The same definition, which checks nothing.
+pub(crate) fn loose(definition: &CustomResourceDefinition) -> Result<CustomResourceDefinition> {
+    let mut loose = json!(definition);
     loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
         json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     Ok(serde_json::from_value(loose)?)
@@ -30,7 +30,7 @@ pub(crate) fn loose() -> Result<CustomResourceDefinition> {
 async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
-    definitions.create(&PostParams::default(), &loose()?).await?;
+    definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
     let scene = Scene::new(&plane, "undecodable").await?;
     let resource = ApiResource::erase::<Foo>(&());
     let anything: Api<DynamicObject> = Api::namespaced_with(plane.client()?, scene.name(), &resource);

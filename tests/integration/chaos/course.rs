@@ -1,39 +1,21 @@
-//! All controllers in one daemon behind a proxy, and their work in waves.
+//! All controllers in one daemon behind a proxy, with their work.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
-use jiff::Timestamp;
-use k8s_openapi::api::batch::v1::Job;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams},
-};
-use portreeve_api::conditions::{self, Truth};
 use portreeve_reconcile::Clock;
 use portreeve_testing::{ControlPlane, FaultProxy, Namespace, eventually};
-use serde_json::json;
 
-use super::record::{self, Pulse};
+use super::{
+    record::{self, Pulse},
+    work::{STEP, Work},
+};
 use crate::{
     clock::OffsetClock,
-    garbage::{
-        draft::{config_map, secret},
-        judge::Ledger,
-        yard::{Policy, Yard},
-    },
     in_process::InProcess,
-    schedules::{
-        kinds::Kind,
-        stage::{job_of, minutes, next_minute},
-    },
+    schedules::stage::minutes,
     shared,
-    support::{
-        LIMIT, SETTLED,
-        daemon::printed,
-        scene::{Scene, replicas},
-    },
-    ttl::stage::Jobs,
+    support::{LIMIT, SETTLED, daemon::printed},
 };
 
 /// Whatever there is.
@@ -42,12 +24,10 @@ pub(super) const ALL: &str = "--controllers=*,cronjob,garbagecollector,ttl-after
 pub(super) const NAME: &str = "portreeve";
 /// More than there are resources to watch, and workers to write at the same time.
 const CONNECTIONS: usize = 130;
-/// How far the clock goes on in a wave.
-const STEP: i64 = 10;
+/// A connection more may be open at one time than at another, with a task at each of its ends.
+const SLACK: usize = 10;
 /// Whatever goes wrong, each call to the apiserver ends within 30 s and is a step, so nobody may be taken for stuck.
 const STRICT: &[&str] = &["--controller-stuck-timeout=60s", "--queue-stuck-timeout=60s"];
-/// Finished Jobs are kept for less than that.
-const TTL: u32 = 300;
 
 /// A cluster, all controllers, and what they have been given to do.
 pub(super) struct Course {
@@ -59,6 +39,8 @@ pub(super) struct Course {
     pub(super) account: Account,
     pub(super) proxy: FaultProxy,
     pub(super) plane: ControlPlane,
+    /// How many tasks there were when nothing had gone wrong.
+    tasks: usize,
 }
 
 impl Course {
@@ -87,9 +69,11 @@ impl Course {
             account,
             proxy,
             plane,
+            tasks: 0,
         };
         course.work.wave().await?;
         course.judge().await?;
+        course.tasks = course.tasks(usize::MAX).await?;
         Ok(course)
     }
 
@@ -103,6 +87,7 @@ impl Course {
             ..
         } = self;
         pulse.end()?;
+        ensure_no_panic(&daemon).await?;
         daemon.stop().await?;
         let daemon = account.run(&clock).await?;
         Ok(Self {
@@ -115,18 +100,33 @@ impl Course {
     }
 
     /// Waits until the cluster is as it must be, and makes sure of how it came to be so.
+    /// Meanwhile nobody who reads `/readyz` was told that anything was stale: nothing was for as long as it takes.
     pub(super) async fn judge(&self) -> Result<()> {
+        self.judge_red(|_| false).await
+    }
+
+    /// The same, where `/readyz` had lines that failed, and such alone.
+    pub(super) async fn judge_red(&self, is_meant: impl Fn(&str) -> bool) -> Result<()> {
         self.work.judge().await?;
+        self.ensure_well(is_meant).await?;
+        record::ensure_clean(&self.plane)
+    }
+
+    /// Makes sure of what the daemon says of itself: it is ready, has always been alive, and no other line of `/readyz` has failed.
+    pub(super) async fn ensure_well(&self, is_meant: impl Fn(&str) -> bool) -> Result<()> {
         self.daemon.admin.wait_until_ready().await?;
         self.pulse.ensure_steady()?;
-        record::ensure_clean(&self.plane)
+        let mut red = self.pulse.red();
+        red.retain(|line| !is_meant(line));
+        ensure!(red.is_empty(), "/readyz has failed: {red:#?}");
+        Ok(())
     }
 
     /// How many tasks there are besides those of connections, each of which has one at either end, once there are no more than `most`.
     ///
     /// # Errors
     /// When there are more and it stays so, or when more connections are opened anew than watches could need.
-    pub(super) async fn tasks(&self, most: usize) -> Result<usize> {
+    async fn tasks(&self, most: usize) -> Result<usize> {
         self.proxy.reset();
         self.daemon.admin.wait_until_ready().await?;
         eventually(LIMIT, "tasks to end", || async {
@@ -170,14 +170,20 @@ impl Course {
         Ok(())
     }
 
-    /// Ends the course: no reconcile has panicked, and the daemon stops as it should.
+    /// Ends the course: no tasks are left over, no reconcile has panicked, and the daemon stops as it should.
     pub(super) async fn finish(self) -> Result<()> {
+        self.tasks(self.tasks + SLACK).await.context("tasks have leaked")?;
         self.pulse.end()?;
-        let panics = self.daemon.admin.metrics().await?;
-        let panics = panics.sum("controller_runtime_reconcile_panics_total", &[]);
-        ensure!(panics == 0.0, "{panics} panics");
+        ensure_no_panic(&self.daemon).await?;
         self.daemon.stop().await
     }
+}
+
+async fn ensure_no_panic(daemon: &InProcess) -> Result<()> {
+    let panics = daemon.admin.metrics().await?;
+    let panics = panics.sum("controller_runtime_reconcile_panics_total", &[]);
+    ensure!(panics == 0.0, "{panics} panics");
+    Ok(())
 }
 
 /// Who the daemon is.
@@ -211,7 +217,8 @@ impl Account {
         shared::apply_and_wait(self.system.client(), self.system.name(), &rbac).await
     }
 
-    async fn run(&self, clock: &OffsetClock) -> Result<InProcess> {
+    /// Starts all controllers in its name.
+    pub(super) async fn run(&self, clock: &OffsetClock) -> Result<InProcess> {
         let flags = [&[ALL, "--install-crds"], self.flags].concat();
         InProcess::start_as(
             &self.kubeconfig,
@@ -220,210 +227,5 @@ impl Account {
             &flags,
         )
         .await
-    }
-}
-
-/// What a test has asked for so far, in one namespace, straight at the apiserver.
-pub(super) struct Work {
-    pub(super) scene: Scene,
-    yard: Yard,
-    clock: OffsetClock,
-    waves: usize,
-    /// Foos of earlier ones are not there any more.
-    first_wave: usize,
-    pub(super) slot: Timestamp,
-    /// Each Foo has a Deployment of its name. The replicas of each.
-    foos: BTreeMap<String, i32>,
-    /// The Jobs that there must be.
-    jobs: Vec<String>,
-    ledger: Ledger,
-    doomed: Vec<(DynamicObject, Policy)>,
-}
-
-impl Work {
-    pub(super) async fn start(plane: &ControlPlane, clock: &OffsetClock) -> Result<Self> {
-        let scene = Scene::new(plane, "chaos").await?;
-        for kind in Kind::BOTH {
-            let more = json!({"successfulJobsHistoryLimit": 1});
-            kind.create(&scene.namespace, kind.name(), &format!("*/{STEP} * * * *"), &more)
-                .await?;
-        }
-        Ok(Self {
-            yard: Yard::of(&scene.namespace),
-            scene,
-            clock: clock.clone(),
-            waves: 0,
-            first_wave: 0,
-            // The next time must not come by itself.
-            slot: next_minute(Timestamp::now() + minutes(STEP), STEP),
-            foos: BTreeMap::new(),
-            jobs: Vec::new(),
-            ledger: Ledger::default(),
-            doomed: Vec::new(),
-        })
-    }
-
-    /// Gives everybody something to do: what is new, what has changed, what has come about, and what has to go.
-    pub(super) async fn wave(&mut self) -> Result<()> {
-        self.deployments().await?;
-        self.garbage().await?;
-        self.time().await?;
-        self.waves += 1;
-        Ok(())
-    }
-
-    /// A wave of all that no clock is needed for.
-    pub(super) async fn churn(&mut self) -> Result<()> {
-        self.deployments().await?;
-        self.garbage().await?;
-        self.waves += 1;
-        Ok(())
-    }
-
-    /// Two Foos are new, one of the last wave is changed, the Deployment of the other one is, and those before it are deleted.
-    async fn deployments(&mut self) -> Result<()> {
-        let of = |wave: usize| [0, 1].map(|number| format!("foo-{wave}-{number}"));
-        for name in of(self.waves) {
-            self.scene.create_foo(&name, &name, 2).await?;
-            self.foos.insert(name, 2);
-        }
-        let earlier = |back: usize| self.waves.checked_sub(back).filter(|wave| *wave >= self.first_wave);
-        let (last, old) = (earlier(1), earlier(2));
-        if let Some(last) = last {
-            let [changed, drifted] = of(last);
-            self.scene.merge_foo(&changed, json!({"spec": {"replicas": 5}})).await?;
-            self.foos.insert(changed, 5);
-            self.scene
-                .merge_deployment(&drifted, json!({"spec": {"replicas": 9}}))
-                .await?;
-        }
-        if let Some(old) = old {
-            for name in of(old) {
-                self.scene.foos().delete(&name, &DeleteParams::default()).await?;
-                self.foos.remove(&name);
-            }
-        }
-        Ok(())
-    }
-
-    /// Owners and dependents are new, and those of the last wave are deleted.
-    async fn garbage(&mut self) -> Result<()> {
-        let (ledger, yard) = (&mut self.ledger, &self.yard);
-        for (owner, policy) in self.doomed.drain(..) {
-            ledger.delete(yard, &owner, policy).await?;
-        }
-        for policy in [Policy::Background, Policy::Foreground, Policy::Orphan] {
-            let name = format!("{policy:?}-{}", self.waves).to_lowercase();
-            let owner = ledger.create_one(yard, config_map(&name)).await?;
-            let child = |number| secret(&format!("{name}-{number}")).blocking(&owner, true);
-            let children = ledger.create(yard, (0..3).map(child)).await?;
-            let first = children.first().context("it has three")?;
-            ledger
-                .create_one(yard, config_map(&format!("{name}-own")).owned_by(first))
-                .await?;
-            self.doomed.push((owner, policy));
-        }
-        Ok(())
-    }
-
-    /// What ran ends, one Job more is finished, and ten minutes later one of each schedule is due and another one has expired.
-    async fn time(&mut self) -> Result<()> {
-        let jobs = Jobs::of(&self.scene);
-        let now = Timestamp::from_second(self.clock.now().as_second())?;
-        let last = self.slot;
-        self.jobs.clear();
-        if self.waves > 0 {
-            for kind in Kind::BOTH {
-                let ended = job_of(kind.name(), last);
-                jobs.end(&ended, now, true).await?;
-                self.jobs.push(ended);
-            }
-            self.slot = last + minutes(STEP);
-        }
-        self.clock.set(self.slot);
-        let finished = format!("finished-{}", self.waves);
-        jobs.create(&finished, json!({"ttlSecondsAfterFinished": TTL})).await?;
-        let now = Timestamp::from_second(self.clock.now().as_second())?;
-        jobs.end(&finished, now, true).await?;
-        self.jobs.push(finished);
-        self.jobs.extend(Kind::BOTH.map(|kind| job_of(kind.name(), self.slot)));
-        self.jobs.sort();
-        Ok(())
-    }
-
-    /// Waits until everything is as it must be.
-    pub(super) async fn judge(&self) -> Result<()> {
-        self.settled().await?;
-        self.ledger.judge(&self.yard).await
-    }
-
-    /// Waits until Deployments and Jobs are as they must be.
-    pub(super) async fn settled(&self) -> Result<()> {
-        eventually(SETTLED, "the cluster to be as it must be", || async {
-            self.look_at_deployments().await?;
-            self.look_at_jobs().await
-        })
-        .await
-    }
-
-    /// The same for all that no clock is needed for.
-    pub(super) async fn judge_churn(&self) -> Result<()> {
-        eventually(SETTLED, "the Deployments to be as they must be", || {
-            self.look_at_deployments()
-        })
-        .await?;
-        self.ledger.judge(&self.yard).await
-    }
-
-    /// No Foo is there any more, since its resource is not.
-    pub(super) fn forget_foos(&mut self) {
-        self.foos.clear();
-        self.first_wave = self.waves;
-    }
-
-    async fn look_at_deployments(&self) -> Result<()> {
-        let deployments = self.scene.deployments().list(&ListParams::default()).await?.items;
-        let found: BTreeMap<_, _> = deployments
-            .iter()
-            .map(|deployment| (deployment.name_any(), replicas(deployment).unwrap_or_default()))
-            .collect();
-        ensure!(found == self.foos, "Deployments {found:?}, not {:?}", self.foos);
-        if self.foos.is_empty() {
-            // Their resource may not be served.
-            return Ok(());
-        }
-        for foo in self.scene.foos().list(&ListParams::default()).await?.items {
-            let status = foo.status.as_ref().context("it has no status")?;
-            let ready = conditions::find(&status.conditions, "Ready");
-            let is_ready = ready.is_some_and(|ready| ready.status == Truth::True);
-            let is_current = Some(status.observed_generation) == foo.metadata.generation;
-            ensure!(is_ready && is_current, "{} has {}", foo.name_any(), json!(status));
-        }
-        Ok(())
-    }
-
-    async fn look_at_jobs(&self) -> Result<()> {
-        let jobs: Api<Job> = self.scene.namespace.api();
-        let mut found = jobs.list(&ListParams::default()).await?.items;
-        found.sort_by_key(ResourceExt::name_any);
-        let names: Vec<_> = found.iter().map(ResourceExt::name_any).collect();
-        ensure!(names == self.jobs, "Jobs {names:?}, not {:?}", self.jobs);
-        ensure!(
-            found.iter().all(|job| job.metadata.deletion_timestamp.is_none()),
-            "one is being deleted"
-        );
-        for kind in Kind::BOTH {
-            let object = kind.objects(&self.scene.namespace).get(kind.name()).await?;
-            let status = object.data.get("status").cloned().unwrap_or_default();
-            let last = status["lastScheduleTime"].as_str().map(str::parse::<Timestamp>);
-            ensure!(
-                matches!(last, Some(Ok(last)) if last == self.slot),
-                "{kind:?}: {status}"
-            );
-            let active = status["active"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let active: Vec<_> = active.iter().filter_map(|job| job["name"].as_str()).collect();
-            ensure!(active == [job_of(kind.name(), self.slot)], "{kind:?}: {status}");
-        }
-        Ok(())
     }
 }

@@ -13,14 +13,18 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
+use portreeve_api::Resource;
 use portreeve_testing::{Namespace, eventually};
 use serde_json::{Value, json};
 
-use super::course::{Course, NAME};
+use super::{
+    course::{Course, NAME},
+    weather::WHOLE,
+};
 use crate::support::{LIMIT, SETTLED};
 
 /// Takes all rights away from the accounts of a namespace, and waits until that is so.
-async fn revoke(course: &Course) -> Result<()> {
+pub(super) async fn revoke(course: &Course) -> Result<()> {
     let system = &course.account.system;
     let bindings: Api<ClusterRoleBinding> = Api::all(system.client().clone());
     for binding in bindings.list(&ListParams::default()).await? {
@@ -35,6 +39,19 @@ async fn revoke(course: &Course) -> Result<()> {
     Ok(())
 }
 
+/// As the name of its check has it.
+fn qualified(resource: &Resource) -> String {
+    let Resource {
+        plural, version, group, ..
+    } = resource;
+    format!("{plural}.{version}.{group}")
+}
+
+/// Whether a line of `/readyz` says what is to be said when rights are missing.
+pub(super) fn is_forbidden(line: &str) -> bool {
+    line.contains("failed: forbidden")
+}
+
 #[tokio::test]
 async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -> Result<()> {
     let mut course = Course::start().await?;
@@ -43,17 +60,17 @@ async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -
     eventually(SETTLED, "every watch to be forbidden", || async {
         course.proxy.reset();
         let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
-        let forbidden = text.matches("failed: forbidden").count();
-        ensure!(
-            status == StatusCode::INTERNAL_SERVER_ERROR && forbidden >= 4,
-            "{status}: {text}"
-        );
+        ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
+        for resource in &WHOLE {
+            let forbidden = format!("[-]informer/{} failed: forbidden", qualified(resource));
+            ensure!(text.contains(&forbidden), "no {forbidden}: {text}");
+        }
         anyhow::Ok(())
     })
     .await?;
     course.work.wave().await?;
     course.account.grant().await?;
-    course.judge().await?;
+    course.judge_red(is_forbidden).await?;
     course.finish().await
 }
 
@@ -125,6 +142,6 @@ async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()>
         anyhow::Ok(())
     })
     .await?;
-    course.judge().await?;
+    course.judge_red(|line| line.contains("forbidden")).await?;
     course.finish().await
 }

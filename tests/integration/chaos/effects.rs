@@ -1,7 +1,9 @@
 //! The executable is killed after each single thing that it does, and started again, until there is nothing left to do.
 //!
-//! What it was doing has been done, and it has not heard so: its answers are lost. `crash_sweep` tests of each controller do the same to
-//! every plan that there is, in process.
+//! What it was doing has been done, by the audit log, and it has not heard so: its answers are lost. In process, the controllers' own
+//! tests of `decide` do the same to whatever plans they meet.
+
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
@@ -11,12 +13,13 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use portreeve_api::conditions::Truth;
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times, eventually};
 use serde_json::json;
 
 use super::{
     course::{ALL, Account},
     record,
+    weather::CONTROLLERS,
 };
 use crate::{
     garbage::{
@@ -100,7 +103,7 @@ impl Estate {
         let jobs: Api<Job> = self.scene.namespace.api();
         let mut wanted = Kind::BOTH.map(|kind| job_of(kind.name(), self.due));
         wanted.sort();
-        portreeve_testing::eventually(SETTLED, "the Jobs that were due, and no other", || async {
+        eventually(SETTLED, "the Jobs that were due, and no other", || async {
             let mut names: Vec<_> = jobs.list(&ListParams::default()).await?.items;
             names.sort_by_key(ResourceExt::name_any);
             let names: Vec<_> = names.iter().map(ResourceExt::name_any).collect();
@@ -109,7 +112,7 @@ impl Estate {
         })
         .await?;
         for kind in Kind::BOTH {
-            portreeve_testing::eventually(LIMIT, "the status of the schedule", || async {
+            eventually(LIMIT, "the status of the schedule", || async {
                 let object = kind.objects(&self.scene.namespace).get(kind.name()).await?;
                 let last = object.data["status"]["lastScheduleTime"].as_str();
                 let last = last.context("it has none")?.parse::<Timestamp>()?;
@@ -119,7 +122,7 @@ impl Estate {
             .await?;
         }
         // Without a canary: to collect one would be one effect more.
-        portreeve_testing::eventually(SETTLED, "what is orphaned to be all that is left", || async {
+        eventually(SETTLED, "what is orphaned to be all that is left", || async {
             let secrets = self.yard.list("v1", "Secret").await?;
             let names: Vec<_> = secrets.iter().map(ResourceExt::name_any).collect();
             ensure!(names == ["orphan-0", "orphan-1"], "{names:?}");
@@ -135,6 +138,13 @@ impl Estate {
     }
 }
 
+/// What has been done to it so far, in order.
+fn effects(plane: &ControlPlane, estate: &Estate) -> Result<Vec<record::Write>> {
+    let mut writes = record::writes(plane)?;
+    writes.retain(|write| write.namespace == estate.scene.name());
+    Ok(writes)
+}
+
 #[tokio::test]
 async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twice() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(record::POLICY).start().await?;
@@ -147,7 +157,9 @@ async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twi
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let estate = Estate::build(&plane).await?;
+    let mut bereft = BTreeSet::new();
     for deaths in 0..DEATHS {
+        let before = effects(&plane, &estate)?.len();
         let write = || Matcher::writes().namespace(estate.scene.name());
         let done = proxy.fault(write(), Fault::LoseAnswer, Times::Nth(1));
         // What its other workers send until it is dead does not get through.
@@ -157,6 +169,12 @@ async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twi
             biased;
             killed = done.until_answered(1, SETTLED) => {
                 killed.with_context(|| daemon.process.log_tail())?;
+                let effect = eventually(LIMIT, "the effect in the audit log", || async {
+                    effects(&plane, &estate)?.get(before).cloned().context("it is not done")
+                })
+                .await?;
+                println!("killed after {effect:?}");
+                bereft.extend(CONTROLLERS.into_iter().find(|name| effect.agent.ends_with(name)));
                 daemon.process.signal(Signal::KILL)?;
                 daemon.process.wait(LIMIT).await?;
                 proxy.heal();
@@ -166,6 +184,7 @@ async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twi
                 println!("{deaths} deaths");
                 // A Deployment and a status, Jobs and statuses, deletions and patches: at least these are effects.
                 ensure!(deaths >= 12, "only {deaths} deaths");
+                ensure!(bereft.len() == CONTROLLERS.len(), "only {bereft:?} were killed");
                 proxy.heal();
                 estate.ledger.judge(&estate.yard).await?;
                 ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());

@@ -3,7 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::{Canned, ControlPlane, Fault, FaultProxy, Matcher, Spoil, Times, eventually};
 
-use super::course::{ALL, Account, Work};
+use super::{
+    course::{ALL, Account},
+    work::Work,
+};
 use crate::{
     clock::OffsetClock,
     support::{LIMIT, daemon::Daemon},

@@ -1,12 +1,18 @@
 //! What must hold at every moment: the audit log of what the daemon wrote, and its pulse.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, mem,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
+use parking_lot::Mutex;
 use portreeve_testing::ControlPlane;
 use serde_json::Value;
-use tokio::{sync::watch, task::JoinSet, time::interval};
+use tokio::{task::JoinSet, time::interval};
 
 use crate::support::admin::Admin;
 
@@ -39,10 +45,13 @@ pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
 }
 
 /// What the daemon has asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Write {
     verb: String,
+    pub(super) namespace: String,
     object: String,
+    /// The program, its version, and which controller of it.
+    pub(super) agent: String,
     code: u64,
     /// It says which object it means, and in which version.
     is_bound: bool,
@@ -63,7 +72,9 @@ fn write_of(event: &Value) -> Option<Write> {
     let [resource, namespace, name] = object;
     text("/userAgent").starts_with("portreeve/").then(|| Write {
         verb: text("/verb").to_owned(),
+        namespace: namespace.to_owned(),
         object: format!("{resource} {namespace}/{name}"),
+        agent: text("/userAgent").to_owned(),
         code: event
             .pointer("/responseStatus/code")
             .and_then(Value::as_u64)
@@ -72,44 +83,62 @@ fn write_of(event: &Value) -> Option<Write> {
     })
 }
 
-/// Asks again and again whether a daemon is alive.
+/// Asks a daemon again and again whether it is alive and ready.
 pub(super) struct Pulse {
-    fault: watch::Receiver<Option<String>>,
+    found: Arc<Mutex<Found>>,
     _task: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Found {
+    /// Why it was not alive.
+    fault: Option<String>,
+    /// The lines of `/readyz` that failed.
+    red: BTreeSet<String>,
 }
 
 impl Pulse {
     pub(super) fn of(admin: Admin) -> Self {
-        let (found, fault) = watch::channel(None);
+        let found = Arc::<Mutex<Found>>::default();
         let mut task = JoinSet::new();
-        task.spawn(async move {
-            let mut beat = interval(BEAT);
-            loop {
-                beat.tick().await;
-                let wrong = match admin.get("/livez?verbose").await {
-                    Ok((StatusCode::OK, _)) => continue,
-                    Ok((status, text)) => format!("{status}: {text}"),
-                    Err(error) => format!("{error:#}"),
-                };
-                found.send_replace(Some(wrong));
-            }
-        });
-        Self { fault, _task: task }
+        task.spawn(feel(admin, Arc::clone(&found)));
+        Self { found, _task: task }
     }
 
     /// Fails when it was not alive at any time so far.
     pub(super) fn ensure_steady(&self) -> Result<()> {
-        let fault = self.fault.borrow();
-        ensure!(
-            fault.is_none(),
-            "/livez has failed: {}",
-            fault.as_deref().unwrap_or_default()
-        );
+        let found = self.found.lock();
+        let fault = found.fault.as_deref().unwrap_or_default();
+        ensure!(fault.is_empty(), "/livez has failed: {fault}");
         Ok(())
     }
 
-    /// The same, before the daemon is stopped.
+    /// The lines of `/readyz` that have failed since this was asked last.
+    pub(super) fn red(&self) -> BTreeSet<String> {
+        mem::take(&mut self.found.lock().red)
+    }
+
+    /// Makes sure of it for the last time, before the daemon is stopped.
     pub(super) fn end(self) -> Result<()> {
         self.ensure_steady()
+    }
+}
+
+async fn feel(admin: Admin, found: Arc<Mutex<Found>>) {
+    let mut beat = interval(BEAT);
+    loop {
+        beat.tick().await;
+        let dead = match admin.get("/livez?verbose").await {
+            Ok((StatusCode::OK, _)) => None,
+            Ok((status, text)) => Some(format!("{status}: {text}")),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        let ready = admin.get("/readyz?verbose").await;
+        let mut found = found.lock();
+        found.fault = found.fault.take().or(dead);
+        if let Ok((_, text)) = ready {
+            let red = text.lines().filter(|line| line.starts_with("[-]"));
+            found.red.extend(red.map(str::to_owned));
+        }
     }
 }

@@ -4,14 +4,14 @@ use anyhow::{Context, Result, ensure};
 use http::StatusCode;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api, CustomResourceExt, ResourceExt,
+    Api, CustomResourceExt, Resource, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, PostParams},
 };
-use portreeve_api::{CronTab, Foo};
+use portreeve_api::{CRONTABS, CronTab, FOOS, Foo};
 use portreeve_testing::{Matcher, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::course::Course;
+use super::{course::Course, record};
 use crate::{
     schedules::{kinds::Kind, stage::job_of},
     support::{LIMIT, SETTLED},
@@ -19,7 +19,10 @@ use crate::{
 };
 
 /// Deletes a definition, and waits until it is gone with all its objects.
-async fn delete(course: &Course, definition: &CustomResourceDefinition) -> Result<Api<CustomResourceDefinition>> {
+pub(super) async fn delete(
+    course: &Course,
+    definition: &CustomResourceDefinition,
+) -> Result<Api<CustomResourceDefinition>> {
     let definitions: Api<CustomResourceDefinition> = Api::all(course.plane.client()?);
     let name = definition.name_any();
     definitions.delete(&name, &DeleteParams::default()).await?;
@@ -35,28 +38,45 @@ async fn delete(course: &Course, definition: &CustomResourceDefinition) -> Resul
     Ok(definitions)
 }
 
+/// Waits until the collector watches these objects. That they are deleted along with their definition is seen by a watch, or else not
+/// before it is back: of an owner whose kind is not served, nobody can tell whether it is there.
+async fn until_watched(course: &Course, resource: &portreeve_api::Resource) -> Result<()> {
+    let watches = Matcher::watches()
+        .path_prefix(resource.collection_path(None))
+        .metadata();
+    let watches = course.proxy.count(watches);
+    course.proxy.reset();
+    watches.until_seen(1, LIMIT).await
+}
+
+/// Creates an object that the controller cannot read, once its kind is served, and waits until it is named.
+async fn create_bad<K: Resource<DynamicType = ()>>(course: &Course, spec: &Value) -> Result<Api<DynamicObject>> {
+    let resource = ApiResource::erase::<K>(&());
+    let namespace = course.work.scene.name();
+    let anything: Api<DynamicObject> = Api::namespaced_with(course.plane.client()?, namespace, &resource);
+    let bad = DynamicObject::new("bad", &resource).data(json!({"spec": spec}));
+    let parameters = PostParams::default();
+    eventually(LIMIT, "the kind to be served", || anything.create(&parameters, &bad)).await?;
+    let named = format!("1 objects cannot be decoded and are skipped: {namespace}/bad");
+    let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
+    course.daemon.admin.wait_until_readyz("its name", is_named).await?;
+    Ok(anything)
+}
+
 #[tokio::test]
 async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> Result<()> {
     let mut course = Course::start().await?;
+    until_watched(&course, &FOOS).await?;
     let definitions = delete(&course, &Foo::crd()).await?;
     course.work.forget_foos();
     // What belonged to the Foos goes, and everybody else goes on.
     course.judge().await?;
 
-    definitions.create(&PostParams::default(), &loose()?).await?;
-    let resource = ApiResource::erase::<Foo>(&());
-    let scene = &course.work.scene;
-    let anything: Api<DynamicObject> = Api::namespaced_with(course.plane.client()?, scene.name(), &resource);
-    let bad = DynamicObject::new("bad", &resource).data(json!({"spec": {"deploymentName": 7}}));
-    let parameters = PostParams::default();
-    eventually(LIMIT, "Foos to be served", || anything.create(&parameters, &bad)).await?;
-    let named = format!("1 objects cannot be decoded and are skipped: {}/bad", scene.name());
-    let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
-    course.daemon.admin.wait_until_readyz("its name", is_named).await?;
+    definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
+    let bad = create_bad::<Foo>(&course, &json!({"deploymentName": 7})).await?;
     // It stops nobody else. It goes before the judge looks, who cannot read it either.
     course.work.wave().await?;
-    let name = "bad";
-    anything.delete(name, &DeleteParams::default()).await?;
+    bad.delete("bad", &DeleteParams::default()).await?;
     course.judge().await?;
     course.work.wave().await?;
     course.judge().await?;
@@ -67,6 +87,7 @@ async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> R
 async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back() -> Result<()> {
     let course = Course::start().await?;
     let (scene, slot) = (&course.work.scene, course.work.slot);
+    until_watched(&course, &CRONTABS).await?;
     let definitions = delete(&course, &CronTab::crd()).await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> = scene.namespace.api();
     eventually(SETTLED, "the Jobs of the CronTab to be collected", || async {
@@ -76,8 +97,11 @@ async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back
     })
     .await?;
     let served = course.proxy.count(Matcher::watches().resource("crontabs"));
-    definitions.create(&PostParams::default(), &CronTab::crd()).await?;
+    definitions
+        .create(&PostParams::default(), &loose(&CronTab::crd())?)
+        .await?;
     served.until_seen(1, LIMIT).await?;
+    create_bad::<CronTab>(&course, &json!({"schedule": 7})).await?;
     let again = serde_json::from_value(Kind::CronTab.manifest("again", "*/10 * * * *", &json!({})))?;
     let tabs = Kind::CronTab.objects(&scene.namespace);
     let parameters = PostParams::default();
@@ -85,6 +109,7 @@ async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back
     // By the test's clock it was made before that.
     let job = job_of("again", slot);
     eventually(SETTLED, "the Job of the new CronTab", || jobs.get(&job)).await?;
-    course.daemon.admin.wait_until_ready().await?;
+    course.ensure_well(|_| false).await?;
+    record::ensure_clean(&course.plane)?;
     course.finish().await
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{Canned, Fault, Matcher, Times};
 
-use super::course::Course;
+use super::{course::Course, credentials::is_forbidden};
 use crate::support::{LIMIT, SETTLED};
 
 /// How late writes are, so that what happens meanwhile happens in the middle.
@@ -21,6 +21,7 @@ async fn begin(course: &mut Course) -> Result<()> {
     writes.until_answered(3, LIMIT).await
 }
 
+/// An apiserver that has just been started allows nothing until it has read who may do what, and `/readyz` says so.
 #[tokio::test]
 async fn servers_that_are_killed_in_mid_work_lose_nothing() -> Result<()> {
     let mut course = Course::start().await?;
@@ -31,13 +32,13 @@ async fn servers_that_are_killed_in_mid_work_lose_nothing() -> Result<()> {
     ensure!(status == StatusCode::OK, "{text}");
     course.plane.apiserver().start().await?;
     course.proxy.heal();
-    course.judge().await?;
+    course.judge_red(is_forbidden).await?;
 
     begin(&mut course).await?;
     course.plane.etcd().kill().await?;
     course.plane.etcd().start().await?;
     course.proxy.heal();
-    course.judge().await?;
+    course.judge_red(is_forbidden).await?;
 
     begin(&mut course).await?;
     course.plane.etcd().kill().await?;
@@ -45,7 +46,7 @@ async fn servers_that_are_killed_in_mid_work_lose_nothing() -> Result<()> {
     course.plane.etcd().start().await?;
     course.plane.apiserver().start().await?;
     course.proxy.heal();
-    course.judge().await?;
+    course.judge_red(is_forbidden).await?;
     course.finish().await
 }
 
@@ -82,7 +83,7 @@ async fn an_apiserver_that_hangs_is_waited_for() -> Result<()> {
     ensure!(status == StatusCode::OK, "{text}");
     course.plane.apiserver().resume()?;
     course.proxy.heal();
-    course.judge().await?;
+    course.judge_red(|line| line.contains("stale")).await?;
     course.finish().await
 }
 
@@ -105,7 +106,7 @@ async fn a_compaction_that_was_slept_through_is_made_up_for_by_lists() -> Result
     // Or else it answers from its watch cache.
     course.plane.apiserver().restart().await?;
     course.proxy.heal();
-    course.judge().await?;
+    course.judge_red(is_forbidden).await?;
     for lists in &anew {
         ensure!(lists.seen() > 0, "one was not listed: the past was not forgotten");
     }

@@ -2,7 +2,42 @@
 
 use std::time::Duration;
 
+use portreeve_api::{CRONTABS, FOOS, Resource};
 use portreeve_testing::{Canned, Counter, Fault, FaultProxy, Matcher, Spoil, Times};
+
+use crate::schedules::kinds::CRON_JOBS;
+
+/// Who is in the daemon. Each has its name in the user agent of its calls.
+pub(super) const CONTROLLERS: [&str; 5] = [
+    "foo-controller",
+    "crontab-controller",
+    "cronjob-controller",
+    "garbage-collector-controller",
+    "ttl-after-finished-controller",
+];
+
+/// What they list and watch. The collector wants metadata of these too, and of ConfigMaps it alone wants anything.
+pub(super) static WHOLE: [Resource; 5] = [
+    CRONTABS,
+    CRON_JOBS,
+    FOOS,
+    Resource::namespaced("apps", "v1", "Deployment", "deployments"),
+    Resource::namespaced("batch", "v1", "Job", "jobs"),
+];
+static METADATA: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
+
+/// Requests for all that there is of each resource, as its informer sends them. A census asks for one namespace.
+pub(super) fn informers(requests: fn() -> Matcher) -> impl Iterator<Item = (&'static str, Matcher)> {
+    let all = move |resource: &'static Resource| {
+        (
+            &*resource.plural,
+            requests().path_prefix(resource.collection_path(None)),
+        )
+    };
+    let whole = WHOLE.iter().map(all).map(|(name, requests)| (name, requests.whole()));
+    let (name, requests) = all(&METADATA);
+    whole.chain([(name, requests.metadata())])
+}
 
 /// How late what is late comes.
 const LATE: Duration = Duration::from_millis(300);
@@ -25,22 +60,31 @@ pub(super) enum Target {
 }
 
 impl Target {
-    fn matcher(self) -> Matcher {
+    /// Such requests of each who has to see the fault for itself.
+    fn matchers(self) -> Vec<(&'static str, Matcher)> {
         match self {
-            Self::Writes => Matcher::writes(),
-            Self::Reads => Matcher::any().method("GET"),
-            Self::Lists => Matcher::lists(),
-            Self::Watches => Matcher::watches(),
+            Self::Writes => CONTROLLERS
+                .map(|name| (name, Matcher::writes().user_agent(name)))
+                .into(),
+            Self::Reads => vec![("whoever reads", Matcher::objects())],
+            Self::Lists => informers(Matcher::lists).collect(),
+            Self::Watches => vec![("whoever watches", Matcher::watches())],
         }
     }
 }
 
+/// What a fault has met of a kind of requests, by who sent them.
+pub(super) type Met = Vec<(&'static str, Counter)>;
+
 impl Weather {
     /// Lets it come over a proxy. Watches that are open are broken, and go on in it; for lists, they have to begin anew.
-    pub(super) fn come(&self, proxy: &FaultProxy, times: Times) -> Counter {
-        let met = proxy.fault(self.target.matcher(), self.fault.clone(), times);
+    pub(super) fn come(&self, proxy: &FaultProxy, times: Times) -> Met {
+        let fault = |(name, requests)| (name, proxy.fault(requests, self.fault.clone(), times));
+        let met = self.target.matchers().into_iter().map(fault).collect();
         if self.target == Target::Lists {
-            proxy.answer(Matcher::watches(), Canned::expired(), Times::Next(30));
+            for (_, watch) in informers(Matcher::watches) {
+                proxy.answer(watch, Canned::expired(), Times::Next(1));
+            }
         }
         if matches!(self.target, Target::Lists | Target::Watches) {
             proxy.reset();

@@ -27,6 +27,7 @@ enum Read {
     Watch,
     List,
     LaterPage,
+    Object,
 }
 
 impl Matcher {
@@ -54,6 +55,11 @@ impl Matcher {
     /// Requests that go on with a list: for its second page, its third and so on.
     pub fn later_pages() -> Self {
         Self::reads(Read::LaterPage)
+    }
+
+    /// Requests that read one object.
+    pub fn objects() -> Self {
+        Self::reads(Read::Object)
     }
 
     fn reads(read: Read) -> Self {
@@ -149,6 +155,7 @@ impl Matcher {
                 Read::Watch => is_watch(head),
                 Read::List => is_list(head, &target),
                 Read::LaterPage => is_list(head, &target) && asks(head, |key, _| key == "continue"),
+                Read::Object => head.method == "GET" && target.name.is_some() && !is_watch(head),
             })
     }
 }

@@ -1,0 +1,42 @@
+//! A call of each controller that hangs: health names whose it is.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use anyhow::{Result, ensure};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Times};
+
+use super::{course::Account, weather::CONTROLLERS, work::Work};
+use crate::{
+    clock::OffsetClock,
+    health::{wait_until_green, wait_until_red},
+    support::LIMIT,
+};
+
+#[tokio::test]
+async fn each_controller_whose_call_hangs_turns_its_own_line_red_until_it_ends() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let account = Account::of(&plane, &proxy, &["--controller-stuck-timeout=3s"]).await?;
+    let clock = OffsetClock::new();
+    let daemon = account.run(&clock).await?;
+    let mut work = Work::start(&plane, &clock).await?;
+    work.wave().await?;
+    work.judge().await?;
+    for name in CONTROLLERS {
+        let write = Matcher::writes().user_agent(name);
+        let hanging = proxy.fault(write, Fault::BlackHole, Times::Next(1));
+        work.wave().await?;
+        hanging.until_answered(1, LIMIT).await?;
+        let began = Instant::now();
+        let line = wait_until_red(&daemon.admin, "/livez", name, &["in work for"]).await?;
+        println!("after {:?}: {line}", began.elapsed());
+        ensure!(began.elapsed() < LIMIT, "much later than its limit: {line}");
+        let (_, text) = daemon.admin.get("/livez?verbose").await?;
+        let red: BTreeSet<_> = text.lines().filter(|line| line.starts_with("[-]")).collect();
+        ensure!(red.iter().all(|line| line.contains(name)), "{red:?}");
+        proxy.heal();
+        wait_until_green(&daemon.admin, "/livez").await?;
+        work.judge().await?;
+    }
+    daemon.stop().await
+}

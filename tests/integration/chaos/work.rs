@@ -1,0 +1,262 @@
+//! What every controller is given to do, in waves, and how the cluster has to look after each of them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams},
+};
+use portreeve_api::conditions::{self, Truth};
+use portreeve_reconcile::Clock;
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::json;
+
+use crate::{
+    clock::OffsetClock,
+    garbage::{
+        draft::{config_map, secret},
+        judge::Ledger,
+        yard::{Policy, Yard},
+    },
+    schedules::{
+        kinds::Kind,
+        stage::{job_of, minutes, next_minute},
+    },
+    support::{
+        SETTLED,
+        scene::{Scene, replicas},
+    },
+    ttl::stage::Jobs,
+};
+
+/// How far the clock goes on in a wave.
+pub(super) const STEP: i64 = 10;
+/// Finished Jobs are kept for less than that.
+const TTL: u32 = 300;
+/// Jobs that expire when they are finished.
+const CHURNED: &str = "churned-";
+
+/// What a test has asked for so far, in one namespace, straight at the apiserver.
+pub(super) struct Work {
+    pub(super) scene: Scene,
+    yard: Yard,
+    clock: OffsetClock,
+    waves: usize,
+    /// Foos of earlier ones are not there any more.
+    first_wave: usize,
+    pub(super) slot: Timestamp,
+    /// Each Foo has a Deployment of its name. The replicas of each.
+    foos: BTreeMap<String, i32>,
+    /// The Jobs that there must be.
+    jobs: Vec<String>,
+    ledger: Ledger,
+    doomed: Vec<(DynamicObject, Policy)>,
+}
+
+impl Work {
+    pub(super) async fn start(plane: &ControlPlane, clock: &OffsetClock) -> Result<Self> {
+        let scene = Scene::new(plane, "chaos").await?;
+        for kind in Kind::BOTH {
+            let more = json!({"successfulJobsHistoryLimit": 1});
+            kind.create(&scene.namespace, kind.name(), &format!("*/{STEP} * * * *"), &more)
+                .await?;
+        }
+        Ok(Self {
+            yard: Yard::of(&scene.namespace),
+            scene,
+            clock: clock.clone(),
+            waves: 0,
+            first_wave: 0,
+            // The next time must not come by itself.
+            slot: next_minute(Timestamp::now() + minutes(STEP), STEP),
+            foos: BTreeMap::new(),
+            jobs: Vec::new(),
+            ledger: Ledger::default(),
+            doomed: Vec::new(),
+        })
+    }
+
+    /// Gives everybody something to do: what is new, what has changed, what has come about, and what has to go.
+    pub(super) async fn wave(&mut self) -> Result<()> {
+        self.deployments().await?;
+        self.garbage().await?;
+        self.time().await?;
+        self.waves += 1;
+        Ok(())
+    }
+
+    /// Foos alone, when their resource is there again.
+    pub(super) async fn foos(&mut self) -> Result<()> {
+        self.deployments().await?;
+        self.waves += 1;
+        Ok(())
+    }
+
+    /// A wave of all that no clock is needed for.
+    pub(super) async fn churn(&mut self) -> Result<()> {
+        self.deployments().await?;
+        self.garbage().await?;
+        let jobs = Jobs::of(&self.scene);
+        let name = format!("{CHURNED}{}", self.waves);
+        jobs.create(&name, json!({"ttlSecondsAfterFinished": 0})).await?;
+        jobs.end(&name, Timestamp::from_second(Timestamp::now().as_second())?, true)
+            .await?;
+        self.waves += 1;
+        Ok(())
+    }
+
+    /// Two Foos are new, one of the last wave is changed, the Deployment of the other one is, and those before it are deleted.
+    async fn deployments(&mut self) -> Result<()> {
+        let of = |wave: usize| [0, 1].map(|number| format!("foo-{wave}-{number}"));
+        for name in of(self.waves) {
+            self.scene.create_foo(&name, &name, 2).await?;
+            self.foos.insert(name, 2);
+        }
+        let earlier = |back: usize| self.waves.checked_sub(back).filter(|wave| *wave >= self.first_wave);
+        let (last, old) = (earlier(1), earlier(2));
+        if let Some(last) = last {
+            let [changed, drifted] = of(last);
+            self.scene.merge_foo(&changed, json!({"spec": {"replicas": 5}})).await?;
+            self.foos.insert(changed, 5);
+            self.scene
+                .merge_deployment(&drifted, json!({"spec": {"replicas": 9}}))
+                .await?;
+        }
+        if let Some(old) = old {
+            for name in of(old) {
+                self.scene.foos().delete(&name, &DeleteParams::default()).await?;
+                self.foos.remove(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Owners and dependents are new, and those of the last wave are deleted.
+    async fn garbage(&mut self) -> Result<()> {
+        let (ledger, yard) = (&mut self.ledger, &self.yard);
+        for (owner, policy) in self.doomed.drain(..) {
+            ledger.delete(yard, &owner, policy).await?;
+        }
+        for policy in [Policy::Background, Policy::Foreground, Policy::Orphan] {
+            let name = format!("{policy:?}-{}", self.waves).to_lowercase();
+            let owner = ledger.create_one(yard, config_map(&name)).await?;
+            let child = |number| secret(&format!("{name}-{number}")).blocking(&owner, true);
+            let children = ledger.create(yard, (0..3).map(child)).await?;
+            let first = children.first().context("it has three")?;
+            ledger
+                .create_one(yard, config_map(&format!("{name}-own")).owned_by(first))
+                .await?;
+            self.doomed.push((owner, policy));
+        }
+        Ok(())
+    }
+
+    /// What ran ends, one Job more is finished, and ten minutes later one of each schedule is due and another one has expired.
+    async fn time(&mut self) -> Result<()> {
+        let jobs = Jobs::of(&self.scene);
+        let now = Timestamp::from_second(self.clock.now().as_second())?;
+        let last = self.slot;
+        self.jobs.clear();
+        if self.waves > 0 {
+            for kind in Kind::BOTH {
+                let ended = job_of(kind.name(), last);
+                jobs.end(&ended, now, true).await?;
+                self.jobs.push(ended);
+            }
+            self.slot = last + minutes(STEP);
+        }
+        self.clock.set(self.slot);
+        let finished = format!("finished-{}", self.waves);
+        jobs.create(&finished, json!({"ttlSecondsAfterFinished": TTL})).await?;
+        let now = Timestamp::from_second(self.clock.now().as_second())?;
+        jobs.end(&finished, now, true).await?;
+        self.jobs.push(finished);
+        self.jobs.extend(Kind::BOTH.map(|kind| job_of(kind.name(), self.slot)));
+        self.jobs.sort();
+        Ok(())
+    }
+
+    /// Waits until everything is as it must be.
+    pub(super) async fn judge(&self) -> Result<()> {
+        self.settled().await?;
+        self.ledger.judge(&self.yard).await
+    }
+
+    /// Waits until Deployments and Jobs are as they must be.
+    pub(super) async fn settled(&self) -> Result<()> {
+        eventually(SETTLED, "the cluster to be as it must be", || async {
+            self.look_at_deployments().await?;
+            self.look_at_jobs().await
+        })
+        .await
+    }
+
+    /// The same for all that no clock is needed for.
+    pub(super) async fn judge_churn(&self) -> Result<()> {
+        let jobs: Api<Job> = self.scene.namespace.api();
+        eventually(SETTLED, "Deployments and Jobs to be as they must be", || async {
+            self.look_at_deployments().await?;
+            let jobs = jobs.list_metadata(&ListParams::default()).await?;
+            let mut names = jobs.items.iter().map(ResourceExt::name_any);
+            ensure!(!names.any(|name| name.starts_with(CHURNED)), "one has not expired");
+            anyhow::Ok(())
+        })
+        .await?;
+        self.ledger.judge(&self.yard).await
+    }
+
+    /// No Foo is there any more, since its resource is not.
+    pub(super) fn forget_foos(&mut self) {
+        self.foos.clear();
+        self.first_wave = self.waves;
+    }
+
+    async fn look_at_deployments(&self) -> Result<()> {
+        let deployments = self.scene.deployments().list(&ListParams::default()).await?.items;
+        let found: BTreeMap<_, _> = deployments
+            .iter()
+            .map(|deployment| (deployment.name_any(), replicas(deployment).unwrap_or_default()))
+            .collect();
+        ensure!(found == self.foos, "Deployments {found:?}, not {:?}", self.foos);
+        if self.foos.is_empty() {
+            // Their resource may not be served.
+            return Ok(());
+        }
+        for foo in self.scene.foos().list(&ListParams::default()).await?.items {
+            let status = foo.status.as_ref().context("it has no status")?;
+            let ready = conditions::find(&status.conditions, "Ready");
+            let is_ready = ready.is_some_and(|ready| ready.status == Truth::True);
+            let is_current = Some(status.observed_generation) == foo.metadata.generation;
+            ensure!(is_ready && is_current, "{} has {}", foo.name_any(), json!(status));
+        }
+        Ok(())
+    }
+
+    async fn look_at_jobs(&self) -> Result<()> {
+        let jobs: Api<Job> = self.scene.namespace.api();
+        let mut found = jobs.list(&ListParams::default()).await?.items;
+        found.sort_by_key(ResourceExt::name_any);
+        let names: Vec<_> = found.iter().map(ResourceExt::name_any).collect();
+        ensure!(names == self.jobs, "Jobs {names:?}, not {:?}", self.jobs);
+        ensure!(
+            found.iter().all(|job| job.metadata.deletion_timestamp.is_none()),
+            "one is being deleted"
+        );
+        for kind in Kind::BOTH {
+            let object = kind.objects(&self.scene.namespace).get(kind.name()).await?;
+            let status = object.data.get("status").cloned().unwrap_or_default();
+            let last = status["lastScheduleTime"].as_str().map(str::parse::<Timestamp>);
+            ensure!(
+                matches!(last, Some(Ok(last)) if last == self.slot),
+                "{kind:?}: {status}"
+            );
+            let active = status["active"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let active: Vec<_> = active.iter().filter_map(|job| job["name"].as_str()).collect();
+            ensure!(active == [job_of(kind.name(), self.slot)], "{kind:?}: {status}");
+        }
+        Ok(())
+    }
+}
