@@ -22,6 +22,7 @@ mod foos;
 mod idle;
 mod lease;
 mod legend;
+mod limits;
 mod load;
 mod machine;
 mod methods;

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 
 use crate::legend::legend;
+use crate::limits::limit;
 use crate::machine::Machine;
 use crate::methods::method;
 use crate::options::Options;
@@ -31,7 +32,7 @@ const INTRO: &str = "\
 # Benchmarks
 
 What the controllers cost, beside kube-controller-manager, other people's controllers and a bare client, measured in turn on one machine. `make bench` writes
-this file, and every number in it is of this one run.
+this file, and every number in its tables is of this one run. Why a target is missed is what a profiler showed in another one.
 
 Each measurement has an etcd and a kube-apiserver of its own, which are started for it, share the machine with what is measured, and are
 removed after it. There is nothing else in the cluster, and no controller that would run the Jobs.";
@@ -52,6 +53,8 @@ const COLUMNS: [&str; 12] = [
 ];
 /// What a cell holds that has nothing to say.
 const NOTHING: &str = "–";
+/// What it holds when a target is missed.
+const MISSED: &str = "**no**";
 
 impl Report {
     /// The whole as Markdown.
@@ -62,7 +65,10 @@ impl Report {
                 blocks.push(format!("## `{}`", row.name()));
                 let (lifted, default) = (self.concurrency, self.default_concurrency);
                 blocks.push(method(*row, &self.options, lifted, default));
-                blocks.push(self.table(*row));
+                let table = self.table(*row);
+                let limit = limit(*row).filter(|_| table.contains(MISSED));
+                blocks.push(table);
+                blocks.extend(limit.map(str::to_owned));
             }
         }
         if !self.failures.is_empty() {
@@ -158,7 +164,7 @@ impl Report {
             compared(Subject::ControllerRuntime),
             compared(Subject::KubeRuntime),
             target.map_or_else(|| NOTHING.to_owned(), Target::text),
-            met.map_or(NOTHING, |met| if met { "yes" } else { "**no**" }).to_owned(),
+            met.map_or(NOTHING, |met| if met { "yes" } else { MISSED }).to_owned(),
         ];
         Some(cells)
     }
@@ -276,6 +282,8 @@ mod tests {
             | subject | measure | median | spread | target | met |
             |---|---|---|---|---|---|
             | portreeve | `*/5 * * * *` | 250 ns | 250 ns … 250 ns | ≤ 100 ns | **no** |
+
+            What `*/5` does more in a zone with summer time than in UTC is to look up the zone's offset twice.
 
             ## What failed
 

@@ -53,7 +53,7 @@ pub(super) struct Weather {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Target {
     Writes,
-    /// Of one object.
+    /// Of one object, whoever does.
     Reads,
     Lists,
     Watches,
@@ -124,6 +124,7 @@ fn writes() -> Vec<Fault> {
 
 fn reads() -> Vec<Fault> {
     vec![
+        Fault::BlackHole,
         Fault::Answer(Canned::too_many_requests(1)),
         Fault::Answer(Canned::unavailable()),
         Fault::Cut,
@@ -134,6 +135,7 @@ fn reads() -> Vec<Fault> {
 
 fn lists() -> Vec<Fault> {
     vec![
+        Fault::BlackHole,
         Fault::Answer(Canned::expired()),
         Fault::Answer(Canned::too_many_requests(1)),
         Fault::Answer(Canned::internal_error()),
@@ -149,6 +151,7 @@ fn lists() -> Vec<Fault> {
 
 fn watches() -> Vec<Fault> {
     vec![
+        Fault::BlackHole,
         Fault::Answer(Canned::expired()),
         Fault::Answer(Canned::too_many_requests(1)),
         Fault::Answer(Canned::timeout()),

@@ -1,8 +1,9 @@
+mod corpus;
+
 use std::collections::BTreeSet;
 
 use clap::ArgAction;
 use expect_test::{Expect, expect};
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{keys::Form, *};
@@ -438,12 +439,4 @@ fn what_is_in_force_has_every_default() {
           }
         }"#]]
     .assert_eq(&format!("{:#}", in_force(None, &["--kubeconfig=admin.conf"])));
-}
-
-proptest! {
-    #[test]
-    fn no_file_can_end_the_parser(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[a-z: \n&*!<{}\\[\\]'\"0-9|>-]{0,80}") {
-        document::parse(&bytes).ok();
-        document::parse(text.as_bytes()).ok();
-    }
 }

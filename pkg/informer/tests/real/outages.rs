@@ -1,8 +1,12 @@
 //! Outages: nothing is lost, nothing is made up. Each test has a control plane of its own.
 
 use portreeve_informer::Subscription;
+use portreeve_testing::{Fault, Matcher, Times};
 
 use super::*;
+
+/// How late the second page of a list comes: a compaction is done by then.
+const HELD_BACK: Duration = Duration::from_secs(3);
 
 /// A synced informer over two objects, and a subscriber that has been told of them.
 async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>, Subscription, Told)> {
@@ -93,6 +97,39 @@ async fn a_deletion_that_was_missed_comes_out_of_the_relist() -> Result<()> {
         .collect();
     names.sort();
     assert_eq!(names, ["kept", "new"]);
+    factory.stop().await;
+    Ok(())
+}
+
+/// The real 410 as a status, in answer to a page of a list from before the compaction. A watch gets it as an event.
+#[tokio::test]
+async fn a_list_whose_next_page_is_compacted_away_is_asked_for_as_a_whole() -> Result<()> {
+    // Pages come from etcd, and not from what the apiserver remembers of it.
+    let gate = "--feature-gates=ListFromCacheSnapshot=false";
+    let plane = ControlPlane::builder().apiserver_arg(gate).start().await?;
+    let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
+    for name in ["a", "b"] {
+        create(&api, name, "1").await?;
+    }
+    let proxy = FaultProxy::start(&plane).await?;
+    let second = proxy.fault(Matcher::later_pages(), Fault::Delay(HELD_BACK), Times::Nth(1));
+    proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
+    let lists = proxy.count(Matcher::lists());
+    let (factory, _) = factory(proxy.config(plane.config()?))?;
+    let informer = factory.informer::<Note>(config_maps("default"));
+    second.until_answered(1, LIMIT).await?;
+    create(&api, "c", "1").await?;
+    plane.compact().await?;
+    informer.synced(LIMIT).await?;
+    let mut names: Vec<_> = informer
+        .list()
+        .iter()
+        .map(|note| note.metadata.name.to_string())
+        .filter(|name| name != "kube-root-ca.crt")
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(lists.seen(), 3, "a page, one that was gone, and everything");
     factory.stop().await;
     Ok(())
 }

@@ -104,18 +104,24 @@ async fn a_version_from_the_future_lists_again_though_the_answer_is_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_cut_in_mid_line_loses_nothing() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
-    watch.event("ADDED", &foo("a", 11));
-    let line = json!({"type": "ADDED", "object": foo("b", 12)}).to_string();
-    watch.text(&line[..40]);
-    watch.cut();
-    let watch = scene.server.expect_watch(11).await.watch();
-    watch.event("ADDED", &foo("b", 12));
-    settle().await;
-    assert_eq!(scene.events(), ["applied a@11", "applied b@12"]);
-    assert_eq!(scene.trouble(), None);
+async fn a_connection_that_is_cut_at_any_byte_loses_nothing_and_doubles_nothing() {
+    let line = |name, version| format!("{}\n", json!({"type": "ADDED", "object": foo(name, version)}));
+    let lines = [line("a", 11), line("b", 12)];
+    let text = lines.concat();
+    for at in 0..=text.len() {
+        let mut scene = Scene::listed(&[]).await;
+        let watch = scene.server.expect_watch(10).await.watch();
+        watch.text(&text[..at]);
+        watch.cut();
+        // Nothing but whole lines has come.
+        let whole = text[..at].matches('\n').count();
+        let watch = scene.server.expect_watch([10, 11, 12][whole]).await.watch();
+        for line in &lines[whole..] {
+            watch.text(line);
+        }
+        settle().await;
+        assert_eq!(scene.events(), ["applied a@11", "applied b@12"], "cut at byte {at}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,37 @@
+//! Configuration files as somebody wrote them, and as anybody might have: nothing panics, each mistake is told with a line of the file, and
+//! what is taken the command line takes as well.
+
+use clap::error::ErrorKind;
+use portreeve_testing::Corpus;
+
+use super::*;
+
+/// How many mutations there are. Each value goes through its flag's own parser.
+const MUTATIONS: usize = 1_500;
+
+fn check_input(input: &[u8], command: &Command) {
+    match rules::settings(input, command, Path::new(FOLDER)) {
+        Ok(given) => {
+            let command = given.iter().fold(command.clone(), rules::with);
+            if let Err(error) = command.try_get_matches_from(["portreeve"]) {
+                let is_of_a_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+                assert!(!is_of_a_value, "{error}");
+            }
+        }
+        Err(problems) => {
+            assert!(!problems.is_empty());
+            let last = 1 + input.split(|byte| matches!(byte, b'\n' | b'\r')).count() as u64;
+            for problem in &problems {
+                assert!((1..=last).contains(&problem.line), "{problem:?} of {last} lines");
+                assert!(!problem.text.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_is_taken_whole_or_told_what_is_wrong_with_it() -> anyhow::Result<()> {
+    let command = command(CONTROLLERS);
+    let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/config"))?;
+    corpus.check(MUTATIONS, |input| check_input(input, &command))
+}

@@ -1,0 +1,27 @@
+//! What holds a row back that misses its target, as a profiler has shown it. Pure.
+
+use crate::rows::Row;
+
+/// The paragraph below the table of a row that misses one of its targets, when something is known about it.
+pub(crate) fn limit(row: Row) -> Option<&'static str> {
+    let limit = match row {
+        Row::Memory500 => {
+            "With `--install-crds` the daemon makes a definition of 120 kB out of types at its start; what an allocator keeps of that is \
+             counted here."
+        }
+        Row::Next => {
+            "What `*/5` does more in a zone with summer time than in UTC is to look up the zone's offset twice."
+        }
+        Row::Foo1000 => {
+            "A third of all requests are events, which neither the floor nor the peers send, and which keep the apiserver busy on the same \
+             processors. The daemon's own profile is flat: a quarter of its CPU time is the kernel's, for sockets and for waiting, a seventh \
+             is memory allocation, and no other function but `memcpy` has more than 2 %."
+        }
+        Row::Shell => {
+            "Two thirds of the memory are pages of the program, nearly all of its code: functions that run at the start alone (definitions, \
+             command line, the YAML of the configuration file) are spread between those that go on running."
+        }
+        _ => return None,
+    };
+    Some(limit)
+}
