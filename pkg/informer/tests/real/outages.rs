@@ -114,7 +114,7 @@ async fn a_list_whose_next_page_is_compacted_away_is_asked_for_as_a_whole() -> R
     let proxy = FaultProxy::start(&plane).await?;
     let second = proxy.fault(Matcher::later_pages(), Fault::Delay(HELD_BACK), Times::Nth(1));
     proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
-    let lists = proxy.count(Matcher::lists());
+    let lists = proxy.count(Matcher::lists().resource("configmaps"));
     let (factory, _) = factory(proxy.config(plane.config()?))?;
     let informer = factory.informer::<Note>(config_maps("default"));
     second.until_answered(1, LIMIT).await?;
