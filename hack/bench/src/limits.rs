@@ -17,6 +17,10 @@ pub(crate) fn limit(row: Row) -> Option<&'static str> {
              processors. The daemon's own profile is flat: a quarter of its CPU time is the kernel's, for sockets and for waiting, a seventh \
              is memory allocation, and no other function but `memcpy` has more than 2 %."
         }
+        Row::FooMemory => {
+            "A little less than half of the memory is heap, the rest the program. The heap grows by half a MiB while the first Foos are \
+             removed and others come, is what it is after the third round, and stays the same to the tenth."
+        }
         Row::Shell => {
             "Two thirds of the memory are pages of the program, nearly all of its code: functions that run at the start alone (definitions, \
              command line, the YAML of the configuration file) are spread between those that go on running."
