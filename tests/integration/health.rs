@@ -50,7 +50,7 @@ async fn ensure_green(admin: &Admin, endpoint: &str) -> Result<()> {
 }
 
 /// The checks that fail.
-async fn failing(admin: &Admin, endpoint: &str) -> Result<Vec<String>> {
+pub(crate) async fn failing(admin: &Admin, endpoint: &str) -> Result<Vec<String>> {
     let (_, text) = admin.get(&format!("{endpoint}?verbose")).await?;
     let failing = text.lines().filter(|line| line.starts_with("[-]"));
     Ok(failing.map(str::to_owned).collect())

@@ -19,7 +19,7 @@ pub(crate) fn limit(row: Row) -> Option<&'static str> {
         }
         Row::FooMemory => {
             "A little less than half of the memory is heap, the rest the program. The heap grows by half a MiB while the first Foos are \
-             removed and others come, is what it is after the third round, and stays the same to the tenth."
+             removed and others come, is what it is after the fourth round, and stays the same after that."
         }
         Row::Shell => {
             "Two thirds of the memory are pages of the program, nearly all of its code: functions that run at the start alone (definitions, \

@@ -13,7 +13,6 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
-use portreeve_api::Resource;
 use portreeve_testing::{Namespace, eventually};
 use serde_json::{Value, json};
 
@@ -39,14 +38,6 @@ pub(super) async fn revoke(course: &Course) -> Result<()> {
     Ok(())
 }
 
-/// As the name of its check has it.
-fn qualified(resource: &Resource) -> String {
-    let Resource {
-        plural, version, group, ..
-    } = resource;
-    format!("{plural}.{version}.{group}")
-}
-
 /// Whether a line of `/readyz` says what is to be said when rights are missing.
 pub(super) fn is_forbidden(line: &str) -> bool {
     line.contains("failed: forbidden")
@@ -62,7 +53,7 @@ async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -
         let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
         for resource in &WHOLE {
-            let forbidden = format!("[-]informer/{} failed: forbidden", qualified(resource));
+            let forbidden = format!("[-]informer/{resource} failed: forbidden");
             ensure!(text.contains(&forbidden), "no {forbidden}: {text}");
         }
         anyhow::Ok(())

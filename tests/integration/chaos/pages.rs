@@ -4,7 +4,10 @@ use anyhow::{Context, Result};
 use portreeve_testing::{Canned, Fault, Matcher, Times};
 use serde_json::json;
 
-use super::{course::Course, weather::informers};
+use super::{
+    course::Course,
+    weather::{expire_watches, informers},
+};
 use crate::{
     garbage::{draft::config_map, yard::Yard},
     schedules::kinds::Kind,
@@ -38,9 +41,7 @@ async fn lists_that_fail_on_their_third_page_are_made_up_for() -> Result<()> {
         let thirds: Vec<_> = informers(Matcher::later_pages)
             .map(|(resource, page)| (resource, proxy.answer(page, answer.clone(), Times::Nth(2))))
             .collect();
-        for (_, watch) in informers(Matcher::watches) {
-            proxy.answer(watch, Canned::expired(), Times::Next(1));
-        }
+        expire_watches(proxy);
         proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
         proxy.reset();
         course.work.wave().await?;

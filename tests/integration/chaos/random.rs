@@ -11,7 +11,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use portreeve_api::Foo;
-use portreeve_testing::{Canned, Fault, Matcher, Spoil, Times, eventually};
+use portreeve_testing::{Canned, Fault, Matcher, Times, eventually};
 
 use super::{
     course::Course,
@@ -88,8 +88,7 @@ impl Forecast {
             let mut all = weather::all();
             all.retain(|weather| weather.target == target);
             let one = dice.choice(all)?;
-            let holds = matches!(one.fault, Fault::BlackHole | Fault::Spoil(Spoil::SilentAt(_)));
-            let times = if holds && target != Target::Watches {
+            let times = if one.holds() {
                 // Or else nobody is left to do anything until it is over.
                 Times::Next(1)
             } else {
@@ -175,9 +174,7 @@ fn come(course: &Course, forecast: &Forecast) -> Vec<Met> {
     if forecast.event == Event::Pages {
         let some = Times::Chance { percent: 20, seed: 1 };
         proxy.answer(Matcher::later_pages(), Canned::internal_error(), some);
-        for (_, watch) in weather::informers(Matcher::watches) {
-            proxy.answer(watch, Canned::expired(), Times::Next(1));
-        }
+        weather::expire_watches(proxy);
         proxy.fault(Matcher::lists(), Fault::PagesOf(2), Times::UntilHealed);
     }
     let weather = forecast.weather.iter();

@@ -14,7 +14,7 @@ use portreeve_testing::ControlPlane;
 use serde_json::Value;
 use tokio::{task::JoinSet, time::interval};
 
-use crate::support::admin::Admin;
+use crate::{health::failing, support::admin::Admin};
 
 /// Whatever is written, and deletions with what they ask for.
 pub(super) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
@@ -133,12 +133,9 @@ async fn feel(admin: Admin, found: Arc<Mutex<Found>>) {
             Ok((status, text)) => Some(format!("{status}: {text}")),
             Err(error) => Some(format!("{error:#}")),
         };
-        let ready = admin.get("/readyz?verbose").await;
+        let red = failing(&admin, "/readyz").await;
         let mut found = found.lock();
         found.fault = found.fault.take().or(dead);
-        if let Ok((_, text)) = ready {
-            let red = text.lines().filter(|line| line.starts_with("[-]"));
-            found.red.extend(red.map(str::to_owned));
-        }
+        found.red.extend(red.into_iter().flatten());
     }
 }

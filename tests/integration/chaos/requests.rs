@@ -19,11 +19,12 @@ const WATCHES: u64 = 40;
 /// One wave in this weather, and what there is to see when it is over.
 async fn weather_a(course: &mut Course, weather: &Weather) -> Result<()> {
     let is_watch = weather.target == Target::Watches;
-    let times = match (&weather.fault, is_watch) {
-        (_, true) => Times::UntilHealed,
-        // It holds a worker until it is healed.
-        (Fault::BlackHole | Fault::Spoil(Spoil::SilentAt(_)), _) => Times::Next(1),
-        _ => Times::Next(MET),
+    let times = if is_watch {
+        Times::UntilHealed
+    } else if weather.holds() {
+        Times::Next(1)
+    } else {
+        Times::Next(MET)
     };
     let met = weather.come(&course.proxy, times);
     if is_watch {

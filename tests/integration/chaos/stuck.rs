@@ -1,6 +1,6 @@
 //! A call of each controller that hangs: health names whose it is.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Times};
@@ -8,7 +8,7 @@ use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Times};
 use super::{course::Account, weather::CONTROLLERS, work::Work};
 use crate::{
     clock::OffsetClock,
-    health::{wait_until_green, wait_until_red},
+    health::{failing, wait_until_green, wait_until_red},
     support::LIMIT,
 };
 
@@ -31,8 +31,7 @@ async fn each_controller_whose_call_hangs_turns_its_own_line_red_until_it_ends()
         let line = wait_until_red(&daemon.admin, "/livez", name, &["in work for"]).await?;
         println!("after {:?}: {line}", began.elapsed());
         ensure!(began.elapsed() < LIMIT, "much later than its limit: {line}");
-        let (_, text) = daemon.admin.get("/livez?verbose").await?;
-        let red: BTreeSet<_> = text.lines().filter(|line| line.starts_with("[-]")).collect();
+        let red = failing(&daemon.admin, "/livez").await?;
         ensure!(red.iter().all(|line| line.contains(name)), "{red:?}");
         proxy.heal();
         wait_until_green(&daemon.admin, "/livez").await?;

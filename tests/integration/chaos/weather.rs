@@ -73,18 +73,29 @@ impl Target {
     }
 }
 
+/// The next watch of each informer is told that its version is too old, so that it lists. It has to be begun anew for that.
+pub(super) fn expire_watches(proxy: &FaultProxy) {
+    for (_, watch) in informers(Matcher::watches) {
+        proxy.answer(watch, Canned::expired(), Times::Next(1));
+    }
+}
+
 /// What a fault has met of a kind of requests, by who sent them.
 pub(super) type Met = Vec<(&'static str, Counter)>;
 
 impl Weather {
+    /// Whether who meets it is held until it is healed, and does nothing else meanwhile.
+    pub(super) fn holds(&self) -> bool {
+        let is_endless = matches!(self.fault, Fault::BlackHole | Fault::Spoil(Spoil::SilentAt(_)));
+        is_endless && self.target != Target::Watches
+    }
+
     /// Lets it come over a proxy. Watches that are open are broken, and go on in it; for lists, they have to begin anew.
     pub(super) fn come(&self, proxy: &FaultProxy, times: Times) -> Met {
         let fault = |(name, requests)| (name, proxy.fault(requests, self.fault.clone(), times));
         let met = self.target.matchers().into_iter().map(fault).collect();
         if self.target == Target::Lists {
-            for (_, watch) in informers(Matcher::watches) {
-                proxy.answer(watch, Canned::expired(), Times::Next(1));
-            }
+            expire_watches(proxy);
         }
         if matches!(self.target, Target::Lists | Target::Watches) {
             proxy.reset();
