@@ -387,7 +387,8 @@ impl<S: Sink> Run<S> {
         let delay = self.backoff.wait().max(asked);
         let (reason, is_absent) = (trouble.message.clone(), trouble.answer == Answer::NotFound);
         let resource = &self.watch_loop.watch;
-        match (self.watch_loop.reporting.trouble(trouble), is_absent) {
+        let is_news = error.is_trouble() && self.watch_loop.reporting.trouble(trouble);
+        match (is_news, is_absent) {
             (true, true) if !self.watch_loop.may_vanish => {
                 tracing::warn!(%resource, reason, "not served, waiting for its definition");
             }

@@ -155,11 +155,16 @@ impl FaultProxy {
 
     /// Ends every fault, and every rule that answers: what was held back goes on.
     pub fn heal(&self) {
-        self.relay.rules.send_modify(Rules::heal);
+        self.relay.rules.send_modify(Rules::heal_all);
         self.relay.line.send_modify(|line| {
             line.passage = Passage::Open;
             line.delay = Duration::ZERO;
         });
+    }
+
+    /// Ends this one: what it held back goes on.
+    pub fn heal_one(&self, fault: &Counter) {
+        self.relay.rules.send_modify(|rules| rules.heal(fault.rule));
     }
 
     /// Does this to these requests, so many times. Of several rules that are due the oldest acts.

@@ -11,7 +11,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use portreeve_api::Foo;
-use portreeve_testing::{Canned, Fault, Matcher, Times, eventually};
+use portreeve_testing::{Canned, Fault, FaultProxy, Matcher, Times, eventually};
 
 use super::{
     course::Course,
@@ -185,6 +185,30 @@ fn come(course: &Course, forecast: &Forecast) -> Vec<Met> {
     met
 }
 
+/// How many requests one kind of weather has met.
+fn disturbed(met: &Met) -> u64 {
+    met.iter().map(|(_, fault)| fault.answered()).sum()
+}
+
+/// Waits until some watches and some writes have met what was in store for them. Nobody has to list or to read.
+async fn until_met(proxy: &FaultProxy, forecast: &Forecast, met: &[Met]) -> Result<()> {
+    let all = || forecast.weather.iter().map(|(weather, _)| weather).zip(met);
+    let until = async |target: Target| {
+        for (weather, met) in all().filter(|(weather, _)| weather.target == target) {
+            let some = async || (disturbed(met) > 0).then_some(());
+            eventually(SETTLED, &format!("{weather:?} to meet some"), some).await?;
+        }
+        anyhow::Ok(())
+    };
+    until(Target::Watches).await?;
+    // Who is kept from hearing what there is to do writes nothing.
+    let others = all().filter(|(weather, _)| weather.target != Target::Writes);
+    for (_, fault) in others.flat_map(|(_, met)| met) {
+        proxy.heal_one(fault);
+    }
+    until(Target::Writes).await
+}
+
 /// Returns how many requests met a fault.
 async fn play(mut course: Course, seed: u64) -> Result<(Course, u64)> {
     let forecast = Forecast::of(seed);
@@ -192,14 +216,7 @@ async fn play(mut course: Course, seed: u64) -> Result<(Course, u64)> {
     let met = come(&course, &forecast);
     course.work.wave().await?;
     course = happen(course, forecast.event).await?;
-    let disturbed = |met: &Met| met.iter().map(|(_, met)| met.answered()).sum::<u64>();
-    for (met, (weather, _)) in met.iter().zip(&forecast.weather) {
-        // Nobody has to list or to read.
-        if matches!(weather.target, Target::Writes | Target::Watches) {
-            let some = async || (disturbed(met) > 0).then_some(());
-            eventually(LIMIT, &format!("{weather:?} to meet some"), some).await?;
-        }
-    }
+    until_met(&course.proxy, &forecast, &met).await?;
     course.proxy.heal();
     let is_meant = |line: &str| forecast.event.forbids() && is_forbidden(line);
     course.judge_red(is_meant).await?;

@@ -75,6 +75,22 @@ async fn watches_that_hear_nothing_are_named_until_they_do() -> Result<()> {
 }
 
 #[tokio::test]
+async fn watches_of_quiet_resources_are_begun_anew_and_nobody_complains() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "quiet")?;
+    let watches = proxy.count(Matcher::watches().resource("podtemplates"));
+    let collector = Collector::start_as(&plane, &kubeconfig, "quiet", &["--watch-idle-timeout=2s"]).await?;
+    watches.until_seen(3, LIMIT).await?;
+    collector.wait_until_synced().await?;
+    let log = collector.daemon.log()?;
+    let of_them = log.lines().filter(|line| line.contains("podtemplates"));
+    let words: Vec<_> = of_them.filter(|line| line.contains("watch")).collect();
+    ensure!(words.is_empty(), "{words:#?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn watches_of_a_removed_definition_end_within_a_second_and_nobody_complains() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;

@@ -23,7 +23,7 @@ pub(super) enum Error {
     Decode(#[source] BadJson),
     #[error("a line of the watch is longer than {LONGEST_LINE} bytes")]
     Endless,
-    #[error("nothing was heard for {0:?}, though a bookmark is due each minute")]
+    #[error("nothing was heard for {0:?}")]
     Silent(Duration),
     #[error("the watch ended as soon as it had begun")]
     EndedAtOnce,
@@ -43,6 +43,12 @@ impl Error {
 
     pub(super) fn answer(&self) -> Answer {
         self.cause().map_or(Answer::Transient, Answer::of)
+    }
+
+    /// Whether it is worth telling of. Real apiservers send no bookmark of a resource in which nothing has happened since they started, so
+    /// silence alone is none: if the apiserver is away, the next watch will fail, and if lines are held back, a list will find out.
+    pub(super) fn is_trouble(&self) -> bool {
+        !matches!(self, Self::Silent(_))
     }
 
     /// Whether to list before watching again. A broken connection has lost nothing: the watch resumes where it was. After a refusal a

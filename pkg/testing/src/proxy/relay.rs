@@ -98,22 +98,21 @@ impl Relay {
     async fn answer(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
         let arrival = Instant::now();
         let (mut head, body) = request.into_parts();
-        let (mut fault, mut heals) = (None, 0);
-        self.rules
-            .send_modify(|rules| (fault, heals) = (rules.decide(&head), rules.heals()));
-        let remedy = Remedy::since(heals, &self.rules);
+        let mut decision = None;
+        self.rules.send_modify(|rules| decision = rules.decide(&head));
+        let decision = decision.map(|(rule, fault)| (fault, Remedy::of(rule, &self.rules)));
         delayed(self.line.subscribe(), arrival).await;
         // On a slow line it may be over before it was there.
-        fault = fault.filter(|_| !remedy.has_come());
-        match fault {
-            Some(Fault::Answer(canned)) => return answer_with(&canned, body).await,
-            Some(Fault::Cut) => return Err(broken()),
-            Some(Fault::BlackHole) => {
+        let decision = decision.filter(|(_, remedy)| !remedy.has_come());
+        match decision {
+            Some((Fault::Answer(canned), _)) => return answer_with(&canned, body).await,
+            Some((Fault::Cut, _)) => return Err(broken()),
+            Some((Fault::BlackHole, remedy)) => {
                 remedy.come().await;
                 return Err(broken());
             }
-            Some(Fault::Delay(delay)) => sleep(delay).await,
-            Some(Fault::PagesOf(count)) => {
+            Some((Fault::Delay(delay), _)) => sleep(delay).await,
+            Some((Fault::PagesOf(count), _)) => {
                 if let Some(smaller) = in_pages_of(count, &head) {
                     head.uri = smaller.into();
                 }
@@ -124,9 +123,9 @@ impl Relay {
         poll_fn(|ctx| sender.lock().poll_ready(ctx)).await?;
         let answer = sender.lock().send_request(Request::from_parts(head, body));
         let mut answer = answer.await?;
-        match fault {
-            Some(Fault::LoseAnswer) => return Err(broken()),
-            Some(Fault::Spoil(how)) => {
+        match decision {
+            Some((Fault::LoseAnswer, _)) => return Err(broken()),
+            Some((Fault::Spoil(how), remedy)) => {
                 if matches!(how, Spoil::EndAt(_)) {
                     // Or else an early end would be a broken connection.
                     answer.headers_mut().remove(CONTENT_LENGTH);
@@ -135,8 +134,8 @@ impl Relay {
             }
             _ => {}
         }
-        let lag = match fault {
-            Some(Fault::Lag(lag)) => Some(lag),
+        let lag = match decision {
+            Some((Fault::Lag(lag), _)) => Some(lag),
             _ => None,
         };
         Ok(answer.map(|body| {

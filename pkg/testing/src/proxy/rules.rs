@@ -283,7 +283,6 @@ pub(crate) struct RuleId(usize);
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     all: Vec<Rule>,
-    heals: u64,
 }
 
 impl Rules {
@@ -300,29 +299,37 @@ impl Rules {
 
     /// Every rule that matches counts the request; the oldest that is due acts on it, and the others keep their turns. `None`: it goes
     /// on to the apiserver, and its answer back.
-    pub(crate) fn decide(&mut self, head: &Parts) -> Option<Fault> {
-        let mut fault = None;
-        for rule in self.all.iter_mut().filter(|rule| rule.matcher.matches(head)) {
+    pub(crate) fn decide(&mut self, head: &Parts) -> Option<(RuleId, Fault)> {
+        let mut decision = None;
+        for (place, rule) in self.all.iter_mut().enumerate() {
+            if !rule.matcher.matches(head) {
+                continue;
+            }
             rule.tally.seen += 1;
-            if fault.is_none() && rule.is_due() {
+            if decision.is_none() && rule.is_due() {
                 rule.tally.answered += 1;
-                fault.clone_from(&rule.fault);
+                decision = rule.fault.clone().map(|fault| (RuleId(place), fault));
             }
         }
-        fault
+        decision
     }
 
     /// From now on none of them acts; they go on counting.
-    pub(crate) fn heal(&mut self) {
-        self.heals += 1;
+    pub(crate) fn heal_all(&mut self) {
         for rule in &mut self.all {
             rule.is_healed = true;
         }
     }
 
-    /// How often they were healed.
-    pub(crate) fn heals(&self) -> u64 {
-        self.heals
+    /// The same for one of them.
+    pub(crate) fn heal(&mut self, RuleId(place): RuleId) {
+        if let Some(rule) = self.all.get_mut(place) {
+            rule.is_healed = true;
+        }
+    }
+
+    pub(crate) fn is_healed(&self, RuleId(place): RuleId) -> bool {
+        self.all.get(place).is_some_and(|rule| rule.is_healed)
     }
 
     pub(crate) fn tally(&self, RuleId(place): RuleId) -> Tally {

@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::fault::Spoil;
-use super::rules::Rules;
+use super::rules::{RuleId, Rules};
 
 /// What ends a connection in the middle.
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
@@ -28,29 +28,29 @@ pub(crate) fn broken() -> Broken {
     Box::new(io::Error::from(io::ErrorKind::ConnectionReset))
 }
 
-/// What ends a fault: that faults are healed, after the rules had decided on this one.
+/// What ends a fault: that the rule is healed which had decided on it.
 #[derive(Clone)]
 pub(crate) struct Remedy {
     rules: watch::Receiver<Rules>,
-    heals: u64,
+    rule: RuleId,
 }
 
 impl Remedy {
-    /// Of a fault that was decided on when they had been healed so many times.
-    pub(crate) fn since(heals: u64, rules: &watch::Sender<Rules>) -> Self {
+    /// Of a fault that this rule has decided on.
+    pub(crate) fn of(rule: RuleId, rules: &watch::Sender<Rules>) -> Self {
         let rules = rules.subscribe();
-        Self { rules, heals }
+        Self { rules, rule }
     }
 
     /// Whether the fault is over.
     pub(crate) fn has_come(&self) -> bool {
-        self.rules.borrow().heals() != self.heals
+        self.rules.borrow().is_healed(self.rule)
     }
 
     /// Waits until the fault is over.
     pub(crate) async fn come(mut self) {
         // Nobody is left to heal it when the sender is gone: then everything ends.
-        let _ = self.rules.wait_for(|rules| rules.heals() != self.heals).await;
+        let _ = self.rules.wait_for(|rules| rules.is_healed(self.rule)).await;
     }
 }
 

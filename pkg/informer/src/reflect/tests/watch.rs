@@ -182,7 +182,7 @@ async fn a_line_without_end_is_given_up_and_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_ends_at_the_idle_limit_and_resumes() {
+async fn a_silent_watch_ends_at_the_idle_limit_and_resumes_without_a_word() {
     let mut scene = Scene::listed(&[]).await;
     let call = scene.server.expect_watch(10).await;
     let watch = call.watch();
@@ -196,7 +196,7 @@ async fn a_silent_watch_ends_at_the_idle_limit_and_resumes() {
     );
     assert_eq!(call.query["resourceVersion"], "15");
     assert!(watch.is_abandoned());
-    assert!(scene.trouble().unwrap().starts_with("nothing was heard for 90s"));
+    assert_eq!(scene.trouble(), None, "nothing may have happened");
 }
 
 #[tokio::test(start_paused = true)]

@@ -198,7 +198,7 @@ fn a_rule_acts_as_often_as_it_was_told() {
 fn a_healed_rule_counts_and_acts_no_more() {
     let (mut rules, id) = answering(Times::UntilHealed);
     assert_eq!(answered(&mut rules, 2), "aa");
-    rules.heal();
+    rules.heal_all();
     assert_eq!(answered(&mut rules, 2), "--");
     assert_eq!(rules.tally(id), Tally { seen: 4, answered: 2 });
     rules.add(
@@ -207,6 +207,17 @@ fn a_healed_rule_counts_and_acts_no_more() {
         Times::Next(1),
     );
     assert_eq!(answered(&mut rules, 2), "a-");
+}
+
+#[test]
+fn a_rule_that_is_healed_alone_leaves_the_others_as_they_are() {
+    let mut rules = Rules::default();
+    let ids = [Canned::conflict(), Canned::unavailable()]
+        .map(|canned| rules.add(Matcher::any(), Some(Fault::Answer(canned)), Times::UntilHealed));
+    rules.heal(ids[0]);
+    assert_eq!(ids.map(|id| rules.is_healed(id)), [true, false]);
+    assert_eq!(answered(&mut rules, 2), "aa");
+    assert_eq!(ids.map(|id| rules.tally(id).answered), [0, 2]);
 }
 
 #[test]
@@ -220,9 +231,10 @@ fn the_oldest_rule_acts_first_and_counting_rules_stand_in_nobodys_way() {
         Times::Next(1),
     );
     let put = head(&format!("PUT {LEASE}"));
-    assert_eq!(rules.decide(&put), Some(Fault::Answer(Canned::conflict())));
-    assert_eq!(rules.decide(&put), Some(Fault::Answer(Canned::unavailable())));
-    assert_eq!(rules.decide(&put), None);
+    let mut decide = || rules.decide(&put).map(|(_, fault)| fault);
+    assert_eq!(decide(), Some(Fault::Answer(Canned::conflict())));
+    assert_eq!(decide(), Some(Fault::Answer(Canned::unavailable())));
+    assert_eq!(decide(), None);
     assert_eq!(rules.tally(counting), Tally { seen: 3, answered: 0 });
     assert_eq!(rules.tally(older), Tally { seen: 3, answered: 1 });
     assert_eq!(rules.tally(newer), Tally { seen: 3, answered: 1 });
