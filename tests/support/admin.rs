@@ -9,7 +9,7 @@ use kube::{Client, Config, client::Body};
 use portreeve_testing::eventually;
 use tokio::time::timeout;
 
-use super::LIMIT;
+use super::{LIMIT, SETTLED};
 
 /// What opens /metrics for a test.
 pub(crate) const OPEN: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/readyz/*,/metrics";
@@ -40,7 +40,7 @@ impl Admin {
 
     /// Waits until /readyz says that everything is as it should be.
     pub(crate) async fn wait_until_ready(&self) -> Result<()> {
-        eventually(LIMIT, "/readyz to answer 200", || async {
+        eventually(SETTLED, "/readyz to answer 200", || async {
             let (status, text) = self.get("/readyz?verbose").await?;
             ensure!(status == StatusCode::OK, "{status}: {text}");
             anyhow::Ok(())
@@ -54,7 +54,7 @@ impl Admin {
         what: &str,
         wanted: impl Fn(StatusCode, &str) -> bool,
     ) -> Result<(StatusCode, String)> {
-        eventually(LIMIT, what, || async {
+        eventually(SETTLED, what, || async {
             let (status, text) = self.get("/readyz?verbose").await?;
             ensure!(wanted(status, &text), "{status}: {text}");
             anyhow::Ok((status, text))

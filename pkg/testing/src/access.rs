@@ -23,7 +23,7 @@ use crate::eventually::eventually;
 
 const FIELD_MANAGER: &str = "portreeve-testing";
 /// How long the apiserver's authorizer may take to learn of a new role. It watches roles, and usually takes milliseconds.
-const RIGHTS_LIMIT: Duration = Duration::from_secs(10);
+const RIGHTS_LIMIT: Duration = Duration::from_secs(30);
 
 /// A fresh namespace. It is not deleted: no controller would empty it, and it goes with the control plane.
 #[derive(Clone)]

@@ -15,7 +15,7 @@ use crate::{
     in_process::InProcess,
     schedules::stage::minutes,
     shared,
-    support::{LIMIT, SETTLED, daemon::printed},
+    support::{SETTLED, daemon::printed},
 };
 
 /// Whatever there is.
@@ -26,8 +26,13 @@ pub(super) const NAME: &str = "portreeve";
 const CONNECTIONS: usize = 130;
 /// A connection more may be open at one time than at another, with a task at each of its ends.
 const SLACK: usize = 10;
-/// Whatever goes wrong, each call to the apiserver ends within 30 s and is a step, so nobody may be taken for stuck.
-const STRICT: &[&str] = &["--controller-stuck-timeout=60s", "--queue-stuck-timeout=60s"];
+/// Whatever goes wrong, each call to the apiserver ends within 30 s and is a step, so nobody may be taken for stuck, and whoever is asked to
+/// stop does so.
+const STRICT: &[&str] = &[
+    "--controller-stuck-timeout=60s",
+    "--queue-stuck-timeout=60s",
+    "--controller-shutdown-timeout=40s",
+];
 
 /// A cluster, all controllers, and what they have been given to do.
 pub(super) struct Course {
@@ -129,7 +134,7 @@ impl Course {
     async fn tasks(&self, most: usize) -> Result<usize> {
         self.proxy.reset();
         self.daemon.admin.wait_until_ready().await?;
-        eventually(LIMIT, "tasks to end", || async {
+        eventually(SETTLED, "tasks to end", || async {
             let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
             let connections = self.proxy.connections();
             let tasks = tasks.saturating_sub(2 * connections);

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     clock::OffsetClock,
-    support::{LIMIT, daemon::Daemon},
+    support::{SETTLED, daemon::Daemon},
 };
 
 /// How many rounds are played until everything that is made once is made.
@@ -76,7 +76,7 @@ async fn nothing_grows_in_bad_weather() -> Result<()> {
             .await
             .with_context(|| format!("seed {seed}"))?;
     }
-    eventually(LIMIT, "it to hold no more than before", || async {
+    eventually(SETTLED, "it to hold no more than before", || async {
         let after = take_stock(&daemon, &proxy).await?;
         println!("before {before:?}, after {after:?}");
         let is_more = |after: f64, before: f64, slack| after > before + slack;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     garbage::{draft::config_map, yard::Yard},
     schedules::kinds::Kind,
-    support::{LIMIT, scene::Scene},
+    support::{SETTLED, scene::Scene},
     ttl::stage::Jobs,
 };
 
@@ -46,7 +46,7 @@ async fn lists_that_fail_on_their_third_page_are_made_up_for() -> Result<()> {
         proxy.reset();
         course.work.wave().await?;
         for (resource, third) in &thirds {
-            let failed = third.until_answered(1, LIMIT).await;
+            let failed = third.until_answered(1, SETTLED).await;
             failed.with_context(|| format!("{resource} with {answer:?}"))?;
         }
         course.judge().await?;

@@ -82,6 +82,7 @@ impl Forecast {
     /// Writes and watches are always met by something, lists and reads half of the time.
     fn of(seed: u64) -> Self {
         let mut dice = fastrand::Rng::with_seed(seed);
+        let event = EVENTS[usize::try_from(seed).unwrap_or_default() % EVENTS.len()];
         let mut targets = vec![Target::Writes, Target::Watches];
         targets.extend([Target::Reads, Target::Lists].into_iter().filter(|_| dice.bool()));
         let weather = targets.into_iter().filter_map(|target| {
@@ -91,6 +92,9 @@ impl Forecast {
             let times = if one.holds() {
                 // Or else nobody is left to do anything until it is over.
                 Times::Next(1)
+            } else if event == Event::Restart && matches!(target, Target::Reads | Target::Lists) {
+                // Or else the new one may not be ready until it is over.
+                Times::Next(3)
             } else {
                 Times::Chance {
                     percent: dice.u8(40..80),
@@ -100,7 +104,6 @@ impl Forecast {
             Some((one, times))
         });
         let weather = weather.collect();
-        let event = EVENTS[usize::try_from(seed).unwrap_or_default() % EVENTS.len()];
         Self { weather, event }
     }
 }
@@ -120,7 +123,7 @@ async fn happen(mut course: Course, event: Event) -> Result<Course> {
             course.plane.apiserver().pause()?;
             course.proxy.reset();
             // Those that are opened anew hang.
-            eventually(LIMIT, "connections to hang", async || {
+            eventually(SETTLED, "connections to hang", async || {
                 let anew = course.proxy.accepted() - before;
                 ensure!(anew >= HANGING, "{anew} connections");
                 anyhow::Ok(())

@@ -9,7 +9,7 @@ use super::{
     course::Course,
     weather::{self, Target, Weather},
 };
-use crate::support::LIMIT;
+use crate::support::SETTLED;
 
 /// How many requests of each a fault meets: what is tried again, too.
 const MET: u64 = 2;
@@ -29,12 +29,12 @@ async fn weather_a(course: &mut Course, weather: &Weather) -> Result<()> {
     let met = weather.come(&course.proxy, times);
     if is_watch {
         for (_, met) in &met {
-            met.until_answered(WATCHES, LIMIT).await?;
+            met.until_answered(WATCHES, SETTLED).await?;
         }
     }
     course.work.wave().await?;
     for (who, met) in met {
-        met.until_answered(1, LIMIT).await.context(who)?;
+        met.until_answered(1, SETTLED).await.context(who)?;
     }
     course.proxy.heal();
     course.judge().await
@@ -95,7 +95,7 @@ async fn watches_that_go_silent_for_ever_are_given_up_and_begun_anew() -> Result
     let silent = Fault::Spoil(Spoil::SilentAt(200));
     let met = course.proxy.fault(Matcher::watches(), silent, Times::Next(WATCHES));
     course.proxy.reset();
-    met.until_answered(WATCHES, LIMIT).await?;
+    met.until_answered(WATCHES, SETTLED).await?;
     course.work.wave().await?;
     // Nobody heals them, and with so little patience some are stale for a moment.
     course.judge_red(|line| line.contains("stale")).await?;

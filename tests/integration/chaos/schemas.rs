@@ -31,11 +31,15 @@ pub(super) async fn delete(
         anyhow::Ok(())
     })
     .await?;
-    // Said as a note: it is nobody's fault but that of who deleted it, and no reason to restart anything.
+    Ok(definitions)
+}
+
+/// Waits until the daemon misses a definition. It says so in a note: it is nobody's fault but that of who deleted it, and no reason to
+/// restart anything.
+async fn until_missed(course: &Course) -> Result<()> {
     let unserved = |status, text: &str| status == StatusCode::OK && text.contains("not served");
     let told = course.daemon.admin.wait_until_readyz("what is missed", unserved).await;
-    told.context("the definition is gone")?;
-    Ok(definitions)
+    told.map(|_| ()).context("the definition is gone")
 }
 
 /// Waits until the collector watches these objects. That they are deleted along with their definition is seen by a watch, or else not
@@ -46,7 +50,7 @@ async fn until_watched(course: &Course, resource: &portreeve_api::Resource) -> R
         .metadata();
     let watches = course.proxy.count(watches);
     course.proxy.reset();
-    watches.until_seen(1, LIMIT).await
+    watches.until_seen(1, SETTLED).await
 }
 
 /// Creates an object that the controller cannot read, once its kind is served, and waits until it is named.
@@ -68,6 +72,7 @@ async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> R
     let mut course = Course::start().await?;
     until_watched(&course, &FOOS).await?;
     let definitions = delete(&course, &Foo::crd()).await?;
+    until_missed(&course).await?;
     course.work.forget_foos();
     // What belonged to the Foos goes, and everybody else goes on.
     course.judge().await?;
@@ -89,6 +94,7 @@ async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back
     let (scene, slot) = (&course.work.scene, course.work.slot);
     until_watched(&course, &CRONTABS).await?;
     let definitions = delete(&course, &CronTab::crd()).await?;
+    until_missed(&course).await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> = scene.namespace.api();
     eventually(SETTLED, "the Jobs of the CronTab to be collected", || async {
         let of_it = job_of(Kind::CronTab.name(), slot);
@@ -100,7 +106,7 @@ async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back
     definitions
         .create(&PostParams::default(), &loose(&CronTab::crd())?)
         .await?;
-    served.until_seen(1, LIMIT).await?;
+    served.until_seen(1, SETTLED).await?;
     create_bad::<CronTab>(&course, &json!({"schedule": 7})).await?;
     let again = serde_json::from_value(Kind::CronTab.manifest("again", "*/10 * * * *", &json!({})))?;
     let tabs = Kind::CronTab.objects(&scene.namespace);

@@ -7,7 +7,7 @@ use http::StatusCode;
 use portreeve_testing::{Canned, Fault, Matcher, Times};
 
 use super::{course::Course, credentials::is_forbidden};
-use crate::support::{LIMIT, SETTLED};
+use crate::support::SETTLED;
 
 /// How late writes are, so that what happens meanwhile happens in the middle.
 const LATE: Duration = Duration::from_millis(200);
@@ -18,7 +18,7 @@ async fn begin(course: &mut Course) -> Result<()> {
         .proxy
         .fault(Matcher::writes(), Fault::Delay(LATE), Times::UntilHealed);
     course.work.wave().await?;
-    writes.until_answered(3, LIMIT).await
+    writes.until_answered(3, SETTLED).await
 }
 
 /// An apiserver that has just been started allows nothing until it has read who may do what, and `/readyz` says so.
@@ -124,7 +124,7 @@ async fn an_apiserver_that_serves_slowly_and_refuses_some_is_worked_with() -> Re
     );
     course.proxy.reset();
     course.work.wave().await?;
-    refused.until_answered(20, LIMIT).await?;
+    refused.until_answered(20, SETTLED).await?;
     // It is done under it, and not only after it. Collecting has a list of each resource to wait for, and is judged after it.
     course.work.settled().await?;
     course.proxy.heal();

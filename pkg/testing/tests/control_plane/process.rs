@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use portreeve_testing::{Process, Signal};
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn shell(folder: &TempDir, script: &str) -> Result<Process> {
     let log = folder.path().join("log");
