@@ -18,9 +18,9 @@ use crate::{
 
 /// How much later than the end of the lease the next one may write. The promise is 300 ms; a machine that is busy with other things
 /// gets more.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(3);
 /// How much later than its own acquisition the next one may write. The promise is 100 ms.
-const REACTION: Duration = Duration::from_millis(500);
+const REACTION: Duration = Duration::from_secs(1);
 
 /// From the last renewal of each term to the first write of the next, and from taking the Lease to it. Terms that end by a release are
 /// left out.

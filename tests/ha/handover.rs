@@ -15,10 +15,11 @@ use crate::{
     tail::Tail,
 };
 
-/// What a planned hand-over may cost, from the signal to the next one's first write.
-const HAND_OVER: Duration = Duration::from_millis(500);
-/// The longest pause in the writes that a rolling update may make.
-const GAP: Duration = Duration::from_secs(1);
+/// What a planned hand-over may cost, from the signal to the next one's first write. The promise is half a second, which the bench
+/// measures; a machine that is busy with other things gets more.
+const HAND_OVER: Duration = Duration::from_secs(2);
+/// The longest pause in the writes that a rolling update may make: nobody waits for the end of a lease.
+const GAP: Duration = Timing::SHORT.lease;
 
 /// Waits for the end of a replica that was asked to go, which has to be an orderly one.
 async fn dismiss(daemon: &Daemon) -> Result<()> {

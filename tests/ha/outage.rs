@@ -11,8 +11,7 @@ use crate::{
 
 /// A server is away for a while that is short against the renew deadline. Nobody loses the Lease, and nobody takes it.
 async fn survive(name: &str, server: impl Fn(&Stage) -> &Server) -> Result<()> {
-    // A start of kube-apiserver takes longer than the short deadline.
-    let stage = Stage::timed(name, Timing::DEFAULT).await?;
+    let stage = Stage::timed(name, Timing::LONG).await?;
     let cast: Cast = stage.cast(&PODS).await?;
     let load = Load::start(&stage.scene, 5, 10).await?;
     let leader = stage.leader(&cast).await?;

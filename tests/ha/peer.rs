@@ -10,13 +10,19 @@ use serde_json::Value;
 use crate::{
     audit::{Report, Term},
     crash::ensure_no_steal,
-    stage::{GO, LEASE, PODS, Stage, whole_lines},
+    stage::{GO, LEASE, PODS, Stage, Timing, whole_lines},
     support::LIMIT,
 };
 
+/// With a retry period that a hand-over without one is told from.
+const TIMING: Timing = Timing {
+    lease: Duration::from_secs(8),
+    renew_deadline: Duration::from_secs(6),
+    retry_period: Duration::from_secs(2),
+};
 /// Less than a standby that looks once in a retry period would need. It takes some milliseconds; the rest is for machines that are
 /// busy.
-const AT_ONCE: Duration = Duration::from_millis(400);
+const AT_ONCE: Duration = Duration::from_millis(1_500);
 
 /// A process that runs client-go's elector and does nothing else: `hack/leaderelection`.
 struct Peer {
@@ -83,7 +89,7 @@ fn course(report: &Report) -> Vec<&str> {
 
 #[tokio::test]
 async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
-    let stage = Stage::new("peers").await?;
+    let stage = Stage::timed("peers", TIMING).await?;
     let ours = PODS[0];
 
     let go = Peer::start(&stage).await?;

@@ -52,10 +52,10 @@ impl Timing {
         renew_deadline: Duration::from_secs(3),
         retry_period: Duration::from_millis(500),
     };
-    /// The daemon's own.
-    pub(crate) const DEFAULT: Self = Self {
-        lease: Duration::from_secs(15),
-        renew_deadline: Duration::from_secs(10),
+    /// Longer than a server takes to start, however busy the machine.
+    pub(crate) const LONG: Self = Self {
+        lease: Duration::from_secs(90),
+        renew_deadline: Duration::from_secs(75),
         retry_period: Duration::from_secs(2),
     };
 }

@@ -154,7 +154,7 @@ impl Reconciler for Busy {
 
     fn decide(&self, (): &(), _now: Timestamp) -> Plan {
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(4) {
+        while begun.elapsed() < Duration::from_secs(7) {
             std::hint::spin_loop();
         }
         Plan::nothing()

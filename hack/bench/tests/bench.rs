@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use portreeve_testing::{Process, Signal};
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_mins(2);
+const LIMIT: Duration = Duration::from_mins(10);
 
 fn start(folder: &TempDir, args: &[&str]) -> Result<Process> {
     let program = Path::new(env!("CARGO_BIN_EXE_portreeve-bench"));

@@ -18,7 +18,7 @@ use crate::process::{Output, Process};
 use crate::scratch::Scratch;
 
 /// Far more than a start takes (3 s), for machines that are busy with other things.
-const READY_LIMIT: Duration = Duration::from_mins(1);
+const READY_LIMIT: Duration = Duration::from_mins(3);
 const READY_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest that one look at a server's readiness may take.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
@@ -77,7 +77,7 @@ impl Server {
     /// Starts a server that was stopped, on the same port and with the same data, and waits until it is ready.
     ///
     /// # Errors
-    /// When it runs already, ends, or is not ready within a minute; the error carries the end of its log.
+    /// When it runs already, ends, or is not ready within three minutes; the error carries the end of its log.
     pub async fn start(&self) -> Result<()> {
         let Recipe {
             name,

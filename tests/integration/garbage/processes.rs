@@ -13,8 +13,8 @@ use crate::support::LIMIT;
 
 /// Short, so that tests are.
 pub(super) const TIMES: [&str; 3] = [
-    "--leader-elect-lease-duration=3s",
-    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-lease-duration=6s",
+    "--leader-elect-renew-deadline=5s",
     "--leader-elect-retry-period=500ms",
 ];
 const LEASE: &str = "portreeve";

@@ -126,6 +126,7 @@ fn foreign(name: &str) -> Result<Job> {
 #[tokio::test]
 async fn an_apiserver_that_is_away_when_a_run_is_due_gets_its_job_when_it_is_back() -> Result<()> {
     let stage = Stage::start().await?;
+    stage.until_between(5).await;
     let mut slot = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
         let created = stage.create(kind, kind.name(), "*/5 * * * *", json!({})).await?;
@@ -150,6 +151,7 @@ async fn an_apiserver_that_is_away_when_a_run_is_due_gets_its_job_when_it_is_bac
 #[tokio::test]
 async fn a_restart_around_the_due_time_makes_nothing_twice() -> Result<()> {
     let mut stage = Stage::start().await?;
+    stage.until_between(1).await;
     let mut created = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
         // With no history, nothing but the status remembers a run that has ended.

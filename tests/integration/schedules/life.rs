@@ -119,6 +119,7 @@ async fn the_manifest_of_the_documentation_works_as_it_stands() -> Result<()> {
 #[tokio::test]
 async fn concurrency_policies_decide_about_a_run_that_finds_another() -> Result<()> {
     let stage = Stage::start().await?;
+    stage.until_between(1).await;
     let mut slots = Vec::new();
     for kind in Kind::BOTH {
         for policy in ["Allow", "Forbid", "Replace"] {
@@ -287,6 +288,7 @@ async fn what_was_deleted_runs_no_more() -> Result<()> {
     let stage = Stage::start().await?;
     for kind in Kind::BOTH {
         stage.clock.reset();
+        stage.until_between(10).await;
         let name = kind.name();
         let created = stage.create(kind, name, "*/10 * * * *", json!({})).await?;
         let first = next_minute(created, 10);

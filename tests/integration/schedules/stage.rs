@@ -21,6 +21,8 @@ use crate::{
 };
 
 const CONTROLLERS: &str = "--controllers=crontab,cronjob";
+/// More than some objects take to be created, and to be looked at, on a busy machine.
+const ROOM: SignedDuration = SignedDuration::from_secs(20);
 
 pub(super) struct Stage {
     // Dropped in this order.
@@ -79,6 +81,15 @@ impl Stage {
 
     pub(super) fn objects(&self, kind: Kind) -> Api<DynamicObject> {
         kind.objects(&self.scene.namespace)
+    }
+
+    /// Waits until some time is left before the next minute that is one of every `step`: what is created now is created before it.
+    pub(super) async fn until_between(&self, step: i64) {
+        let now = Timestamp::now();
+        let left = next_minute(now, step).duration_since(now);
+        if left < ROOM {
+            tokio::time::sleep(left.unsigned_abs()).await;
+        }
     }
 
     /// Creates an object of that kind. Returns when it was created.

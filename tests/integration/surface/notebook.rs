@@ -29,8 +29,8 @@ const NOTE: &str = "a-test.example.com/note";
 const LEASE: &str = "portreeve";
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 const TIMES: [&str; 3] = [
-    "--leader-elect-lease-duration=3s",
-    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-lease-duration=6s",
+    "--leader-elect-renew-deadline=5s",
     "--leader-elect-retry-period=500ms",
 ];
 

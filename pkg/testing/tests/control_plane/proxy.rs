@@ -227,9 +227,13 @@ async fn on_a_mute_line_writes_are_done_and_their_answers_lost() -> Result<()> {
     stage.proxy.mute();
     // The first comes on a connection that is open, the second on a new one.
     for name in ["a", "b"] {
-        let answer = timeout(NO_ANSWER, create(&stage.through, name)).await;
+        let mut write = Box::pin(create(&stage.through, name));
+        tokio::select! {
+            answer = &mut write => bail!("the write was answered with {answer:?}"),
+            done = eventually(LIMIT, name, || stage.direct.get(name)) => done.map(|_| ())?,
+        }
+        let answer = timeout(NO_ANSWER, write).await;
         ensure!(answer.is_err(), "the write was answered with {answer:?}");
-        eventually(LIMIT, name, || stage.direct.get(name)).await?;
     }
     let event = timeout(NO_ANSWER, events.next()).await;
     ensure!(event.is_err(), "the watch has told of {event:?}");
@@ -284,7 +288,7 @@ async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result
 
 #[tokio::test]
 async fn an_answer_lags_when_its_request_is_named_and_no_other_does() -> Result<()> {
-    const DELAY: Duration = Duration::from_secs(1);
+    const DELAY: Duration = Duration::from_secs(3);
     let stage = Stage::new("lag").await?;
     let mut prompt = stage.watch().await?;
     let lagging = stage.proxy.lag(Matcher::watches(), DELAY, Times::Next(1));
