@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -174,12 +174,19 @@ impl Process {
             .with_context(|| format!("failed to send {signal:?} to {}", self.name))
     }
 
-    /// Stops the program where it stands (SIGSTOP): its connections stay open and nothing is answered.
+    /// Stops the program where it stands (SIGSTOP): its connections stay open and nothing is answered. Returns once it has stopped, each
+    /// of its threads: on a busy machine some go on for a while after the signal.
     ///
     /// # Errors
     /// When the program has ended.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        let state = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let state = retry_on_intr(|| waitid(WaitId::Pid(self.pid), state));
+        match state.with_context(|| format!("failed to wait for {} to stop", self.name))? {
+            Some(state) if state.stopped() => Ok(()),
+            _ => bail!("{} has ended instead of stopping{}", self.name, self.log_tail()),
+        }
     }
 
     /// Lets a paused program go on (SIGCONT).
@@ -272,7 +279,7 @@ impl Drop for Process {
 /// Waits for the program's end, then ends its group and publishes the status. Until `wait` has reaped it, its pid names nothing else.
 fn reap(mut child: Child, pid: Pid, reaping: &Mutex<()>, ended: &watch::Sender<Option<ExitStatus>>) {
     let unreaped = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    while matches!(rustix::process::waitid(WaitId::Pid(pid), unreaped), Err(Errno::INTR)) {}
+    let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), unreaped));
     let _reaping = reaping.lock();
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     if let Ok(status) = child.wait() {
