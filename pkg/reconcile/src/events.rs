@@ -12,15 +12,22 @@ use kube::Client;
 use kube_runtime::events::{Event, EventType, Recorder, Reporter};
 use parking_lot::Mutex;
 use prometheus::{IntCounter, Registry};
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 
 use crate::{Note, NoteType, Shutdown, Target};
 
 /// How many events may wait. A burst over that is not worth its memory: events are hints for people, conditions are the truth.
-const WAITING: usize = 1_000;
-/// How long an event waits before it is written. Events come in bursts together with the work that they tell of, and the work goes
+const WAITING: usize = 2_000;
+/// An event waits until none has come for so long. Events come in bursts together with the work that they tell of, and the work goes
 /// first.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// For no longer than that, however many come.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
+/// Nor when so many wait: there has to be room for more.
+const CROWD: usize = WAITING / 2;
 /// How many sentences are remembered, so that one that comes again is merged into the one before.
 const RECORDERS: usize = 64;
 /// How long the sentence of an event may be: longer ones are refused by the apiserver.
@@ -199,7 +206,23 @@ impl Recorders {
 }
 
 impl EventWriter {
-    /// Writes events, each a second after it was sent, until `stop` is requested; then what is still waiting, at once.
+    /// Waits for the end of the burst that an event came in.
+    async fn burst_is_over(&self, since: Instant) {
+        let last = since + LONGEST_PATIENCE;
+        let mut next = since + PATIENCE;
+        loop {
+            let before = self.queue.len();
+            sleep_until(next.min(last)).await;
+            let (now, waiting) = (Instant::now(), self.queue.len());
+            if waiting == before || waiting > CROWD || now >= last {
+                return;
+            }
+            next = now + PATIENCE;
+        }
+    }
+
+    /// Writes events, each when none has been sent for a second, or five seconds after it was, until `stop` is requested; then what is
+    /// still waiting, at once.
     pub async fn run(mut self, stop: Shutdown) {
         let mut recorders = Recorders::default();
         loop {
@@ -216,7 +239,7 @@ impl EventWriter {
                 return;
             };
             tokio::select! {
-                () = tokio::time::sleep_until(queued.since + PATIENCE) => {}
+                () = self.burst_is_over(queued.since) => {}
                 () = stop.requested() => {}
             }
             let recorder = recorders.of(&self.instance, &queued);

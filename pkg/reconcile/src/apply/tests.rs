@@ -1,6 +1,10 @@
 use portreeve_api::{ObjectKey, Resource};
 use prometheus::Registry;
 use serde_json::json;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use super::*;
 use crate::{
@@ -164,6 +168,34 @@ async fn events_that_wait_are_written_when_it_stops() {
     assert_eq!(*asked.lock(), ["POST /apis/events.k8s.io/v1/namespaces/n/events"]);
 }
 
+/// Each as a line of the table: how far apart how many events are sent, and how long after the first one it is written.
+#[tokio::test(start_paused = true)]
+async fn events_of_a_burst_wait_for_its_end_and_not_for_ever() {
+    for (gap, events, expected) in [(0, 1, 1_000), (400, 5, 3_000), (400, 100, 5_000), (1, 3_000, 2_000)] {
+        let (doer, writer, asked) = applier(Vec::new());
+        let stop = Shutdown::new();
+        let began = Instant::now();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(writer.run(stop.clone()));
+        tasks.spawn(async move {
+            for _ in 0..events {
+                doer.run(&Plan::of(vec![event()])).await;
+                sleep(Duration::from_millis(gap)).await;
+            }
+        });
+        while asked.lock().is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let after = began.elapsed().as_millis();
+        assert!(
+            (expected..expected + 500).contains(&after),
+            "{events} events {gap} ms apart: {after} ms"
+        );
+        stop.request();
+        tasks.join_all().await;
+    }
+}
+
 #[tokio::test]
 async fn more_events_than_may_wait_are_dropped_and_counted() {
     let (client, _) = scripted::client(Vec::new());
@@ -172,7 +204,7 @@ async fn more_events_than_may_wait_are_dropped_and_counted() {
     let Effect::Event(target, note) = event() else {
         unreachable!()
     };
-    for _ in 0..1_003 {
+    for _ in 0..2_003 {
         events.send("manager", &target, &note);
     }
     let dropped = registry.gather()[0].get_metric()[0].get_counter().get_value();
@@ -279,9 +311,9 @@ async fn events_are_written_after_the_work_that_they_tell_of() {
     let writing = writer.run(stop.clone());
     let working = async {
         doer.run(&Plan::of(vec![event()])).await;
-        tokio::time::sleep(Duration::from_millis(999)).await;
+        sleep(Duration::from_millis(999)).await;
         assert!(asked.lock().is_empty());
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        sleep(Duration::from_millis(2)).await;
         assert_eq!(asked.lock().len(), 1);
         stop.request();
     };
