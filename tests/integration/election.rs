@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Short, so that tests are.
-const TIMES: [&str; 3] = [
+pub(crate) const TIMES: [&str; 3] = [
     "--leader-elect-lease-duration=6s",
     "--leader-elect-renew-deadline=5s",
     "--leader-elect-retry-period=500ms",

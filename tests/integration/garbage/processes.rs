@@ -9,14 +9,8 @@ use super::{
     collector::Collector,
     stage::{Scenery, Stage},
 };
-use crate::support::LIMIT;
+use crate::{election::TIMES, support::LIMIT};
 
-/// Short, so that tests are.
-pub(super) const TIMES: [&str; 3] = [
-    "--leader-elect-lease-duration=6s",
-    "--leader-elect-renew-deadline=5s",
-    "--leader-elect-retry-period=500ms",
-];
 const LEASE: &str = "portreeve";
 pub(super) const REPLICAS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
 

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
 
 use crate::{
+    election::TIMES,
     in_process::InProcess,
     support::{LIMIT, daemon::Daemon, scene::in_time},
 };
@@ -28,11 +29,6 @@ use crate::{
 const NOTE: &str = "a-test.example.com/note";
 const LEASE: &str = "portreeve";
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
-const TIMES: [&str; 3] = [
-    "--leader-elect-lease-duration=6s",
-    "--leader-elect-renew-deadline=5s",
-    "--leader-elect-retry-period=500ms",
-];
 
 /// Hands its notebook to the test that it is named for.
 const SCRIBE: &[Descriptor] = &[Descriptor {
