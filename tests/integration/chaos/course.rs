@@ -28,7 +28,7 @@ const CONNECTIONS: usize = 130;
 const SLACK: usize = 10;
 /// Whatever goes wrong, each call to the apiserver ends within 30 s and is a step, so nobody may be taken for stuck, and whoever is asked to
 /// stop does so.
-const STRICT: &[&str] = &[
+pub(super) const STRICT: &[&str] = &[
     "--controller-stuck-timeout=60s",
     "--queue-stuck-timeout=60s",
     "--controller-shutdown-timeout=40s",
@@ -51,18 +51,18 @@ pub(super) struct Course {
 impl Course {
     /// Everything is there, and one wave is done.
     pub(super) async fn start() -> Result<Self> {
-        Self::start_with(STRICT, |_| Ok(())).await
+        Self::start_with(STRICT, async |_| Ok(())).await
     }
 
-    /// The same with more flags, and with credentials that are changed before the daemon sees them.
+    /// The same with other flags than those that are strict, and with credentials that are changed before the daemon sees them.
     pub(super) async fn start_with(
         flags: &'static [&'static str],
-        change: impl FnOnce(&Account) -> Result<()>,
+        change: impl AsyncFnOnce(&Account) -> Result<()>,
     ) -> Result<Self> {
         let plane = ControlPlane::builder().audit_policy(record::POLICY).start().await?;
         let proxy = FaultProxy::start(&plane).await?;
         let account = Account::of(&plane, &proxy, flags).await?;
-        change(&account)?;
+        change(&account).await?;
         let clock = OffsetClock::new();
         let daemon = account.run(&clock).await?;
         let work = Work::start(&plane, &clock).await?;
@@ -84,6 +84,19 @@ impl Course {
 
     /// Stops the daemon and starts another one.
     pub(super) async fn restart(self) -> Result<Self> {
+        self.another_after(InProcess::stop).await
+    }
+
+    /// Ends the daemon at once, wherever each of its tasks is, and starts another one.
+    pub(super) async fn kill(self) -> Result<Self> {
+        let dropped = async |daemon| {
+            drop::<InProcess>(daemon);
+            Ok(())
+        };
+        self.another_after(dropped).await
+    }
+
+    async fn another_after(self, end: impl AsyncFnOnce(InProcess) -> Result<()>) -> Result<Self> {
         let Self {
             pulse,
             daemon,
@@ -93,7 +106,7 @@ impl Course {
         } = self;
         pulse.end()?;
         ensure_no_panic(&daemon).await?;
-        daemon.stop().await?;
+        end(daemon).await?;
         let daemon = account.run(&clock).await?;
         Ok(Self {
             pulse: Pulse::of(daemon.admin),

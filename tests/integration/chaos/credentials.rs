@@ -1,6 +1,6 @@
 //! Rights that are taken away and given back, and tokens that are good no more.
 
-use std::{cell::Cell, fs, path::Path};
+use std::{cell::Cell, fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
@@ -15,9 +15,10 @@ use kube::{
 };
 use portreeve_testing::{Namespace, eventually};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{
-    course::{Course, NAME},
+    course::{Account, Course, NAME},
     weather::WHOLE,
 };
 use crate::support::{LIMIT, SETTLED};
@@ -51,11 +52,9 @@ async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -
     let mut course = Course::start().await?;
     revoke(&course).await?;
     // A watch that is open goes on; whoever opens one anew is refused, once the apiserver knows.
-    let looks = Cell::new(0_usize);
+    let breaks = Breaks::of(&course);
     eventually(SETTLED, "every watch to be forbidden", || async {
-        if looks.replace(looks.get() + 1).is_multiple_of(CONNECTED) {
-            course.proxy.reset();
-        }
+        breaks.look();
         let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
         for resource in &WHOLE {
@@ -95,33 +94,102 @@ async fn token(system: &Namespace, holder: &str) -> Result<String> {
     answer.status.and_then(|status| status.token).context("it is issued")
 }
 
-/// Makes a kubeconfig name a file instead of holding a token.
-fn name_a_file(kubeconfig: &Path, file: &Path) -> Result<()> {
-    let mut config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)?;
-    let user = config.pointer_mut("/users/0/user").context("it has a user")?;
-    fs::write(file, user["token"].as_str().context("it has a token")?)?;
-    *user = json!({"tokenFile": file});
-    Ok(fs::write(kubeconfig, config.to_string())?)
+/// A token in a file, which is good for as long as a Secret is there.
+pub(super) struct TokenFile {
+    folder: TempDir,
+    system: Namespace,
+    issued: usize,
+}
+
+impl TokenFile {
+    /// Has a token issued to an account, and makes its kubeconfig name the file of it.
+    pub(super) async fn of(account: &Account) -> Result<Self> {
+        let mut file = Self {
+            folder: tempfile::tempdir()?,
+            system: account.system.clone(),
+            issued: 0,
+        };
+        file.renew().await?;
+        let mut config: Value = serde_json::from_slice(&fs::read(&account.kubeconfig)?)?;
+        let user = config.pointer_mut("/users/0/user").context("it has a user")?;
+        *user = json!({"tokenFile": file.path()});
+        fs::write(&account.kubeconfig, config.to_string())?;
+        Ok(file)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("token")
+    }
+
+    /// What the Secret is called that the last token depends on.
+    fn holder(&self) -> String {
+        format!("token-{}", self.issued)
+    }
+
+    /// Puts a new token into the file.
+    pub(super) async fn renew(&mut self) -> Result<()> {
+        self.issued += 1;
+        let token = token(&self.system, &self.holder()).await?;
+        // By rename: somebody may be reading the one before.
+        let whole = self.folder.path().join("whole");
+        fs::write(&whole, token)?;
+        Ok(fs::rename(whole, self.path())?)
+    }
+
+    /// Makes the token that is in the file good no more, and breaks connections now and then until the daemon was told so, which is seconds
+    /// later: an apiserver remembers for a while which tokens are good.
+    pub(super) async fn expire(&self, course: &Course) -> Result<()> {
+        let refused = || count_of(course, "401");
+        let before = refused().await?;
+        let secrets: Api<Secret> = self.system.api();
+        secrets.delete(&self.holder(), &DeleteParams::default()).await?;
+        let breaks = Breaks::of(course);
+        eventually(SETTLED, "the token to be refused", || async {
+            breaks.look();
+            ensure!(refused().await? > before, "it is not");
+            anyhow::Ok(())
+        })
+        .await
+    }
+}
+
+/// How many requests the daemon has had answered so.
+pub(super) async fn count_of(course: &Course, code: &str) -> Result<f64> {
+    let metrics = course.daemon.admin.metrics().await?;
+    Ok(metrics.sum("rest_client_requests_total", &[&format!("code=\"{code}\"")]))
+}
+
+/// Breaks all connections now and then, and leaves time for others to be made.
+struct Breaks<'a> {
+    course: &'a Course,
+    looks: Cell<usize>,
+}
+
+impl<'a> Breaks<'a> {
+    fn of(course: &'a Course) -> Self {
+        let looks = Cell::new(0);
+        Self { course, looks }
+    }
+
+    /// Whoever looks for what they lead to says so.
+    fn look(&self) {
+        if self.looks.replace(self.looks.get() + 1).is_multiple_of(CONNECTED) {
+            self.course.proxy.reset();
+        }
+    }
 }
 
 #[tokio::test]
 async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("token");
-    let named = file.clone();
-    let mut course = Course::start_with(&[], move |account| name_a_file(&account.kubeconfig, &named)).await?;
-    let system = course.account.system.clone();
-    let first = token(&system, "first").await?;
-    fs::write(&file, first)?;
-    // The daemon goes by the new one before long; from then on the old one is of no use to it.
-    course = course.restart().await?;
-    course.work.wave().await?;
-    course.judge().await?;
-
-    let secrets: Api<Secret> = system.api();
-    secrets.delete("first", &DeleteParams::default()).await?;
-    eventually(SETTLED, "the token to be refused, and to be told of", || async {
-        course.proxy.reset();
+    let mut file = None;
+    let give = async |account: &Account| {
+        file = Some(TokenFile::of(account).await?);
+        Ok(())
+    };
+    let mut course = Course::start_with(&[], give).await?;
+    let mut file = file.context("it was given one")?;
+    file.expire(&course).await?;
+    eventually(SETTLED, "that to be told", || async {
         let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
         ensure!(
             status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("forbidden"),
@@ -131,7 +199,7 @@ async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()>
     })
     .await?;
     course.work.wave().await?;
-    fs::write(&file, token(&system, "second").await?)?;
+    file.renew().await?;
     // A file is read again each minute.
     eventually(SETTLED + LIMIT, "the new token to be taken", || async {
         let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;

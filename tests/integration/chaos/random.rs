@@ -6,20 +6,21 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use kube::{
-    CustomResourceExt,
-    api::{ListParams, PostParams},
-};
+use kube::{CustomResourceExt, api::PostParams};
 use portreeve_api::Foo;
 use portreeve_testing::{Canned, Fault, FaultProxy, Matcher, Times, eventually};
+use serde_json::json;
 
 use super::{
-    course::Course,
-    credentials::{is_forbidden, revoke},
-    schemas,
+    course::{Account, Course, STRICT},
+    credentials::{TokenFile, count_of, is_forbidden, revoke},
+    schemas::{self, Bad},
     weather::{self, Met, Target, Weather},
 };
-use crate::support::{LIMIT, SETTLED};
+use crate::{
+    support::{LIMIT, SETTLED},
+    undecodable::loose,
+};
 
 /// As many rounds as `make test` plays: each event comes once.
 const ROUNDS: u64 = EVENTS.len() as u64;
@@ -43,6 +44,8 @@ enum Event {
     Pages,
     Rights,
     Definition,
+    Death,
+    Token,
 }
 
 impl Event {
@@ -50,13 +53,18 @@ impl Event {
     fn forbids(self) -> bool {
         matches!(
             self,
-            Self::Rights | Self::ApiserverKilled | Self::BothKilled | Self::Compaction
+            Self::Rights | Self::Token | Self::ApiserverKilled | Self::BothKilled | Self::Compaction
         )
+    }
+
+    /// Whether there is another daemon after it.
+    fn replaces(self) -> bool {
+        matches!(self, Self::Restart | Self::Death)
     }
 }
 
 /// In the order of seeds.
-const EVENTS: [Event; 12] = [
+const EVENTS: [Event; 14] = [
     Event::Cut,
     Event::Slow,
     Event::ApiserverKilled,
@@ -69,6 +77,8 @@ const EVENTS: [Event; 12] = [
     Event::Pages,
     Event::Rights,
     Event::Definition,
+    Event::Death,
+    Event::Token,
 ];
 
 /// What a seed has in store: some weather, what else happens, and the odds.
@@ -92,7 +102,7 @@ impl Forecast {
             let times = if one.holds() {
                 // Or else nobody is left to do anything until it is over.
                 Times::Next(1)
-            } else if event == Event::Restart && matches!(target, Target::Reads | Target::Lists) {
+            } else if event.replaces() && matches!(target, Target::Reads | Target::Lists) {
                 // Or else the new one may not be ready until it is over.
                 Times::Next(3)
             } else {
@@ -108,8 +118,29 @@ impl Forecast {
     }
 }
 
-/// Lets something happen. What is stopped runs again when this returns.
-async fn happen(mut course: Course, event: Event) -> Result<Course> {
+/// What is played with.
+struct Stage {
+    course: Course,
+    file: TokenFile,
+}
+
+impl Stage {
+    async fn set() -> Result<Self> {
+        let mut file = None;
+        let give = async |account: &Account| {
+            file = Some(TokenFile::of(account).await?);
+            Ok(())
+        };
+        let course = Course::start_with(STRICT, give).await?;
+        let file = file.context("it was given one")?;
+        Ok(Self { course, file })
+    }
+}
+
+/// Lets something happen. What is stopped runs again when this returns. What nobody can read is there until it is healed.
+async fn happen(stage: Stage, event: Event) -> Result<(Stage, Option<Bad>)> {
+    let Stage { mut course, mut file } = stage;
+    let mut bad = None;
     match event {
         // They are there from the beginning.
         Event::Slow | Event::Pages => {}
@@ -147,28 +178,46 @@ async fn happen(mut course: Course, event: Event) -> Result<Course> {
             course.plane.apiserver().start().await?;
         }
         Event::Restart => course = course.restart().await?,
+        Event::Death => course = course.kill().await?,
         Event::ClockBack => course.turn_back_and_on().await?,
-        Event::Rights => {
-            revoke(&course).await?;
-            course.proxy.reset();
-            let refused = [r#"code="403""#];
-            let daemon = &course.daemon;
-            daemon
-                .wait_for_more("rest_client_requests_total", &refused, SETTLED)
-                .await?;
-            course.account.grant().await?;
-        }
-        Event::Definition => {
-            let definitions = schemas::delete(&course, &Foo::crd()).await?;
-            course.work.forget_foos();
-            definitions.create(&PostParams::default(), &Foo::crd()).await?;
-            let foos = course.work.scene.foos();
-            let all = ListParams::default();
-            eventually(LIMIT, "Foos to be served", || foos.list(&all)).await?;
-            course.work.foos().await?;
-        }
+        Event::Rights => give_rights_anew(&course).await?,
+        Event::Definition => bad = Some(define_anew(&mut course).await?),
+        Event::Token => give_a_token_anew(&course, &mut file).await?,
     }
-    Ok(course)
+    Ok((Stage { course, file }, bad))
+}
+
+async fn give_rights_anew(course: &Course) -> Result<()> {
+    revoke(course).await?;
+    course.proxy.reset();
+    let refused = [r#"code="403""#];
+    let daemon = &course.daemon;
+    daemon
+        .wait_for_more("rest_client_requests_total", &refused, SETTLED)
+        .await?;
+    course.account.grant().await
+}
+
+/// Foos are defined anew, and by another schema, which lets one through that nobody can read.
+async fn define_anew(course: &mut Course) -> Result<Bad> {
+    let definitions = schemas::delete(course, &Foo::crd()).await?;
+    course.work.forget_foos();
+    definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
+    let bad = Bad::create::<Foo>(course, &json!({"deploymentName": 7})).await?;
+    course.work.foos().await?;
+    Ok(bad)
+}
+
+async fn give_a_token_anew(course: &Course, file: &mut TokenFile) -> Result<()> {
+    file.expire(course).await?;
+    let before = count_of(course, "200").await?;
+    file.renew().await?;
+    // A file is read again each minute.
+    eventually(SETTLED + LIMIT, "the new token to be taken", || async {
+        ensure!(count_of(course, "200").await? > before, "nothing was answered");
+        anyhow::Ok(())
+    })
+    .await
 }
 
 /// What is there from the beginning of a round to its end.
@@ -213,17 +262,22 @@ async fn until_met(proxy: &FaultProxy, forecast: &Forecast, met: &[Met]) -> Resu
 }
 
 /// Returns how many requests met a fault.
-async fn play(mut course: Course, seed: u64) -> Result<(Course, u64)> {
+async fn play(mut stage: Stage, seed: u64) -> Result<(Stage, u64)> {
     let forecast = Forecast::of(seed);
     println!("seed {seed}: {forecast:?}");
-    let met = come(&course, &forecast);
-    course.work.wave().await?;
-    course = happen(course, forecast.event).await?;
+    let met = come(&stage.course, &forecast);
+    stage.course.work.wave().await?;
+    let (stage, bad) = happen(stage, forecast.event).await?;
+    let course = &stage.course;
     until_met(&course.proxy, &forecast, &met).await?;
     course.proxy.heal();
+    if let Some(bad) = bad {
+        bad.until_named(course).await?;
+        bad.delete().await?;
+    }
     let is_meant = |line: &str| forecast.event.forbids() && is_forbidden(line);
     course.judge_red(is_meant).await?;
-    Ok((course, met.iter().map(disturbed).sum()))
+    Ok((stage, met.iter().map(disturbed).sum()))
 }
 
 fn number(variable: &str, default: u64) -> Result<u64> {
@@ -236,18 +290,19 @@ fn number(variable: &str, default: u64) -> Result<u64> {
 #[tokio::test]
 async fn faults_in_random_combinations_are_made_up_for() -> Result<()> {
     let (first, rounds) = (number("SEED", 1)?, number("ROUNDS", ROUNDS)?);
-    let mut course = Course::start().await?;
+    let mut stage = Stage::set().await?;
     for seed in first..first.saturating_add(rounds) {
         let began = Instant::now();
-        let played = play(course, seed).await;
+        let played = play(stage, seed).await;
         let (same, again) = (seed - first + 1, "plays it again");
         let met;
-        (course, met) = played.with_context(|| {
+        (stage, met) = played.with_context(|| {
             format!(
                 "seed {seed}: SEED={seed} ROUNDS=1 {again}, SEED={first} ROUNDS={same} with all that came before it"
             )
         })?;
         println!("seed {seed}: {met} requests met a fault, {:?}", began.elapsed());
     }
-    course.finish().await
+    let ended = stage.course.finish().await;
+    ended.with_context(|| format!("SEED={first} ROUNDS={rounds} plays it again"))
 }

@@ -24,12 +24,15 @@ pub(super) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Po
 /// How often the pulse is felt.
 const BEAT: Duration = Duration::from_millis(300);
 
-/// Makes sure that the daemon has created nothing twice, and deleted nothing but what it had seen.
+/// Makes sure that the daemon has created nothing twice but what others have deleted, and deleted nothing but what it had seen.
 pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
     let mut created: BTreeMap<String, usize> = BTreeMap::new();
-    for write in writes(plane)? {
+    let mut missed: BTreeMap<String, usize> = BTreeMap::new();
+    for write in everybodys(plane)? {
         let Write { verb, object, code, .. } = &write;
         match &**verb {
+            "delete" if !write.is_ours() => *missed.entry(object.clone()).or_default() += usize::from(*code == 200),
+            _ if !write.is_ours() => {}
             "create" if *code == 201 && !object.starts_with("events ") => {
                 *created.entry(object.clone()).or_default() += 1;
             }
@@ -38,13 +41,15 @@ pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
             _ => {}
         }
     }
-    let twice: Vec<_> = created.iter().filter(|(_, times)| **times > 1).collect();
+    let is_one_too_many =
+        |(object, times): &(&String, &usize)| **times > 1 + missed.get(*object).copied().unwrap_or_default();
+    let twice: Vec<_> = created.iter().filter(is_one_too_many).collect();
     ensure!(twice.is_empty(), "created more than once: {twice:?}");
     ensure!(!created.is_empty(), "nothing was created: the policy is wrong");
     Ok(())
 }
 
-/// What the daemon has asked for.
+/// What somebody has asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     verb: String,
@@ -57,20 +62,33 @@ pub(super) struct Write {
     is_bound: bool,
 }
 
+impl Write {
+    /// Whether it is the daemon's.
+    fn is_ours(&self) -> bool {
+        self.agent.starts_with("portreeve/")
+    }
+}
+
 /// Everything that the daemon has written so far, or tried to.
 pub(super) fn writes(plane: &ControlPlane) -> Result<Vec<Write>> {
+    let mut writes = everybodys(plane)?;
+    writes.retain(Write::is_ours);
+    Ok(writes)
+}
+
+fn everybodys(plane: &ControlPlane) -> Result<Vec<Write>> {
     let log = fs::read_to_string(plane.audit_log().context("it has an audit log")?)?;
     // The last line may be half written.
     let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(events.filter_map(|event| write_of(&event)).collect())
+    Ok(events.map(|event| write_of(&event)).collect())
 }
 
-fn write_of(event: &Value) -> Option<Write> {
+fn write_of(event: &Value) -> Write {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let says = |field: &str| !text(&format!("/requestObject/preconditions/{field}")).is_empty();
     let object = ["resource", "namespace", "name"].map(|part| text(&format!("/objectRef/{part}")));
     let [resource, namespace, name] = object;
-    text("/userAgent").starts_with("portreeve/").then(|| Write {
+    Write {
         verb: text("/verb").to_owned(),
         namespace: namespace.to_owned(),
         object: format!("{resource} {namespace}/{name}"),
@@ -80,7 +98,7 @@ fn write_of(event: &Value) -> Option<Write> {
             .and_then(Value::as_u64)
             .unwrap_or_default(),
         is_bound: says("uid") && says("resourceVersion"),
-    })
+    }
 }
 
 /// Asks a daemon again and again whether it is alive and ready.

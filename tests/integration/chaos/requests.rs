@@ -91,7 +91,7 @@ async fn watches_that_are_refused_or_late_are_made_up_for() -> Result<()> {
 
 #[tokio::test]
 async fn watches_that_go_silent_for_ever_are_given_up_and_begun_anew() -> Result<()> {
-    let mut course = Course::start_with(&["--watch-idle-timeout=3s"], |_| Ok(())).await?;
+    let mut course = Course::start_with(&["--watch-idle-timeout=3s"], async |_| Ok(())).await?;
     let silent = Fault::Spoil(Spoil::SilentAt(200));
     let met = course.proxy.fault(Matcher::watches(), silent, Times::Next(WATCHES));
     course.proxy.reset();

@@ -53,18 +53,40 @@ async fn until_watched(course: &Course, resource: &portreeve_api::Resource) -> R
     watches.until_seen(1, SETTLED).await
 }
 
-/// Creates an object that the controller cannot read, once its kind is served, and waits until it is named.
-async fn create_bad<K: Resource<DynamicType = ()>>(course: &Course, spec: &Value) -> Result<Api<DynamicObject>> {
-    let resource = ApiResource::erase::<K>(&());
-    let namespace = course.work.scene.name();
-    let anything: Api<DynamicObject> = Api::namespaced_with(course.plane.client()?, namespace, &resource);
-    let bad = DynamicObject::new("bad", &resource).data(json!({"spec": spec}));
-    let parameters = PostParams::default();
-    eventually(LIMIT, "the kind to be served", || anything.create(&parameters, &bad)).await?;
-    let named = format!("1 objects cannot be decoded and are skipped: {namespace}/bad");
-    let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
-    course.daemon.admin.wait_until_readyz("its name", is_named).await?;
-    Ok(anything)
+/// An object that its controller cannot read.
+pub(super) struct Bad(Api<DynamicObject>);
+
+impl Bad {
+    const NAME: &str = "bad";
+
+    /// Creates one, once its kind is served.
+    pub(super) async fn create<K: Resource<DynamicType = ()>>(course: &Course, spec: &Value) -> Result<Self> {
+        let resource = ApiResource::erase::<K>(&());
+        let namespace = course.work.scene.name();
+        let anything: Api<DynamicObject> = Api::namespaced_with(course.plane.client()?, namespace, &resource);
+        let bad = DynamicObject::new(Self::NAME, &resource).data(json!({"spec": spec}));
+        let parameters = PostParams::default();
+        eventually(LIMIT, "the kind to be served", || anything.create(&parameters, &bad)).await?;
+        Ok(Self(anything))
+    }
+
+    /// Waits until it is named, which nobody has to be restarted for.
+    pub(super) async fn until_named(&self, course: &Course) -> Result<()> {
+        let namespace = course.work.scene.name();
+        let named = format!(
+            "1 objects cannot be decoded and are skipped: {namespace}/{}",
+            Self::NAME
+        );
+        let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
+        let told = course.daemon.admin.wait_until_readyz("its name", is_named).await;
+        told.map(|_| ()).context("one object cannot be decoded")
+    }
+
+    /// Deletes it: who judges cannot read it either.
+    pub(super) async fn delete(self) -> Result<()> {
+        self.0.delete(Self::NAME, &DeleteParams::default()).await?;
+        Ok(())
+    }
 }
 
 #[tokio::test]
@@ -78,10 +100,11 @@ async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> R
     course.judge().await?;
 
     definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
-    let bad = create_bad::<Foo>(&course, &json!({"deploymentName": 7})).await?;
-    // It stops nobody else. It goes before the judge looks, who cannot read it either.
+    let bad = Bad::create::<Foo>(&course, &json!({"deploymentName": 7})).await?;
+    bad.until_named(&course).await?;
+    // It stops nobody else.
     course.work.wave().await?;
-    bad.delete("bad", &DeleteParams::default()).await?;
+    bad.delete().await?;
     course.judge().await?;
     course.work.wave().await?;
     course.judge().await?;
@@ -107,7 +130,8 @@ async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back
         .create(&PostParams::default(), &loose(&CronTab::crd())?)
         .await?;
     served.until_seen(1, SETTLED).await?;
-    create_bad::<CronTab>(&course, &json!({"schedule": 7})).await?;
+    let bad = Bad::create::<CronTab>(&course, &json!({"schedule": 7})).await?;
+    bad.until_named(&course).await?;
     let again = serde_json::from_value(Kind::CronTab.manifest("again", "*/10 * * * *", &json!({})))?;
     let tabs = Kind::CronTab.objects(&scene.namespace);
     let parameters = PostParams::default();

@@ -2,15 +2,22 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{Canned, Fault, Matcher, Times};
 
-use super::{course::Course, credentials::is_forbidden};
+use super::{
+    course::Course,
+    credentials::is_forbidden,
+    weather::{CONTROLLERS, informers},
+};
 use crate::support::SETTLED;
 
 /// How late writes are, so that what happens meanwhile happens in the middle.
 const LATE: Duration = Duration::from_millis(200);
+
+/// So many refusals are a storm. Each is tried again a second later at the soonest.
+const STORM: u64 = 10;
 
 /// Begins a wave, and returns when some of what it asks for is done.
 async fn begin(course: &mut Course) -> Result<()> {
@@ -65,7 +72,7 @@ async fn a_daemon_that_is_restarted_in_mid_work_goes_on() -> Result<()> {
 #[tokio::test]
 async fn an_apiserver_that_hangs_is_waited_for() -> Result<()> {
     // Less than two calls that hang take: each of them is a step.
-    let mut course = Course::start_with(&["--controller-stuck-timeout=45s"], |_| Ok(())).await?;
+    let mut course = Course::start_with(&["--controller-stuck-timeout=45s"], async |_| Ok(())).await?;
     begin(&mut course).await?;
     course.plane.apiserver().pause()?;
     // What was asked hangs until it is given up, which frees the workers for what hangs next.
@@ -93,13 +100,9 @@ async fn a_compaction_that_was_slept_through_is_made_up_for_by_lists() -> Result
     let mut course = Course::start().await?;
     // Whoever is orphaned unseen may be collected, by the original as well: so all is seen before, and the line is cut after it.
     // A census asks for one namespace. Who begins anew asks for all.
-    let anew = [
-        "/api/v1/configmaps",
-        "/api/v1/secrets",
-        "/apis/batch/v1/jobs",
-        "/apis/apps/v1/deployments",
-    ];
-    let anew = anew.map(|path| course.proxy.count(Matcher::lists().path_prefix(path)));
+    let anew: Vec<_> = informers(Matcher::lists)
+        .map(|(resource, lists)| (resource, course.proxy.count(lists)))
+        .collect();
     course.proxy.cut();
     course.work.wave().await?;
     course.plane.compact().await?;
@@ -107,9 +110,43 @@ async fn a_compaction_that_was_slept_through_is_made_up_for_by_lists() -> Result
     course.plane.apiserver().restart().await?;
     course.proxy.heal();
     course.judge_red(is_forbidden).await?;
-    for lists in &anew {
-        ensure!(lists.seen() > 0, "one was not listed: the past was not forgotten");
+    for (resource, lists) in &anew {
+        let listed = lists.until_seen(1, SETTLED).await;
+        listed.with_context(|| format!("{resource}: the past was not forgotten"))?;
     }
+    course.finish().await
+}
+
+#[tokio::test]
+async fn an_apiserver_that_serves_slowly_is_worked_with() -> Result<()> {
+    let mut course = Course::start().await?;
+    course.proxy.slow(Duration::from_millis(500));
+    course.proxy.reset();
+    course.work.wave().await?;
+    course.work.settled().await?;
+    course.proxy.heal();
+    course.judge().await?;
+    course.finish().await
+}
+
+#[tokio::test]
+async fn a_storm_of_429_is_waited_out() -> Result<()> {
+    let mut course = Course::start().await?;
+    let all = |requests: Matcher| {
+        let refusal = Canned::too_many_requests(1);
+        course.proxy.answer(requests, refusal, Times::UntilHealed)
+    };
+    // Writes of each, which nobody would send if there was no watch to hear by.
+    let storms = CONTROLLERS.map(|name| all(Matcher::writes().user_agent(name)));
+    course.work.wave().await?;
+    for storm in &storms {
+        storm.until_answered(STORM, SETTLED).await?;
+    }
+    let rest = all(Matcher::any());
+    course.proxy.reset();
+    rest.until_answered(STORM, SETTLED).await?;
+    course.proxy.heal();
+    course.judge().await?;
     course.finish().await
 }
 

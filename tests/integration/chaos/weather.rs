@@ -16,6 +16,9 @@ pub(super) const CONTROLLERS: [&str; 5] = [
     "ttl-after-finished-controller",
 ];
 
+/// Who reads an object before something is made of that: whether a Foo is there still, whether an owner is.
+const READERS: [&str; 2] = ["foo-controller", "garbage-collector-controller"];
+
 /// What they list and watch. The collector wants metadata of these too, and of ConfigMaps it alone wants anything.
 pub(super) static WHOLE: [Resource; 5] = [
     CRONTABS,
@@ -53,7 +56,7 @@ pub(super) struct Weather {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Target {
     Writes,
-    /// Of one object, whoever does.
+    /// Of one object, by each who has to for what there is to do.
     Reads,
     Lists,
     Watches,
@@ -66,7 +69,7 @@ impl Target {
             Self::Writes => CONTROLLERS
                 .map(|name| (name, Matcher::writes().user_agent(name)))
                 .into(),
-            Self::Reads => vec![("whoever reads", Matcher::objects())],
+            Self::Reads => READERS.map(|name| (name, Matcher::objects().user_agent(name))).into(),
             Self::Lists => informers(Matcher::lists).collect(),
             Self::Watches => vec![("whoever watches", Matcher::watches())],
         }

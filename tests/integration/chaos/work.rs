@@ -108,9 +108,10 @@ impl Work {
         Ok(())
     }
 
-    /// Two Foos are new, one of the last wave is changed, the Deployment of the other one is, and those before it are deleted.
+    /// Three Foos are new; of those of the last wave one is changed, the Deployment of another one is, and that of the third one is deleted. Those
+    /// before it are deleted.
     async fn deployments(&mut self) -> Result<()> {
-        let of = |wave: usize| [0, 1].map(|number| format!("foo-{wave}-{number}"));
+        let of = |wave: usize| [0, 1, 2].map(|number| format!("foo-{wave}-{number}"));
         for name in of(self.waves) {
             self.scene.create_foo(&name, &name, 2).await?;
             self.foos.insert(name, 2);
@@ -118,12 +119,14 @@ impl Work {
         let earlier = |back: usize| self.waves.checked_sub(back).filter(|wave| *wave >= self.first_wave);
         let (last, old) = (earlier(1), earlier(2));
         if let Some(last) = last {
-            let [changed, drifted] = of(last);
+            let [changed, drifted, bereft] = of(last);
             self.scene.merge_foo(&changed, json!({"spec": {"replicas": 5}})).await?;
             self.foos.insert(changed, 5);
             self.scene
                 .merge_deployment(&drifted, json!({"spec": {"replicas": 9}}))
                 .await?;
+            let deployments = self.scene.deployments();
+            deployments.delete(&bereft, &DeleteParams::default()).await?;
         }
         if let Some(old) = old {
             for name in of(old) {

@@ -355,6 +355,26 @@ async fn exactly_the_requests_that_are_named_are_answered_by_the_proxy() -> Resu
 }
 
 #[tokio::test]
+async fn canned_answers_have_the_codes_that_they_are_named_for() -> Result<()> {
+    let stage = Stage::new("codes").await?;
+    stage.create("a").await?;
+    for (canned, expected) in [
+        (Canned::conflict(), 409),
+        (Canned::expired(), 410),
+        (Canned::too_many_requests(1), 429),
+        (Canned::internal_error(), 500),
+        (Canned::unavailable(), 503),
+        (Canned::timeout(), 504),
+    ] {
+        stage.proxy.answer(Matcher::objects(), canned, Times::Next(1));
+        let answer = code(stage.through.get("a").await);
+        ensure!(answer == Some(expected), "{answer:?}, not {expected}");
+    }
+    ensure!(code(stage.through.get("a").await) == Some(200));
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_canned_answer_is_read_by_a_client_that_still_writes() -> Result<()> {
     let stage = Stage::new("large").await?;
     stage
