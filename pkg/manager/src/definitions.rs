@@ -186,10 +186,16 @@ fn decide(
     }
     // Whoever takes over finds it as the leader before wrote it, and has nothing to wait for.
     if !written && !is_as_wanted(wanted, present)? {
+        let said = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let (Some(uid), Some(version)) = (said(present.uid()), said(present.resource_version())) else {
+            return Ok(Step::Wait(
+                "the answer does not say which version of it is there".to_owned(),
+            ));
+        };
         let apply = Effect::Apply {
             object: object()?,
-            uid: Arc::from(present.uid().unwrap_or_default()),
-            version: Arc::from(present.resource_version().unwrap_or_default()),
+            uid: Arc::from(uid),
+            version: Arc::from(version),
         };
         return Ok(Step::Write(Plan::of(vec![apply])));
     }
@@ -250,6 +256,8 @@ fn other_versions(wanted: &CustomResourceDefinition, present: &CustomResourceDef
 
 #[cfg(test)]
 mod tests {
+    mod corpus;
+
     use serde_json::json;
 
     use super::*;

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// No input takes anything near to it: what does has hung.
+/// No input takes anything near to it.
 const LONGEST: Duration = Duration::from_secs(10);
 /// How long an input may be of which every beginning is tried.
 const SHORT: usize = 2_048;
@@ -127,7 +127,8 @@ impl Corpus {
     ///
     /// # Errors
     ///
-    /// Tells the first input for which it panics or hangs.
+    /// Tells the first input for which it panics, or takes ten seconds and more. One for which it never ends is told by nothing but a test that does not
+    /// end either.
     pub fn check(&self, mutations: usize, property: impl Fn(&[u8])) -> Result<()> {
         for (name, input) in &self.inputs {
             show(name, input, &property)?;

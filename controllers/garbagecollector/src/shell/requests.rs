@@ -291,6 +291,22 @@ pub(super) async fn finish(
     uid: &str,
     finalizer: &str,
 ) -> Result<(), Failure> {
+    let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
+    let bytes = answer.map_err(|error| Failure::of(&error, resource, key))?;
+    let Some(place) = place_of(finalizer, uid, &bytes)? else {
+        return Ok(());
+    };
+    let path = format!("/metadata/finalizers/{place}");
+    let operations = json!([
+        { "op": "test", "path": "/metadata/uid", "value": uid },
+        { "op": "test", "path": path, "value": finalizer },
+        { "op": "remove", "path": path },
+    ]);
+    patch(client, resource, key, &operations).await.map(drop)
+}
+
+/// Where an object has a finalizer; `None` where it has none, or is another object.
+fn place_of(finalizer: &str, uid: &str, answer: &[u8]) -> Result<Option<usize>, Failure> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Object {
@@ -302,25 +318,14 @@ pub(super) async fn finish(
         uid: String,
         finalizers: Option<Vec<String>>,
     }
-    let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
-    let bytes = answer.map_err(|error| Failure::of(&error, resource, key))?;
-    let Object { metadata } = decode(&bytes)?;
+    let Object { metadata } = decode(answer)?;
     if metadata.uid.is_empty() {
         // What is no object is nothing to go by.
         return Err(Failure::other("the answer is no object"));
     }
     let finalizers = metadata.finalizers.unwrap_or_default();
     let place = finalizers.iter().position(|known| known == finalizer);
-    let Some(place) = place.filter(|_| metadata.uid == uid) else {
-        return Ok(());
-    };
-    let path = format!("/metadata/finalizers/{place}");
-    let operations = json!([
-        { "op": "test", "path": "/metadata/uid", "value": uid },
-        { "op": "test", "path": path, "value": finalizer },
-        { "op": "remove", "path": path },
-    ]);
-    patch(client, resource, key, &operations).await.map(drop)
+    Ok(place.filter(|_| metadata.uid == uid))
 }
 
 #[cfg(test)]

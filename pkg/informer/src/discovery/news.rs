@@ -104,7 +104,10 @@ fn is_news<T>(event: &Event<T>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use portreeve_testing::Corpus;
+
     use super::*;
+    use crate::protocol::{Heard, Lines, heard};
 
     fn named(name: &str) -> Named {
         let metadata = NamedMetadata {
@@ -149,5 +152,27 @@ mod tests {
             let now: Vec<_> = services.names.lock().iter().map(ToString::to_string).collect();
             assert_eq!(now.join(" "), names, "{text}");
         }
+    }
+
+    #[test]
+    fn whatever_a_watch_brings_every_service_has_a_name() -> anyhow::Result<()> {
+        Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/watch"))?.check(1_500, |input| {
+            let mut services = Services {
+                news: Arc::default(),
+                names: Names::default(),
+                listed: BTreeSet::new(),
+            };
+            let mut lines = Lines::default();
+            lines.push(input);
+            while let Some(line) = lines.next() {
+                match heard::<Named>(&line) {
+                    Ok(Heard::Event { event, .. }) => services.apply(event),
+                    Ok(_) => {}
+                    // What cannot be read is the end of a watch.
+                    Err(_) => break,
+                }
+            }
+            assert!(!services.names.lock().contains(""), "a service without a name");
+        })
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Limits {
 pub(crate) fn runtime(age: Option<Duration>, limit: Duration) -> State {
     match age {
         Some(age) if !limit.is_zero() && age > limit => State::Failed(format!(
-            "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): something blocks every thread, and only a \
+            "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): something blocks the thread, and only a \
              restart frees them",
             age.as_secs()
         )),

@@ -1,3 +1,5 @@
+mod corpus;
+
 use portreeve_api::{ObjectKey, Resource};
 use prometheus::Registry;
 use serde_json::json;

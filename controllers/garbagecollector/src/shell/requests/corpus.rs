@@ -1,6 +1,8 @@
 //! Metadata as an apiserver sent it, and as it might be garbled: nothing panics, one sight of an object deletes nothing, and what is no
 //! list is no empty list.
 
+use std::cell::Cell;
+
 use portreeve_testing::Corpus;
 
 use super::*;
@@ -55,6 +57,27 @@ fn pages_of_lists_are_read_or_refused() -> anyhow::Result<()> {
             take_in(&objects);
         }
     })
+}
+
+#[test]
+fn a_finalizer_is_where_it_is_said_to_be_and_of_nobody_else() -> anyhow::Result<()> {
+    let (finalizer, uid) = ("example.com/x", "b94384ab-a989-4a63-8c34-623b45def8b1");
+    let corpus = corpus("object")?;
+    let found = Cell::new(0_usize);
+    corpus.check(MUTATIONS, |input| {
+        let Ok(Some(place)) = place_of(finalizer, uid, input) else {
+            return;
+        };
+        found.set(found.get() + 1);
+        let object: Value = serde_json::from_slice(input).unwrap_or_default();
+        let metadata = &object["metadata"];
+        assert_eq!(
+            (&metadata["finalizers"][place], &metadata["uid"]),
+            (&finalizer.into(), &uid.into())
+        );
+    })?;
+    anyhow::ensure!(found.get() > 100, "only {found:?} inputs have one");
+    Ok(())
 }
 
 #[test]
