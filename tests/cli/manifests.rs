@@ -23,7 +23,7 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
             ],
         ),
         (
-            "rbac --controllers=foo --install-crds --namespace=somewhere --leader-elect=false",
+            "rbac --controllers=foo --install-crds=true --namespace=somewhere --leader-elect=false",
             vec![
                 "ClusterRole portreeve",
                 "ClusterRoleBinding portreeve",
@@ -127,9 +127,28 @@ fn a_fence_for_several_groups_is_refused_with_the_way_out() -> Result<()> {
     for word in [
         "Lease portreeve: foo-controller; Lease portreeve-a: crontab-controller",
         "which pod writes, not for which controller",
-        "`portreeve fence --controllers=crontab-controller --service-account=portreeve-a --leader-elect-resource-name=portreeve-a`",
     ] {
         ensure!(error.contains(word), "{word:?} is not in: {error}");
+    }
+    // What it says to do does it, in the namespaces that were asked for.
+    let elsewhere = [
+        "--leader-elect-groups=crontab=a",
+        "--namespace=there",
+        "--leader-elect-resource-namespace=here",
+        "--action=Audit",
+    ];
+    let error = refused(&elsewhere)?;
+    let commands: Vec<_> = error
+        .split('`')
+        .filter_map(|part| part.strip_prefix("portreeve "))
+        .collect();
+    ensure!(commands.len() == 2, "{error}");
+    for (command, account) in commands.iter().zip(["portreeve", "portreeve-a"]) {
+        let fence = printed(&command.split(' ').collect::<Vec<_>>())?;
+        let user = format!("'system:serviceaccount:there:{account}'");
+        for word in [&*user, &format!("name: {account}\n"), "namespace: here\n", "- Audit\n"] {
+            ensure!(fence.contains(word), "{command} prints no {word}: {fence}");
+        }
     }
     let error = refused(&["--leader-elect-groups=cronta=a"])?;
     ensure!(error.contains("did you mean"), "{error}");

@@ -35,22 +35,43 @@ pub enum Error {
         each group may be led by another pod. Run a Deployment with a ServiceAccount of its own for each group, and print a fence for \
         each: {}", members(.0), commands(.0)
     )]
-    SeveralGroups(Vec<(String, Vec<&'static str>)>),
+    SeveralGroups(Groups),
 }
 
-fn members(leases: &[(String, Vec<&'static str>)]) -> String {
+/// Several groups for which one fence was asked for, and where.
+#[derive(Debug)]
+pub struct Groups {
+    /// Each group's Lease, and the controllers that depend on it.
+    leases: Vec<(String, Vec<&'static str>)>,
+    namespace: String,
+    lease_namespace: String,
+    action: Action,
+}
+
+fn members(groups: &Groups) -> String {
     let one = |(lease, controllers): &(String, Vec<_>)| format!("Lease {lease}: {}", controllers.join(", "));
-    leases.iter().map(one).collect::<Vec<_>>().join("; ")
+    groups.leases.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn commands(leases: &[(String, Vec<&'static str>)]) -> String {
+/// What prints a fence for each group, in the namespaces that were asked for.
+fn commands(groups: &Groups) -> String {
+    let Groups {
+        namespace,
+        lease_namespace,
+        ..
+    } = groups;
+    let action = match groups.action {
+        Action::Deny => "",
+        Action::Audit => " --action=Audit",
+    };
     let one = |(lease, controllers): &(String, Vec<_>)| {
         let controllers = controllers.join(",");
         format!(
-            "`portreeve fence --controllers={controllers} --service-account={lease} --leader-elect-resource-name={lease}`"
+            "`portreeve fence --controllers={controllers} --namespace={namespace} --service-account={lease} \
+             --leader-elect-resource-namespace={lease_namespace} --leader-elect-resource-name={lease}{action}`"
         )
     };
-    leases.iter().map(one).collect::<Vec<_>>().join(", ")
+    groups.leases.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The definitions of these controllers, one YAML document each, sorted by name.
@@ -96,7 +117,12 @@ pub(crate) fn fence(
         several => {
             let names = |controllers: &[Descriptor]| controllers.iter().map(|it| it.name).collect();
             let several = several.iter().map(|(lease, of)| (lease.clone(), names(of)));
-            Err(Error::SeveralGroups(several.collect()))
+            Err(Error::SeveralGroups(Groups {
+                leases: several.collect(),
+                namespace: account.namespace.clone(),
+                lease_namespace: election.leader_elect_resource_namespace.clone(),
+                action,
+            }))
         }
     }
 }

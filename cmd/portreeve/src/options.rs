@@ -65,7 +65,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         election: portreeve_leader::Args,
         /// Add what --install-crds needs
-        #[arg(long)]
+        #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
         install_crds: bool,
     },
     /// Print an admission policy by which the apiserver refuses what replicas write that do not lead

@@ -13,13 +13,13 @@ pub(crate) fn limit(row: Row) -> Option<&'static str> {
             "What `*/5` does more in a zone with summer time than in UTC is to look up the zone's offset twice."
         }
         Row::Foo1000 => {
-            "A third of all requests are events, which neither the floor nor the peers send, and which keep the apiserver busy on the same \
-             processors. The daemon's own profile is flat: a quarter of its CPU time is the kernel's, for sockets and for waiting, a seventh \
-             is memory allocation, and no other function but `memcpy` has more than 2 %."
+            "A third of all requests are events, which neither the floor nor the peers send; they wait for the end of the burst. The profile \
+             is flat: a quarter of the CPU time is the kernel's, for sockets and for waiting, a seventh is memory allocation, 5 % `memcpy`, and \
+             no other function has more than 2 %."
         }
         Row::FooMemory => {
-            "A little less than half of the memory is heap, the rest the program. The heap grows by half a MiB while the first Foos are \
-             removed and others come, is what it is after the fourth round, and stays the same after that."
+            "More than half of the memory is the program, the rest is heap, which the first Foos that are removed while others come make a \
+             little larger, and which stays the same after that."
         }
         Row::Shell => {
             "Two thirds of the memory are pages of the program, nearly all of its code: functions that run at the start alone (definitions, \

@@ -5,7 +5,7 @@
 use std::{any::TypeId, path::PathBuf, time::Duration};
 
 use axum::http::Uri;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, builder::PossibleValue};
 
 /// Flags that say what this call does, or where the settings are, and set nothing.
 const NO_SETTINGS: &[&str] = &["config", "list-controllers", "output"];
@@ -58,6 +58,15 @@ fn flags(command: &Command) -> impl Iterator<Item = Key<'_>> {
             arg,
         })
     })
+}
+
+impl Key<'_> {
+    /// The values that there are, for a sentence, where they are few.
+    pub(super) fn one_of(&self) -> Option<String> {
+        let values: Vec<_> = self.arg.get_possible_values();
+        let names: Vec<_> = values.iter().map(PossibleValue::get_name).collect();
+        (self.form == Form::Text && !names.is_empty()).then(|| format!("one of {}", names.join(", ")))
+    }
 }
 
 impl Form {

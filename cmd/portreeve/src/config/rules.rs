@@ -108,7 +108,7 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
         (false, value) => vec![(line, value)],
     };
     let one = |(line, value): (u64, Value)| {
-        let text = scalar(key.form, value).map_err(|text| Problem { line, text })?;
+        let text = scalar(key, value).map_err(|text| Problem { line, text })?;
         let given = Given {
             flag: key.arg.get_id().clone(),
             key: key.name.clone(),
@@ -144,9 +144,11 @@ fn check(form: Form, text: &str, command: Command) -> Result<(), String> {
 }
 
 /// The text that stands for a value on the command line, if the value has the form.
-fn scalar(form: Form, value: Value) -> Result<String, String> {
+fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
+    let form = key.form;
     let is_of_text = matches!(form, Form::Duration | Form::Path | Form::Url | Form::Text);
-    let wanted = form.wanted();
+    let one_of = key.one_of();
+    let wanted = one_of.as_deref().unwrap_or(form.wanted());
     let said = told(&value);
     match (form, value) {
         (Form::Boolean, Value::Boolean(value)) => Ok(value.to_string()),
@@ -160,7 +162,7 @@ fn scalar(form: Form, value: Value) -> Result<String, String> {
         (Form::Duration, Value::Whole(_) | Value::Number(_)) => Err(format!(
             "{said} is a number; give a duration with its unit, such as 30s, 1m30s or 12h"
         )),
-        (_, Value::Whole(_) | Value::Number(_) | Value::Boolean(_)) if is_of_text => {
+        (_, Value::Whole(_) | Value::Number(_) | Value::Boolean(_)) if is_of_text && one_of.is_none() => {
             Err(format!("{said} is no text; put it in quotes"))
         }
         (_, Value::Text(text)) if is_plainly(form, &text) => {
@@ -169,6 +171,7 @@ fn scalar(form: Form, value: Value) -> Result<String, String> {
         (_, Value::Mapping(_)) => Err(format!(
             "there are keys below it; give {wanted}, and every key on its own line"
         )),
+        _ if one_of.is_some() => Err(format!("{said}: give {wanted}")),
         _ => Err(format!("{said} is not {wanted}; give {wanted}")),
     }
 }
@@ -178,7 +181,7 @@ fn is_plainly(form: Form, text: &str) -> bool {
     match form {
         Form::Boolean => matches!(text, "true" | "false"),
         Form::Whole => text.parse::<i64>().is_ok(),
-        Form::Number => text.parse::<f64>().is_ok(),
+        Form::Number => text.parse::<f64>().is_ok_and(f64::is_finite),
         Form::Duration | Form::Path | Form::Url | Form::Text => false,
     }
 }

@@ -135,6 +135,10 @@ fn a_value_of_another_type_is_told_with_the_way_out() {
             "controllers: foo",
             "controllers:\n- foo\n- 5\n",
             "controllers: [[foo]]",
+            "kubeApiQps: 1e400",
+            "gcMode: 5",
+            "loggingFormat: [json]",
+            "loggingFormat:",
         ],
         &expect![[r#"
             portreeve.yaml:3: concurrentFooSyncs: "16" is text; give a whole number, without the quotes
@@ -153,6 +157,10 @@ fn a_value_of_another_type_is_told_with_the_way_out() {
             portreeve.yaml:3: controllers: "foo" is no list; give one, such as [a, b]
             portreeve.yaml:5: controllers: 5 is no text; put it in quotes
             portreeve.yaml:3: controllers: a list is not text; give text
+            portreeve.yaml:3: kubeApiQps: "1e400" is not a number; give a number
+            portreeve.yaml:3: gcMode: 5: give one of active, observe
+            portreeve.yaml:3: loggingFormat: a list: give one of text, json
+            portreeve.yaml:3: loggingFormat: there is no value; give one of text, json, or leave the key out
         "#]],
     );
 }
