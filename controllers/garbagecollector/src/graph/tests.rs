@@ -1,6 +1,7 @@
 mod attempts;
 mod collector;
 mod conflicting;
+mod crashes;
 mod random;
 mod script;
 mod stage;

@@ -135,6 +135,23 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
+#[test]
+fn a_death_after_any_effect_of_an_expiry_does_not_show_in_the_end() {
+    for effects in 0..3 {
+        let mut world = World::default();
+        let baked = Happening::Write {
+            baked: Some(0),
+            keeps: Some(10),
+        };
+        let end = [Happening::DieAfter(effects), Happening::Pass(20_000)];
+        for happening in [baked, Happening::Hear(1)].iter().chain(&end) {
+            world.befall(happening);
+        }
+        world.settle();
+        assert_eq!(world.faults, Vec::<String>::new(), "dead after {effects}");
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_goes_before_its_time_and_all_that_has_one_goes_on_the_second(happenings in vec(happening(), 0..40)) {

@@ -277,21 +277,22 @@ impl Collector {
             .filter(|(_, object)| !object.meta.references_to(&owner.uid).is_empty())
             .map(|(place, _)| place.clone())
             .collect();
-        for place in strays {
-            world.change(&place, |object| {
-                object
-                    .meta
-                    .owner_references
-                    .retain(|reference| reference.uid != owner.uid);
-            });
+        let is_let_go = strays
+            .iter()
+            .all(|place| world.let_go(place, &owner.uid) == Outcome::Done);
+        if !is_let_go || world.finish(&owner, true) == Outcome::Failed {
+            self.orphans.push_back(uid);
+            return false;
         }
-        world.finish(&owner, true);
         true
     }
 
-    /// Goes on until nothing is left to do, with everything heard.
+    /// Goes on until nothing is left to do, with everything heard, or until it is dead.
     pub(super) fn settle(&mut self, world: &mut World) -> Result<(), String> {
         for _ in 0..10_000 {
+            if world.is_collector_dead() {
+                return Ok(());
+            }
             let kinds: Vec<_> = self.monitors.keys().cloned().collect();
             let mut busy = false;
             for kind in kinds {

@@ -11,7 +11,7 @@ use crate::{
     verdict::{Policy, Stage},
 };
 
-const KINDS: [(&str, bool); 4] = [
+pub(super) const KINDS: [(&str, bool); 4] = [
     ("v1/Pod", true),
     ("v1/Node", false),
     ("apps/v1/Set", true),
@@ -165,7 +165,8 @@ fn happen(world: &mut World, collector: &mut Collector, event: &Event) {
     }
 }
 
-fn restart(world: &World, collector: &mut Collector) {
+/// Another collector takes over, which reads everything.
+pub(super) fn restart(world: &World, collector: &mut Collector) {
     *collector = Collector::default();
     for (kind, _) in KINDS {
         collector.list(world, kind);
@@ -176,7 +177,7 @@ fn restart(world: &World, collector: &mut Collector) {
 }
 
 /// What should be gone, or let go, and is there.
-fn left_over(world: &World) -> Vec<String> {
+pub(super) fn left_over(world: &World) -> Vec<String> {
     let mut left = Vec::new();
     for (place, object) in &world.objects {
         let meta = &object.meta;

@@ -26,7 +26,7 @@ pub(super) enum Told {
     Deleted(Seen),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct World {
     pub(super) objects: BTreeMap<Place, Object>,
     /// Each kind, and whether it is in namespaces.
@@ -41,6 +41,8 @@ pub(super) struct World {
     pub(super) asked: Vec<String>,
     /// What must never happen, and did.
     pub(super) crimes: Vec<String>,
+    /// How many writes more come from the collector. With the last of them it dies, and has not heard of its answer.
+    pub(super) lives_for: Option<usize>,
 }
 
 fn kind_of(api_version: &str, kind: &str) -> String {
@@ -206,6 +208,18 @@ impl World {
             || found.is_some_and(|owner| owner.meta.uid == reference.uid && !owner.meta.is_waiting())
     }
 
+    /// Whether the collector is dead.
+    pub(super) fn is_collector_dead(&self) -> bool {
+        self.lives_for == Some(0)
+    }
+
+    /// Whether the next write of the collector arrives.
+    fn hears_one_more(&mut self) -> bool {
+        let hears = !self.is_collector_dead();
+        self.lives_for = self.lives_for.map(|writes| writes.saturating_sub(1));
+        hears
+    }
+
     /// The DELETE of the collector: under the conditions that it names, and never of what an owner keeps.
     pub(super) fn collect(&mut self, item: &Identity, version: &str, policy: Policy) -> Outcome {
         let Some(place) = self.place(item) else {
@@ -235,6 +249,9 @@ impl World {
         if owners.is_empty() {
             self.crimes.push(format!("{item} was deleted, which has no owner"));
         }
+        if !self.hears_one_more() {
+            return Outcome::Failed;
+        }
         self.delete(&place, policy);
         Outcome::Done
     }
@@ -257,6 +274,9 @@ impl World {
         if object.meta.uid != item.uid || !references.iter().all(is_there) {
             return Outcome::Conflict;
         }
+        if !self.hears_one_more() {
+            return Outcome::Failed;
+        }
         self.change(&place, |object| {
             let mut number = 0;
             object.meta.owner_references.retain_mut(|reference| {
@@ -271,6 +291,20 @@ impl World {
         Outcome::Done
     }
 
+    /// Takes all references to an owner away from an object.
+    pub(super) fn let_go(&mut self, place: &Place, owner: &str) -> Outcome {
+        if !self.hears_one_more() {
+            return Outcome::Failed;
+        }
+        self.change(place, |object| {
+            object
+                .meta
+                .owner_references
+                .retain(|reference| *reference.uid != *owner);
+        });
+        Outcome::Done
+    }
+
     pub(super) fn finish(&mut self, item: &Identity, orphan: bool) -> Outcome {
         let Some(place) = self.place(item).filter(|place| self.is_served(&place.0)) else {
             return Outcome::Failed;
@@ -280,6 +314,9 @@ impl World {
             .get(&place)
             .is_some_and(|object| object.meta.uid == item.uid)
         {
+            if !self.hears_one_more() {
+                return Outcome::Failed;
+            }
             self.change(&place, |object| {
                 let finalizers = &mut object.meta.finalizers;
                 if orphan {

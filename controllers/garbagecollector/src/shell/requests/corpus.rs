@@ -68,8 +68,11 @@ fn a_finalizer_is_where_it_is_said_to_be_and_of_nobody_else() -> anyhow::Result<
         let Ok(Some(place)) = place_of(finalizer, uid, input) else {
             return;
         };
+        // Numbers that nobody reads may be beyond all that there are.
+        let Ok(object) = serde_json::from_slice::<Value>(input) else {
+            return;
+        };
         found.set(found.get() + 1);
-        let object: Value = serde_json::from_slice(input).unwrap_or_default();
         let metadata = &object["metadata"];
         assert_eq!(
             (&metadata["finalizers"][place], &metadata["uid"]),

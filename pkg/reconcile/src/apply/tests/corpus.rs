@@ -31,13 +31,25 @@ fn nothing_is_gone_or_there_unless_an_object_says_so() {
     };
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/object")).unwrap();
     let held = corpus.check(MUTATIONS, |input| {
-        let said: Value = serde_json::from_slice(input).unwrap_or_default();
+        let presence = judge_presence(&present, UID, answer(input));
+        let absence = judge_absence(&absent, (UID, CONTROLLER), answer(input));
+        if answer(input).is_err() {
+            assert!(
+                presence.is_some() && absence.is_some(),
+                "what cannot be read says nothing"
+            );
+            return;
+        }
+        // Numbers that nobody reads may be beyond all that there are.
+        let Ok(said) = serde_json::from_slice::<Value>(input) else {
+            return;
+        };
         let metadata = &said["metadata"];
         let is_it = metadata["uid"] == UID;
-        if judge_presence(&present, UID, answer(input)).is_none() {
+        if presence.is_none() {
             assert!(is_it && metadata["deletionTimestamp"].is_null(), "it is not there");
         }
-        if judge_absence(&absent, (UID, CONTROLLER), answer(input)).is_none() {
+        if absence.is_none() {
             assert!(
                 metadata["uid"].as_str().is_some_and(|uid| !uid.is_empty()),
                 "no object says so"
