@@ -42,17 +42,25 @@ async fn take_stock(daemon: &Daemon, proxy: &FaultProxy) -> Result<Holdings> {
     })
 }
 
-async fn round(work: &mut Work, proxy: &FaultProxy, seed: u64) -> Result<()> {
+/// Adds how many requests each fault has met to those of the rounds before.
+async fn round(work: &mut Work, proxy: &FaultProxy, seed: u64, met: &mut [u64; 6]) -> Result<()> {
     let some = |percent| Times::Chance { percent, seed };
-    proxy.fault(Matcher::watches(), Fault::Spoil(Spoil::CutAt(1_500)), some(40));
-    proxy.answer(Matcher::watches(), Canned::expired(), some(20));
-    proxy.fault(Matcher::any(), Fault::Cut, some(5));
-    proxy.fault(Matcher::writes(), Fault::LoseAnswer, some(10));
-    proxy.answer(Matcher::any(), Canned::unavailable(), some(5));
+    let faults = [
+        proxy.fault(Matcher::watches(), Fault::Spoil(Spoil::CutAt(1_500)), some(40)),
+        proxy.fault(Matcher::watches(), Fault::Spoil(Spoil::SilentAt(700)), some(20)),
+        proxy.answer(Matcher::watches(), Canned::expired(), some(20)),
+        proxy.fault(Matcher::any(), Fault::Cut, some(5)),
+        proxy.fault(Matcher::writes(), Fault::LoseAnswer, some(10)),
+        proxy.answer(Matcher::any(), Canned::unavailable(), some(5)),
+    ];
     proxy.reset();
     work.churn().await?;
     proxy.heal();
-    work.judge_churn().await
+    work.judge_churn().await?;
+    for (met, fault) in met.iter_mut().zip(&faults) {
+        *met += fault.answered();
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -65,17 +73,19 @@ async fn nothing_grows_in_bad_weather() -> Result<()> {
     let mut work = Work::start(&plane, &OffsetClock::new()).await?;
     work.churn().await?;
     work.judge_churn().await?;
+    let mut met = [0; 6];
     for seed in 0..WARM_UP {
-        round(&mut work, &proxy, seed)
+        round(&mut work, &proxy, seed, &mut met)
             .await
             .with_context(|| format!("seed {seed}"))?;
     }
     let before = take_stock(&daemon, &proxy).await?;
     for seed in WARM_UP..WARM_UP + ROUNDS {
-        round(&mut work, &proxy, seed)
+        round(&mut work, &proxy, seed, &mut met)
             .await
             .with_context(|| format!("seed {seed}"))?;
     }
+    ensure!(met.iter().all(|met| *met > 0), "of {met:?} requests some met no fault");
     eventually(SETTLED, "it to hold no more than before", || async {
         let after = take_stock(&daemon, &proxy).await?;
         println!("before {before:?}, after {after:?}");

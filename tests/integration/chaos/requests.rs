@@ -2,15 +2,27 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use portreeve_testing::{Fault, Matcher, Spoil, Times};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::batch::v1::Job;
+use kube::{Api, api::DeleteParams};
+use portreeve_testing::{Fault, Matcher, Spoil, Times, eventually};
 
 use super::{
     course::Course,
+    record,
     weather::{self, Target, Weather},
+    work::STEP,
 };
-use crate::support::SETTLED;
+use crate::{
+    schedules::{
+        kinds::Kind,
+        stage::{job_of, minutes},
+    },
+    support::SETTLED,
+};
 
+/// Who has schedules.
+const SCHEDULERS: [&str; 2] = ["crontab-controller", "cronjob-controller"];
 /// How many requests of each a fault meets: what is tried again, too.
 const MET: u64 = 2;
 /// How many watches a fault meets before there is anything to tell: most of them.
@@ -63,6 +75,57 @@ async fn writes_that_fail_are_made_up_for() -> Result<()> {
 #[tokio::test]
 async fn reads_that_fail_are_made_up_for() -> Result<()> {
     weather_all(|weather| weather.target == Target::Reads).await
+}
+
+/// A Job that a status names and no cache knows is read before it is forgotten.
+#[tokio::test]
+async fn a_running_job_that_others_delete_is_forgotten_though_reads_of_it_fail() -> Result<()> {
+    let course = Course::start().await?;
+    let jobs: Api<Job> = course.work.scene.namespace.api();
+    let mut slot = course.work.slot;
+    for weather in weather::all() {
+        if weather.target != Target::Reads {
+            continue;
+        }
+        let times = if weather.holds() {
+            Times::Next(1)
+        } else {
+            Times::Next(MET)
+        };
+        let met = SCHEDULERS.map(|name| {
+            let reads = Matcher::objects().user_agent(name);
+            course.proxy.fault(reads, weather.fault.clone(), times)
+        });
+        for kind in Kind::BOTH {
+            let running = job_of(kind.name(), slot);
+            jobs.delete(&running, &DeleteParams::background()).await?;
+        }
+        for (who, met) in SCHEDULERS.iter().zip(&met) {
+            let met = met.until_answered(1, SETTLED).await;
+            met.with_context(|| format!("{who}, {weather:?}"))?;
+        }
+        course.proxy.heal();
+        slot += minutes(STEP);
+        course.clock.set(slot);
+        for kind in Kind::BOTH {
+            until_only(&course, kind, &job_of(kind.name(), slot)).await?;
+        }
+    }
+    course.ensure_well(|_| false).await?;
+    record::ensure_clean(&course.plane)?;
+    course.finish().await
+}
+
+/// Waits until the status of a schedule names this Job alone.
+async fn until_only(course: &Course, kind: Kind, job: &str) -> Result<()> {
+    let objects = kind.objects(&course.work.scene.namespace);
+    eventually(SETTLED, &format!("{job} to be the only one"), || async {
+        let object = objects.get(kind.name()).await?;
+        let active = object.data["status"]["active"].as_array().context("it has none")?;
+        ensure!(active.len() == 1 && active[0]["name"] == *job, "{active:?}");
+        anyhow::Ok(())
+    })
+    .await
 }
 
 fn is_spoiled(weather: &Weather) -> bool {
