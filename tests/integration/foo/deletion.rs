@@ -22,6 +22,8 @@ async fn a_terminating_foo_gets_no_apply_and_no_create() -> Result<()> {
     let foo = scene.foos().get("web").await?;
     ensure!(foo.metadata.deletion_timestamp.is_some(), "{foo:?}");
     ensure!(foo.finalizers() == ["foregroundDeletion"], "{foo:?}");
+    // Until the watch of Foos has told of that, the Deployment would be repaired.
+    wait_for_a_later_foo(&scene, "after-the-beginning").await?;
 
     let drifted = scene.merge_deployment("web", json!({"spec": {"replicas": 9}})).await?;
     wait_for_a_later_foo(&scene, "after-the-drift").await?;
