@@ -68,8 +68,11 @@ fn worlds() -> Vec<(String, World)> {
     worlds
 }
 
+/// Whether an object is being deleted, and its owners with whether each is blocked.
+type Portrait<'a> = (bool, Vec<(&'a str, bool)>);
+
 /// What is there in the end, without versions.
-fn picture(world: &World) -> BTreeMap<&Place, (bool, Vec<(&str, bool)>)> {
+fn picture(world: &World) -> BTreeMap<&Place, Portrait<'_>> {
     let objects = world.objects.iter().map(|(place, object)| {
         let owners = object.meta.owner_references.iter();
         let owners = owners.map(|owner| (&*owner.uid, owner.blocks)).collect();
