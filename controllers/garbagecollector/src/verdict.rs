@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_deleted_is_collector_dead_but_for_its_own_finalizer() {
+    fn what_is_being_deleted_is_left_alone_but_for_its_own_finalizer() {
         let at = |stage| Case {
             stage,
             blocking: 2,

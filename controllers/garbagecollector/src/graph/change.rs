@@ -218,12 +218,28 @@ impl Graph {
 
     /// The deletion of an object was seen.
     pub fn deleted(&mut self, monitor: Monitor, seen: &Seen, effects: &mut Effects) {
-        let version = number(&seen.metadata.resource_version).unwrap_or(NO_VERSION);
-        if let Some(watched) = self.watched(monitor) {
+        let meta = &seen.metadata;
+        let version = number(&meta.resource_version).unwrap_or(NO_VERSION);
+        let kind = self.watched(monitor).map(|watched| {
             watched.version = watched.version.max(version);
+            watched.kind
+        });
+        let Some(id) = self.uids.find(&meta.uid).and_then(|uid| self.find(uid)) else {
+            return;
+        };
+        if self.nodes[id].is_observed() {
+            return self.remove(id, effects);
         }
-        if let Some(id) = self.uids.find(&seen.metadata.uid).and_then(|uid| self.find(uid)) {
-            self.remove(id, effects);
+        // What is known by references alone is called as the first of them says, which may be wrong: no such thing is proven absent.
+        if let Some(kind) = kind.and_then(|kind| self.kinds.get(kind)) {
+            let owner = Identity {
+                api_version: kind.api_version.clone(),
+                kind: kind.kind.clone(),
+                namespace: meta.namespace.clone(),
+                name: meta.name.clone(),
+                uid: meta.uid.clone(),
+            };
+            self.absent(&owner, effects);
         }
     }
 

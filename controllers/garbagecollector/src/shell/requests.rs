@@ -272,9 +272,13 @@ pub(super) fn releasing(uid: &str, references: &[(usize, Box<str>)]) -> Value {
     operations.into()
 }
 
-/// The patch by which references no longer block their owners.
-pub(super) fn unblocking(uid: &str, references: &[(usize, Box<str>)]) -> Value {
-    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
+/// The patch by which references no longer block their owners. Only of the version that was decided on: the object is deleted in the one that
+/// comes of it, and by now it might have an owner that keeps it.
+pub(super) fn unblocking(uid: &str, version: &str, references: &[(usize, Box<str>)]) -> Value {
+    let mut operations = vec![
+        json!({ "op": "test", "path": "/metadata/uid", "value": uid }),
+        json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }),
+    ];
     for (place, owner) in references {
         let path = format!("/metadata/ownerReferences/{place}");
         operations.push(json!({ "op": "test", "path": format!("{path}/uid"), "value": owner }));
@@ -347,6 +351,20 @@ mod tests {
         for name in ["", ".", "..", "../secrets/s", "a/b", "a%2fb"] {
             assert_eq!(path(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn references_are_unblocked_in_one_version_alone() {
+        let patch = unblocking("u", "7", &[(1, "b".into())]);
+        assert_eq!(
+            patch,
+            json!([
+                {"op": "test", "path": "/metadata/uid", "value": "u"},
+                {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+                {"op": "test", "path": "/metadata/ownerReferences/1/uid", "value": "b"},
+                {"op": "replace", "path": "/metadata/ownerReferences/1/blockOwnerDeletion", "value": false},
+            ])
+        );
     }
 
     #[test]

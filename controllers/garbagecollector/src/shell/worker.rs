@@ -247,7 +247,7 @@ impl Core {
         let key = key_of(resource, item);
         let mut version = version.to_owned();
         if !unblock.is_empty() {
-            let patch = requests::unblocking(&item.uid, unblock);
+            let patch = requests::unblocking(&item.uid, &version, unblock);
             let seen = requests::patch(&self.client, resource, &key, &patch).await;
             self.metrics
                 .attempt("unblock", if seen.is_ok() { "success" } else { "error" });

@@ -77,7 +77,7 @@ fn a_finished_job_lives_for_its_ttl_to_the_second() {
 }
 
 #[test]
-fn what_has_no_ttl_or_has_not_finished_is_collector_dead() {
+fn what_has_no_ttl_or_has_not_finished_is_left_alone() {
     let new = serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "n"}})).unwrap();
     let timeless = of(Some(0), &json!([{"type": "Complete", "status": "True"}]));
     let null = of(

@@ -210,15 +210,22 @@ impl Collector {
                 ..
             } => {
                 world.asked.push(format!("delete {name} {policy:?}"));
-                if !unblock.is_empty() && world.edit(&item, &unblock, false) == Outcome::Done {
-                    let place = world.place(&item).and_then(|place| world.objects.get(&place));
-                    version = place.map_or(version, |object| object.meta.resource_version.clone());
+                let mut outcome = Outcome::Done;
+                if !unblock.is_empty() {
+                    outcome = world.edit(&item, Some(&version), &unblock);
+                    if outcome == Outcome::Done {
+                        let place = world.place(&item).and_then(|place| world.objects.get(&place));
+                        version = place.map_or(version, |object| object.meta.resource_version.clone());
+                    }
                 }
-                (world.collect(&item, &version, policy), version)
+                if outcome == Outcome::Done {
+                    outcome = world.collect(&item, &version, policy);
+                }
+                (outcome, version)
             }
             Intent::Release { references, .. } => {
                 world.asked.push(format!("release {name}"));
-                (world.edit(&item, &references, true), Box::default())
+                (world.edit(&item, None, &references), Box::default())
             }
             Intent::Finish { .. } => {
                 world.asked.push(format!("finish {name}"));
@@ -262,7 +269,7 @@ impl Collector {
             return true;
         };
         for (item, references) in dependents {
-            if world.edit(&item, &references, true) == Outcome::Failed {
+            if world.edit(&item, None, &references) == Outcome::Failed {
                 self.orphans.push_back(uid);
                 return false;
             }

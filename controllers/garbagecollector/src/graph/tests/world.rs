@@ -256,8 +256,8 @@ impl World {
         Outcome::Done
     }
 
-    /// A JSON patch that takes references away, or lets them block no longer: only if each is where it was.
-    pub(super) fn edit(&mut self, item: &Identity, references: &[(usize, Box<str>)], remove: bool) -> Outcome {
+    /// A JSON patch that takes references away, or, of one version alone, lets them block no longer: only if each is where it was.
+    pub(super) fn edit(&mut self, item: &Identity, unblock: Option<&str>, references: &[(usize, Box<str>)]) -> Outcome {
         let Some(place) = self.place(item).filter(|place| self.is_served(&place.0)) else {
             return Outcome::Failed;
         };
@@ -271,7 +271,8 @@ impl World {
                 .get(*place)
                 .is_some_and(|known| known.uid == *uid)
         };
-        if object.meta.uid != item.uid || !references.iter().all(is_there) {
+        let is_another = unblock.is_some_and(|version| *object.meta.resource_version != *version);
+        if object.meta.uid != item.uid || is_another || !references.iter().all(is_there) {
             return Outcome::Conflict;
         }
         if !self.hears_one_more() {
@@ -282,10 +283,10 @@ impl World {
             object.meta.owner_references.retain_mut(|reference| {
                 let is_meant = references.iter().any(|(place, _)| *place == number);
                 number += 1;
-                if is_meant && !remove {
+                if is_meant && unblock.is_some() {
                     reference.blocks = false;
                 }
-                !(is_meant && remove)
+                !is_meant || unblock.is_some()
             });
         });
         Outcome::Done
