@@ -111,6 +111,9 @@ impl Graph {
             let is_due = self.nodes[owner].is_waiting() || self.absent.knows(uid, reference, namespace);
             if is_due {
                 effects.attempt.push(self.nodes[id].uid);
+            } else if !self.nodes[owner].is_observed() {
+                // It was asked for as others mean it, and may be so no more: this one may mean something else.
+                effects.attempt.push(uid);
             }
         }
         edge

@@ -232,11 +232,13 @@ impl Collector {
                 (world.finish(&item, false), Box::default())
             }
         };
+        if outcome == Outcome::Gone {
+            self.vanish(uid, &tried);
+        }
         match outcome {
             // No watch will tell what has become of what none has shown.
-            Outcome::Done if self.graph.is_virtual(uid) => drop(self.later.insert(uid)),
-            Outcome::Done => {}
-            Outcome::Gone => self.vanish(uid, &tried),
+            Outcome::Done | Outcome::Gone if self.graph.is_virtual(uid) => drop(self.later.insert(uid)),
+            Outcome::Done | Outcome::Gone => {}
             // The shell reads the object again at once; that is one more attempt with a live object.
             Outcome::Conflict => match world.get(&item) {
                 Fact::Alive(seen) => {
