@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::world::{Outcome, Place, Told, World, split};
-use crate::{Attempt, Effects, Fact, Graph, Intent, Invalidity, Monitor, Orphaning, Question, Rest, Seen, Step, Uid};
+use crate::{
+    Attempt, Effects, Fact, Graph, Identity, Intent, Invalidity, Monitor, Orphaning, Places, Question, Rest, Seen,
+    Step, Uid,
+};
 
 /// An attempt under way: a question may have been answered, and the answer not been told yet.
 pub(super) struct Under {
@@ -210,14 +213,7 @@ impl Collector {
                 ..
             } => {
                 world.asked.push(format!("delete {name} {policy:?}"));
-                let mut outcome = Outcome::Done;
-                if !unblock.is_empty() {
-                    outcome = world.edit(&item, Some(&version), &unblock);
-                    if outcome == Outcome::Done {
-                        let place = world.place(&item).and_then(|place| world.objects.get(&place));
-                        version = place.map_or(version, |object| object.meta.resource_version.clone());
-                    }
-                }
+                let mut outcome = unblocked(world, &item, &mut version, &unblock);
                 if outcome == Outcome::Done {
                     outcome = world.collect(&item, &version, policy);
                 }
@@ -335,4 +331,17 @@ impl Collector {
             world.asked.iter().rev().take(20).collect::<Vec<_>>()
         ))
     }
+}
+
+/// Lets these references no longer block their owners, in the version that is replaced by the one that comes of it.
+fn unblocked(world: &mut World, item: &Identity, version: &mut Box<str>, references: &Places) -> Outcome {
+    if references.is_empty() {
+        return Outcome::Done;
+    }
+    let outcome = world.edit(item, Some(version), references);
+    let now = world.place(item).and_then(|place| world.objects.get(&place));
+    if let Some(object) = now.filter(|_| outcome == Outcome::Done) {
+        version.clone_from(&object.meta.resource_version);
+    }
+    outcome
 }
