@@ -327,12 +327,12 @@ async fn an_apiserver_that_stops_ends_the_connections_through_the_proxy_and_come
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let config_maps: Api<ConfigMap> = Api::default_namespaced(client(&proxy, plane.config()?)?);
+    // From a version on: what an apiserver that has just been started tells from version 0 on depends on what it has read so far.
+    let before = config_maps.list(&ListParams::default()).await?.metadata;
+    let before = before.resource_version.context("a list has a version")?;
     create(&config_maps, "kept").await?;
-    let mut events = config_maps.watch(&WatchParams::default(), "0").await?.boxed();
-    ensure!(matches!(
-        timeout(LIMIT, events.next()).await?,
-        Some(Ok(WatchEvent::Added(_)))
-    ));
+    let mut events = config_maps.watch(&WatchParams::default(), &before).await?.boxed();
+    ensure!(added(&mut events).await? == "kept");
     plane.apiserver().kill().await?;
     broken(&mut events).await?;
     proxy.until_connections(0, LIMIT).await?;
