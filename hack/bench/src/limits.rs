@@ -23,7 +23,8 @@ pub(crate) fn limit(row: Row) -> Option<&'static str> {
         }
         Row::Shell => {
             "Two thirds of the memory are pages of the program, nearly all of its code: functions that run at the start alone (definitions, \
-             command line, the YAML of the configuration file) are spread between those that go on running."
+             command line, the YAML of the configuration file) are spread between those that go on running. A linker that folds identical functions \
+             (lld, `--icf=all`) takes 60 kB of 9.1 MB away."
         }
         _ => return None,
     };
