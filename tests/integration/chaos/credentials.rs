@@ -189,6 +189,8 @@ async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()>
     let mut course = Course::start_with(&[], give).await?;
     let mut file = file.context("it was given one")?;
     file.expire(&course).await?;
+    // Whoever was let in before goes on until then.
+    course.proxy.reset();
     eventually(SETTLED, "that to be told", || async {
         let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
         ensure!(

@@ -12,6 +12,8 @@ use crate::{
     support::{SETTLED, daemon::Daemon},
 };
 
+/// A watch that goes silent is given up long before a round is.
+const FLAGS: [&str; 3] = [ALL, "--install-crds", "--watch-idle-timeout=30s"];
 /// How many rounds are played until everything that is made once is made.
 const WARM_UP: usize = 3;
 /// And then so many.
@@ -68,7 +70,7 @@ async fn nothing_grows_in_bad_weather() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "weathered", &[ALL, "--install-crds"]).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "weathered", &FLAGS).await?;
     daemon.admin.wait_until_ready().await?;
     let mut work = Work::start(&plane, &OffsetClock::new()).await?;
     work.churn().await?;

@@ -137,7 +137,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 #[test]
 fn a_death_after_any_effect_of_an_expiry_does_not_show_in_the_end() {
-    for effects in 0..3 {
+    for effects in 0..2 {
         let mut world = World::default();
         let baked = Happening::Write {
             baked: Some(0),
