@@ -71,6 +71,10 @@ image: ## build the image: one static binary, with buildah, podman or docker
 image-binary: ## build only the static binary that goes into the image
 	@hack/image/build binary >/dev/null
 
+.PHONY: order
+order: control-plane ## find out which functions of the daemon run, for the linker, into hack/image/order.ld; needs valgrind
+	@hack/image/order
+
 .PHONY: update
 update: ## regenerate what is written from the code: definitions, roles, fences, docs/configuration.md
 	@hack/update

@@ -103,7 +103,7 @@ pub(super) struct TokenFile {
 
 impl TokenFile {
     /// Has a token issued to an account, and makes its kubeconfig name the file of it.
-    pub(super) async fn of(account: &Account) -> Result<Self> {
+    async fn of(account: &Account) -> Result<Self> {
         let mut file = Self {
             folder: tempfile::tempdir()?,
             system: account.system.clone(),
@@ -115,6 +115,17 @@ impl TokenFile {
         *user = json!({"tokenFile": file.path()});
         fs::write(&account.kubeconfig, config.to_string())?;
         Ok(file)
+    }
+
+    /// Starts a daemon with more flags, whose account has a token in a file.
+    pub(super) async fn start(flags: &'static [&'static str]) -> Result<(Course, Self)> {
+        let mut file = None;
+        let give = async |account: &Account| {
+            file = Some(Self::of(account).await?);
+            Ok(())
+        };
+        let course = Course::start_with(flags, give).await?;
+        Ok((course, file.context("it was given one")?))
     }
 
     fn path(&self) -> PathBuf {
@@ -181,13 +192,7 @@ impl<'a> Breaks<'a> {
 
 #[tokio::test]
 async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()> {
-    let mut file = None;
-    let give = async |account: &Account| {
-        file = Some(TokenFile::of(account).await?);
-        Ok(())
-    };
-    let mut course = Course::start_with(&[], give).await?;
-    let mut file = file.context("it was given one")?;
+    let (mut course, mut file) = TokenFile::start(&[]).await?;
     file.expire(&course).await?;
     // Whoever was let in before goes on until then.
     course.proxy.reset();

@@ -12,7 +12,7 @@ use portreeve_testing::{Canned, Fault, FaultProxy, Matcher, Times, eventually};
 use serde_json::json;
 
 use super::{
-    course::{Account, Course, STRICT},
+    course::{Course, STRICT},
     credentials::{TokenFile, count_of, is_forbidden, revoke},
     schemas::{self, Bad},
     weather::{self, Met, Target, Weather},
@@ -126,13 +126,7 @@ struct Stage {
 
 impl Stage {
     async fn set() -> Result<Self> {
-        let mut file = None;
-        let give = async |account: &Account| {
-            file = Some(TokenFile::of(account).await?);
-            Ok(())
-        };
-        let course = Course::start_with(STRICT, give).await?;
-        let file = file.context("it was given one")?;
+        let (course, file) = TokenFile::start(STRICT).await?;
         Ok(Self { course, file })
     }
 }
