@@ -18,13 +18,13 @@ pub(crate) fn limit(row: Row) -> Option<&'static str> {
              no other function has more than 2 %."
         }
         Row::FooMemory => {
-            "More than half of the memory is the program, the rest is heap, which the first Foos that are removed while others come make a \
+            "Half of the memory is the program, the rest is heap, which the first Foos that are removed while others come make a \
              little larger, and which stays the same after that."
         }
         Row::Shell => {
-            "Two thirds of the memory are pages of the program, nearly all of its code: functions that run at the start alone (definitions, \
-             command line, the YAML of the configuration file) are spread between those that go on running. A linker that folds identical functions \
-             (lld, `--icf=all`) takes 60 kB of 9.1 MB away."
+            "Half of the memory are pages of the program, of which those functions take most that the daemon runs, at its start or later; \
+             the linker puts them side by side (`hack/image/order.ld`). A linker that folds identical functions (lld, `--icf=all`) takes \
+             60 kB of 9.1 MB away."
         }
         _ => return None,
     };
