@@ -22,7 +22,7 @@ pub(crate) fn limit(row: Row) -> Option<&'static str> {
              little larger, and which stays the same after that."
         }
         Row::Shell => {
-            "Half of the memory are pages of the program, of which those functions take most that the daemon runs, at its start or later; \
+            "More than half of the memory are pages of the program, of which those functions take most that the daemon runs, at its start or later; \
              the linker puts them side by side (`hack/image/order.ld`). A linker that folds identical functions (lld, `--icf=all`) takes \
              60 kB of 9.1 MB away."
         }
