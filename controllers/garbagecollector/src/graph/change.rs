@@ -231,14 +231,8 @@ impl Graph {
             return self.remove(id, effects);
         }
         // What is known by references alone is called as the first of them says, which may be wrong: no such thing is proven absent.
-        if let Some(kind) = kind.and_then(|kind| self.kinds.get(kind)) {
-            let owner = Identity {
-                api_version: kind.api_version.clone(),
-                kind: kind.kind.clone(),
-                namespace: meta.namespace.clone(),
-                name: meta.name.clone(),
-                uid: meta.uid.clone(),
-            };
+        if let Some(kind) = kind {
+            let owner = self.called(kind, meta.namespace.as_deref(), &meta.name, self.nodes[id].uid);
             self.absent(&owner, effects);
         }
     }

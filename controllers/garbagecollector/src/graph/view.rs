@@ -61,7 +61,7 @@ impl Graph {
         self.called(node.kind, self.namespace_of(id), &node.name, node.uid)
     }
 
-    fn called(&self, kind: u32, namespace: Option<&str>, name: &str, uid: Uid) -> Identity {
+    pub(super) fn called(&self, kind: u32, namespace: Option<&str>, name: &str, uid: Uid) -> Identity {
         let (api_version, kind) = match self.kinds.get(kind).map(AsRef::as_ref) {
             Some(Kind { api_version, kind }) => (api_version.clone(), kind.clone()),
             None => Default::default(),
