@@ -16,9 +16,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: control-plane ## start a control plane, the daemon with every controller and the samples, until Ctrl-C
-	$(CARGO) build --locked --release -p portreeve -p portreeve-run
-	@target/release/portreeve-run target/release/portreeve deploy/samples $(DAEMON_FLAGS)
+run: servers ## start a control plane, the daemon with every controller and the samples, until Ctrl-C
+	$(CARGO) build --locked -p portreeve -p portreeve-run
+	@target/debug/portreeve-run target/debug/portreeve deploy/samples $(DAEMON_FLAGS)
 
 .PHONY: test
 # Tests wait for servers more than they work, and the servers are Go programs that live for seconds.
@@ -54,9 +54,12 @@ lint: ## check format, lints, docs and the rules of this tree
 .PHONY: verify
 verify: lint test ## everything that has to pass before a change goes in
 
-.PHONY: control-plane
-control-plane: ## build etcd, kube-apiserver and a client-go elector into the cache, unless they are there
+.PHONY: servers
+servers: ## build etcd and kube-apiserver into the cache, unless they are there
 	@hack/controlplane/build etcd kube-apiserver >/dev/null
+
+.PHONY: control-plane
+control-plane: servers ## build the servers and a client-go elector into the cache, unless they are there
 	@hack/leaderelection/build >/dev/null
 
 .PHONY: manifest-tools

@@ -1,8 +1,8 @@
-//! What `make run` runs: a control plane, the daemon with every controller, and the samples, until Ctrl-C.
+//! The program behind `make run`: starts a control plane and the daemon with every controller, applies the samples, and runs until Ctrl-C.
 //!
 //!   portreeve-run DAEMON SAMPLES [DAEMON-FLAG...]
 //!
-//! DAEMON is the daemon's binary, SAMPLES a folder of YAML. All of it is ended and removed in the end, even when this is killed.
+//! DAEMON is the daemon's binary, SAMPLES a folder of YAML files. Every process and file is removed at exit, even if this program is killed.
 
 mod samples;
 
@@ -10,6 +10,7 @@ use std::env;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -17,11 +18,14 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use portreeve_testing::{ControlPlane, Process, Signal, free_port};
 use serde_json::Value;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::time::{Instant, interval_at};
 
-/// The port of Kubernetes' own controller manager, which people know.
+/// The port of kube-controller-manager.
 const SECURE_PORT: u16 = 10257;
-/// Longer than the daemon gives its reconciles to end.
+/// Longer than the daemon's own `--controller-shutdown-timeout`.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// A step that takes longer than this shows that it is still running.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -43,38 +47,55 @@ async fn run() -> Result<()> {
     let flags = flags.map_err(|flag| anyhow!("the flag {} is not text", flag.display()))?;
     ensure!(
         daemon.is_file(),
-        "there is no daemon at {}: run `cargo build --release -p portreeve`",
+        "found no daemon at {}: run `cargo build -p portreeve`",
         daemon.display()
     );
     let samples = samples::read(&samples)?;
     let controllers = all_controllers(&daemon)?;
     let mut interrupt = Interrupt::listen()?;
 
-    println!("Starting etcd and kube-apiserver.");
     let plane = tokio::select! {
-        plane = ControlPlane::start() => plane?,
+        plane = with_progress("starting the control plane", start_control_plane()) => plane?,
         () = interrupt.received() => return Ok(()),
     };
     let port = secure_port()?;
     let daemon = start_daemon(&daemon, &plane, port, &controllers, &flags)?;
     tokio::select! {
-        ended = daemon.wait(Duration::MAX) => bail!("the daemon ended by itself with {}", ended?),
+        ended = daemon.wait(Duration::MAX) => bail!("the daemon exited unexpectedly with {}", ended?),
         failure = show(&plane, port, &samples) => return Err(failure),
-        () = interrupt.received() => println!("\nStopping the daemon; once more to kill it."),
+        () = interrupt.received() => println!("\nStopping the daemon; press Ctrl-C again to kill it."),
     }
     daemon.signal(Signal::TERM)?;
     let status = tokio::select! {
-        status = daemon.wait(STOP_LIMIT) => status?,
+        status = with_progress("stopping the daemon", daemon.wait(STOP_LIMIT)) => status?,
         () = interrupt.received() => bail!("the daemon was killed before it had stopped"),
     };
     ensure!(status.success(), "the daemon stopped with {status}");
     drop(daemon);
     drop(plane);
-    println!("Stopped; the control plane and its data are removed.");
+    println!("Stopped the daemon and removed the control plane with its data.");
     Ok(())
 }
 
-/// The names of all controllers, also of those that are off by default: there is no other controller manager here.
+async fn start_control_plane() -> Result<ControlPlane> {
+    let builder = ControlPlane::builder().on_progress(|step| println!("{step}"));
+    builder.start().await
+}
+
+/// Prints how long `work` has been taking, every five seconds until it ends.
+async fn with_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let mut ticks = interval_at(started + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            outcome = &mut work => return outcome,
+            _ = ticks.tick() => println!("  {what}: {} s", started.elapsed().as_secs()),
+        }
+    }
+}
+
+/// Returns the names of all controllers, those off by default included: no other controller manager runs here.
 fn all_controllers(daemon: &Path) -> Result<String> {
     let listed = Command::new(daemon)
         .args(["--list-controllers", "--output=json"])
@@ -86,7 +107,7 @@ fn all_controllers(daemon: &Path) -> Result<String> {
     Ok(names.join(","))
 }
 
-/// Attached: its log is what there is to see.
+/// Starts the daemon with its log on this program's stderr.
 fn start_daemon(
     binary: &Path,
     plane: &ControlPlane,
@@ -106,13 +127,17 @@ fn start_daemon(
     Process::spawn_attached("portreeve", binary, &args, &[])
 }
 
-/// Applies the samples and says what there is to see. Returns only when that fails.
+/// Applies the samples and prints what to look at. Returns only when that fails.
 async fn show(plane: &ControlPlane, port: u16, samples: &[samples::Sample]) -> anyhow::Error {
     let applied = async {
         let client = plane.client()?;
-        for sample in samples {
-            sample.apply(&client).await?;
-            println!("Applied {sample}.");
+        for (number, sample) in (1..).zip(samples) {
+            with_progress(&format!("applying {sample}"), sample.apply(&client)).await?;
+            let total = samples.len();
+            match sample.comment() {
+                "" => println!("Applied {sample} ({number} of {total})."),
+                comment => println!("Applied {sample} ({number} of {total}): {comment}"),
+            }
         }
         anyhow::Ok(())
     };
@@ -122,7 +147,7 @@ async fn show(plane: &ControlPlane, port: u16, samples: &[samples::Sample]) -> a
     let kubeconfig = plane.kubeconfig().display();
     println!(
         "
-Every sample is applied; the log shows what becomes of them.
+All samples are applied; the log shows how the controllers reconcile them.
 
   kubeconfig  {kubeconfig}
   metrics     https://127.0.0.1:{port}/metrics
@@ -136,16 +161,16 @@ And with kubectl, if you have it:
   kubectl get foos,deployments --all-namespaces
   kubectl get crontabs,cronjobs,jobs --all-namespaces
   kubectl get events --all-namespaces
-  kubectl delete deployments --all        # each Foo brings its own back
+  kubectl delete deployments --all        # foo-controller recreates them
   kubectl edit foos
   kubectl annotate --overwrite crontabs example-crontab stable.example.com/run-now=$RANDOM
 
-Ctrl-C stops everything and removes it."
+Ctrl-C stops the daemon and removes the control plane."
     );
     std::future::pending().await
 }
 
-/// The usual port when it is free.
+/// Returns the usual port if it is free, and any free port otherwise.
 fn secure_port() -> Result<u16> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, SECURE_PORT)) {
         Ok(_) => Ok(SECURE_PORT),
@@ -153,7 +178,7 @@ fn secure_port() -> Result<u16> {
     }
 }
 
-/// Ctrl-C in a terminal, or SIGTERM from whoever runs this.
+/// SIGINT and SIGTERM to this program.
 struct Interrupt {
     interrupt: SignalStream,
     terminate: SignalStream,

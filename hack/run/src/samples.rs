@@ -14,12 +14,16 @@ use portreeve_testing::eventually;
 
 /// How long the daemon may take to install the CRD of a sample.
 const CRD_LIMIT: Duration = Duration::from_secs(30);
+/// How long the daemon may take to write the first status of a sample.
+const STATUS_LIMIT: Duration = Duration::from_secs(30);
 
 /// One object to apply.
 #[derive(Debug)]
 pub(crate) struct Sample {
     kind: GroupVersionKind,
     object: DynamicObject,
+    /// The comment above the document, as one line.
+    comment: String,
 }
 
 impl fmt::Display for Sample {
@@ -28,7 +32,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// The samples of a folder, in the order of the files' names.
+/// Returns the samples of a folder, in the order of the file names without their extension.
 pub(crate) fn read(folder: &Path) -> Result<Vec<Sample>> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("failed to read the samples of {}", folder.display()))?;
@@ -38,7 +42,7 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Sample>> {
     let mut files: Vec<PathBuf> =
         files.with_context(|| format!("failed to read the samples of {}", folder.display()))?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
-    files.sort();
+    files.sort_by(|one, other| one.file_stem().cmp(&other.file_stem()));
     let mut samples = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
@@ -48,52 +52,83 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Sample>> {
 }
 
 fn parse(yaml: &str) -> Result<Vec<Sample>> {
-    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(yaml)?;
-    let sample = |document| {
-        let object: DynamicObject = serde_json::from_value(document)?;
+    let mut samples = Vec::new();
+    for document in yaml.split("\n---\n") {
+        let Some(object) = serde_saphyr::from_str::<Option<DynamicObject>>(document)? else {
+            continue;
+        };
         let types = object.types.as_ref().context("a document has no apiVersion and kind")?;
         ensure!(object.metadata.name.is_some(), "a {} has no name", types.kind);
         let kind = GroupVersionKind::try_from(types)?;
-        Ok(Sample { kind, object })
-    };
-    documents
-        .into_iter()
-        .filter(|document| !document.is_null())
-        .map(sample)
-        .collect()
+        let comment = comment(document);
+        samples.push(Sample { kind, object, comment });
+    }
+    Ok(samples)
+}
+
+/// Returns the comment lines that open a document, joined.
+fn comment(document: &str) -> String {
+    let lines = document.lines().skip_while(|line| line.is_empty());
+    let comments: Vec<&str> = lines.map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
+    comments.join(" ")
 }
 
 impl Sample {
-    /// Applies the object once its kind is served, which the daemon may be about to see to.
+    /// Says in one line what the sample shows.
+    pub(crate) fn comment(&self) -> &str {
+        &self.comment
+    }
+
+    /// Applies the object once its kind is served: the daemon may still be installing its definition. A Foo is also
+    /// waited for until its status is written, so that the first of two Foos that want one Deployment gets it.
     pub(crate) async fn apply(&self, client: &Client) -> Result<()> {
-        let what = format!("the apiserver to take {self}");
+        let what = format!("the apiserver to accept {self}");
         let outcome = eventually(CRD_LIMIT, &what, || async {
             match self.attempt(client).await {
-                // A refusal is for whoever wrote the sample; only what is not there yet is waited for.
-                Err(error) if is_refusal(&error) => Ok(Err(error)),
+                // The author of the sample has to act on a rejection; only a missing kind is worth waiting for.
+                Err(error) if is_rejection(&error) => Ok(Err(error)),
                 other => other.map(Ok),
             }
         });
-        outcome.await?.with_context(|| format!("failed to apply {self}"))
+        outcome.await?.with_context(|| format!("failed to apply {self}"))?;
+        if self.kind.kind == "Foo" {
+            self.wait_for_conditions(client).await?;
+        }
+        Ok(())
     }
 
     async fn attempt(&self, client: &Client) -> Result<()> {
-        let (resource, capabilities) = pinned_kind(client, &self.kind).await?;
-        let api: Api<DynamicObject> = match capabilities.scope {
-            Scope::Cluster => Api::all_with(client.clone(), &resource),
-            Scope::Namespaced => {
-                let namespace = self.object.namespace().unwrap_or_else(|| "default".to_owned());
-                Api::namespaced_with(client.clone(), &namespace, &resource)
-            }
-        };
+        let api = self.api(client).await?;
         let params = PatchParams::apply("portreeve-run");
         api.patch(&self.object.name_any(), &params, &Patch::Apply(&self.object))
             .await?;
         Ok(())
     }
+
+    async fn wait_for_conditions(&self, client: &Client) -> Result<()> {
+        let api = self.api(client).await?;
+        let what = format!("the conditions of {self}");
+        eventually(STATUS_LIMIT, &what, || async {
+            let object = api.get(&self.object.name_any()).await?;
+            ensure!(object.data["status"]["conditions"].is_array(), "it has none yet");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn api(&self, client: &Client) -> Result<Api<DynamicObject>> {
+        let (resource, capabilities) = pinned_kind(client, &self.kind).await?;
+        Ok(match capabilities.scope {
+            Scope::Cluster => Api::all_with(client.clone(), &resource),
+            Scope::Namespaced => {
+                let namespace = self.object.namespace().unwrap_or_else(|| "default".to_owned());
+                Api::namespaced_with(client.clone(), &namespace, &resource)
+            }
+        })
+    }
 }
 
-fn is_refusal(error: &anyhow::Error) -> bool {
+fn is_rejection(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
         Some(kube::Error::Api(status)) => [400, 403, 409, 422].contains(&status.code),
         _ => false,
@@ -106,15 +141,16 @@ mod tests {
 
     #[test]
     fn every_document_is_a_sample() {
-        let yaml = "# two\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: two\n---\n";
+        let yaml = "# Shows\n# one.\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: two\n---\n";
         let samples = parse(yaml).unwrap();
         let names: Vec<String> = samples.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["ConfigMap one", "Deployment two"]);
         assert_eq!(samples[1].kind, GroupVersionKind::gvk("apps", "v1", "Deployment"));
+        assert_eq!([samples[0].comment(), samples[1].comment()], ["Shows one.", ""]);
     }
 
     #[test]
-    fn a_document_without_a_kind_or_a_name_is_refused() {
+    fn documents_without_kind_or_name_are_rejected() {
         for (yaml, reason) in [
             ("metadata: {name: one}", "a document has no apiVersion and kind"),
             (
@@ -124,5 +160,14 @@ mod tests {
         ] {
             assert_eq!(parse(yaml).unwrap_err().to_string(), reason);
         }
+    }
+
+    #[test]
+    fn the_clash_is_applied_after_the_foo_that_it_clashes_with() {
+        let samples = read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/samples"))).unwrap();
+        let names: Vec<String> = samples.iter().map(ToString::to_string).collect();
+        let position = |name: &str| names.iter().position(|other| other == name).unwrap();
+        assert!(position("Foo example-foo") < position("Foo example-clash"), "{names:?}");
+        assert!(samples.iter().all(|sample| !sample.comment().is_empty()));
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_mins(4);
 
-const SAMPLES: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: two}\n";
+const SAMPLES: &str = "# Holds nothing.\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: two}\n";
 
 /// How a daemon answers when it is asked for its controllers.
 const LISTING: &str = r#"[ "$1" != --list-controllers ] || { echo '[{"name": "one"}, {"name": "two"}]'; exit; }"#;
@@ -75,8 +75,8 @@ async fn a_sigterm_stops_the_daemon_and_then_everything() -> Result<()> {
     ] {
         ensure!(flags.contains(flag), "{flags} lacks {flag}");
     }
-    scene.line("Applied ConfigMap one.").await?;
-    scene.line("Applied Namespace two.").await?;
+    scene.line("Applied ConfigMap one (1 of 2): Holds nothing.").await?;
+    scene.line("Applied Namespace two (2 of 2)").await?;
     let plane = scene.plane().await?;
     ensure!(plane.exists());
     scene.run.signal(Signal::TERM)?;
@@ -92,7 +92,7 @@ async fn a_daemon_that_dies_is_a_failure_that_is_told() -> Result<()> {
     let status = scene.run.wait(LIMIT).await?;
     ensure!(status.code() == Some(1), "it ended with {status}");
     scene
-        .line("error: the daemon ended by itself with exit status: 3")
+        .line("error: the daemon exited unexpectedly with exit status: 3")
         .await?;
     Ok(())
 }

@@ -46,6 +46,7 @@ pub struct ControlPlane {
 pub struct Builder {
     audit_policy: Option<String>,
     apiserver_args: Vec<String>,
+    progress: Option<fn(&str)>,
 }
 
 impl Builder {
@@ -62,6 +63,19 @@ impl Builder {
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
         self.apiserver_args.push(arg.into());
         self
+    }
+
+    /// Calls `progress` with a line of text before each step of the start.
+    #[must_use]
+    pub fn on_progress(mut self, progress: fn(&str)) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    fn report(&self, step: &str) {
+        if let Some(progress) = self.progress {
+            progress(step);
+        }
     }
 
     /// Starts the control plane and waits until it is ready.
@@ -120,8 +134,11 @@ impl Builder {
             audit_log,
             scratch,
         };
+        self.report("Starting etcd (1 of 3).");
         plane.etcd.start().await?;
+        self.report("Starting kube-apiserver (2 of 3).");
         plane.apiserver.start().await?;
+        self.report("Waiting for the default namespace (3 of 3).");
         plane.wait_for_default_namespace().await?;
         Ok(plane)
     }

@@ -85,7 +85,10 @@ async fn one_replica_is_the_default() -> Result<()> {
 #[tokio::test]
 async fn the_samples_are_reconciled() -> Result<()> {
     let scene = scene("samples").await?;
-    let samples = manifests::documents(include_str!("../../../deploy/samples/foo.yaml"))?;
+    let mut samples = manifests::documents(include_str!("../../../deploy/samples/foo.yaml"))?;
+    samples.extend(manifests::documents(include_str!(
+        "../../../deploy/samples/foo-clash.yaml"
+    ))?);
     ensure!(samples.len() == 2, "{samples:?}");
     for mut sample in samples {
         sample["metadata"]["namespace"] = scene.name().into();
