@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use crate::{
     support::{
         daemon::{Daemon, printed, run},
-        scene::Scene,
+        fixtures::NamespaceFixture,
     },
-    usage::mistake,
+    usage::usage_error,
 };
 
 const HEADER: &str = "apiVersion: portreeve.dev/v1alpha1\nkind: ControllerManagerConfiguration\n";
@@ -53,7 +53,7 @@ fn a_file_with_mistakes_ends_it_with_each_mistake_and_its_line() -> Result<()> {
     let folder = TempDir::new()?;
     let body = "leaderElectLeaseDuraton: 30s\nconcurrentFooSyncs: \"16\"\ndryRun: true\ngcMode: none\n";
     let file = written(folder.path(), "portreeve.yaml", body)?;
-    let said = mistake(&[&flag(&file)])?;
+    let said = usage_error(&[&flag(&file)])?;
     let lines: Vec<_> = said.trim_start_matches("error: ").lines().collect();
     let name = file.display();
     let expected = [
@@ -76,14 +76,14 @@ fn a_file_that_cannot_be_read_is_told_by_its_name() -> Result<()> {
         (folder.path(), "directory"),
         (&*long, "longer than 1 MiB"),
     ] {
-        let said = mistake(&[&flag(file)])?;
+        let said = usage_error(&[&flag(file)])?;
         let name = file.display().to_string();
         ensure!(
             said.contains("--config") && said.contains(&name) && said.contains(word),
             "{said}"
         );
     }
-    let said = mistake(&["rbac", "--config=x"])?;
+    let said = usage_error(&["rbac", "--config=x"])?;
     ensure!(said.contains("--config"), "{said}");
     Ok(())
 }
@@ -91,28 +91,28 @@ fn a_file_that_cannot_be_read_is_told_by_its_name() -> Result<()> {
 #[test]
 fn settings_that_do_not_go_together_are_told_with_their_places_in_the_file() -> Result<()> {
     let folder = TempDir::new()?;
-    let told = |body: &str, flags: &[&str]| {
+    let config_error = |body: &str, flags: &[&str]| {
         let file = flag(&written(folder.path(), "portreeve.yaml", body)?);
-        mistake(&[&[&*file, "--secure-port=0"], flags].concat())
+        usage_error(&[&[&*file, "--secure-port=0"], flags].concat())
     };
-    let said = told("leaderElectLeaseDuration: 5s\n", &[])?;
+    let said = config_error("leaderElectLeaseDuration: 5s\n", &[])?;
     for words in [
         "portreeve.yaml:3: leaderElectLeaseDuration: invalid leader election",
         "leaseDuration must be greater",
     ] {
         ensure!(said.contains(words), "{said}");
     }
-    let said = told("v: 1\ncontrollers: [fooo]\n", &[])?;
+    let said = config_error("v: 1\ncontrollers: [fooo]\n", &[])?;
     ensure!(
         said.contains("portreeve.yaml:4: controllers: invalid --controllers: \"fooo\""),
         "{said}"
     );
-    let said = told("controllers: [fooo]\n", &["--controllers=barr"])?;
+    let said = config_error("controllers: [fooo]\n", &["--controllers=barr"])?;
     ensure!(
         said.contains("barr") && !said.contains("portreeve.yaml"),
         "the flag is at fault: {said}"
     );
-    let said = told("kubeconfig: admin.conf\n", &[])?;
+    let said = config_error("kubeconfig: admin.conf\n", &[])?;
     let kubeconfig = folder.path().join("admin.conf").display().to_string();
     ensure!(
         said.contains("portreeve.yaml:3: kubeconfig") && said.contains(&kubeconfig),
@@ -166,8 +166,8 @@ async fn a_daemon_does_what_its_file_says_unless_a_flag_says_otherwise() -> Resu
         ensure!(settings[key] == value, "{key}: {}", settings[key]);
     }
     // It installed the definition, and the dry run is off.
-    let scene = Scene::new(&plane, "configured").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = NamespaceFixture::new(&plane, "configured").await?;
+    fixture.settled_foo("web", 1).await?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use portreeve_testing::{ControlPlane, Signal};
 use serde_json::Value;
 
-use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
+use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 #[tokio::test]
 async fn json_logs_are_one_object_a_line_with_the_keys_of_kubernetes() -> Result<()> {
@@ -52,10 +52,10 @@ async fn no_verbosity_lets_the_token_into_the_log() -> Result<()> {
         .context("it has a token")?;
     let daemon = Daemon::start(&plane, "talkative-daemon", &["--install-crds", "-v=9"]).await?;
     daemon.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, "talkative").await?;
-    scene.settled_foo("web", 2).await?;
+    let fixture = NamespaceFixture::new(&plane, "talkative").await?;
+    fixture.settled_foo("web", 2).await?;
     plane.apiserver().restart().await?;
-    scene.settled_foo("again", 2).await?;
+    fixture.settled_foo("again", 2).await?;
     daemon.process.signal(Signal::TERM)?;
     daemon.process.wait(LIMIT).await?;
     let log = daemon.log()?;
@@ -63,7 +63,7 @@ async fn no_verbosity_lets_the_token_into_the_log() -> Result<()> {
         log.lines().any(|line| line.contains("TRACE") || line.contains("DEBUG")),
         "it says too little: {log}"
     );
-    ensure!(log.contains(scene.name()), "it tells of nothing: {log}");
+    ensure!(log.contains(fixture.name()), "it tells of nothing: {log}");
     for secret in [token, "Bearer", "bearer", "authorization:"] {
         let line = log.lines().find(|line| line.contains(secret));
         ensure!(line.is_none(), "{line:?}");

@@ -75,7 +75,7 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
 }
 
 /// What a document that is printed says at these places.
-fn told(args: &[&str], document: usize, places: &[&str]) -> Result<Vec<Value>> {
+fn printed_values(args: &[&str], document: usize, places: &[&str]) -> Result<Vec<Value>> {
     let documents = manifests::documents(&printed(args)?)?;
     let of = |place: &&str| documents.get(document).and_then(|it| it.pointer(place)).cloned();
     Ok(places.iter().map(|place| of(place).unwrap_or_default()).collect())
@@ -85,7 +85,7 @@ fn told(args: &[&str], document: usize, places: &[&str]) -> Result<Vec<Value>> {
 fn the_election_s_flags_decide_on_the_lease() -> Result<()> {
     let names = "/rules/0/resourceNames";
     let last = |args: &[&str]| {
-        told(
+        printed_values(
             &[&["rbac", "--controllers=foo,crontab"], args].concat(),
             6,
             &["/metadata", names],
@@ -101,7 +101,7 @@ fn the_election_s_flags_decide_on_the_lease() -> Result<()> {
         "{grouped:?}"
     );
     let binding = |args: &[&str]| {
-        told(
+        printed_values(
             &[&["fence", "--controllers=foo"], args].concat(),
             1,
             &["/spec/paramRef"],

@@ -11,32 +11,32 @@ use tokio::time::Instant;
 
 use crate::support::{
     LIMIT,
+    admission_gate::{AdmissionGate, HeldWrite},
     daemon::Daemon,
-    gate::{Gate, Held},
-    scene::Scene,
+    fixtures::NamespaceFixture,
 };
 
 /// A daemon in the middle of creating a Deployment `web`.
-struct AtWork {
+struct BusyDaemon {
     daemon: Daemon,
-    scene: Scene,
-    write: Held,
-    _gate: Gate,
+    fixture: NamespaceFixture,
+    write: HeldWrite,
+    _gate: AdmissionGate,
     _plane: ControlPlane,
 }
 
-async fn at_work(name: &str, flags: &[&str]) -> Result<AtWork> {
+async fn start_busy_daemon(name: &str, flags: &[&str]) -> Result<BusyDaemon> {
     let plane = ControlPlane::start().await?;
     let flags: Vec<&str> = ["--install-crds"].iter().chain(flags).copied().collect();
     let daemon = Daemon::start(&plane, name, &flags).await?;
     daemon.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, name).await?;
-    let gate = Gate::close(&plane, &scene).await?;
-    scene.create_foo("web", "web", 1).await?;
+    let fixture = NamespaceFixture::new(&plane, name).await?;
+    let gate = AdmissionGate::close(&plane, &fixture).await?;
+    fixture.create_foo("web", "web", 1).await?;
     let write = gate.hold().await?;
-    Ok(AtWork {
+    Ok(BusyDaemon {
         daemon,
-        scene,
+        fixture,
         write,
         _gate: gate,
         _plane: plane,
@@ -46,27 +46,27 @@ async fn at_work(name: &str, flags: &[&str]) -> Result<AtWork> {
 #[tokio::test]
 async fn a_reconcile_that_is_under_way_ends_before_the_daemon_does() -> Result<()> {
     for (name, signal) in [("terminated", Signal::TERM), ("interrupted", Signal::INT)] {
-        let AtWork {
+        let BusyDaemon {
             daemon,
-            scene,
+            fixture,
             write,
             _gate,
             _plane,
-        } = at_work(name, &[]).await?;
+        } = start_busy_daemon(name, &[]).await?;
         daemon.process.signal(signal)?;
         daemon.wait_for_line(&["stopping"]).await?;
         let (status, _) = daemon.admin.get("/livez").await?;
         ensure!(status == StatusCode::OK, "the listener is closed last, and it is alive");
         ensure!(daemon.process.exit_status().is_none(), "it did not wait for its work");
         ensure!(
-            scene.deployments().get_opt("web").await?.is_none(),
+            fixture.deployments().get_opt("web").await?.is_none(),
             "nothing is in flight"
         );
         drop(write);
         let status = daemon.process.wait(LIMIT).await?;
         ensure!(status.code() == Some(0), "{status}: {}", daemon.process.log_tail());
         ensure!(
-            scene.deployments().get_opt("web").await?.is_some(),
+            fixture.deployments().get_opt("web").await?.is_some(),
             "the write was lost"
         );
         ensure!(
@@ -80,7 +80,7 @@ async fn a_reconcile_that_is_under_way_ends_before_the_daemon_does() -> Result<(
 
 #[tokio::test]
 async fn a_reconcile_that_outlasts_the_shutdown_timeout_is_exit_code_3() -> Result<()> {
-    let work = at_work("drained", &["--controller-shutdown-timeout=1s"]).await?;
+    let work = start_busy_daemon("drained", &["--controller-shutdown-timeout=1s"]).await?;
     let asked = Instant::now();
     work.daemon.process.signal(Signal::TERM)?;
     let status = work.daemon.process.wait(LIMIT).await?;
@@ -99,7 +99,7 @@ async fn a_reconcile_that_outlasts_the_shutdown_timeout_is_exit_code_3() -> Resu
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() -> Result<()> {
-    let work = at_work("impatient", &["--controller-shutdown-timeout=0"]).await?;
+    let work = start_busy_daemon("impatient", &["--controller-shutdown-timeout=0"]).await?;
     work.daemon.process.signal(Signal::TERM)?;
     work.daemon.wait_for_line(&["asked to stop"]).await?;
     let asked = Instant::now();

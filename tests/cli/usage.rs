@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::daemon::{printed, run};
 
 /// Runs what must fail as a mistake of the user's, and returns what it says.
-pub(crate) fn mistake(args: &[&str]) -> Result<String> {
+pub(crate) fn usage_error(args: &[&str]) -> Result<String> {
     let output = run(args)?;
     let said = String::from_utf8(output.stderr)?;
     ensure!(
@@ -163,7 +163,7 @@ fn mistakes_are_told_with_the_way_out() -> Result<()> {
             &["--kubeconfig", "does-not-exist"],
         ),
     ] {
-        let said = mistake(args)?;
+        let said = usage_error(args)?;
         for word in words {
             ensure!(said.contains(word), "{args:?} does not say {word:?}: {said}");
         }
@@ -175,7 +175,7 @@ fn mistakes_are_told_with_the_way_out() -> Result<()> {
 fn a_port_that_is_taken_is_told_with_its_flag() -> Result<()> {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let port = format!("--secure-port={}", taken.local_addr()?.port());
-    let said = mistake(&["--master=http://127.0.0.1:1", "--bind-address=127.0.0.1", &port])?;
+    let said = usage_error(&["--master=http://127.0.0.1:1", "--bind-address=127.0.0.1", &port])?;
     ensure!(said.contains("--secure-port") && said.contains("in use"), "{said}");
     Ok(())
 }

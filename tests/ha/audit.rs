@@ -5,11 +5,11 @@
 //! among them, and an object that was stored carries the revision at which it was. So a write of revision r was legal if the last
 //! change of the Lease before r names its sender. No clock has a part in that; timestamps are used to measure, never to judge.
 //!
-//! Architecture Invariant: no IO. A log is a text, and a report is a value. `facts.rs` shows on the real server that the log is what
+//! Architecture Invariant: no IO. A log is a text, and a report is a value. `audit_log.rs` shows on the real server that the log is what
 //! this takes it for.
 
 mod bounds;
-mod court;
+mod checker;
 mod event;
 mod report;
 mod request;
@@ -17,8 +17,8 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use court::{Court, Guarded};
-pub(crate) use report::{Report, Tally};
+pub(crate) use checker::{AuditChecker, GuardedLease};
+pub(crate) use report::{Report, WriteCounts};
 pub(crate) use terms::{Term, pod};
 
 /// A count of etcd's changes.

@@ -8,11 +8,11 @@ use portreeve_testing::Signal;
 
 use crate::{
     audit::Report,
-    figures::{Figures, rounds},
+    audit_tail::AuditTail,
+    duration_summary::{DurationSummary, rounds},
+    fixtures::{HaEnvironment, PODS, RunningReplicas, SUCCESSORS, Timing},
     load::Load,
-    stage::{Cast, PODS, SUCCESSORS, Stage, Timing},
     support::{LIMIT, daemon::Daemon},
-    tail::Tail,
 };
 
 /// What a planned hand-over may cost, from the signal to the next one's first write. The promise is half a second, which the bench
@@ -43,26 +43,26 @@ fn ensure_orderly(report: &Report) -> Result<()> {
 }
 
 /// Terminates the leader, so many times, and holds each hand-over to its time.
-async fn hand_over(stage: &Stage, rounds: usize) -> Result<Report> {
-    let mut cast: Cast = stage.cast(&PODS).await?;
-    let load = Load::start(&stage.scene, 20, 20).await?;
+async fn hand_over(environment: &HaEnvironment, rounds: usize) -> Result<Report> {
+    let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
+    let load = Load::start(&environment.fixture, 20, 20).await?;
     let mut takeovers = Vec::new();
     for _ in 0..rounds {
-        let leader = stage.leader(&cast).await?;
-        let daemon = cast.remove(leader).context("it is one of the cast")?;
-        let tail = Tail::of(stage)?;
+        let leader = environment.leader(&running).await?;
+        let daemon = running.remove(leader).context("it is one of the replicas")?;
+        let tail = AuditTail::of(environment)?;
         let asked = Timestamp::now();
         daemon.process.signal(Signal::TERM)?;
         let other = |holder: &str| !holder.is_empty() && holder != leader;
-        let next = stage.wait_for_holder("another to lead", other).await?;
-        let acted = tail.wait_until_acts(stage, &next).await?;
+        let next = environment.wait_for_holder("another to lead", other).await?;
+        let acted = tail.wait_for_write(environment, &next).await?;
         takeovers.push(acted.duration_since(asked));
         dismiss(&daemon).await?;
-        cast.insert(leader, stage.replica(leader).await?);
+        running.insert(leader, environment.replica(leader).await?);
     }
-    let done = load.finish(&stage.scene).await?;
-    let report = stage.judge()?;
-    let (takeovers, gaps) = (Figures::of(takeovers), Figures::of(report.gaps()));
+    let done = load.finish(&environment.fixture).await?;
+    let report = environment.check()?;
+    let (takeovers, gaps) = (DurationSummary::of(takeovers), DurationSummary::of(report.gaps()));
     println!("takeover after SIGTERM: {takeovers}");
     println!("pause in the writes at a hand-over: {gaps}");
     println!(
@@ -81,15 +81,15 @@ async fn hand_over(stage: &Stage, rounds: usize) -> Result<Report> {
 
 #[tokio::test]
 async fn a_leader_that_is_terminated_hands_over_at_once() -> Result<()> {
-    let stage = Stage::new("handover").await?;
-    hand_over(&stage, rounds(20)?).await?;
+    let environment = HaEnvironment::new("handover").await?;
+    hand_over(&environment, rounds(20)?).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn the_servers_fence_does_not_hold_a_hand_over_up() -> Result<()> {
-    let stage = Stage::fenced("handover-fenced", Timing::SHORT).await?;
-    let report = hand_over(&stage, rounds(4)?).await?;
+    let environment = HaEnvironment::with_server_fence("handover-fenced", Timing::SHORT).await?;
+    let report = hand_over(&environment, rounds(4)?).await?;
     let denied = report.refused.iter().filter(|refused| refused.code == 403).count();
     println!("{denied} writes of a new leader came before the policy had heard of it, and were sent again");
     Ok(())
@@ -97,25 +97,25 @@ async fn the_servers_fence_does_not_hold_a_hand_over_up() -> Result<()> {
 
 #[tokio::test]
 async fn a_rolling_update_under_load_loses_nothing_and_writes_nothing_twice() -> Result<()> {
-    let stage = Stage::new("rolling").await?;
-    let mut cast: Cast = stage.cast(&PODS).await?;
-    let load = Load::start(&stage.scene, 20, 20).await?;
+    let environment = HaEnvironment::new("rolling").await?;
+    let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
+    let load = Load::start(&environment.fixture, 20, 20).await?;
     let rounds = rounds(2)?;
     // One more is started before one is stopped, as a Deployment does.
     let there = PODS.into_iter().zip(SUCCESSORS);
     let back = SUCCESSORS.into_iter().zip(PODS);
     for (old, new) in there.chain(back).cycle().take(PODS.len() * rounds) {
-        cast.insert(new, stage.replica(new).await?);
-        let daemon = cast.remove(old).context("it is one of the cast")?;
-        let tail = Tail::of(&stage)?;
+        running.insert(new, environment.replica(new).await?);
+        let daemon = running.remove(old).context("it is one of the replicas")?;
+        let tail = AuditTail::of(&environment)?;
         daemon.process.signal(Signal::TERM)?;
         dismiss(&daemon).await?;
-        let leader = stage.leader(&cast).await?;
-        tail.wait_until_acts(&stage, leader).await?;
+        let leader = environment.leader(&running).await?;
+        tail.wait_for_write(&environment, leader).await?;
     }
-    let done = load.finish(&stage.scene).await?;
-    let report = stage.judge()?;
-    let gaps = Figures::of(report.gaps());
+    let done = load.finish(&environment.fixture).await?;
+    let report = environment.check()?;
+    let gaps = DurationSummary::of(report.gaps());
     println!(
         "pause in the writes at {rounds} rolling updates: {gaps}; {} changes of Foos",
         done.changes

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
-use portreeve_api::conditions::Truth;
-use portreeve_testing::{Canned, Matcher, Times, eventually};
+use portreeve_api::conditions::ConditionStatus;
+use portreeve_testing::{CannedResponse, Matcher, Repeat, eventually};
 
 use crate::{
     audit::Report,
+    fixtures::{HaEnvironment, Timing},
     partition::Network,
-    stage::{Stage, Timing},
     support::{LIMIT, daemon::Daemon},
 };
 
@@ -31,34 +31,41 @@ impl Timing {
 }
 
 /// Has a leader's creation of a Deployment delivered when another leads, and returns the former leader's pod.
-async fn deliver_late(stage: &Stage) -> Result<&'static str> {
-    let network = Network::new(stage).await?;
-    let mut cast = network.cast(stage).await?;
-    let leader = stage.leader(&cast).await?;
-    let daemon = cast.remove(leader).context("it is one of the cast")?;
+async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
+    let network = Network::new(environment).await?;
+    let mut running = network.start_replicas(environment).await?;
+    let leader = environment.leader(&running).await?;
+    let daemon = running.remove(leader).context("it is one of the replicas")?;
     let proxy = network.of(leader)?;
 
     // It tries again and again, with nothing to hear in between; so a try falls into the black hole.
     let creations = Matcher::any().method("POST").resource("deployments");
-    let refusals = proxy.answer(creations, Canned::unavailable(), Times::UntilHealed);
-    stage.scene.create_foo(NAME, NAME, 1).await?;
-    refusals.until_answered(3, LIMIT).await?;
+    let refusals = proxy.respond(creations, CannedResponse::unavailable(), Repeat::UntilHealed);
+    environment.fixture.create_foo(NAME, NAME, 1).await?;
+    refusals.wait_for_applied(3, LIMIT).await?;
     proxy.black_hole();
     wait_until_it_hangs(&daemon).await?;
     // Stopped, it cannot take back what it has sent, as it would at its deadline.
     daemon.process.pause()?;
 
-    let next = stage.leader(&cast).await?;
+    let next = environment.leader(&running).await?;
     ensure!(next != leader, "{leader} leads still");
-    stage.scene.wait_for_condition(NAME, "Ready", Truth::True).await?;
-    stage.scene.foos().delete(NAME, &DeleteParams::default()).await?;
+    environment
+        .fixture
+        .wait_for_condition(NAME, "Ready", ConditionStatus::True)
+        .await?;
+    environment
+        .fixture
+        .foos()
+        .delete(NAME, &DeleteParams::default())
+        .await?;
     // Who has heard of this one has heard that the other one is gone, and does not make its Deployment again.
-    stage.scene.settled_foo("witness", 1).await?;
-    stage.scene.delete_deployment(NAME).await?;
-    stage.scene.wait_for_no_deployment(NAME).await?;
+    environment.fixture.settled_foo("witness", 1).await?;
+    environment.fixture.delete_deployment(NAME).await?;
+    environment.fixture.wait_for_no_deployment(NAME).await?;
     proxy.heal();
     eventually(LIMIT, "the late write to be answered", || async {
-        let report = stage.judge()?;
+        let report = environment.check()?;
         let is_granted = report.violations.iter().any(|violation| violation.write.pod == leader);
         let is_refused = report.refused.iter().any(|refused| refused.pod == leader);
         ensure!(is_granted || is_refused, "{report}");
@@ -87,12 +94,12 @@ fn ensure_two_terms(report: &Report) -> Result<()> {
 
 #[tokio::test]
 async fn a_write_that_is_delivered_late_is_the_stray_that_the_judge_calls_it() -> Result<()> {
-    let stage = Stage::timed("late", Timing::PATIENT).await?;
-    let leader = deliver_late(&stage).await?;
-    let report = stage.judge()?;
+    let environment = HaEnvironment::with_timing("late", Timing::PATIENT).await?;
+    let leader = deliver_late(&environment).await?;
+    let report = environment.check()?;
     println!("{report}");
     ensure_two_terms(&report)?;
-    ensure!(report.strays() == 1 && report.violations.len() == 1, "{report}");
+    ensure!(report.late_writes() == 1 && report.violations.len() == 1, "{report}");
     let stray = &report.violations[0].write;
     ensure!(
         (&*stray.pod, &*stray.verb, &*stray.target.name) == (leader, "create", NAME),
@@ -103,9 +110,9 @@ async fn a_write_that_is_delivered_late_is_the_stray_that_the_judge_calls_it() -
 
 #[tokio::test]
 async fn with_the_servers_fence_a_write_that_is_delivered_late_is_refused() -> Result<()> {
-    let stage = Stage::fenced("late-fenced", Timing::PATIENT).await?;
-    let leader = deliver_late(&stage).await?;
-    let report = stage.judge()?;
+    let environment = HaEnvironment::with_server_fence("late-fenced", Timing::PATIENT).await?;
+    let leader = deliver_late(&environment).await?;
+    let report = environment.check()?;
     ensure_two_terms(&report)?;
     ensure!(report.is_clean(), "{report}");
     let refused: Vec<_> = report.refused.iter().filter(|refused| refused.pod == leader).collect();

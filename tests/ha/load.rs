@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kube::{ResourceExt, api::ListParams};
-use portreeve_api::conditions::{self, Truth};
+use portreeve_api::conditions::{self, ConditionStatus};
 use portreeve_testing::eventually;
 use serde_json::json;
 use tokio::{
@@ -15,18 +15,18 @@ use tokio::{
 
 use crate::support::{
     LIMIT,
-    scene::{Scene, replicas},
+    fixtures::{NamespaceFixture, replicas},
 };
 
 /// A number of Foos that somebody changes, one after the other, until told to stop.
 pub(crate) struct Load {
     ending: watch::Sender<bool>,
-    running: JoinSet<Result<Done>>,
+    running: JoinSet<Result<LoadSummary>>,
 }
 
 /// What a load did.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct LoadSummary {
     /// Changes that the apiserver took.
     pub(crate) changes: usize,
     /// Changes that it did not.
@@ -35,19 +35,19 @@ pub(crate) struct Done {
 
 impl Load {
     /// Makes the Foos and begins to change them, so many times a second.
-    pub(crate) async fn start(scene: &Scene, foos: usize, per_second: u32) -> Result<Self> {
+    pub(crate) async fn start(fixture: &NamespaceFixture, foos: usize, per_second: u32) -> Result<Self> {
         for number in 0..foos {
             let name = format!("web-{number}");
-            scene.create_foo(&name, &name, 1).await?;
+            fixture.create_foo(&name, &name, 1).await?;
         }
         let (ending, ended) = watch::channel(false);
         let mut running = JoinSet::new();
-        running.spawn(change(scene.clone(), foos, per_second, ended));
+        running.spawn(change(fixture.clone(), foos, per_second, ended));
         Ok(Self { ending, running })
     }
 
     /// Ends the changes and waits until the controllers have caught up with all of them.
-    pub(crate) async fn finish(mut self, scene: &Scene) -> Result<Done> {
+    pub(crate) async fn finish(mut self, fixture: &NamespaceFixture) -> Result<LoadSummary> {
         self.ending.send_replace(true);
         let end = self
             .running
@@ -55,13 +55,18 @@ impl Load {
             .await
             .context("it runs until it is told to stop")?;
         let done = end.context("the load broke")??;
-        wait_until_all_is_right(scene).await?;
+        wait_until_all_is_right(fixture).await?;
         Ok(done)
     }
 }
 
-async fn change(scene: Scene, foos: usize, per_second: u32, mut ended: watch::Receiver<bool>) -> Result<Done> {
-    let mut done = Done::default();
+async fn change(
+    fixture: NamespaceFixture,
+    foos: usize,
+    per_second: u32,
+    mut ended: watch::Receiver<bool>,
+) -> Result<LoadSummary> {
+    let mut done = LoadSummary::default();
     let mut ticks = interval(Duration::from_secs(1) / per_second);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_usize.. {
@@ -74,7 +79,7 @@ async fn change(scene: Scene, foos: usize, per_second: u32, mut ended: watch::Re
         // Now and then another name, so that there are Deployments to make and to delete.
         let suffix = if (round + foo) % 10 < 5 { "" } else { "-moved" };
         let spec = json!({"replicas": 1 + (round + 1) % 9, "deploymentName": format!("{name}{suffix}")});
-        match scene.merge_foo(&name, json!({ "spec": spec })).await {
+        match fixture.merge_foo(&name, json!({ "spec": spec })).await {
             Ok(_) => done.changes += 1,
             Err(_) => done.failures += 1,
         }
@@ -83,17 +88,17 @@ async fn change(scene: Scene, foos: usize, per_second: u32, mut ended: watch::Re
 }
 
 /// Waits until every Foo has the one Deployment that it asks for and says so, and there are no others.
-pub(crate) async fn wait_until_all_is_right(scene: &Scene) -> Result<()> {
+pub(crate) async fn wait_until_all_is_right(fixture: &NamespaceFixture) -> Result<()> {
     eventually(LIMIT, "every Foo to have what it asks for", || async {
-        let foos = scene.foos().list(&ListParams::default()).await?.items;
-        let deployments = scene.deployments().list(&ListParams::default()).await?.items;
+        let foos = fixture.foos().list(&ListParams::default()).await?.items;
+        let deployments = fixture.deployments().list(&ListParams::default()).await?.items;
         for foo in &foos {
             let name = foo.name_any();
             let status = foo.status.as_ref().context("a Foo has no status")?;
-            let ready = conditions::find(&status.conditions, "Ready").map(|ready| ready.status);
+            let ready = conditions::find_status_condition(&status.conditions, "Ready").map(|ready| ready.status);
             let is_current = Some(status.observed_generation) == foo.metadata.generation;
             ensure!(
-                is_current && ready == Some(Truth::True),
+                is_current && ready == Some(ConditionStatus::True),
                 "Foo {name}: {}",
                 json!(status)
             );

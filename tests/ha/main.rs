@@ -4,10 +4,11 @@
 //! printed.
 
 mod audit;
-mod caught;
+mod audit_log;
+mod audit_tail;
 mod crash;
-mod facts;
-mod figures;
+mod duration_summary;
+mod fixtures;
 mod handover;
 mod late;
 mod load;
@@ -16,8 +17,7 @@ mod partition;
 mod peer;
 mod race;
 mod skew;
-mod stage;
 #[expect(dead_code, reason = "the integration tests use the rest")]
 #[path = "../support/mod.rs"]
 mod support;
-mod tail;
+mod unelected_writer;

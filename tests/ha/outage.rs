@@ -1,29 +1,31 @@
 //! Servers that go away and come back.
 
 use anyhow::{Result, ensure};
-use portreeve_testing::Server;
+use portreeve_testing::ServerProcess;
 
 use crate::{
+    audit_tail::AuditTail,
+    fixtures::{HaEnvironment, PODS, RunningReplicas, Timing},
     load::Load,
-    stage::{Cast, PODS, Stage, Timing},
-    tail::Tail,
 };
 
 /// A server is away for a while that is short against the renew deadline. Nobody loses the Lease, and nobody takes it.
-async fn survive(name: &str, server: impl Fn(&Stage) -> &Server) -> Result<()> {
-    let stage = Stage::timed(name, Timing::LONG).await?;
-    let cast: Cast = stage.cast(&PODS).await?;
-    let load = Load::start(&stage.scene, 5, 10).await?;
-    let leader = stage.leader(&cast).await?;
-    Tail::of(&stage)?.wait_until_acts(&stage, leader).await?;
-    let server = server(&stage);
+async fn survive(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) -> Result<()> {
+    let environment = HaEnvironment::with_timing(name, Timing::LONG).await?;
+    let running: RunningReplicas = environment.start_replicas(&PODS).await?;
+    let load = Load::start(&environment.fixture, 5, 10).await?;
+    let leader = environment.leader(&running).await?;
+    AuditTail::of(&environment)?
+        .wait_for_write(&environment, leader)
+        .await?;
+    let server = server(&environment);
     server.kill().await?;
     server.start().await?;
-    let tail = Tail::of(&stage)?;
+    let tail = AuditTail::of(&environment)?;
     // Leading on, it works on; and a renewal has to come by then, or else it would be over.
-    tail.wait_until_acts(&stage, leader).await?;
-    stage.wait_for_renewal().await?;
-    for (pod, daemon) in &cast {
+    tail.wait_for_write(&environment, leader).await?;
+    environment.wait_for_renewal().await?;
+    for (pod, daemon) in &running {
         ensure!(
             daemon.process.exit_status().is_none(),
             "{pod} has ended{}",
@@ -31,8 +33,8 @@ async fn survive(name: &str, server: impl Fn(&Stage) -> &Server) -> Result<()> {
         );
         daemon.admin.wait_until_ready().await?;
     }
-    let done = load.finish(&stage.scene).await?;
-    let report = stage.judge()?;
+    let done = load.finish(&environment.fixture).await?;
+    let report = environment.check()?;
     println!(
         "{name}: {} changes of Foos, {} that failed meanwhile",
         done.changes, done.failures
@@ -43,10 +45,10 @@ async fn survive(name: &str, server: impl Fn(&Stage) -> &Server) -> Result<()> {
 
 #[tokio::test]
 async fn a_restart_of_the_apiserver_costs_nobody_the_lease() -> Result<()> {
-    survive("apiserver-restart", |stage| stage.plane.apiserver()).await
+    survive("apiserver-restart", |environment| environment.plane.apiserver()).await
 }
 
 #[tokio::test]
 async fn a_restart_of_etcd_costs_nobody_the_lease() -> Result<()> {
-    survive("etcd-restart", |stage| stage.plane.etcd()).await
+    survive("etcd-restart", |environment| environment.plane.etcd()).await
 }

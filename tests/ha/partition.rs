@@ -7,12 +7,12 @@ use jiff::SignedDuration;
 use portreeve_testing::FaultProxy;
 
 use crate::{
+    audit_tail::AuditTail,
     crash::ensure_no_steal,
-    figures::{Figures, rounds},
+    duration_summary::{DurationSummary, rounds},
+    fixtures::{HaEnvironment, PODS, RunningReplicas},
     load::Load,
-    stage::{Cast, PODS, Stage},
     support::LIMIT,
-    tail::Tail,
 };
 
 /// What happens to everything that a replica and the apiserver say to each other.
@@ -31,12 +31,12 @@ enum Fault {
 impl Fault {
     const ALL: [Self; 4] = [Self::Cut, Self::BlackHole, Self::Mute, Self::Slow];
 
-    fn befall(self, proxy: &FaultProxy, stage: &Stage) {
+    fn apply_to(self, proxy: &FaultProxy, environment: &HaEnvironment) {
         match self {
             Self::Cut => proxy.cut(),
             Self::BlackHole => proxy.black_hole(),
-            Self::Mute => proxy.mute(),
-            Self::Slow => proxy.slow(2 * stage.timing.lease),
+            Self::Mute => proxy.hold_responses(),
+            Self::Slow => proxy.slow(2 * environment.timing.lease),
         }
     }
 }
@@ -45,10 +45,10 @@ impl Fault {
 pub(crate) struct Network(BTreeMap<&'static str, FaultProxy>);
 
 impl Network {
-    pub(crate) async fn new(stage: &Stage) -> Result<Self> {
+    pub(crate) async fn new(environment: &HaEnvironment) -> Result<Self> {
         let mut proxies = BTreeMap::new();
         for pod in PODS {
-            proxies.insert(pod, FaultProxy::start(&stage.plane).await?);
+            proxies.insert(pod, FaultProxy::start(&environment.plane).await?);
         }
         Ok(Self(proxies))
     }
@@ -58,36 +58,36 @@ impl Network {
     }
 
     /// Starts all replicas, each behind its proxy.
-    pub(crate) async fn cast(&self, stage: &Stage) -> Result<Cast> {
-        let mut cast = Cast::new();
+    pub(crate) async fn start_replicas(&self, environment: &HaEnvironment) -> Result<RunningReplicas> {
+        let mut running = RunningReplicas::new();
         for pod in PODS {
-            self.join(stage, &mut cast, pod).await?;
+            self.join(environment, &mut running, pod).await?;
         }
-        Ok(cast)
+        Ok(running)
     }
 
     /// Starts a replica, or starts it again, behind its proxy.
-    async fn join(&self, stage: &Stage, cast: &mut Cast, pod: &'static str) -> Result<()> {
-        let direct = stage.kubeconfig(pod).await?;
+    async fn join(&self, environment: &HaEnvironment, running: &mut RunningReplicas, pod: &'static str) -> Result<()> {
+        let direct = environment.kubeconfig(pod).await?;
         let kubeconfig = self.of(pod)?.kubeconfig(&direct, pod)?;
-        cast.insert(pod, stage.replica_through(pod, &kubeconfig).await?);
+        running.insert(pod, environment.replica_through(pod, &kubeconfig).await?);
         Ok(())
     }
 }
 
 #[tokio::test]
 async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_over() -> Result<()> {
-    let stage = Stage::new("partition").await?;
-    let network = Network::new(&stage).await?;
-    let mut cast = network.cast(&stage).await?;
-    let load = Load::start(&stage.scene, 20, 20).await?;
+    let environment = HaEnvironment::new("partition").await?;
+    let network = Network::new(&environment).await?;
+    let mut running = network.start_replicas(&environment).await?;
+    let load = Load::start(&environment.fixture, 20, 20).await?;
     let rounds = rounds(Fault::ALL.len())?;
     for fault in Fault::ALL.into_iter().cycle().take(rounds) {
-        let leader = stage.leader(&cast).await?;
-        let daemon = cast.remove(leader).context("it is one of the cast")?;
-        let tail = Tail::of(&stage)?;
+        let leader = environment.leader(&running).await?;
+        let daemon = running.remove(leader).context("it is one of the replicas")?;
+        let tail = AuditTail::of(&environment)?;
         let proxy = network.of(leader)?;
-        fault.befall(proxy, &stage);
+        fault.apply_to(proxy, &environment);
         let status = daemon.process.wait(LIMIT).await?;
         ensure!(
             status.code() == Some(2),
@@ -95,50 +95,50 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
             daemon.process.log_tail()
         );
         daemon.wait_for_line(&["lost the lease"]).await?;
-        let next = stage.leader(&cast).await?;
-        tail.wait_until_acts(&stage, next).await?;
+        let next = environment.leader(&running).await?;
+        tail.wait_for_write(&environment, next).await?;
         // What was held back for a process that is gone is lost, as when its host is.
         proxy.cut();
         proxy.heal();
-        network.join(&stage, &mut cast, leader).await?;
+        network.join(&environment, &mut running, leader).await?;
     }
-    let done = load.finish(&stage.scene).await?;
-    let report = stage.judge()?;
+    let done = load.finish(&environment.fixture).await?;
+    let report = environment.check()?;
     let (_, ended) = report.terms.split_last().context("somebody led")?;
-    let longest = Figures::of(ended.iter().map(|term| term.writes.longest_since_renewal));
+    let longest = DurationSummary::of(ended.iter().map(|term| term.writes.longest_since_renewal));
     println!(
         "longest time from a renewal to a write, with a renew deadline of {:?}: {longest}",
-        stage.timing.renew_deadline
+        environment.timing.renew_deadline
     );
     let firsts = report
         .successions()
         .filter_map(|(former, next)| Some(next.writes.first?.duration_since(former.renewed)));
-    let takeovers = Figures::of(firsts);
+    let takeovers = DurationSummary::of(firsts);
     println!("takeover after a partition, from the last renewal: {takeovers}");
     ensure!(report.is_clean() && done.failures == 0, "{done:?}: {report}");
     ensure!(report.terms.len() == rounds + 1, "{report}");
-    ensure_no_steal(&report, stage.timing.lease)?;
-    ensure!(longest.max() < stage.timing.lease, "{report}");
+    ensure_no_steal(&report, environment.timing.lease)?;
+    ensure!(longest.max() < environment.timing.lease, "{report}");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_network_that_is_slow_costs_nobody_the_lease() -> Result<()> {
-    let stage = Stage::new("slow").await?;
-    let network = Network::new(&stage).await?;
-    let _cast = network.cast(&stage).await?;
-    let load = Load::start(&stage.scene, 5, 10).await?;
+    let environment = HaEnvironment::new("slow").await?;
+    let network = Network::new(&environment).await?;
+    let _cast = network.start_replicas(&environment).await?;
+    let load = Load::start(&environment.fixture, 5, 10).await?;
     for pod in PODS {
         network.of(pod)?.slow(Duration::from_millis(300));
     }
     for _ in 0..10 {
-        stage.wait_for_renewal().await?;
+        environment.wait_for_renewal().await?;
     }
     for pod in PODS {
         network.of(pod)?.heal();
     }
-    let done = load.finish(&stage.scene).await?;
-    let report = stage.judge()?;
+    let done = load.finish(&environment.fixture).await?;
+    let report = environment.check()?;
     ensure!(
         report.is_clean() && report.terms.len() == 1 && done.failures == 0,
         "{done:?}: {report}"
@@ -148,6 +148,9 @@ async fn a_network_that_is_slow_costs_nobody_the_lease() -> Result<()> {
         .first()
         .map(|term| term.writes.longest_since_renewal)
         .unwrap_or_default();
-    ensure!(longest < SignedDuration::try_from(stage.timing.lease)?, "{report}");
+    ensure!(
+        longest < SignedDuration::try_from(environment.timing.lease)?,
+        "{report}"
+    );
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     audit::{Report, Term},
     crash::ensure_no_steal,
-    stage::{GO, LEASE, PODS, Stage, Timing, whole_lines},
+    fixtures::{GO, HaEnvironment, LEASE, PODS, Timing, whole_lines},
     support::LIMIT,
 };
 
@@ -31,7 +31,7 @@ struct Peer {
 
 impl Peer {
     /// Starts the candidate, which releases what it holds when it is asked to end.
-    async fn start(stage: &Stage) -> Result<Self> {
+    async fn start(environment: &HaEnvironment) -> Result<Self> {
         let list = |items: &[&str]| items.iter().map(|&item| item.to_owned()).collect::<Vec<_>>();
         let rule = PolicyRule {
             api_groups: Some(list(&["coordination.k8s.io"])),
@@ -39,13 +39,13 @@ impl Peer {
             verbs: list(&["create", "get", "update"]),
             ..PolicyRule::default()
         };
-        let kubeconfig = stage.kubeconfig_with(GO, vec![rule]).await?;
-        let timing = stage.timing;
+        let kubeconfig = environment.kubeconfig_with(GO, vec![rule]).await?;
+        let timing = environment.timing;
         let flag = |name: &str, value: String| format!("--{name}={value}");
         let milliseconds = |time: Duration| format!("{}ms", time.as_millis());
         let args = [
             flag("kubeconfig", kubeconfig.display().to_string()),
-            flag("namespace", stage.home.name().to_owned()),
+            flag("namespace", environment.system_namespace.name().to_owned()),
             flag("name", LEASE.to_owned()),
             flag("identity", format!("{GO}_1")),
             flag("lease-duration", milliseconds(timing.lease)),
@@ -53,7 +53,9 @@ impl Peer {
             flag("retry-period", milliseconds(timing.retry_period)),
         ];
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let process = stage.plane.spawn(GO, &server_binary("leaderelection")?, &args, &[])?;
+        let process = environment
+            .plane
+            .spawn(GO, &server_binary("leaderelection")?, &args, &[])?;
         Ok(Self { process })
     }
 
@@ -64,17 +66,17 @@ impl Peer {
 }
 
 /// What the Lease says now, all of it.
-async fn spec(stage: &Stage) -> Result<LeaseSpec> {
-    let lease = stage.lease().await?.context("there is a Lease")?;
+async fn spec(environment: &HaEnvironment) -> Result<LeaseSpec> {
+    let lease = environment.lease().await?.context("there is a Lease")?;
     lease.spec.context("it has a spec")
 }
 
 /// Checks that a holder has left the Lease as every candidate expects it.
-fn ensure_held(spec: &LeaseSpec, pod: &str, transitions: i32, stage: &Stage) -> Result<()> {
+fn ensure_held(spec: &LeaseSpec, pod: &str, transitions: i32, environment: &HaEnvironment) -> Result<()> {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     ensure!(holder.starts_with(&format!("{pod}_")), "{spec:?}");
     ensure!(spec.lease_transitions == Some(transitions), "{spec:?}");
-    let lease = i32::try_from(stage.timing.lease.as_secs())?;
+    let lease = i32::try_from(environment.timing.lease.as_secs())?;
     ensure!(spec.lease_duration_seconds == Some(lease), "{spec:?}");
     let (acquired, renewed) = (&spec.acquire_time, &spec.renew_time);
     let times = acquired.as_ref().zip(renewed.as_ref()).context("it says when")?;
@@ -83,32 +85,32 @@ fn ensure_held(spec: &LeaseSpec, pod: &str, transitions: i32, stage: &Stage) -> 
 }
 
 /// The pods of all terms, in order.
-fn course(report: &Report) -> Vec<&str> {
+fn holders(report: &Report) -> Vec<&str> {
     report.terms.iter().map(Term::pod).collect()
 }
 
 #[tokio::test]
 async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
-    let stage = Stage::timed("peers", TIMING).await?;
+    let environment = HaEnvironment::with_timing("peers", TIMING).await?;
     let ours = PODS[0];
 
-    let go = Peer::start(&stage).await?;
+    let go = Peer::start(&environment).await?;
     go.wait_until_it_says("started leading").await?;
-    ensure_held(&spec(&stage).await?, GO, 0, &stage)?;
-    let daemon = stage.replica(ours).await?;
-    ensure!(stage.holder().await? == GO, "a standby took it");
+    ensure_held(&spec(&environment).await?, GO, 0, &environment)?;
+    let daemon = environment.replica(ours).await?;
+    ensure!(environment.holder().await? == GO, "a standby took it");
 
     // Released by client-go, it is taken at once.
     go.process.signal(Signal::TERM)?;
     go.wait_until_it_says("stopped leading").await?;
-    stage
+    environment
         .wait_for_holder("Portreeve to lead", |holder| holder == ours)
         .await?;
-    ensure_held(&spec(&stage).await?, ours, 1, &stage)?;
-    stage.scene.settled_foo("web", 1).await?;
+    ensure_held(&spec(&environment).await?, ours, 1, &environment)?;
+    environment.fixture.settled_foo("web", 1).await?;
 
     // Released by Portreeve, it is taken when client-go looks next.
-    let go = Peer::start(&stage).await?;
+    let go = Peer::start(&environment).await?;
     go.wait_until_it_says("new leader replica-a_").await?;
     daemon.process.signal(Signal::TERM)?;
     go.wait_until_it_says("started leading").await?;
@@ -117,25 +119,25 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
         "{}",
         daemon.process.log_tail()
     );
-    ensure_held(&spec(&stage).await?, GO, 2, &stage)?;
+    ensure_held(&spec(&environment).await?, GO, 2, &environment)?;
 
     // Killed, client-go's candidate releases nothing.
-    let daemon = stage.replica(ours).await?;
+    let daemon = environment.replica(ours).await?;
     go.process.signal(Signal::KILL)?;
-    stage
+    environment
         .wait_for_holder("Portreeve to lead again", |holder| holder == ours)
         .await?;
-    ensure_held(&spec(&stage).await?, ours, 3, &stage)?;
-    stage.scene.settled_foo("shop", 1).await?;
+    ensure_held(&spec(&environment).await?, ours, 3, &environment)?;
+    environment.fixture.settled_foo("shop", 1).await?;
 
     // And the other way round.
-    let go = Peer::start(&stage).await?;
+    let go = Peer::start(&environment).await?;
     go.wait_until_it_says("new leader replica-a_").await?;
     daemon.process.signal(Signal::KILL)?;
     go.wait_until_it_says("started leading").await?;
-    ensure_held(&spec(&stage).await?, GO, 4, &stage)?;
+    ensure_held(&spec(&environment).await?, GO, 4, &environment)?;
 
-    let report = stage.judge()?;
+    let report = environment.check()?;
     for (former, next) in report.successions().filter(|(former, _)| former.is_released) {
         let after = former.ended.map(|ended| next.acquired.duration_since(ended));
         let after = after.context("it was released")?.as_millis();
@@ -149,16 +151,16 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
         ensure!(next.pod() == GO || after < AT_ONCE.as_millis().try_into()?, "{report}");
     }
     ensure!(report.is_clean(), "{report}");
-    ensure!(course(&report) == [GO, ours, GO, ours, GO], "{report}");
+    ensure!(holders(&report) == [GO, ours, GO, ours, GO], "{report}");
     ensure!(report.terms.iter().take(2).all(|term| term.is_released), "{report}");
-    ensure_no_steal(&report, stage.timing.lease)?;
-    ensure_micro_times(&stage)
+    ensure_no_steal(&report, environment.timing.lease)?;
+    ensure_micro_times(&environment)
 }
 
 /// Portreeve writes times as client-go does: in UTC, with microseconds. A read would not show it, for the apiserver writes them anew.
-fn ensure_micro_times(stage: &Stage) -> Result<()> {
-    let mark = stage.mark(PODS[0]);
-    let log = whole_lines(&stage.plane)?;
+fn ensure_micro_times(environment: &HaEnvironment) -> Result<()> {
+    let mark = environment.audit_marker(PODS[0]);
+    let log = whole_lines(&environment.plane)?;
     let mut seen = 0;
     for line in log.lines().filter(|line| line.contains(&mark)) {
         let event: Value = serde_json::from_str(line)?;

@@ -12,7 +12,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
     crash::ensure_no_steal,
-    stage::{PODS, Stage},
+    fixtures::{HaEnvironment, PODS},
     support::{
         LIMIT,
         admin::{Admin, OPEN},
@@ -27,9 +27,9 @@ const RENEWALS: usize = 8;
 const PORT_ATTEMPTS: usize = 5;
 
 /// A clock that is wrong, always by as much.
-struct Skewed(SignedDuration);
+struct SkewedClock(SignedDuration);
 
-impl Clock for Skewed {
+impl Clock for SkewedClock {
     fn now(&self) -> Timestamp {
         Timestamp::now() + self.0
     }
@@ -40,26 +40,26 @@ impl Clock for Skewed {
 }
 
 /// A replica inside this process, which no flag of the product could give a wrong clock. Its identity begins with the host's name.
-struct Deluded {
+struct SkewedReplica {
     stop: Shutdown,
     task: JoinSet<Result<(), Error>>,
 }
 
-impl Deluded {
+impl SkewedReplica {
     /// Starts it with a pod's rights and waits until it is ready.
-    async fn start(stage: &Stage, pod: &str, skew: SignedDuration) -> Result<Self> {
-        let kubeconfig = format!("--kubeconfig={}", stage.kubeconfig(pod).await?.display());
+    async fn start(environment: &HaEnvironment, pod: &str, skew: SignedDuration) -> Result<Self> {
+        let kubeconfig = format!("--kubeconfig={}", environment.kubeconfig(pod).await?.display());
         for _ in 0..PORT_ATTEMPTS {
             let admin = Admin { port: free_port()? };
             let port = format!("--secure-port={}", admin.port);
             let common = ["portreeve", &*kubeconfig, &*port, "--bind-address=127.0.0.1", OPEN].map(str::to_owned);
-            let config = Config::parse(common.into_iter().chain(stage.flags()), CONTROLLERS)?;
+            let config = Config::parse(common.into_iter().chain(environment.flags()), CONTROLLERS)?;
             let stop = Shutdown::new();
             let mut task = JoinSet::new();
             task.spawn(portreeve::run(
                 config,
                 CONTROLLERS,
-                Arc::new(Skewed(skew)),
+                Arc::new(SkewedClock(skew)),
                 stop.clone(),
             ));
             let mut replica = Self { stop, task };
@@ -84,46 +84,49 @@ impl Deluded {
 
 /// One replica is right about the time and the other is not; each leads for a while, and each takes over from the other.
 async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
-    let stage = Stage::new(name).await?;
+    let environment = HaEnvironment::new(name).await?;
     let (wrong, right) = (PODS[0], PODS[1]);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
 
-    let deluded = Deluded::start(&stage, wrong, skew).await?;
-    stage
+    let deluded = SkewedReplica::start(&environment, wrong, skew).await?;
+    environment
         .wait_for_holder("the wrong clock to lead", |holder| holder == host)
         .await?;
-    stage.scene.settled_foo("one", 1).await?;
-    let daemon = stage.replica(right).await?;
+    environment.fixture.settled_foo("one", 1).await?;
+    let daemon = environment.replica(right).await?;
     for _ in 0..RENEWALS {
-        stage.wait_for_renewal().await?;
-        ensure!(stage.holder().await? == host, "it was stolen from the wrong clock");
+        environment.wait_for_renewal().await?;
+        ensure!(
+            environment.holder().await? == host,
+            "it was stolen from the wrong clock"
+        );
     }
     deluded.stop().await?;
-    stage
+    environment
         .wait_for_holder("the right clock to lead", |holder| holder == right)
         .await?;
-    stage.scene.settled_foo("two", 1).await?;
+    environment.fixture.settled_foo("two", 1).await?;
 
-    let deluded = Deluded::start(&stage, wrong, skew).await?;
+    let deluded = SkewedReplica::start(&environment, wrong, skew).await?;
     for _ in 0..RENEWALS {
-        stage.wait_for_renewal().await?;
-        ensure!(stage.holder().await? == right, "the wrong clock has stolen it");
+        environment.wait_for_renewal().await?;
+        ensure!(environment.holder().await? == right, "the wrong clock has stolen it");
     }
     daemon.process.signal(Signal::KILL)?;
-    stage
+    environment
         .wait_for_holder("the wrong clock to lead again", |holder| holder == host)
         .await?;
-    stage.scene.settled_foo("three", 1).await?;
+    environment.fixture.settled_foo("three", 1).await?;
     deluded.stop().await?;
 
-    let mut court = stage.court();
-    for (_, pod) in court.replicas.iter_mut().filter(|(_, pod)| pod == wrong) {
+    let mut audit_checker = environment.audit_checker();
+    for (_, pod) in audit_checker.replicas.iter_mut().filter(|(_, pod)| pod == wrong) {
         pod.clone_from(&host);
     }
-    let report = stage.judge_by(&court)?;
+    let report = environment.check_with(&audit_checker)?;
     ensure!(report.is_clean() && report.terms.len() == 3, "{report}");
     ensure!(report.terms.iter().all(|term| term.writes.count > 0), "{report}");
-    ensure_no_steal(&report, stage.timing.lease)
+    ensure_no_steal(&report, environment.timing.lease)
 }
 
 #[tokio::test]

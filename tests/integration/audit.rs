@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::{
     controllers::{self, in_namespace},
     in_process::InProcess,
-    support::{LIMIT, daemon::Daemon, scene::Scene},
+    support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
 /// Who asks for what, without bodies; each request once, when it is answered.
@@ -66,9 +66,9 @@ async fn each_request_carries_the_name_of_who_asks() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
     let daemon = Daemon::start(&plane, "audited-daemon", &["--install-crds", "--controllers=foo"]).await?;
     daemon.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, "audited").await?;
-    scene.settled_foo("web", 1).await?;
-    scene.wait_for_events("web", &["Synced"]).await?;
+    let fixture = NamespaceFixture::new(&plane, "audited").await?;
+    fixture.settled_foo("web", 1).await?;
+    fixture.wait_for_events("web", &["Synced"]).await?;
     let mut agents: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for asked in asked_by_the_daemon(&plane)? {
         agents

@@ -4,17 +4,17 @@
 //! force during a wave; what it leaves behind is judged when it is over. Faults come alone, in a fixed order, and together, as a seed
 //! has it: `ROUNDS` of the environment says how many seeds are tried, `SEED` where they begin. `make chaos` sets both.
 
-mod course;
 mod credentials;
 mod effects;
+mod faults;
 mod leaks;
 mod orphans;
 mod pages;
 mod random;
 mod record;
 mod requests;
+mod scenario;
 mod schemas;
 mod servers;
 mod stuck;
-mod weather;
 mod work;

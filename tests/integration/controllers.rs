@@ -73,7 +73,7 @@ pub(crate) fn one_flag() -> Vec<clap::Arg> {
     vec![clap::Arg::new(NAMESPACE).long(NAMESPACE).required(true)]
 }
 
-pub(crate) fn watched(setup: &mut Setup<'_>) -> Result<Informer<SeenMap>, BuildError> {
+pub(crate) fn watched(setup: &mut Setup<'_>) -> Result<Informer<CachedConfigMap>, BuildError> {
     let namespace: String = setup.flag(NAMESPACE)?;
     Ok(setup.informer(Watch {
         namespace: Some(namespace.into()),
@@ -103,11 +103,11 @@ pub(crate) fn idle(setup: &mut Setup<'_>, queue: &'static str) -> Result<Box<dyn
 }
 
 #[derive(Deserialize)]
-pub(crate) struct SeenMap {
+pub(crate) struct CachedConfigMap {
     metadata: Metadata,
 }
 
-impl Projection for SeenMap {
+impl Projection for CachedConfigMap {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -115,17 +115,17 @@ impl Projection for SeenMap {
 
 /// Keeps an empty `NAME-copy` beside each ConfigMap.
 struct Copier {
-    maps: Informer<SeenMap>,
+    maps: Informer<CachedConfigMap>,
     /// Asked at each decision: whether the copy that is there is seen.
     sees: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Reconciler for Copier {
-    type Observed = (ObjectKey, Option<Arc<SeenMap>>);
+    type Observed = (ObjectKey, Option<Arc<CachedConfigMap>>);
 
     fn observe(&self, key: &ObjectKey) -> Option<Self::Observed> {
         let original = self.maps.get(key).filter(|map| !map.metadata.name.ends_with("-copy"))?;
-        let copy = key.sibling(format!("{}-copy", original.metadata.name));
+        let copy = key.with_name(format!("{}-copy", original.metadata.name));
         let present = self.maps.get(&copy);
         Some((copy, present))
     }

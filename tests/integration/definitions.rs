@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{
     LIMIT,
     daemon::Daemon,
-    scene::{Scene, in_time},
+    fixtures::{NamespaceFixture, in_time},
 };
 
 const NAME: &str = "foos.samplecontroller.k8s.io";
@@ -25,9 +25,9 @@ fn definitions(plane: &ControlPlane) -> Result<Api<CustomResourceDefinition>> {
 }
 
 /// Creates a Foo as soon as the apiserver takes one, and waits until it is settled.
-async fn settle_as_soon_as_served(scene: &Scene, name: &str) -> Result<()> {
-    eventually(LIMIT, "Foos to be served", || scene.create_foo(name, name, 1)).await?;
-    let settled = scene.wait_for_condition(name, "Ready", portreeve_api::conditions::Truth::True);
+async fn settle_as_soon_as_served(fixture: &NamespaceFixture, name: &str) -> Result<()> {
+    eventually(LIMIT, "Foos to be served", || fixture.create_foo(name, name, 1)).await?;
+    let settled = fixture.wait_for_condition(name, "Ready", portreeve_api::conditions::ConditionStatus::True);
     in_time("a Foo is settled once its definition is served", settled).await?;
     Ok(())
 }
@@ -44,12 +44,12 @@ async fn wait_until_not_served(daemon: &Daemon) -> Result<()> {
 #[tokio::test]
 async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let scene = Scene::new(&plane, "late").await?;
+    let fixture = NamespaceFixture::new(&plane, "late").await?;
     let daemon = Daemon::start(&plane, "early-daemon", &["-v=4"]).await?;
     wait_until_not_served(&daemon).await?;
     let definitions = definitions(&plane)?;
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
-    settle_as_soon_as_served(&scene, "first").await?;
+    settle_as_soon_as_served(&fixture, "first").await?;
     daemon
         .admin
         .wait_until_readyz("Foos to be watched", |_, text| {
@@ -65,12 +65,12 @@ async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
     .await?;
     wait_until_not_served(&daemon).await?;
     ensure!(
-        scene.deployments().get_opt("first").await?.is_some(),
+        fixture.deployments().get_opt("first").await?.is_some(),
         "a Deployment goes by garbage collection alone"
     );
 
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
-    settle_as_soon_as_served(&scene, "second").await?;
+    settle_as_soon_as_served(&fixture, "second").await?;
     let (status, _) = daemon.admin.get("/livez").await?;
     ensure!(status == StatusCode::OK);
     Ok(())
@@ -89,7 +89,10 @@ async fn definitions_are_installed_and_upgraded_but_never_over_other_versions() 
         conditions.is_some_and(|all| all.iter().any(|it| it.type_ == "Established" && it.status == "True"))
     };
     ensure!(established(&fresh), "{fresh:?}");
-    Scene::new(&plane, "installed").await?.settled_foo("web", 1).await?;
+    NamespaceFixture::new(&plane, "installed")
+        .await?
+        .settled_foo("web", 1)
+        .await?;
     drop(daemon);
 
     let mut older = json!(Foo::crd());
@@ -123,7 +126,10 @@ async fn definitions_are_installed_and_upgraded_but_never_over_other_versions() 
     let after = definitions.get(NAME).await?;
     ensure!(after.metadata.generation == before.metadata.generation, "{after:#?}");
     ensure!(json!(after.spec) == json!(before.spec), "{after:#?}");
-    Scene::new(&plane, "respected").await?.settled_foo("web", 1).await?;
+    NamespaceFixture::new(&plane, "respected")
+        .await?
+        .settled_foo("web", 1)
+        .await?;
     Ok(())
 }
 

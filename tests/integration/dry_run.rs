@@ -9,14 +9,14 @@ use serde_json::json;
 
 use crate::{
     audit::{POLICY, asked_by_the_daemon},
-    support::{LIMIT, daemon::Daemon, scene::Scene},
+    support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
 /// The judge is the apiserver's audit log.
 #[tokio::test]
 async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
-    let scene = Scene::new(&plane, "dry").await?;
+    let fixture = NamespaceFixture::new(&plane, "dry").await?;
     let daemon = Daemon::start(&plane, "dry-daemon", &["--dry-run", "--install-crds"]).await?;
     daemon
         .wait_for_line(&["create CustomResourceDefinition foos.samplecontroller.k8s.io"])
@@ -25,30 +25,30 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     ensure!(definitions.get_opt("foos.samplecontroller.k8s.io").await?.is_none());
 
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
-    let foo = eventually(LIMIT, "Foos to be served", || scene.create_foo("web", "web", 1)).await?;
-    let create = format!("create Deployment {}/web", scene.name());
+    let foo = eventually(LIMIT, "Foos to be served", || fixture.create_foo("web", "web", 1)).await?;
+    let create = format!("create Deployment {}/web", fixture.name());
     daemon.wait_for_line(&["dry run: would do", &create]).await?;
     // Nobody creates it, so this is a conflict, and a status and an event would be due.
-    let theirs = scene.create_foreign("web").await?;
-    let report = format!("patch status of Foo {}/web, event ErrResourceExists", scene.name());
+    let theirs = fixture.create_foreign("web").await?;
+    let report = format!("patch status of Foo {}/web, event ErrResourceExists", fixture.name());
     daemon.wait_for_line(&["dry run: would do", &report]).await?;
     // The Foo's own Deployment, but for its fields: an apply would be due.
     let owner = json!([{"apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "web",
         "uid": foo.metadata.uid, "controller": true, "blockOwnerDeletion": true}]);
-    let adopted = scene
+    let adopted = fixture
         .merge_deployment("web", json!({"metadata": {"ownerReferences": owner}}))
         .await?;
-    let apply = format!("apply Deployment {}/web", scene.name());
+    let apply = format!("apply Deployment {}/web", fixture.name());
     daemon.wait_for_line(&["dry run: would do", &apply]).await?;
 
-    ensure!(json!(scene.foos().get("web").await?) == json!(foo));
-    let now = scene.deployments().get("web").await?;
+    ensure!(json!(fixture.foos().get("web").await?) == json!(foo));
+    let now = fixture.deployments().get("web").await?;
     ensure!(
         now.metadata.resource_version == adopted.metadata.resource_version,
         "{now:#?}"
     );
     ensure!(now.metadata.uid == theirs.metadata.uid);
-    ensure!(scene.events_on("web").await?.is_empty());
+    ensure!(fixture.events_on("web").await?.is_empty());
     let asked = asked_by_the_daemon(&plane)?;
     ensure!(
         asked.iter().any(|asked| asked.verb == "watch"),

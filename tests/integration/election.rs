@@ -17,7 +17,7 @@ use crate::{
     clock::OffsetClock,
     controllers,
     in_process::InProcess,
-    support::{LIMIT, daemon::Daemon, gate::Gate, scene::Scene},
+    support::{LIMIT, admission_gate::AdmissionGate, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
 /// Short, so that tests are.
@@ -29,12 +29,12 @@ pub(crate) const TIMES: [&str; 3] = [
 const LEASE_DURATION: Duration = Duration::from_secs(6);
 
 /// A control plane of one's own, where replicas are told apart by their names.
-struct Stage {
+struct ElectionEnvironment {
     plane: ControlPlane,
     leases: Api<Lease>,
 }
 
-impl Stage {
+impl ElectionEnvironment {
     async fn new() -> Result<Self> {
         let plane = ControlPlane::start().await?;
         let leases = Api::namespaced(plane.client()?, "kube-system");
@@ -72,20 +72,20 @@ impl Stage {
 
 #[tokio::test]
 async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
-    let stage = Stage::new().await?;
-    let daemon = stage.replica("draining", &[]).await?;
-    let scene = Scene::new(&stage.plane, "draining").await?;
-    let holder = stage.next_holder("portreeve", "").await?;
+    let environment = ElectionEnvironment::new().await?;
+    let daemon = environment.replica("draining", &[]).await?;
+    let fixture = NamespaceFixture::new(&environment.plane, "draining").await?;
+    let holder = environment.next_holder("portreeve", "").await?;
     daemon.admin.wait_until_ready().await?;
-    let gate = Gate::close(&stage.plane, &scene).await?;
-    scene.create_foo("web", "web", 1).await?;
+    let gate = AdmissionGate::close(&environment.plane, &fixture).await?;
+    fixture.create_foo("web", "web", 1).await?;
     let write = gate.hold().await?;
     daemon.process.signal(Signal::TERM)?;
     daemon.wait_for_line(&["stopping"]).await?;
     // Longer than the lease: it goes on renewing while it drains.
-    let renewed = stage.leases.get("portreeve").await?;
+    let renewed = environment.leases.get("portreeve").await?;
     eventually(LIMIT, "renewals during the drain", || async {
-        let now = stage
+        let now = environment
             .leases
             .get("portreeve")
             .await?
@@ -101,7 +101,7 @@ async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
     })
     .await?;
     ensure!(
-        stage.holder("portreeve").await? == holder,
+        environment.holder("portreeve").await? == holder,
         "released while a write is under way"
     );
     ensure!(daemon.process.exit_status().is_none());
@@ -109,13 +109,13 @@ async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(0), "{status}: {}", daemon.process.log_tail());
     ensure!(
-        scene.deployments().get_opt("web").await?.is_some(),
+        fixture.deployments().get_opt("web").await?.is_some(),
         "the write was lost"
     );
-    let released = stage.leases.get("portreeve").await?.spec.context("no spec")?;
+    let released = environment.leases.get("portreeve").await?.spec.context("no spec")?;
     ensure!(released.holder_identity.as_deref() == Some(""), "{released:?}");
     ensure!(released.lease_duration_seconds == Some(1));
-    let events: Api<Event> = Api::namespaced(stage.plane.client()?, "kube-system");
+    let events: Api<Event> = Api::namespaced(environment.plane.client()?, "kube-system");
     let found = events.list(&ListParams::default()).await?.items;
     let notes: Vec<_> = found.iter().filter_map(|event| event.note.as_deref()).collect();
     for what in ["became leader", "stopped leading"] {
@@ -131,30 +131,32 @@ async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
 
 #[tokio::test]
 async fn a_drain_that_times_out_releases_nothing() -> Result<()> {
-    let stage = Stage::new().await?;
-    let daemon = stage.replica("stuck", &["--controller-shutdown-timeout=1s"]).await?;
-    let scene = Scene::new(&stage.plane, "stuck").await?;
-    let holder = stage.next_holder("portreeve", "").await?;
+    let environment = ElectionEnvironment::new().await?;
+    let daemon = environment
+        .replica("stuck", &["--controller-shutdown-timeout=1s"])
+        .await?;
+    let fixture = NamespaceFixture::new(&environment.plane, "stuck").await?;
+    let holder = environment.next_holder("portreeve", "").await?;
     daemon.admin.wait_until_ready().await?;
-    let gate = Gate::close(&stage.plane, &scene).await?;
-    scene.create_foo("web", "web", 1).await?;
+    let gate = AdmissionGate::close(&environment.plane, &fixture).await?;
+    fixture.create_foo("web", "web", 1).await?;
     let _write = gate.hold().await?;
     daemon.process.signal(Signal::TERM)?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(3), "{status}: {}", daemon.process.log_tail());
     // What was under way may still be carried out: nobody else may act before the lease is over.
-    ensure!(stage.holder("portreeve").await? == holder);
+    ensure!(environment.holder("portreeve").await? == holder);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_replica_that_loses_its_lease_ends_with_code_2() -> Result<()> {
-    let stage = Stage::new().await?;
-    let daemon = stage.replica("robbed", &[]).await?;
+    let environment = ElectionEnvironment::new().await?;
+    let daemon = environment.replica("robbed", &[]).await?;
     daemon.wait_for_line(&["starting", "foo-controller"]).await?;
-    let scene = Scene::new(&stage.plane, "robbed").await?;
-    scene.settled_foo("web", 1).await?;
-    stage.give_away("portreeve").await?;
+    let fixture = NamespaceFixture::new(&environment.plane, "robbed").await?;
+    fixture.settled_foo("web", 1).await?;
+    environment.give_away("portreeve").await?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(2), "{status}: {}", daemon.process.log_tail());
     let log = daemon.log()?;
@@ -163,7 +165,7 @@ async fn a_replica_that_loses_its_lease_ends_with_code_2() -> Result<()> {
         "{log}"
     );
     ensure!(
-        stage.holder("portreeve").await? == "a-thief",
+        environment.holder("portreeve").await? == "a-thief",
         "it is not ours to release"
     );
     Ok(())
@@ -171,17 +173,17 @@ async fn a_replica_that_loses_its_lease_ends_with_code_2() -> Result<()> {
 
 #[tokio::test]
 async fn a_standby_is_ready_and_warm_and_does_nothing() -> Result<()> {
-    let stage = Stage::new().await?;
-    let leader = stage.replica("leading", &[]).await?;
+    let environment = ElectionEnvironment::new().await?;
+    let leader = environment.replica("leading", &[]).await?;
     leader.wait_for_line(&["starting", "foo-controller"]).await?;
-    let scene = Scene::new(&stage.plane, "warm").await?;
-    scene.settled_foo("before", 1).await?;
-    let standby = stage.replica("standby", &[]).await?;
+    let fixture = NamespaceFixture::new(&environment.plane, "warm").await?;
+    fixture.settled_foo("before", 1).await?;
+    let standby = environment.replica("standby", &[]).await?;
     let says = |_, text: &str| text.contains("leaderElection ok: standby") && text.contains("check passed");
     standby.admin.wait_until_readyz("a standby that is ready", says).await?;
     let (status, text) = standby.admin.get("/healthz?verbose").await?;
     ensure!(status == StatusCode::OK && text.contains("leaderElection ok"), "{text}");
-    scene.settled_foo("after", 1).await?;
+    fixture.settled_foo("after", 1).await?;
     // What its queue holds is for itself to know: nobody is to be alarmed by work that waits for days.
     let waiting = standby.admin.metrics().await?.sum("workqueue_depth", &[]);
     ensure!(waiting == 0.0, "{waiting} wait");
@@ -218,11 +220,11 @@ async fn a_standby_is_ready_and_warm_and_does_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn groups_spread_over_replicas_and_one_that_is_lost_ends_them_all() -> Result<()> {
-    let stage = Stage::new().await?;
+    let environment = ElectionEnvironment::new().await?;
     let groups = &["--leader-elect-groups=crontab=a,foo=b"];
-    let (one, two) = tokio::try_join!(stage.replica("one", groups), stage.replica("two", groups))?;
-    let a = stage.next_holder("portreeve-a", "").await?;
-    let b = stage.next_holder("portreeve-b", "").await?;
+    let (one, two) = tokio::try_join!(environment.replica("one", groups), environment.replica("two", groups))?;
+    let a = environment.next_holder("portreeve-a", "").await?;
+    let b = environment.next_holder("portreeve-b", "").await?;
     ensure!(a != b, "one replica has it all");
     let led = one
         .admin
@@ -231,45 +233,45 @@ async fn groups_spread_over_replicas_and_one_that_is_lost_ends_them_all() -> Res
         .sum("leader_election_master_status", &[r#"name="portreeve-a""#]);
     let (leads_a, leads_b) = if led > 0.0 { (one, two) } else { (two, one) };
     ensure!(
-        stage.leases.get_opt("portreeve").await?.is_none(),
+        environment.leases.get_opt("portreeve").await?.is_none(),
         "everything is in a group"
     );
 
     // The one that goes hands over, and the other one takes what there is: after a while, since it holds something already.
     leads_b.process.signal(Signal::TERM)?;
     ensure!(leads_b.process.wait(LIMIT).await?.code() == Some(0));
-    let heir = stage.next_holder("portreeve-b", &b).await?;
+    let heir = environment.next_holder("portreeve-b", &b).await?;
     ensure!(heir == a, "{heir} is not {a}");
-    let scene = Scene::new(&stage.plane, "groups").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = NamespaceFixture::new(&environment.plane, "groups").await?;
+    fixture.settled_foo("web", 1).await?;
 
-    stage.give_away("portreeve-a").await?;
+    environment.give_away("portreeve-a").await?;
     let status = leads_a.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(2), "{status}: {}", leads_a.process.log_tail());
     ensure!(
-        stage.holder("portreeve-b").await?.is_empty(),
+        environment.holder("portreeve-b").await?.is_empty(),
         "the other group is released"
     );
-    ensure!(stage.holder("portreeve-a").await? == "a-thief");
+    ensure!(environment.holder("portreeve-a").await? == "a-thief");
     Ok(())
 }
 
 #[tokio::test]
 async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> Result<()> {
     for seconds in [-20, 20] {
-        let stage = Stage::new().await?;
+        let environment = ElectionEnvironment::new().await?;
         let skewed = OffsetClock::new();
         skewed.set(Timestamp::now() + SignedDuration::from_secs(seconds));
         let plain: Arc<OffsetClock> = Arc::new(OffsetClock::new());
         let flags: Vec<_> = TIMES.iter().chain(&["--controllers=foo"]).copied().collect();
-        let start = |clock| InProcess::start_as(stage.plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags);
+        let start = |clock| InProcess::start_as(environment.plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags);
         let leader = start(Arc::new(skewed.clone())).await?;
-        let holder = stage.next_holder("portreeve", "").await?;
+        let holder = environment.next_holder("portreeve", "").await?;
         let standby = start(plain.clone()).await?;
         // Three lease durations by the server's clock: whoever went by the times in the Lease would have taken it by now.
         let since = Timestamp::now();
         eventually(LIMIT, "three lease durations to pass", || async {
-            let now = stage.holder("portreeve").await?;
+            let now = environment.holder("portreeve").await?;
             let passed = Timestamp::now().duration_since(since);
             let stolen = now != holder;
             ensure!(
@@ -279,7 +281,7 @@ async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> 
             anyhow::Ok(())
         })
         .await?;
-        let lease = stage.leases.get("portreeve").await?.spec.context("no spec")?;
+        let lease = environment.leases.get("portreeve").await?.spec.context("no spec")?;
         ensure!(
             lease.holder_identity.as_deref() == Some(&*holder),
             "{seconds} s: {lease:?}"
@@ -288,7 +290,7 @@ async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> 
         // It ends without a word, and the other waits for its time to be over, not longer.
         drop(leader);
         let ended = tokio::time::Instant::now();
-        stage.next_holder("portreeve", &holder).await?;
+        environment.next_holder("portreeve", &holder).await?;
         let took = ended.elapsed();
         println!("{seconds} s of skew: taken over {took:?} after the leader's end");
         ensure!(
@@ -302,8 +304,8 @@ async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconciles_that_block_every_thread_do_not_keep_a_renewal_waiting() -> Result<()> {
-    let stage = Stage::new().await?;
-    let namespace = stage.plane.namespace("busy").await?;
+    let environment = ElectionEnvironment::new().await?;
+    let namespace = environment.plane.namespace("busy").await?;
     let flag = controllers::in_namespace(namespace.name());
     for name in ["a", "b", "c"] {
         let map = serde_json::from_value(json!({"metadata": {"name": name}}))?;
@@ -311,24 +313,24 @@ async fn reconciles_that_block_every_thread_do_not_keep_a_renewal_waiting() -> R
         maps.create(&kube::api::PostParams::default(), &map).await?;
     }
     let flags: Vec<_> = TIMES.iter().copied().chain([&*flag]).collect();
-    let daemon = InProcess::start(&stage.plane, controllers::BUSY, &flags).await?;
+    let daemon = InProcess::start(&environment.plane, controllers::BUSY, &flags).await?;
     daemon
         .wait_for_metric("controller_runtime_reconcile_total", &[r#"result="success""#], 3.0)
         .await?;
-    let lease = stage.leases.get("portreeve").await?.spec.context("no spec")?;
+    let lease = environment.leases.get("portreeve").await?.spec.context("no spec")?;
     ensure!(lease.lease_transitions == Some(0), "{lease:?}");
     daemon.stop().await
 }
 
 #[tokio::test]
 async fn who_elects_nobody_makes_no_lease() -> Result<()> {
-    let stage = Stage::new().await?;
+    let environment = ElectionEnvironment::new().await?;
     for flags in [&["--leader-elect=false"][..], &["--leader-elect=true", "--dry-run"]] {
         let all: Vec<_> = ["--controllers=foo"].iter().chain(flags).copied().collect();
-        let daemon = Daemon::start(&stage.plane, "alone", &all).await?;
+        let daemon = Daemon::start(&environment.plane, "alone", &all).await?;
         daemon.wait_for_line(&["starting", "foo-controller"]).await?;
         ensure!(
-            stage
+            environment
                 .leases
                 .list(&ListParams::default())
                 .await?

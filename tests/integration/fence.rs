@@ -17,20 +17,20 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use portreeve_client::Answer;
+use portreeve_client::ApiErrorKind;
 use portreeve_testing::{ControlPlane, Namespace, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
     shared,
-    support::{LIMIT, daemon::printed, manifests, scene::foreign},
+    support::{LIMIT, daemon::printed, fixtures::unrelated_deployment, manifests},
 };
 
 const UUID: &str = "8d2b6a0e-4f55-4c4e-9f0e-0c6f3f1a7b52";
 
 /// A namespace with an account, its rights, its Lease, and the fence.
-struct Stage<'a> {
+struct FenceEnvironment<'a> {
     plane: &'a ControlPlane,
     namespace: Namespace,
     /// The account is named for its namespace: what is cluster-wide belongs to this test alone.
@@ -39,7 +39,7 @@ struct Stage<'a> {
     bystander: String,
 }
 
-impl Stage<'static> {
+impl FenceEnvironment<'static> {
     async fn new(prefix: &str) -> Result<Self> {
         // Its daemon installs the definitions. It is fenced by nobody.
         shared::daemon().await?;
@@ -47,28 +47,38 @@ impl Stage<'static> {
     }
 }
 
-impl<'a> Stage<'a> {
+impl<'a> FenceEnvironment<'a> {
     async fn on(plane: &'a ControlPlane, prefix: &str) -> Result<Self> {
         let namespace = plane.namespace(prefix).await?;
         let account = namespace.name().to_owned();
         let bystander = format!("{account}-bystander");
-        let stage = Self {
+        let environment = Self {
             plane,
             namespace,
             account,
             bystander,
         };
-        for name in [&stage.account, &stage.bystander] {
+        for name in [&environment.account, &environment.bystander] {
             let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-            stage.namespace.api().create(&PostParams::default(), &account).await?;
-            let (flag, lease) = (format!("--service-account={name}"), stage.lease_flags());
-            let within = format!("--namespace={}", stage.namespace.name());
+            environment
+                .namespace
+                .api()
+                .create(&PostParams::default(), &account)
+                .await?;
+            let (flag, lease) = (format!("--service-account={name}"), environment.lease_flags());
+            let within = format!("--namespace={}", environment.namespace.name());
             let rbac = printed(&["rbac", "--controllers=foo", &flag, &within, &lease[0], &lease[1]])?;
-            shared::apply_and_wait_for(stage.namespace.client(), stage.namespace.name(), name, &rbac).await?;
+            shared::apply_and_wait_for(
+                environment.namespace.client(),
+                environment.namespace.name(),
+                name,
+                &rbac,
+            )
+            .await?;
         }
         let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "lease"}}))?;
-        stage.leases().create(&PostParams::default(), &lease).await?;
-        Ok(stage)
+        environment.leases().create(&PostParams::default(), &lease).await?;
+        Ok(environment)
     }
 
     /// Puts the fence up, and returns once the apiserver goes by it. Nobody holds the Lease yet, or a replica that has a pod.
@@ -157,7 +167,7 @@ impl<'a> Stage<'a> {
             dry_run: true,
             ..PostParams::default()
         };
-        let deployment = serde_json::from_value(foreign("probe")).map_err(kube::Error::SerdeError)?;
+        let deployment = serde_json::from_value(unrelated_deployment("probe")).map_err(kube::Error::SerdeError)?;
         self.deployments(client).create(&for_show, &deployment).await.map(drop)
     }
 
@@ -181,7 +191,7 @@ fn is_fenced<T>(answer: &Result<T, kube::Error>) -> Result<bool> {
     );
     ensure!(status.code == 403 && status.reason == "Forbidden", "{status:?}");
     ensure!(
-        Answer::of(error) == Answer::Fenced,
+        ApiErrorKind::of(error) == ApiErrorKind::Fenced,
         "the client does not know it: {status:?}"
     );
     Ok(true)
@@ -189,41 +199,44 @@ fn is_fenced<T>(answer: &Result<T, kube::Error>) -> Result<bool> {
 
 #[tokio::test]
 async fn only_the_pod_that_holds_the_lease_writes() -> Result<()> {
-    let stage = Stage::new("fenced").await?;
-    stage.fence().await?;
-    let (first, second) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
-    let podless = stage.token_holder(&stage.account, None).await?;
-    let bystander = stage.token_holder(&stage.bystander, Some("web-c")).await?;
-    let administrator = stage.namespace.client();
+    let environment = FenceEnvironment::new("fenced").await?;
+    environment.fence().await?;
+    let (first, second) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
+    let podless = environment.token_holder(&environment.account, None).await?;
+    let bystander = environment.token_holder(&environment.bystander, Some("web-c")).await?;
+    let administrator = environment.namespace.client();
 
-    stage.elected(&format!("web-a_{UUID}"), &first).await?;
-    stage.ensure_fenced(&second, "another pod of the account").await?;
-    stage.ensure_fenced(&podless, "a token without a pod").await?;
-    stage.write(&bystander).await.context("another account")?;
-    stage.write(administrator).await.context("the administrator")?;
+    environment.elected(&format!("web-a_{UUID}"), &first).await?;
+    environment.ensure_fenced(&second, "another pod of the account").await?;
+    environment.ensure_fenced(&podless, "a token without a pod").await?;
+    environment.write(&bystander).await.context("another account")?;
+    environment.write(administrator).await.context("the administrator")?;
 
-    stage.elected(&format!("web-b_{UUID}"), &second).await?;
-    stage.ensure_fenced(&first, "the former leader").await?;
+    environment.elected(&format!("web-b_{UUID}"), &second).await?;
+    environment.ensure_fenced(&first, "the former leader").await?;
 
-    stage.elect("").await?;
+    environment.elect("").await?;
     let released = || async {
-        ensure!(is_fenced(&stage.write(&second).await)?, "the last leader is let pass");
+        ensure!(
+            is_fenced(&environment.write(&second).await)?,
+            "the last leader is let pass"
+        );
         Ok(())
     };
     eventually(LIMIT, "the release to be seen", released).await?;
     for who in [&first, &second, &podless] {
-        stage.ensure_fenced(who, "a replica without a leader").await?;
+        environment.ensure_fenced(who, "a replica without a leader").await?;
     }
-    stage.write(&bystander).await.context("another account")?;
-    stage.write(administrator).await.context("the administrator")?;
+    environment.write(&bystander).await.context("another account")?;
+    environment.write(administrator).await.context("the administrator")?;
     Ok(())
 }
 
 #[tokio::test]
 async fn the_whole_name_before_the_last_underscore_is_compared() -> Result<()> {
-    let stage = Stage::new("compared").await?;
-    stage.fence().await?;
-    let (short, long) = (stage.replica("a").await?, stage.replica("a.b").await?);
+    let environment = FenceEnvironment::new("compared").await?;
+    environment.fence().await?;
+    let (short, long) = (environment.replica("a").await?, environment.replica("a.b").await?);
     for identity in [
         format!("a_b_{UUID}"),
         "a".to_owned(),
@@ -231,35 +244,38 @@ async fn the_whole_name_before_the_last_underscore_is_compared() -> Result<()> {
         format!("aa_{UUID}"),
     ] {
         // A known state between two that look alike.
-        stage.elected(&format!("a_{UUID}"), &short).await?;
-        stage.elect(&identity).await?;
+        environment.elected(&format!("a_{UUID}"), &short).await?;
+        environment.elect(&identity).await?;
         eventually(LIMIT, &format!("{identity} to be seen"), || async {
-            ensure!(is_fenced(&stage.write(&short).await)?, "pod a passes for {identity}");
+            ensure!(
+                is_fenced(&environment.write(&short).await)?,
+                "pod a passes for {identity}"
+            );
             Ok(())
         })
         .await?;
-        stage.ensure_fenced(&long, &identity).await?;
+        environment.ensure_fenced(&long, &identity).await?;
     }
-    stage.elected(&format!("a.b_{UUID}"), &long).await?;
-    stage.ensure_fenced(&short, "a prefix of the leader's name").await
+    environment.elected(&format!("a.b_{UUID}"), &long).await?;
+    environment.ensure_fenced(&short, "a prefix of the leader's name").await
 }
 
 #[tokio::test]
 async fn every_kind_of_write_is_fenced_and_the_election_is_not() -> Result<()> {
-    let stage = Stage::new("kinds").await?;
-    let (leader, standby) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
-    let foo = crate::support::scene::Scene {
-        namespace: stage.namespace.clone(),
+    let environment = FenceEnvironment::new("kinds").await?;
+    let (leader, standby) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
+    let foo = crate::support::fixtures::NamespaceFixture {
+        namespace: environment.namespace.clone(),
     };
     foo.settled_foo("web", 1).await?;
-    stage.fence().await?;
-    stage.elected(&format!("web-a_{UUID}"), &leader).await?;
+    environment.fence().await?;
+    environment.elected(&format!("web-a_{UUID}"), &leader).await?;
     let label = Patch::Merge(json!({"metadata": {"labels": {"written": "yes"}}}));
     let status = json!({"status": {"conditions": []}});
     let (plain, remove) = (PatchParams::default(), DeleteParams::default());
 
-    let foos: Api<portreeve_api::Foo> = Api::namespaced(standby.clone(), stage.namespace.name());
-    let deployments = stage.deployments(&standby);
+    let foos: Api<portreeve_api::Foo> = Api::namespaced(standby.clone(), environment.namespace.name());
+    let deployments = environment.deployments(&standby);
     ensure!(is_fenced(&deployments.patch("web", &plain, &label).await)?, "a patch");
     ensure!(is_fenced(&deployments.delete("web", &remove).await)?, "a deletion");
     ensure!(
@@ -268,17 +284,17 @@ async fn every_kind_of_write_is_fenced_and_the_election_is_not() -> Result<()> {
     );
     deployments.list(&ListParams::default()).await.context("reading")?;
     let renewal = Patch::Merge(json!({"spec": {"leaseTransitions": 3}}));
-    let leases: Api<Lease> = Api::namespaced(standby.clone(), stage.namespace.name());
+    let leases: Api<Lease> = Api::namespaced(standby.clone(), environment.namespace.name());
     leases.patch("lease", &plain, &renewal).await.context("the Lease")?;
-    let events: Api<Event> = Api::namespaced(standby, stage.namespace.name());
-    let event: Event = serde_json::from_value(event(stage.namespace.name()))?;
+    let events: Api<Event> = Api::namespaced(standby, environment.namespace.name());
+    let event: Event = serde_json::from_value(event(environment.namespace.name()))?;
     events
         .create(&PostParams::default(), &event)
         .await
         .context("an Event")?;
 
-    let foos: Api<portreeve_api::Foo> = Api::namespaced(leader.clone(), stage.namespace.name());
-    let deployments = stage.deployments(&leader);
+    let foos: Api<portreeve_api::Foo> = Api::namespaced(leader.clone(), environment.namespace.name());
+    let deployments = environment.deployments(&leader);
     foos.patch_status("web", &plain, &Patch::Merge(&status))
         .await
         .context("a status")?;
@@ -300,26 +316,26 @@ fn event(namespace: &str) -> Value {
 /// The trap of the other setting: with `parameterNotFoundAction: Deny` nobody in the cluster could write a Deployment.
 #[tokio::test]
 async fn a_lease_that_is_deleted_locks_nobody_out() -> Result<()> {
-    let stage = Stage::new("deleted").await?;
-    stage.fence().await?;
-    let replica = stage.replica("web-a").await?;
-    let bystander = stage.token_holder(&stage.bystander, Some("web-c")).await?;
-    stage.ensure_fenced(&replica, "a standby").await?;
-    stage.leases().delete("lease", &DeleteParams::default()).await?;
+    let environment = FenceEnvironment::new("deleted").await?;
+    environment.fence().await?;
+    let replica = environment.replica("web-a").await?;
+    let bystander = environment.token_holder(&environment.bystander, Some("web-c")).await?;
+    environment.ensure_fenced(&replica, "a standby").await?;
+    environment.leases().delete("lease", &DeleteParams::default()).await?;
     eventually(LIMIT, "the replica to be let pass", || async {
         // These two at every moment on the way.
-        stage.write(&bystander).await.context("another account")?;
-        stage
-            .write(stage.namespace.client())
+        environment.write(&bystander).await.context("another account")?;
+        environment
+            .write(environment.namespace.client())
             .await
             .context("the administrator")?;
-        anyhow::Ok(stage.write(&replica).await?)
+        anyhow::Ok(environment.write(&replica).await?)
     })
     .await?;
     let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "lease"}}))?;
-    stage.leases().create(&PostParams::default(), &lease).await?;
+    environment.leases().create(&PostParams::default(), &lease).await?;
     eventually(LIMIT, "the fence to stand again", || async {
-        ensure!(is_fenced(&stage.write(&replica).await)?, "it is let pass");
+        ensure!(is_fenced(&environment.write(&replica).await)?, "it is let pass");
         Ok(())
     })
     .await
@@ -329,20 +345,20 @@ async fn a_lease_that_is_deleted_locks_nobody_out() -> Result<()> {
 #[tokio::test]
 async fn a_fence_that_was_switched_off_and_on_follows_the_lease() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let stage = Stage::on(&plane, "switched").await?;
-    stage.fence().await?;
-    let (first, second) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
-    stage.elected(&format!("web-a_{UUID}"), &first).await?;
-    stage.ensure_fenced(&second, "a standby").await?;
-    stage
-        .apply(&stage.account, &["--controllers=foo", "--action=Audit"])
+    let environment = FenceEnvironment::on(&plane, "switched").await?;
+    environment.fence().await?;
+    let (first, second) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
+    environment.elected(&format!("web-a_{UUID}"), &first).await?;
+    environment.ensure_fenced(&second, "a standby").await?;
+    environment
+        .apply(&environment.account, &["--controllers=foo", "--action=Audit"])
         .await?;
-    eventually(LIMIT, "the fence to be off", || stage.write(&second)).await?;
-    stage.elect("").await?;
-    stage.write(&first).await.context("the former leader")?;
-    stage.fence().await?;
-    stage.elected(&format!("web-b_{UUID}"), &second).await?;
-    stage.ensure_fenced(&first, "the former leader").await
+    eventually(LIMIT, "the fence to be off", || environment.write(&second)).await?;
+    environment.elect("").await?;
+    environment.write(&first).await.context("the former leader")?;
+    environment.fence().await?;
+    environment.elected(&format!("web-b_{UUID}"), &second).await?;
+    environment.ensure_fenced(&first, "the former leader").await
 }
 
 /// The numbers of docs/deploying.md. They are printed, not judged: this machine may be busy with other tests.
@@ -350,22 +366,27 @@ async fn a_fence_that_was_switched_off_and_on_follows_the_lease() -> Result<()> 
 async fn what_the_fence_costs() -> Result<()> {
     const ROUNDS: usize = 4;
     const WRITES: usize = 50;
-    let stage = Stage::new("costs").await?;
-    let (leader, other) = (stage.replica("web-a").await?, stage.replica("web-b").await?);
-    stage
+    let environment = FenceEnvironment::new("costs").await?;
+    let (leader, other) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
+    environment
         .deployments(&leader)
-        .create(&PostParams::default(), &serde_json::from_value(foreign("web"))?)
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(unrelated_deployment("web"))?,
+        )
         .await?;
     // Fences nothing that is written here, and keeps the apiserver watching Leases while there is no other fence.
-    stage.apply(&stage.bystander, &["--controllers=cronjob"]).await?;
+    environment
+        .apply(&environment.bystander, &["--controllers=cronjob"])
+        .await?;
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        stage.elect("").await?;
-        stage.fence().await?;
-        stage.elected(&format!("web-a_{UUID}"), &leader).await?;
-        with.extend(stage.time_writes(&leader, WRITES).await?);
-        stage.lower_the_fence(&other).await?;
-        without.extend(stage.time_writes(&leader, WRITES).await?);
+        environment.elect("").await?;
+        environment.fence().await?;
+        environment.elected(&format!("web-a_{UUID}"), &leader).await?;
+        with.extend(environment.time_writes(&leader, WRITES).await?);
+        environment.lower_the_fence(&other).await?;
+        without.extend(environment.time_writes(&leader, WRITES).await?);
     }
     println!(
         "a write takes {} with the fence, {} without (medians of {})",
@@ -374,21 +395,21 @@ async fn what_the_fence_costs() -> Result<()> {
         with.len()
     );
 
-    stage.elect("").await?;
-    stage.fence().await?;
+    environment.elect("").await?;
+    environment.fence().await?;
     let replicas = [("web-a", &leader), ("web-b", &other)];
-    stage.elected(&format!("web-a_{UUID}"), &leader).await?;
+    environment.elected(&format!("web-a_{UUID}"), &leader).await?;
     let (mut lags, mut strays) = (Vec::new(), 0);
     for turn in 1..=WRITES {
         let (before, (name, after)) = (replicas[(turn + 1) % 2].1, replicas[turn % 2]);
-        stage.elect(&format!("{name}_{UUID}")).await?;
+        environment.elect(&format!("{name}_{UUID}")).await?;
         let elected = Instant::now();
-        while !is_fenced(&stage.write(before).await)? {
+        while !is_fenced(&environment.write(before).await)? {
             strays += 1;
             ensure!(elected.elapsed() < LIMIT, "the fence does not follow the Lease");
         }
         lags.push(elected.elapsed());
-        eventually(LIMIT, "the new leader to be let pass", || stage.write(after)).await?;
+        eventually(LIMIT, "the new leader to be let pass", || environment.write(after)).await?;
     }
     let longest = lags.iter().max().copied().unwrap_or_default();
     println!(
@@ -399,7 +420,7 @@ async fn what_the_fence_costs() -> Result<()> {
     Ok(())
 }
 
-impl Stage<'_> {
+impl FenceEnvironment<'_> {
     async fn time_writes(&self, client: &Client, count: usize) -> Result<Vec<Duration>> {
         let deployments = self.deployments(client);
         let mut took = Vec::new();

@@ -10,8 +10,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, CustomResourceExt, api::PostParams};
-use portreeve_api::{Foo, conditions::Truth};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Signal, Times, eventually};
+use portreeve_api::{Foo, conditions::ConditionStatus};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat, Signal, eventually};
 use serde_json::json;
 use tokio::runtime::Builder;
 
@@ -19,11 +19,13 @@ use self::stuck::{ATTENDED, BLOCKED, BLOCKING, HANGING, TRAP, TRAPPED, UNATTENDE
 use crate::{
     controllers::in_namespace,
     in_process::InProcess,
-    support::{LIMIT, SETTLED, admin::Admin, daemon::Daemon, gate::Gate, scene::Scene},
+    support::{
+        LIMIT, SETTLED, admin::Admin, admission_gate::AdmissionGate, daemon::Daemon, fixtures::NamespaceFixture,
+    },
 };
 
 /// Waits until an endpoint fails with a line that begins like this and says all of these, and returns the line.
-pub(crate) async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
+pub(crate) async fn wait_until_failing(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
     let beginning = format!("[-]{check} failed: ");
     eventually(SETTLED, &format!("{endpoint} to fail for {check}"), || async {
         let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
@@ -36,14 +38,14 @@ pub(crate) async fn wait_until_red(admin: &Admin, endpoint: &str, check: &str, w
     .await
 }
 
-pub(crate) async fn wait_until_green(admin: &Admin, endpoint: &str) -> Result<()> {
+pub(crate) async fn wait_until_passing(admin: &Admin, endpoint: &str) -> Result<()> {
     eventually(SETTLED, &format!("{endpoint} to pass"), || {
-        ensure_green(admin, endpoint)
+        ensure_passing(admin, endpoint)
     })
     .await
 }
 
-async fn ensure_green(admin: &Admin, endpoint: &str) -> Result<()> {
+async fn ensure_passing(admin: &Admin, endpoint: &str) -> Result<()> {
     let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
     ensure!(status == StatusCode::OK, "{endpoint}: {status}: {text}");
     Ok(())
@@ -77,7 +79,7 @@ async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Resu
         namespace.name()
     );
     let words = [&*item, "--controller-stuck-timeout"];
-    wait_until_red(&daemon.admin, "/livez", "hanging-controller", &words).await?;
+    wait_until_failing(&daemon.admin, "/livez", "hanging-controller", &words).await?;
     ensure!(began.elapsed() > Duration::from_secs(2), "sooner than its limit");
     // The other worker goes on, and that makes nothing better.
     create_map(plane, namespace.name(), "another").await?;
@@ -88,10 +90,10 @@ async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Resu
     let red = failing(&daemon.admin, "/livez").await?;
     ensure!(red.len() == 1 && red[0].contains("hanging-controller"), "{red:?}");
     ensure!(failing(&daemon.admin, "/healthz").await?.len() == 1);
-    ensure_green(&daemon.admin, "/readyz").await?;
+    ensure_passing(&daemon.admin, "/readyz").await?;
     TRAPPED.open();
-    wait_until_green(&daemon.admin, "/livez").await?;
-    ensure_green(&daemon.admin, "/healthz").await?;
+    wait_until_passing(&daemon.admin, "/livez").await?;
+    ensure_passing(&daemon.admin, "/healthz").await?;
     daemon.stop().await
 }
 
@@ -105,12 +107,12 @@ async fn a_worker_that_hangs_on_the_only_thread_is_told_of_all_the_same() -> Res
     let started = async move { InProcess::start(plane, BLOCKING, &[&*scope, "--controller-stuck-timeout=2s"]).await };
     let daemon = thread.spawn(started).await??;
     create_map(plane, namespace.name(), TRAP).await?;
-    wait_until_red(&daemon.admin, "/livez", "blocking-controller", &[TRAP]).await?;
+    wait_until_failing(&daemon.admin, "/livez", "blocking-controller", &[TRAP]).await?;
     // Whatever it is that blocks it, an item or not.
-    wait_until_red(&daemon.admin, "/livez", "runtime", &["no task has run for"]).await?;
-    ensure_green(&daemon.admin, "/readyz").await?;
+    wait_until_failing(&daemon.admin, "/livez", "runtime", &["no task has run for"]).await?;
+    ensure_passing(&daemon.admin, "/readyz").await?;
     BLOCKED.open();
-    wait_until_green(&daemon.admin, "/livez").await?;
+    wait_until_passing(&daemon.admin, "/livez").await?;
     daemon.stop().await?;
     thread.shutdown_background();
     Ok(())
@@ -126,11 +128,11 @@ async fn a_queue_that_nobody_takes_from_turns_its_controller_red_until_somebody_
         "no worker takes any",
         "--queue-stuck-timeout",
     ];
-    wait_until_red(&daemon.admin, "/livez", "unattended-controller", &words).await?;
+    wait_until_failing(&daemon.admin, "/livez", "unattended-controller", &words).await?;
     ensure!(began.elapsed() > Duration::from_secs(2), "sooner than its limit");
-    ensure_green(&daemon.admin, "/readyz").await?;
+    ensure_passing(&daemon.admin, "/readyz").await?;
     ATTENDED.notify_one();
-    wait_until_green(&daemon.admin, "/livez").await?;
+    wait_until_passing(&daemon.admin, "/livez").await?;
     daemon.stop().await
 }
 
@@ -140,13 +142,13 @@ async fn a_call_that_hangs_is_told_of_by_name_and_not_while_the_daemon_stops() -
     let flags = ["--install-crds", "--controller-stuck-timeout=2s"];
     let daemon = Daemon::start(&plane, "hanging-daemon", &flags).await?;
     daemon.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, "hanging").await?;
-    let gate = Gate::close(&plane, &scene).await?;
-    scene.create_foo("web", "web", 1).await?;
+    let fixture = NamespaceFixture::new(&plane, "hanging").await?;
+    let gate = AdmissionGate::close(&plane, &fixture).await?;
+    fixture.create_foo("web", "web", 1).await?;
     let write = gate.hold().await?;
-    let item = format!("item {}/web of the queue Foos", scene.name());
-    wait_until_red(&daemon.admin, "/livez", "foo-controller", &[&item]).await?;
-    ensure_green(&daemon.admin, "/readyz").await?;
+    let item = format!("item {}/web of the queue Foos", fixture.name());
+    wait_until_failing(&daemon.admin, "/livez", "foo-controller", &[&item]).await?;
+    ensure_passing(&daemon.admin, "/readyz").await?;
     // What ends in its own time must not be killed for that.
     daemon.process.signal(Signal::TERM)?;
     daemon.wait_for_line(&["stopping"]).await?;
@@ -172,12 +174,12 @@ async fn a_standby_that_has_nothing_to_do_for_long_is_green() -> Result<()> {
     leader.wait_for_line(&["starting workers", "foo-controller"]).await?;
     let standby = Daemon::start(&plane, "standing-by", &flags).await?;
     standby.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, "standby").await?;
+    let fixture = NamespaceFixture::new(&plane, "standby").await?;
     let began = Instant::now();
     for number in 0.. {
-        scene.settled_foo(&format!("web-{number}"), 1).await?;
-        ensure_green(&standby.admin, "/livez").await?;
-        ensure_green(&standby.admin, "/readyz").await?;
+        fixture.settled_foo(&format!("web-{number}"), 1).await?;
+        ensure_passing(&standby.admin, "/livez").await?;
+        ensure_passing(&standby.admin, "/readyz").await?;
         if began.elapsed() > Duration::from_secs(4) {
             break;
         }
@@ -193,7 +195,7 @@ const PATIENT: [&str; 2] = ["--controller-stuck-timeout=8s", "--queue-stuck-time
 /// A daemon with more to do than it can, on a control plane of its own, through a proxy that makes each write late.
 struct Busy {
     daemon: Daemon,
-    scene: Scene,
+    fixture: NamespaceFixture,
     _proxy: FaultProxy,
     _plane: ControlPlane,
 }
@@ -204,24 +206,24 @@ impl Busy {
         let plane = ControlPlane::start().await?;
         let definitions = Api::all(plane.client()?);
         definitions.create(&PostParams::default(), &Foo::crd()).await?;
-        let scene = Scene::new(&plane, "busy").await?;
-        eventually(LIMIT, "Foos to be served", || scene.create_foo("web-0", "web-0", 1)).await?;
+        let fixture = NamespaceFixture::new(&plane, "busy").await?;
+        eventually(LIMIT, "Foos to be served", || fixture.create_foo("web-0", "web-0", 1)).await?;
         let names = (1..foos).map(|number| format!("web-{number}"));
         let requests = names.map(|name| {
-            let scene = scene.clone();
-            async move { scene.create_foo(&name, &name, 1).await }
+            let fixture = fixture.clone();
+            async move { fixture.create_foo(&name, &name, 1).await }
         });
         let created: Vec<_> = stream::iter(requests).buffer_unordered(16).try_collect().await?;
         ensure!(created.len() + 1 == foos);
         let proxy = FaultProxy::start(&plane).await?;
-        proxy.lag(Matcher::writes(), late, Times::UntilHealed);
+        proxy.delay_responses(Matcher::writes(), late, Repeat::UntilHealed);
         let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), name)?;
         let flags: Vec<_> = PATIENT.iter().chain(flags).copied().collect();
         let daemon = Daemon::start_as(&plane, &kubeconfig, name, &flags).await?;
         daemon.admin.wait_until_ready().await?;
         Ok(Self {
             daemon,
-            scene,
+            fixture,
             _proxy: proxy,
             _plane: plane,
         })
@@ -253,7 +255,7 @@ async fn a_daemon_that_is_busy_and_moves_never_turns_red() -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < 2 * PATIENCE {
         for endpoint in ["/livez", "/readyz", "/healthz"] {
-            ensure_green(admin, endpoint).await?;
+            ensure_passing(admin, endpoint).await?;
         }
     }
     // Some of them have waited all the time.
@@ -269,7 +271,7 @@ async fn a_daemon_that_is_busy_and_moves_never_turns_red() -> Result<()> {
 async fn a_daemon_that_was_stopped_for_longer_than_its_limits_is_green_again_and_stays_so() -> Result<()> {
     let foos = 60;
     let busy = Busy::start("frozen-daemon", foos, Duration::from_millis(300), &[]).await?;
-    let Busy { daemon, scene, .. } = &busy;
+    let Busy { daemon, fixture, .. } = &busy;
     eventually(LIMIT, "work under way", || async {
         let metrics = daemon.admin.metrics().await?;
         let running = metrics.sum("controller_runtime_active_workers", &[]);
@@ -285,18 +287,18 @@ async fn a_daemon_that_was_stopped_for_longer_than_its_limits_is_green_again_and
     .await?;
     daemon.process.resume()?;
     for endpoint in ["/livez", "/readyz"] {
-        wait_until_green(&daemon.admin, endpoint).await?;
+        wait_until_passing(&daemon.admin, endpoint).await?;
     }
     while busy.due().await? > 0.0 {
-        ensure_green(&daemon.admin, "/livez").await?;
+        ensure_passing(&daemon.admin, "/livez").await?;
     }
     for number in 0..foos {
-        scene
-            .wait_for_condition(&format!("web-{number}"), "Ready", Truth::True)
+        fixture
+            .wait_for_condition(&format!("web-{number}"), "Ready", ConditionStatus::True)
             .await?;
     }
     for endpoint in ["/livez", "/readyz"] {
-        ensure_green(&daemon.admin, endpoint).await?;
+        ensure_passing(&daemon.admin, endpoint).await?;
     }
     Ok(())
 }

@@ -12,8 +12,8 @@ use crate::{
         LIMIT,
         admin::{Admin, OPEN},
         daemon::printed,
+        fixtures::NamespaceFixture,
         manifests,
-        scene::Scene,
     },
 };
 
@@ -120,8 +120,8 @@ async fn the_image_s_binary_leads_and_works_with_the_printed_rights_and_ends_cle
     let daemon = start(&plane, &binary, &kubeconfig, &lease).await?;
     let acquired = |line: &str| line.contains("acquired the lease") && line.contains("pod-of-the-image_");
     daemon.wait_for_log(LIMIT, acquired).await?;
-    let scene = Scene::new(&plane, "image").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = NamespaceFixture::new(&plane, "image").await?;
+    fixture.settled_foo("web", 1).await?;
     daemon.signal(Signal::TERM)?;
     let status = daemon.wait(LIMIT).await?;
     ensure!(status.success(), "{status}{}", daemon.log_tail());

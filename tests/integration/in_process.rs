@@ -11,7 +11,7 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::support::{
     LIMIT,
     admin::{Admin, OPEN},
-    daemon::alone,
+    daemon::leader_elect_flag,
 };
 
 /// How many times another port is tried when somebody takes one between our look and the daemon's.
@@ -42,7 +42,10 @@ impl InProcess {
             let admin = Admin { port: free_port()? };
             let port = format!("--secure-port={}", admin.port);
             let common = ["portreeve", &*kubeconfig, &*port, "--bind-address=127.0.0.1", OPEN];
-            let arguments = common.into_iter().chain(alone(flags)).chain(flags.iter().copied());
+            let arguments = common
+                .into_iter()
+                .chain(leader_elect_flag(flags))
+                .chain(flags.iter().copied());
             let config = Config::parse(arguments, known)?;
             let stop = Shutdown::new();
             let mut task = JoinSet::new();

@@ -8,6 +8,7 @@ mod audit;
 mod chaos;
 mod clock;
 mod controllers;
+mod debug;
 mod definitions;
 mod dry_run;
 mod election;
@@ -27,6 +28,5 @@ mod schedules;
 mod shared;
 #[path = "../support/mod.rs"]
 mod support;
-mod surface;
 mod ttl;
 mod undecodable;

@@ -7,8 +7,8 @@ use crate::shared;
 #[tokio::test]
 async fn metrics_have_the_names_that_kubernetes_made_known() -> Result<()> {
     let daemon = shared::daemon().await?;
-    let scene = shared::scene("metrics").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = shared::fixture("metrics").await?;
+    fixture.settled_foo("web", 1).await?;
     let metrics = daemon.admin.metrics().await?;
     let names = metrics.names();
     for name in [

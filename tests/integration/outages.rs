@@ -3,15 +3,15 @@
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use http::StatusCode;
-use portreeve_api::conditions::Truth;
+use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::ControlPlane;
 
-use crate::support::{daemon::Daemon, scene::Scene};
+use crate::support::{daemon::Daemon, fixtures::NamespaceFixture};
 
 #[tokio::test]
 async fn an_apiserver_that_is_away_at_the_start_is_waited_for() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let scene = Scene::new(&plane, "away").await?;
+    let fixture = NamespaceFixture::new(&plane, "away").await?;
     plane.apiserver().stop().await?;
     let daemon = Daemon::start(&plane, "patient-daemon", &["--install-crds"]).await?;
     daemon.wait_for_line(&["waiting for the apiserver"]).await?;
@@ -22,7 +22,7 @@ async fn an_apiserver_that_is_away_at_the_start_is_waited_for() -> Result<()> {
     ensure!(status == StatusCode::OK, "nothing that a restart cures: {text}");
     plane.apiserver().start().await?;
     daemon.admin.wait_until_ready().await?;
-    scene.settled_foo("web", 2).await?;
+    fixture.settled_foo("web", 2).await?;
     Ok(())
 }
 
@@ -31,15 +31,15 @@ async fn an_apiserver_that_dies_in_mid_work_loses_nothing() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let daemon = Daemon::start(&plane, "enduring-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, "outage").await?;
+    let fixture = NamespaceFixture::new(&plane, "outage").await?;
     let names: Vec<String> = (0..40).map(|number| format!("web-{number}")).collect();
-    try_join_all(names.iter().map(|name| scene.create_foo(name, name, 1))).await?;
+    try_join_all(names.iter().map(|name| fixture.create_foo(name, name, 1))).await?;
     plane.apiserver().kill().await?;
     plane.apiserver().start().await?;
     for name in &names {
-        scene.wait_for_condition(name, "Ready", Truth::True).await?;
+        fixture.wait_for_condition(name, "Ready", ConditionStatus::True).await?;
     }
-    let deployments = scene.deployments().list(&kube::api::ListParams::default()).await?;
+    let deployments = fixture.deployments().list(&kube::api::ListParams::default()).await?;
     ensure!(
         deployments.items.len() == names.len(),
         "{} Deployments",
@@ -48,6 +48,6 @@ async fn an_apiserver_that_dies_in_mid_work_loses_nothing() -> Result<()> {
     ensure!(daemon.process.exit_status().is_none(), "{}", daemon.process.log_tail());
     // A watch that was cut off is a watch again.
     daemon.admin.wait_until_ready().await?;
-    scene.settled_foo("later", 1).await?;
+    fixture.settled_foo("later", 1).await?;
     Ok(())
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use kube::{ResourceExt, api::ListParams};
-use portreeve_api::conditions::Truth;
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times};
+use portreeve_api::conditions::ConditionStatus;
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal};
 
-use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
+use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 const FOOS: usize = 100;
 /// How late each status is written: there is no end to them before the daemon is killed.
@@ -22,26 +22,26 @@ async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()
     let proxy = FaultProxy::start(&plane).await?;
     let statuses = proxy.fault(
         Matcher::writes().resource("foos/status"),
-        Fault::Delay(LATE),
-        Times::UntilHealed,
+        Fault::DelayRequest(LATE),
+        Repeat::UntilHealed,
     );
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "mortal-daemon")?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, "killed").await?;
+    let fixture = NamespaceFixture::new(&plane, "killed").await?;
     let names: Vec<String> = (0..FOOS).map(|number| format!("web-{number}")).collect();
-    let creations = try_join_all(names.iter().map(|name| scene.create_foo(name, name, 2)));
+    let creations = try_join_all(names.iter().map(|name| fixture.create_foo(name, name, 2)));
     let killed = async {
-        statuses.until_answered(FIRST, LIMIT).await?;
+        statuses.wait_for_applied(FIRST, LIMIT).await?;
         daemon.process.signal(Signal::KILL)?;
         daemon.process.wait(LIMIT).await
     };
     let (created, killed) = futures::future::join(creations, killed).await;
     created?;
     killed?;
-    let deployments = scene.deployments();
+    let deployments = fixture.deployments();
     let made = deployments.list(&ListParams::default()).await?.items;
-    let all = scene.foos().list(&ListParams::default()).await?.items;
+    let all = fixture.foos().list(&ListParams::default()).await?.items;
     let ready = all.iter().filter(|foo| foo.status.is_some()).count();
     println!(
         "killed with {} of {FOOS} Deployments and {ready} statuses written",
@@ -51,7 +51,7 @@ async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()
 
     let daemon = Daemon::start(&plane, "mortal-daemon", &["--install-crds"]).await?;
     for name in &names {
-        scene.wait_for_condition(name, "Ready", Truth::True).await?;
+        fixture.wait_for_condition(name, "Ready", ConditionStatus::True).await?;
     }
     let now = deployments.list(&ListParams::default()).await?.items;
     ensure!(now.len() == FOOS, "{} Deployments", now.len());
@@ -69,7 +69,7 @@ async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()
         );
     }
     for name in &names {
-        let events = scene.events_on(name).await?;
+        let events = fixture.events_on(name).await?;
         ensure!(events.len() <= 1, "{events:#?}");
         ensure!(events.iter().all(|event| event.series.is_none()), "{events:#?}");
     }

@@ -1,14 +1,14 @@
 //! What the daemon may do, and what it says when it may not.
 
-mod bits;
 mod collector;
-mod needed;
+mod permissions;
+mod required_verbs;
 mod scenarios;
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
 use kube::{Api, CustomResourceExt, api::PostParams};
-use portreeve_api::{Foo, conditions::Truth};
+use portreeve_api::{Foo, conditions::ConditionStatus};
 use portreeve_testing::ControlPlane;
 use serde_json::json;
 
@@ -16,31 +16,35 @@ use crate::{
     shared,
     support::{
         daemon::{Daemon, printed},
-        scene::Scene,
+        fixtures::NamespaceFixture,
     },
 };
 
 #[tokio::test]
 async fn the_printed_rules_are_enough_for_everything_that_a_foo_needs() -> Result<()> {
     let daemon = shared::daemon().await?;
-    let scene = shared::scene("rights").await?;
-    scene.settled_foo("web", 1).await?;
-    scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
-    scene
+    let fixture = shared::fixture("rights").await?;
+    fixture.settled_foo("web", 1).await?;
+    fixture
+        .merge_deployment("web", json!({"spec": {"replicas": 3}}))
+        .await?;
+    fixture
         .wait_for_deployment("web", "one replica", |found| {
-            crate::support::scene::replicas(found) == Some(1)
+            crate::support::fixtures::replicas(found) == Some(1)
         })
         .await?;
-    scene
+    fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "shop"}}))
         .await?;
-    scene.wait_for_no_deployment("web").await?;
-    scene.create_foreign("taken").await?;
-    scene
+    fixture.wait_for_no_deployment("web").await?;
+    fixture.create_foreign("taken").await?;
+    fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
         .await?;
-    scene.wait_for_condition("web", "Conflict", Truth::True).await?;
-    scene.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::True)
+        .await?;
+    fixture.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
     let metrics = daemon.admin.metrics().await?;
     let refused = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
     ensure!(refused == 0.0, "{refused} requests were refused: {}", daemon.log()?);
@@ -64,8 +68,8 @@ async fn a_forbidden_watch_fails_readiness_by_name_until_the_rule_comes() -> Res
         .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
         .await?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "poor-daemon", &["-v=4"]).await?;
-    let scene = Scene::new(&plane, "forbidden").await?;
-    scene.create_foo("web", "web", 1).await?;
+    let fixture = NamespaceFixture::new(&plane, "forbidden").await?;
+    fixture.create_foo("web", "web", 1).await?;
     let failed = "[-]informer/deployments.v1.apps failed: forbidden";
     let synced = "[+]informer/foos.v1alpha1.samplecontroller.k8s.io ok\n";
     let both = |_, text: &str| text.contains(failed) && text.contains(synced);
@@ -76,10 +80,12 @@ async fn a_forbidden_watch_fails_readiness_by_name_until_the_rule_comes() -> Res
     ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{text}");
     let (status, _) = daemon.admin.get("/livez").await?;
     ensure!(status == StatusCode::OK, "a restart does not cure it");
-    ensure!(scene.deployments().get_opt("web").await?.is_none());
+    ensure!(fixture.deployments().get_opt("web").await?.is_none());
 
     shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
     daemon.admin.wait_until_ready().await?;
-    scene.wait_for_condition("web", "Ready", Truth::True).await?;
+    fixture
+        .wait_for_condition("web", "Ready", ConditionStatus::True)
+        .await?;
     Ok(())
 }

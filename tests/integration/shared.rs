@@ -17,14 +17,14 @@ use tokio::sync::OnceCell;
 use crate::support::{
     LIMIT,
     daemon::{Daemon, printed},
+    fixtures::NamespaceFixture,
     manifests,
-    scene::Scene,
 };
 
 /// A namespace on the shared control plane, whose Foos are reconciled.
-pub(crate) async fn scene(prefix: &str) -> Result<Scene> {
+pub(crate) async fn fixture(prefix: &str) -> Result<NamespaceFixture> {
     daemon().await?;
-    Scene::new(ControlPlane::shared().await, prefix).await
+    NamespaceFixture::new(ControlPlane::shared().await, prefix).await
 }
 
 /// The shared daemon. It is ready.

@@ -4,6 +4,6 @@
 //! garbage collector would take away: so what was deleted, and when, can be looked at.
 
 mod faults;
+pub(crate) mod fixtures;
 mod life;
 mod process;
-pub(crate) mod stage;

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::support::{
     LIMIT,
     daemon::Daemon,
-    scene::{Scene, replicas},
+    fixtures::{NamespaceFixture, replicas},
 };
 
 /// The same definition, which checks nothing.
@@ -31,26 +31,26 @@ async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> R
     let plane = ControlPlane::start().await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
-    let scene = Scene::new(&plane, "undecodable").await?;
+    let fixture = NamespaceFixture::new(&plane, "undecodable").await?;
     let resource = ApiResource::erase::<Foo>(&());
-    let anything: Api<DynamicObject> = Api::namespaced_with(plane.client()?, scene.name(), &resource);
+    let anything: Api<DynamicObject> = Api::namespaced_with(plane.client()?, fixture.name(), &resource);
     let bad = DynamicObject::new("bad", &resource).data(json!({"spec": {"deploymentName": 7, "replicas": 1}}));
     let parameters = PostParams::default();
     eventually(LIMIT, "Foos to be served", || anything.create(&parameters, &bad)).await?;
 
     let daemon = Daemon::start(&plane, "tolerant-daemon", &["-v=4"]).await?;
-    let named = format!("1 objects cannot be decoded and are skipped: {}/bad", scene.name());
+    let named = format!("1 objects cannot be decoded and are skipped: {}/bad", fixture.name());
     let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
     daemon.admin.wait_until_readyz("its name", is_named).await?;
     let gauge = "portreeve_informer_undecodable_objects";
     let foos = [r#"resource="foos.v1alpha1.samplecontroller.k8s.io""#];
     let count = daemon.admin.metrics().await?.sum(gauge, &foos);
     ensure!((count - 1.0).abs() < f64::EPSILON, "{gauge} is {count}");
-    scene.settled_foo("good", 2).await?;
+    fixture.settled_foo("good", 2).await?;
 
     // An event that cannot be decoded is no different from a list's item, and a change for the better is seen.
-    let spoil = Patch::Merge(json!({"spec": {"deploymentName": ["good"]}}));
-    anything.patch("good", &PatchParams::default(), &spoil).await?;
+    let invalid_patch = Patch::Merge(json!({"spec": {"deploymentName": ["good"]}}));
+    anything.patch("good", &PatchParams::default(), &invalid_patch).await?;
     daemon
         .admin
         .wait_until_readyz("two of them", |_, text| text.contains("2 objects cannot be decoded"))
@@ -58,7 +58,7 @@ async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> R
     for name in ["bad", "good"] {
         let mend = Patch::Merge(json!({"spec": {"deploymentName": name, "replicas": 4}}));
         anything.patch(name, &PatchParams::default(), &mend).await?;
-        scene
+        fixture
             .wait_for_deployment(name, "4 replicas", |found| replicas(found) == Some(4))
             .await?;
     }

@@ -65,7 +65,7 @@ impl Daemon {
             let common = [&*kubeconfig, &*port, "--bind-address=127.0.0.1"];
             let args: Vec<&str> = common
                 .into_iter()
-                .chain(alone(args))
+                .chain(leader_elect_flag(args))
                 .chain(args.iter().copied())
                 .collect();
             let process = plane.spawn(name, Path::new(PROGRAM), &args, envs)?;
@@ -95,7 +95,7 @@ impl Daemon {
 }
 
 /// Many daemons share a control plane here and are no replicas of each other. Those that are say so.
-pub(crate) fn alone(args: &[&str]) -> Option<&'static str> {
+pub(crate) fn leader_elect_flag(args: &[&str]) -> Option<&'static str> {
     let elected = args.iter().any(|arg| arg.starts_with("--leader-elect"));
     (!elected).then_some("--leader-elect=false")
 }

@@ -1,10 +1,10 @@
 //! What the tests of the daemon share: the executable as a supervised process, its endpoints, and Foos in a namespace of their own.
 
 pub(crate) mod admin;
+pub(crate) mod admission_gate;
 pub(crate) mod daemon;
-pub(crate) mod gate;
+pub(crate) mod fixtures;
 pub(crate) mod manifests;
-pub(crate) mod scene;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //! Architecture Invariant: only [`File::read`] looks at the file system; what a file says, and what is in force, is decided by values.
 
 mod document;
-mod in_force;
+mod effective;
 mod keys;
 mod reference;
 mod rules;
@@ -20,7 +20,7 @@ use std::{
 
 use clap::{ArgMatches, Command, Id, parser::ValueSource};
 
-pub(crate) use self::{in_force::shown, reference::reference};
+pub(crate) use self::{effective::render_effective, reference::reference};
 
 /// What the file must say that it is.
 const API_VERSION: &str = "portreeve.dev/v1alpha1";
@@ -72,7 +72,7 @@ fn lines(path: &Path, problems: &[Problem]) -> String {
 
 /// What a file gives for one flag.
 #[derive(Clone, Debug)]
-struct Given {
+struct FileSetting {
     flag: Id,
     key: String,
     line: u64,
@@ -83,14 +83,14 @@ struct Given {
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     path: PathBuf,
-    given: Vec<Given>,
+    given: Vec<FileSetting>,
 }
 
 /// Where the file gives a setting: `FILE:LINE: key`.
 #[derive(Debug)]
-pub struct Place(String);
+pub struct FileLocation(String);
 
-impl fmt::Display for Place {
+impl fmt::Display for FileLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -132,12 +132,13 @@ impl File {
     }
 
     /// Where the file gives what is in force for these flags. Nothing for those that are on the command line too.
-    pub(crate) fn places(&self, flags: &[&str], matches: &ArgMatches) -> Vec<Place> {
-        let counts = |given: &&Given| {
+    pub(crate) fn locations(&self, flags: &[&str], matches: &ArgMatches) -> Vec<FileLocation> {
+        let counts = |given: &&FileSetting| {
             let flag = given.flag.as_str();
             flags.contains(&flag) && matches.value_source(flag) != Some(ValueSource::CommandLine)
         };
-        let place = |given: &Given| Place(format!("{}:{}: {}", self.path.display(), given.line, given.key));
+        let place =
+            |given: &FileSetting| FileLocation(format!("{}:{}: {}", self.path.display(), given.line, given.key));
         self.given.iter().filter(counts).map(place).collect()
     }
 }

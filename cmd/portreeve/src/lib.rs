@@ -2,21 +2,21 @@
 
 mod config;
 mod cron;
-mod electing;
+mod debug;
+mod leader_election;
 pub mod logging;
 mod manifests;
 mod options;
-mod pages;
 mod registry;
 
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use portreeve_client::{Connection, Fence, Metrics, Open, ReadOnly, chain};
-use portreeve_informer::Tuning;
+use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, ReadOnly, error_chain};
+use portreeve_informer::InformerConfig;
 use portreeve_manager::{Manager, selection::UnknownNames};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
-use portreeve_serving::{Endpoints, Server};
+use portreeve_serving::{HttpEndpoints, Server};
 use prometheus::Registry;
 use serde_json::Value;
 use tokio::{
@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::options::{Command, ListFormat};
 pub use crate::{
-    config::{Error as ConfigError, Place, Problem},
+    config::{Error as ConfigError, FileLocation, Problem},
     manifests::Error as ManifestError,
     options::{Config, Options, UsageError},
     registry::CONTROLLERS,
@@ -62,15 +62,15 @@ pub enum Error {
     },
     /// The times of `--leader-elect-…` do not go together.
     #[error("invalid leader election")]
-    Times(#[source] portreeve_leader::ArgsError),
+    ElectionTimings(#[source] portreeve_leader::ArgsError),
     /// Leader election cannot begin.
     #[error("failed to start leader election")]
     Elections(#[source] portreeve_leader::Error),
     /// What is wrong comes from the file of `--config`.
-    #[error("{}", .places.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{}", .locations.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     InFile {
         /// Where.
-        places: Vec<Place>,
+        locations: Vec<FileLocation>,
         /// What, by the names of the flags.
         #[source]
         source: Box<Self>,
@@ -98,7 +98,7 @@ pub enum Error {
     Print(#[source] std::io::Error),
     /// The daemon itself panicked, which no controller can bring about.
     #[error("failed to run to the end")]
-    Broke(#[source] tokio::task::JoinError),
+    Panicked(#[source] tokio::task::JoinError),
     /// The operating system refuses something basic.
     #[error("failed to set up {what}")]
     System {
@@ -120,12 +120,12 @@ impl Error {
         }
     }
 
-    /// The same, with the places in the file of `--config` that it is about.
+    /// The same, with the locations in the file of `--config` that it is about.
     fn placed(self, config: &Config) -> Self {
         let flags: &[&str] = match &self {
             Self::Controllers(_) => &["controllers"],
             Self::Groups(_) | Self::Group(_) | Self::TwoGroups { .. } => &["leader_elect_groups"],
-            Self::Times(_) => &[
+            Self::ElectionTimings(_) => &[
                 "leader_elect_lease_duration",
                 "leader_elect_renew_deadline",
                 "leader_elect_retry_period",
@@ -134,12 +134,12 @@ impl Error {
             Self::Serving(_) => &["secure_port", "bind_address", "tls_cert_file", "tls_private_key_file"],
             _ => &[],
         };
-        let places = config.places(flags);
-        if places.is_empty() {
+        let locations = config.locations(flags);
+        if locations.is_empty() {
             return self;
         }
         Self::InFile {
-            places,
+            locations,
             source: Box::new(self),
         }
     }
@@ -159,11 +159,11 @@ pub fn main(known: &'static [Descriptor]) -> ExitCode {
             usage.print().ok();
             return ExitCode::from(code);
         }
-        Err(error) => return failed(&chain(&error), 1),
+        Err(error) => return failed(&error_chain(&error), 1),
     };
     match execute(config, known) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&chain(&error), error.exit_code()),
+        Err(error) => failed(&error_chain(&error), error.exit_code()),
     }
 }
 
@@ -181,7 +181,7 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
             install_crds,
         }) => {
             let enabled = enabled(&controllers.controllers)?;
-            let leases = electing::leases(election, known, &enabled)?;
+            let leases = leader_election::leases(election, known, &enabled)?;
             print(&manifests::rbac(&enabled, account, election, &leases, *install_crds).map_err(Error::Manifest)?)
         }
         Some(Command::Fence {
@@ -191,7 +191,7 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
             action,
         }) => {
             let enabled = enabled(&controllers.controllers)?;
-            let leases = electing::leases(election, known, &enabled)?;
+            let leases = leader_election::leases(election, known, &enabled)?;
             let fence = manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?;
             if fence.is_empty() {
                 let said = std::io::stderr()
@@ -202,7 +202,7 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
         }
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),
-        None if config.options.choice.list_controllers => match config.options.choice.output {
+        None if config.options.selected.list_controllers => match config.options.selected.output {
             ListFormat::Table => print(&manifests::table(known)),
             ListFormat::Json => print(&format!("{:#}\n", manifests::list(known))),
         },
@@ -238,7 +238,7 @@ fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
         };
         let work = working.spawn(async move { run(config, known, Arc::new(SystemClock), stop).await });
         tokio::select! {
-            result = work => result.map_err(Error::Broke)?,
+            result = work => result.map_err(Error::Panicked)?,
             () = signals => std::process::exit(1),
         }
     });
@@ -264,7 +264,7 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str 
 pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
     let placed = |error: Error| error.placed(&config);
     let enabled = config.enabled(known).map_err(Error::Controllers).map_err(placed)?;
-    let plan = electing::Plan::of(&config.options, known, &enabled).map_err(placed)?;
+    let plan = leader_election::ElectionPlan::of(&config.options, known, &enabled).map_err(placed)?;
     let Options {
         manager,
         client,
@@ -275,7 +275,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     let fence: Arc<dyn Fence> = if manager.dry_run {
         Arc::new(ReadOnly)
     } else {
-        Arc::new(Open)
+        Arc::new(AlwaysOpen)
     };
     let requests = Metrics::register(&registry).map_err(Error::Metrics)?;
     let settings = portreeve_client::Settings {
@@ -312,7 +312,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     let settings = manager_settings(manager);
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let closed = Shutdown::new();
-    let serving = serve(server, &manager, &registry, &config.in_force, &closed, &stop).map_err(Error::Serving)?;
+    let serving = serve(server, &manager, &registry, &config.effective, &closed, &stop).map_err(Error::Serving)?;
     let result = manager.run(&config.flags, stop).await.map_err(Error::Manager);
     if let Some(elections) = elections {
         elections.end().await;
@@ -328,16 +328,16 @@ fn serve(
     server: Option<Server>,
     manager: &Manager,
     registry: &Registry,
-    in_force: &Value,
+    effective_config: &Value,
     closed: &Shutdown,
     stop: &Shutdown,
 ) -> Result<JoinSet<Result<(), portreeve_serving::Error>>, portreeve_serving::Error> {
     let mut serving = JoinSet::new();
     let Some(server) = server else { return Ok(serving) };
-    let endpoints = Endpoints {
+    let endpoints = HttpEndpoints {
         health: manager.health(),
         registry: registry.clone(),
-        extra: pages::routes(manager.pages()).merge(pages::configz(in_force)),
+        extra_routes: debug::routes(manager.pages()).merge(debug::configz(effective_config)),
     };
     let mut listener = server.spawn(endpoints, &closed.token())?;
     let stop = stop.clone();
@@ -354,13 +354,13 @@ fn serve(
 async fn join(mut serving: JoinSet<Result<(), portreeve_serving::Error>>) -> Result<(), Error> {
     let mut result = Ok(());
     while let Some(end) = serving.join_next().await {
-        let end = end.unwrap_or(Err(portreeve_serving::Error::Broke));
+        let end = end.unwrap_or(Err(portreeve_serving::Error::ThreadExited));
         result = result.and(end.map_err(Error::Serving));
     }
     result
 }
 
-fn manager_settings(options: &options::Manager) -> portreeve_manager::Settings {
+fn manager_settings(options: &options::ManagerArgs) -> portreeve_manager::Settings {
     let resync_period = options.min_resync_period;
     portreeve_manager::Settings {
         program: "portreeve",
@@ -369,12 +369,12 @@ fn manager_settings(options: &options::Manager) -> portreeve_manager::Settings {
         dry_run: options.dry_run,
         start_interval: options.controller_start_interval,
         shutdown_timeout: options.controller_shutdown_timeout,
-        stuck_timeout: options.controller_stuck_timeout,
-        queue_timeout: options.queue_stuck_timeout,
-        tuning: Tuning {
-            idle_limit: options.watch_idle_timeout,
+        controller_stuck_timeout: options.controller_stuck_timeout,
+        queue_stuck_timeout: options.queue_stuck_timeout,
+        informer_config: InformerConfig {
+            idle_timeout: options.watch_idle_timeout,
             resync_period: (!resync_period.is_zero()).then_some(resync_period),
-            ..Tuning::default()
+            ..InformerConfig::default()
         },
     }
 }

@@ -35,12 +35,12 @@ pub enum Error {
         each group may be led by another pod. Run a Deployment with a ServiceAccount of its own for each group, and print a fence for \
         each: {}", members(.0), commands(.0)
     )]
-    SeveralGroups(Groups),
+    SeveralGroups(FenceGroups),
 }
 
 /// Several groups for which one fence was asked for, and where.
 #[derive(Debug)]
-pub struct Groups {
+pub struct FenceGroups {
     /// Each group's Lease, and the controllers that depend on it.
     leases: Vec<(String, Vec<&'static str>)>,
     namespace: String,
@@ -48,14 +48,14 @@ pub struct Groups {
     action: Action,
 }
 
-fn members(groups: &Groups) -> String {
+fn members(groups: &FenceGroups) -> String {
     let one = |(lease, controllers): &(String, Vec<_>)| format!("Lease {lease}: {}", controllers.join(", "));
     groups.leases.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// What prints a fence for each group, in the namespaces that were asked for.
-fn commands(groups: &Groups) -> String {
-    let Groups {
+fn commands(groups: &FenceGroups) -> String {
+    let FenceGroups {
         namespace,
         lease_namespace,
         ..
@@ -92,7 +92,7 @@ pub(crate) fn rbac(
     install_crds: bool,
 ) -> Result<String, Error> {
     let leases = leases.iter().map(|(lease, _)| &**lease);
-    let needs = rbac::Needs {
+    let needs = rbac::RoleOptions {
         install_crds,
         leases: leases.filter(|_| election.leader_elect).collect(),
         lease_namespace: &election.leader_elect_resource_namespace,
@@ -112,12 +112,12 @@ pub(crate) fn fence(
         [] => Ok(String::new()),
         [(name, controllers)] => {
             let namespace = &election.leader_elect_resource_namespace;
-            fence::fence(controllers, account, &fence::Lease { namespace, name }, action)
+            fence::fence(controllers, account, &fence::LeaseRef { namespace, name }, action)
         }
         several => {
             let names = |controllers: &[Descriptor]| controllers.iter().map(|it| it.name).collect();
             let several = several.iter().map(|(lease, of)| (lease.clone(), names(of)));
-            Err(Error::SeveralGroups(Groups {
+            Err(Error::SeveralGroups(FenceGroups {
                 leases: several.collect(),
                 namespace: account.namespace.clone(),
                 lease_namespace: election.leader_elect_resource_namespace.clone(),

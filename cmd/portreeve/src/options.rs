@@ -7,12 +7,12 @@ use std::{
 };
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use portreeve_client::duration;
+use portreeve_client::parse_duration;
 use portreeve_manager::selection::{Selection, UnknownNames};
 use portreeve_reconcile::Descriptor;
 
 use crate::{
-    config::{self, Place},
+    config::{self, FileLocation},
     cron,
     logging::Format,
     manifests::{Account, Action},
@@ -35,9 +35,9 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) selected: ControllerSelection,
     #[command(flatten)]
-    pub(crate) manager: Manager,
+    pub(crate) manager: ManagerArgs,
     #[command(flatten)]
     pub(crate) election: portreeve_leader::Args,
     #[command(flatten)]
@@ -54,12 +54,12 @@ pub(crate) enum Command {
     /// Print the CustomResourceDefinitions of the controllers, for `kubectl apply --server-side -f -`
     Crds {
         #[command(flatten)]
-        controllers: Only,
+        controllers: ControllerFilter,
     },
     /// Print the roles of the controllers and of their election, and their bindings to a ServiceAccount
     Rbac {
         #[command(flatten)]
-        controllers: Only,
+        controllers: ControllerFilter,
         #[command(flatten)]
         account: Account,
         #[command(flatten)]
@@ -71,7 +71,7 @@ pub(crate) enum Command {
     /// Print an admission policy by which the apiserver refuses what replicas write that do not lead
     Fence {
         #[command(flatten)]
-        controllers: Only,
+        controllers: ControllerFilter,
         #[command(flatten)]
         account: Account,
         #[command(flatten)]
@@ -89,7 +89,7 @@ pub(crate) enum Command {
 
 /// The controllers whose manifests are printed.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Only {
+pub(crate) struct ControllerFilter {
     /// A list of controllers, as the daemon takes it
     #[arg(
         long,
@@ -103,7 +103,7 @@ pub(crate) struct Only {
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Controllers")]
-pub(crate) struct Choice {
+pub(crate) struct ControllerSelection {
     /// A list of controllers to enable. '*' enables all on-by-default controllers, 'foo' enables the controller named 'foo', '-foo'
     /// disables it. The first item that names a controller decides.
     #[arg(
@@ -139,22 +139,22 @@ pub(crate) enum ListFormat {
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Manager")]
-pub(crate) struct Manager {
+pub(crate) struct ManagerArgs {
     /// The resync period of informers is random between this and twice this. 0 turns resyncs off.
-    #[arg(long, value_name = "DURATION", default_value = "12h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "12h", value_parser = parse_duration)]
     pub(crate) min_resync_period: Duration,
     /// The pause between starting two controllers, random between this and twice this.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub(crate) controller_start_interval: Duration,
     /// How long running reconciles may take to end after SIGTERM. 0 waits for as long as they need.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) controller_shutdown_timeout: Duration,
     /// How long an item may be in work without a step before /livez fails. A call to the apiserver, which takes 30 s at most, is one
     /// step. 0 never fails.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) controller_stuck_timeout: Duration,
     /// How long what is due in a queue may wait while nothing moves in it before /livez fails. 0 never fails.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) queue_stuck_timeout: Duration,
     /// How long a watch may be silent before it is begun again. Without contact for a third longer than this, it fails /readyz. At least
     /// 1s; the apiserver sends something each minute.
@@ -171,7 +171,7 @@ pub(crate) struct Manager {
 
 /// How long a watch may be silent. Sooner than this it would be begun again all the time.
 fn idle(text: &str) -> Result<Duration, String> {
-    let idle = duration(text)?;
+    let idle = parse_duration(text)?;
     if idle < Duration::from_secs(1) {
         return Err("a watch takes time to begin: give 1s or more".to_owned());
     }
@@ -210,7 +210,7 @@ pub struct Config {
     /// What `--config` named.
     file: Option<config::File>,
     /// What `/configz` answers.
-    pub(crate) in_force: serde_json::Value,
+    pub(crate) effective: serde_json::Value,
 }
 
 impl Config {
@@ -240,7 +240,7 @@ impl Config {
         let folder = std::env::current_dir().unwrap_or_default();
         Ok(Self {
             options: Options::from_arg_matches(&flags).map_err(UsageError::CommandLine)?,
-            in_force: config::shown(&command, &flags, &folder),
+            effective: config::render_effective(&command, &flags, &folder),
             flags,
             file,
         })
@@ -252,9 +252,9 @@ impl Config {
     }
 
     /// Where the file gives what these flags, by the names of their fields, are set to. Nothing for what comes from elsewhere.
-    pub(crate) fn places(&self, flags: &[&str]) -> Vec<Place> {
+    pub(crate) fn locations(&self, flags: &[&str]) -> Vec<FileLocation> {
         let file = self.file.as_ref();
-        file.map(|file| file.places(flags, &self.flags)).unwrap_or_default()
+        file.map(|file| file.locations(flags, &self.flags)).unwrap_or_default()
     }
 
     /// The controllers that `--controllers` enables, in registry order.
@@ -263,7 +263,7 @@ impl Config {
     ///
     /// Fails on names that nobody has.
     pub fn enabled(&self, known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {
-        enabled(&self.options.choice.controllers, known)
+        enabled(&self.options.selected.controllers, known)
     }
 }
 

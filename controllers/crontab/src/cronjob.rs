@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
     job::{self, Run},
-    kind::{Fault, Kind, Memory, Orders, Report},
-    slots::Timetable,
+    schedule_resource::{DesiredSchedule, Fault, RecordedStatus, Report, ScheduleResource},
+    scheduled_times::Timetable,
 };
 
 /// Where CronJobs are served.
@@ -21,7 +21,7 @@ pub(crate) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "Cron
 
 /// What is kept of a CronJob.
 #[derive(Debug, Deserialize)]
-pub(crate) struct SeenCronJob {
+pub(crate) struct CachedCronJob {
     metadata: Metadata,
     spec: Spec,
     #[serde(default)]
@@ -71,15 +71,15 @@ struct TemplateMetadata {
     annotations: Option<Map<String, Value>>,
 }
 
-impl Projection for SeenCronJob {
+impl Projection for CachedCronJob {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
-impl SeenCronJob {
+impl CachedCronJob {
     /// Everything that decides when it runs.
-    pub(crate) fn times(&self) -> (&str, Option<&str>) {
+    pub(crate) fn schedule_fields(&self) -> (&str, Option<&str>) {
         (&self.spec.schedule, self.spec.time_zone.as_deref())
     }
 
@@ -88,7 +88,7 @@ impl SeenCronJob {
         let Some(name) = self.spec.time_zone.as_deref() else {
             return Ok(TimeZone::UTC);
         };
-        portreeve_cron::zone(name).map_err(|error| Fault {
+        portreeve_cron::load_zone(name).map_err(|error| Fault {
             reason: "UnknownTimeZone",
             message: format!("invalid timeZone: {name:?}: {error}"),
         })
@@ -121,13 +121,13 @@ impl SeenCronJob {
     }
 }
 
-impl Kind for SeenCronJob {
+impl ScheduleResource for CachedCronJob {
     const RESOURCE: Resource = CRON_JOBS;
-    const SKEW: &'static str = "cronjob_controller_job_creation_skew_duration_seconds";
-    const MISSED: Option<&'static str> = None;
+    const SKEW_METRIC: &'static str = "cronjob_controller_job_creation_skew_duration_seconds";
+    const MISSED_METRIC: Option<&'static str> = None;
 
-    fn orders(&self) -> Orders {
-        Orders {
+    fn desired(&self) -> DesiredSchedule {
+        DesiredSchedule {
             timetable: self.timetable(),
             suspend: self.spec.suspend.unwrap_or_default(),
             concurrency: self.spec.concurrency_policy,
@@ -138,8 +138,8 @@ impl Kind for SeenCronJob {
         }
     }
 
-    fn memory(&self, _rescheduled: Timestamp) -> Memory<'_> {
-        Memory {
+    fn recorded(&self, _rescheduled: Timestamp) -> RecordedStatus<'_> {
+        RecordedStatus {
             active: self.status.active.as_deref().unwrap_or_default(),
             last_schedule: self.status.last_schedule_time,
             last_success: self.status.last_successful_time,
@@ -148,7 +148,7 @@ impl Kind for SeenCronJob {
             last_run_now: None,
             scheduled_since: None,
             was_suspended: false,
-            said: None,
+            last_reported: None,
         }
     }
 
@@ -161,31 +161,31 @@ impl Kind for SeenCronJob {
         let marks = (labels.unwrap_or_default(), annotations.unwrap_or_default());
         let zone = self.zone()?;
         let owner = (&CRON_JOBS, &self.metadata);
-        Ok(job::manifest(owner, run, &zone, marks, template.spec))
+        Ok(job::job_from_template(owner, run, &zone, marks, template.spec))
     }
 
     fn status(&self, report: &Report<'_>, _now: Timestamp) -> Option<Value> {
-        let facts = report.facts;
-        let known = self.memory(Timestamp::MIN);
-        let active = facts.references();
+        let summary = report.summary;
+        let known = self.recorded(Timestamp::MIN);
+        let active = summary.active_references();
         let same_jobs = active.len() == known.active.len()
             && active
                 .iter()
                 .all(|job| known.active.iter().any(|known| known.uid == job.uid));
         let is_same =
-            same_jobs && facts.last_schedule == known.last_schedule && facts.last_success == known.last_success;
+            same_jobs && summary.last_schedule == known.last_schedule && summary.last_success == known.last_success;
         let time = |time: Option<Timestamp>| time.map(|time| format!("{time:.0}"));
         (!is_same).then(|| {
             json!({
                 "active": active,
-                "lastScheduleTime": time(facts.last_schedule),
-                "lastSuccessfulTime": time(facts.last_success),
+                "lastScheduleTime": time(summary.last_schedule),
+                "lastSuccessfulTime": time(summary.last_success),
             })
         })
     }
 }
 
 /// The schedule and the zone, to tell whether they changed.
-pub(crate) fn is_rescheduled(old: &Arc<SeenCronJob>, new: &Arc<SeenCronJob>) -> bool {
-    old.times() != new.times()
+pub(crate) fn is_rescheduled(old: &Arc<CachedCronJob>, new: &Arc<CachedCronJob>) -> bool {
+    old.schedule_fields() != new.schedule_fields()
 }

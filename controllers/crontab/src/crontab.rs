@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_api::{
     CRONTABS, ConcurrencyPolicy, CronTabStatus, DstPolicyName, Metadata, Resource,
-    conditions::{self, Finding, Truth},
+    conditions::{self, ConditionStatus, ConditionUpdate},
 };
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use portreeve_informer::Projection;
@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
     job::{self, Run},
-    kind::{Fault, Kind, Memory, Orders, Report},
-    slots::Timetable,
+    schedule_resource::{DesiredSchedule, Fault, RecordedStatus, Report, ScheduleResource},
+    scheduled_times::Timetable,
 };
 
 /// The label by which the Jobs and Pods of a CronTab are found.
@@ -27,7 +27,7 @@ const SUSPENDED: &str = "Suspended";
 
 /// What is kept of a CronTab.
 #[derive(Debug, Deserialize)]
-pub(crate) struct SeenCronTab {
+pub(crate) struct CachedCronTab {
     metadata: Annotated,
     #[serde(default)]
     spec: Option<Spec>,
@@ -77,7 +77,7 @@ struct Spec {
     ttl_seconds_after_finished: Option<i32>,
 }
 
-impl Projection for SeenCronTab {
+impl Projection for CachedCronTab {
     fn metadata(&self) -> &Metadata {
         &self.metadata.base
     }
@@ -89,7 +89,7 @@ impl Spec {
         let Some(name) = self.time_zone.as_deref() else {
             return Ok(TimeZone::UTC);
         };
-        portreeve_cron::zone(name).map_err(|error| Fault {
+        portreeve_cron::load_zone(name).map_err(|error| Fault {
             reason: "UnknownTimeZone",
             message: format!(".spec.timeZone: {error}"),
         })
@@ -116,7 +116,7 @@ impl Spec {
     }
 
     /// Everything that decides when it runs, as the status remembers it.
-    fn times(&self) -> String {
+    fn schedule_fields(&self) -> String {
         let zone = self.time_zone.as_deref().unwrap_or("UTC");
         let policy = match self.dst_policy {
             DstPolicyName::Once => "",
@@ -158,7 +158,7 @@ fn no_spec() -> Fault {
     }
 }
 
-impl SeenCronTab {
+impl CachedCronTab {
     fn name(&self) -> &str {
         &self.metadata.base.name
     }
@@ -173,7 +173,7 @@ impl SeenCronTab {
         let known = self.status.as_ref()?;
         let observed = known.observed_schedule.as_deref();
         // Also a spec that came later than its object is another one than none.
-        let is_other = |spec: &Spec| observed != Some(&*spec.times());
+        let is_other = |spec: &Spec| observed != Some(&*spec.schedule_fields());
         if self.spec.as_ref().is_some_and(is_other) {
             return Timestamp::from_second(rescheduled.as_second()).ok();
         }
@@ -182,30 +182,39 @@ impl SeenCronTab {
 
     fn conditions(&self, report: &Report<'_>, now: Timestamp) -> Vec<conditions::Condition> {
         let valid = match report.fault.filter(|_| !report.is_valid) {
-            Some(fault) => finding("Valid", Truth::False, fault.reason, &fault.message),
-            None => finding("Valid", Truth::True, "Parsed", ""),
+            Some(fault) => condition_update("Valid", ConditionStatus::False, fault.reason, &fault.message),
+            None => condition_update("Valid", ConditionStatus::True, "Parsed", ""),
         };
         let ready = match report.fault {
-            Some(fault) => finding("Ready", Truth::False, fault.reason, &fault.message),
-            None if report.is_suspended => finding("Ready", Truth::False, SUSPENDED, "the CronTab is suspended"),
-            None => finding("Ready", Truth::True, "Scheduled", ""),
+            Some(fault) => condition_update("Ready", ConditionStatus::False, fault.reason, &fault.message),
+            None if report.is_suspended => {
+                condition_update("Ready", ConditionStatus::False, SUSPENDED, "the CronTab is suspended")
+            }
+            None => condition_update("Ready", ConditionStatus::True, "Scheduled", ""),
         };
         let generation = self.metadata.base.generation;
         let before = &self.known().conditions;
         // A refusal may be worded anew at each try. The first wording stays: each change would be a reason to try again at once.
-        let known = conditions::find(before, "Ready").filter(|known| {
+        let known = conditions::find_status_condition(before, "Ready").filter(|known| {
             report.is_valid && known.reason == "FailedCreate" && known.observed_generation == generation
         });
         let ready = match known {
-            Some(known) if ready.reason == known.reason => finding("Ready", ready.status, ready.reason, &known.message),
+            Some(known) if ready.reason == known.reason => {
+                condition_update("Ready", ready.status, ready.reason, &known.message)
+            }
             _ => ready,
         };
-        conditions::updated(before, &[valid, ready], generation, now)
+        conditions::set_status_conditions(before, &[valid, ready], generation, now)
     }
 }
 
-fn finding<'a>(type_: &'a str, status: Truth, reason: &'a str, message: &'a str) -> Finding<'a> {
-    Finding {
+fn condition_update<'a>(
+    type_: &'a str,
+    status: ConditionStatus,
+    reason: &'a str,
+    message: &'a str,
+) -> ConditionUpdate<'a> {
+    ConditionUpdate {
         type_,
         status,
         reason,
@@ -213,16 +222,16 @@ fn finding<'a>(type_: &'a str, status: Truth, reason: &'a str, message: &'a str)
     }
 }
 
-impl Kind for SeenCronTab {
+impl ScheduleResource for CachedCronTab {
     const RESOURCE: Resource = CRONTABS;
-    const SKEW: &'static str = "crontab_controller_job_creation_skew_duration_seconds";
-    const MISSED: Option<&'static str> = Some("crontab_controller_missed_runs_total");
+    const SKEW_METRIC: &'static str = "crontab_controller_job_creation_skew_duration_seconds";
+    const MISSED_METRIC: Option<&'static str> = Some("crontab_controller_missed_runs_total");
 
-    fn orders(&self) -> Orders {
+    fn desired(&self) -> DesiredSchedule {
         let spec = self.spec.as_ref();
         let annotations = self.metadata.annotations.as_ref();
         let run_now = annotations.and_then(|annotations| annotations.run_now.clone());
-        Orders {
+        DesiredSchedule {
             timetable: spec.map_or_else(|| Err(no_spec()), |spec| spec.timetable(&self.metadata.base.uid)),
             suspend: spec.and_then(|spec| spec.suspend).unwrap_or_default(),
             concurrency: spec.map(|spec| spec.concurrency_policy).unwrap_or_default(),
@@ -233,10 +242,10 @@ impl Kind for SeenCronTab {
         }
     }
 
-    fn memory(&self, rescheduled: Timestamp) -> Memory<'_> {
+    fn recorded(&self, rescheduled: Timestamp) -> RecordedStatus<'_> {
         let known = self.known();
-        let ready = conditions::find(&known.conditions, "Ready");
-        Memory {
+        let ready = conditions::find_status_condition(&known.conditions, "Ready");
+        RecordedStatus {
             active: &known.active,
             last_schedule: known.last_schedule_time,
             last_success: known.last_successful_time,
@@ -245,7 +254,7 @@ impl Kind for SeenCronTab {
             last_run_now: known.last_run_now.as_deref(),
             scheduled_since: self.scheduled_since(rescheduled),
             was_suspended: ready.is_some_and(|ready| ready.reason == SUSPENDED),
-            said: ready.map(|ready| (&*ready.reason, &*ready.message)),
+            last_reported: ready.map(|ready| (&*ready.reason, &*ready.message)),
         }
     }
 
@@ -255,25 +264,31 @@ impl Kind for SeenCronTab {
         let labels = Map::from_iter([(LABEL.to_owned(), self.name().into())]);
         let owner = (&CRONTABS, &self.metadata.base);
         let job_spec = spec.job_spec(self.name())?;
-        Ok(job::manifest(owner, run, &zone, (labels, Map::new()), job_spec))
+        Ok(job::job_from_template(
+            owner,
+            run,
+            &zone,
+            (labels, Map::new()),
+            job_spec,
+        ))
     }
 
     fn status(&self, report: &Report<'_>, now: Timestamp) -> Option<Value> {
-        let (known, facts) = (self.known(), report.facts);
-        let active = facts.references();
+        let (known, summary) = (self.known(), report.summary);
+        let active = summary.active_references();
         let status = CronTabStatus {
             active_count: i32::try_from(active.len()).unwrap_or(i32::MAX),
             active,
-            last_schedule_time: facts.last_schedule,
-            last_successful_time: facts.last_success,
-            last_failure_time: facts.last_failure,
-            next_schedule_time: report.slots.and_then(|slots| slots.next),
+            last_schedule_time: summary.last_schedule,
+            last_successful_time: summary.last_success,
+            last_failure_time: summary.last_failure,
+            next_schedule_time: report.times.and_then(|times| times.next),
             last_missed_time: report.missed.map(|missed| missed.last).or(known.last_missed_time),
             missed_runs: known
                 .missed_runs
                 .saturating_add(report.missed.map_or(0, |missed| missed.count.into())),
-            last_run_now: facts.last_run_now.map(str::to_owned),
-            observed_schedule: self.spec.as_ref().map(Spec::times),
+            last_run_now: summary.last_run_now.map(str::to_owned),
+            observed_schedule: self.spec.as_ref().map(Spec::schedule_fields),
             scheduled_since: report.scheduled_since,
             observed_generation: self.metadata.base.generation,
             conditions: self.conditions(report, now),
@@ -283,6 +298,6 @@ impl Kind for SeenCronTab {
 }
 
 /// The schedule and the zone, to tell whether they changed.
-pub(crate) fn is_rescheduled(old: &Arc<SeenCronTab>, new: &Arc<SeenCronTab>) -> bool {
-    old.spec.as_ref().map(Spec::times) != new.spec.as_ref().map(Spec::times)
+pub(crate) fn is_rescheduled(old: &Arc<CachedCronTab>, new: &Arc<CachedCronTab>) -> bool {
+    old.spec.as_ref().map(Spec::schedule_fields) != new.spec.as_ref().map(Spec::schedule_fields)
 }

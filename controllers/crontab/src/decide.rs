@@ -9,14 +9,14 @@ use std::{iter, sync::Arc};
 use jiff::Timestamp;
 use portreeve_api::{ConcurrencyPolicy, JobReference, Metadata, ObjectKey};
 use portreeve_informer::Projection;
-use portreeve_reconcile::{Effect, Next, Note, Plan, Propagation, Target};
+use portreeve_reconcile::{Effect, EventContent, Next, Plan, Propagation, Target};
 
 use crate::{
-    facts::{self, Facts},
-    job::{JOBS, Origin, Run, SeenJob},
-    kind::{Fault, Kind, Memory, Missed, Orders, Report},
-    settle,
-    slots::{Slots, Timetable, before},
+    job::{CachedJob, JOBS, Origin, Run},
+    job_summary::{self, JobSummary},
+    schedule_resource::{DesiredSchedule, Fault, Missed, RecordedStatus, Report, ScheduleResource},
+    scheduled_times::{ScheduledTimes, Timetable, before},
+    status,
 };
 
 /// From how many missed starts on Kubernetes warns.
@@ -27,124 +27,124 @@ const TOO_MANY: u32 = 100;
 pub(crate) struct Observed<K> {
     pub(crate) object: Arc<K>,
     /// The Jobs that it controls.
-    pub(crate) jobs: Vec<Arc<SeenJob>>,
+    pub(crate) jobs: Vec<Arc<CachedJob>>,
     /// Names of its pattern that Jobs of others have.
-    pub(crate) taken: Vec<Arc<str>>,
+    pub(crate) taken_names: Vec<Arc<str>>,
     /// What this process remembers of it.
-    pub(crate) recalled: Recalled,
+    pub(crate) runs: ObservedRuns,
 }
 
 /// What happened to a schedule, as far as this process saw: what neither its status nor its Jobs may tell any more.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recalled {
+pub(crate) struct ObservedRuns {
     /// When the schedule changed last.
     pub(crate) rescheduled: Option<Timestamp>,
     /// The last time for which there was a Job.
-    pub(crate) served: Option<Timestamp>,
+    pub(crate) last_schedule: Option<Timestamp>,
     /// The last value of the annotation for which there was a Job.
-    pub(crate) answered: Option<Box<str>>,
+    pub(crate) last_run_now: Option<Box<str>>,
 }
 
-pub(crate) fn decide<K: Kind>(seen: &Observed<K>, now: Timestamp) -> Plan {
-    let orders = seen.object.orders();
-    let sight = Sight::new(seen, &orders, now);
-    let starts = sight.starts();
+pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp) -> Plan {
+    let desired = observed.object.desired();
+    let assessment = Assessment::new(observed, &desired, now);
+    let starts = assessment.starts();
     let effects = if starts.is_empty() {
-        settle::effects(&sight, None)
+        status::effects(&assessment, None)
     } else {
         starts
     };
     Plan {
         effects,
-        next: sight.next(),
+        next: assessment.next(),
     }
 }
 
 /// What to say of a write that was refused, and what is to do nevertheless.
-pub(crate) fn refused<K: Kind>(seen: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
-    let orders = seen.object.orders();
-    let sight = Sight::new(seen, &orders, now);
-    let told = |reason| Plan::of(vec![sight.tell(warning(reason, why).once(why))]);
+pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
+    let desired = observed.object.desired();
+    let assessment = Assessment::new(observed, &desired, now);
+    let report = |reason| Plan::of(vec![assessment.event(warning(reason, why).report_once(why))]);
     match effect {
         Effect::Create(_) => {
             let (reason, message) = ("FailedCreate", why.to_owned());
-            Plan::of(settle::effects(&sight, Some(&Fault { reason, message })))
+            Plan::of(status::effects(&assessment, Some(&Fault { reason, message })))
         }
         // No condition: the next decision would take it back, as what it can see is in order.
-        Effect::Delete { .. } => told("FailedDelete"),
-        Effect::Absent { .. } => told("FailedGet"),
+        Effect::Delete { .. } => report("FailedDelete"),
+        Effect::RequireAbsent { .. } => report("FailedGet"),
         _ => Plan::nothing(),
     }
 }
 
-pub(crate) fn normal(reason: &'static str, message: impl Into<String>) -> Note {
-    Note::normal(reason, "Sync", message)
+pub(crate) fn normal(reason: &'static str, message: impl Into<String>) -> EventContent {
+    EventContent::normal(reason, "Sync", message)
 }
 
-pub(crate) fn warning(reason: &'static str, message: impl Into<String>) -> Note {
-    Note::warning(reason, "Sync", message)
+pub(crate) fn warning(reason: &'static str, message: impl Into<String>) -> EventContent {
+    EventContent::warning(reason, "Sync", message)
 }
 
 /// A schedule at one moment.
-pub(crate) struct Sight<'a, K> {
-    pub(crate) seen: &'a Observed<K>,
-    pub(crate) orders: &'a Orders,
-    pub(crate) memory: Memory<'a>,
-    pub(crate) facts: Facts<'a>,
+pub(crate) struct Assessment<'a, K> {
+    pub(crate) observed: &'a Observed<K>,
+    pub(crate) desired: &'a DesiredSchedule,
+    pub(crate) recorded: RecordedStatus<'a>,
+    pub(crate) summary: JobSummary<'a>,
     pub(crate) timetable: Option<&'a Timetable>,
     /// Absent while it is suspended, going, or not to be read.
-    pub(crate) slots: Option<Slots>,
+    pub(crate) times: Option<ScheduledTimes>,
     pub(crate) now: Timestamp,
 }
 
-impl<'a, K: Kind> Sight<'a, K> {
-    fn new(seen: &'a Observed<K>, orders: &'a Orders, now: Timestamp) -> Self {
-        let memory = seen.object.memory(seen.recalled.rescheduled.unwrap_or(now));
-        let metadata = seen.object.metadata();
-        let asked = orders.run_now.as_deref();
-        let mut facts = facts::gather(metadata, memory, asked, &seen.jobs, now);
-        facts.recall(&seen.recalled, asked);
-        let is_running = !orders.suspend && !metadata.is_terminating();
-        let timetable = orders.timetable.as_ref().ok().filter(|_| is_running);
-        let mut sight = Self {
-            seen,
-            orders,
-            memory,
-            facts,
+impl<'a, K: ScheduleResource> Assessment<'a, K> {
+    fn new(observed: &'a Observed<K>, desired: &'a DesiredSchedule, now: Timestamp) -> Self {
+        let recorded = observed.object.recorded(observed.runs.rescheduled.unwrap_or(now));
+        let metadata = observed.object.metadata();
+        let asked = desired.run_now.as_deref();
+        let mut summary = job_summary::summarize(metadata, recorded, asked, &observed.jobs, now);
+        summary.add_observed_runs(&observed.runs, asked);
+        let is_running = !desired.suspend && !metadata.is_terminating();
+        let timetable = desired.timetable.as_ref().ok().filter(|_| is_running);
+        let mut assessment = Self {
+            observed,
+            desired,
+            recorded,
+            summary,
             timetable,
-            slots: None,
+            times: None,
             now,
         };
-        sight.look_at_the_clock();
-        let due = sight.slots.and_then(|slots| slots.due);
-        if let Some(due) = due.filter(|due| sight.is_served(*due)) {
-            sight.facts.last_schedule = Some(due);
-            sight.look_at_the_clock();
+        assessment.update_times();
+        let due = assessment.times.and_then(|times| times.due);
+        if let Some(due) = due.filter(|due| assessment.is_served(*due)) {
+            assessment.summary.last_schedule = Some(due);
+            assessment.update_times();
         }
-        if let Some(slots) = sight.slots.filter(|_| sight.memory.was_suspended) {
+        if let Some(times) = assessment.times.filter(|_| assessment.recorded.was_suspended) {
             // The times for which nothing was to run were not missed. The latest may be made up for still.
-            let withheld = slots.lapsed.max(sight.facts.last_schedule);
-            sight.memory.scheduled_since = sight.memory.scheduled_since.max(withheld);
+            let withheld = times.expired.max(assessment.summary.last_schedule);
+            assessment.recorded.scheduled_since = assessment.recorded.scheduled_since.max(withheld);
         }
-        sight
+        assessment
     }
 
     /// An @every may have two times in a minute, and both are called the same: one Job serves them, even when it is gone again.
     fn is_served(&self, due: Timestamp) -> bool {
-        let name = |slot| Run::Slot(slot).job_name(&self.metadata().name);
-        let last = self.facts.last_schedule.map(name);
+        let name = |slot| Run::Scheduled(slot).job_name(&self.metadata().name);
+        let last = self.summary.last_schedule.map(name);
         last.is_some_and(|last| last == name(due)) || self.owns(&name(due))
     }
 
-    fn look_at_the_clock(&mut self) {
-        let base = self.base(self.facts.last_schedule);
-        self.slots = self.timetable.map(|timetable| timetable.slots(base, self.now));
+    fn update_times(&mut self) {
+        let base = self.earliest_time(self.summary.last_schedule);
+        self.times = self.timetable.map(|timetable| timetable.times(base, self.now));
     }
 
     /// From when on times count: the last one that was served, or the creation; and not before the schedule was what it is.
-    pub(crate) fn base(&self, last: Option<Timestamp>) -> Timestamp {
+    pub(crate) fn earliest_time(&self, last: Option<Timestamp>) -> Timestamp {
         let created = self.metadata().creation_timestamp.unwrap_or(self.now);
-        let bounds = [self.memory.scheduled_since, self.seen.recalled.rescheduled];
+        let bounds = [self.recorded.scheduled_since, self.observed.runs.rescheduled];
         let later = |base: Timestamp, bound: Option<Timestamp>| bound.map_or(base, |bound| base.max(bound));
         bounds.into_iter().fold(last.unwrap_or(created), later)
     }
@@ -152,29 +152,29 @@ impl<'a, K: Kind> Sight<'a, K> {
     /// The times for which there are Jobs.
     fn served(&self) -> impl Iterator<Item = Timestamp> {
         let name = &self.metadata().name;
-        let origins = self.seen.jobs.iter().map(|job| job.origin(name));
+        let origins = self.observed.jobs.iter().map(|job| job.origin(name));
         origins.filter_map(|origin| match origin {
-            Origin::Slot(slot) => Some(slot),
+            Origin::Scheduled(slot) => Some(slot),
             _ => None,
         })
     }
 
     /// For how many times after `since` and until `until` there are Jobs.
-    pub(crate) fn served_between(&self, since: Timestamp, until: Timestamp) -> u32 {
+    pub(crate) fn count_jobs_between(&self, since: Timestamp, until: Timestamp) -> u32 {
         let served = self.served().filter(|slot| (since < *slot) && (*slot <= until));
         u32::try_from(served.count()).unwrap_or(u32::MAX)
     }
 
     /// The last time after `since` and until `until` for which there is none.
-    pub(crate) fn last_unserved(&self, since: Timestamp, until: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn last_without_job(&self, since: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let timetable = self.timetable?;
         let earlier = |slot: &Timestamp| timetable.latest(since, before(*slot));
-        let mut slots = iter::successors(timetable.latest(since, until), earlier);
-        slots.find(|slot| self.served().all(|served| served != *slot))
+        let mut times = iter::successors(timetable.latest(since, until), earlier);
+        times.find(|slot| self.served().all(|served| served != *slot))
     }
 
     pub(crate) fn metadata(&self) -> &'a Metadata {
-        self.seen.object.metadata()
+        self.observed.object.metadata()
     }
 
     pub(crate) fn target(&self) -> Target {
@@ -182,24 +182,24 @@ impl<'a, K: Kind> Sight<'a, K> {
     }
 
     fn owns(&self, name: &str) -> bool {
-        self.seen.jobs.iter().any(|job| job.name() == name)
+        self.observed.jobs.iter().any(|job| job.name() == name)
     }
 
     /// Whether the name of a wanted run's Job is that of another: of somebody else's, or of a run whose value has the same hash.
-    pub(crate) fn is_taken(&self, name: &str) -> bool {
-        self.seen.taken.iter().any(|taken| **taken == *name) || self.owns(name)
+    pub(crate) fn is_name_taken(&self, name: &str) -> bool {
+        self.observed.taken_names.iter().any(|taken| **taken == *name) || self.owns(name)
     }
 
     /// The runs that are asked for and have no Job: the due one, and the one that somebody wants now.
-    pub(crate) fn wanted(&self) -> Vec<Run> {
+    pub(crate) fn pending_runs(&self) -> Vec<Run> {
         if self.metadata().is_terminating() {
             return Vec::new();
         }
-        let due = self.slots.and_then(|slots| slots.due).map(Run::Slot);
-        let asked = self.orders.run_now.clone();
-        let asked = asked.filter(|value| self.facts.last_run_now != Some(&**value));
+        let due = self.times.and_then(|times| times.due).map(Run::Scheduled);
+        let asked = self.desired.run_now.clone();
+        let asked = asked.filter(|value| self.summary.last_run_now != Some(&**value));
         let asked = asked.map(Run::Now);
-        if self.orders.concurrency == ConcurrencyPolicy::Forbid {
+        if self.desired.concurrency == ConcurrencyPolicy::Forbid {
             // With runs that are longer than what is between them there is always one due: people go first.
             return asked.into_iter().chain(due).collect();
         }
@@ -209,22 +209,22 @@ impl<'a, K: Kind> Sight<'a, K> {
 
     /// Whether a run waits for another to end.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.orders.concurrency == ConcurrencyPolicy::Forbid && !self.facts.active.is_empty()
+        self.desired.concurrency == ConcurrencyPolicy::Forbid && !self.summary.active.is_empty()
     }
 
     /// Whether a run has to wait until the status tells of those that it replaces: without their Jobs nothing else would, and
     /// they would start again.
-    fn replaces_what_is_not_stored(&self) -> bool {
-        let mut active = self.facts.active.iter();
-        self.orders.concurrency == ConcurrencyPolicy::Replace && active.any(|job| !self.is_stored(job))
+    fn replaces_unrecorded_job(&self) -> bool {
+        let mut active = self.summary.active.iter();
+        self.desired.concurrency == ConcurrencyPolicy::Replace && active.any(|job| !self.is_recorded(job))
     }
 
     /// Whether the status tells of this run: before that its Job is the only proof that it took place.
-    pub(crate) fn is_stored(&self, job: &SeenJob) -> bool {
+    pub(crate) fn is_recorded(&self, job: &CachedJob) -> bool {
         match job.origin(&self.metadata().name) {
-            Origin::Slot(slot) => self.memory.last_schedule.is_some_and(|stored| slot <= stored),
+            Origin::Scheduled(slot) => self.recorded.last_schedule.is_some_and(|stored| slot <= stored),
             Origin::RunNow(value) => {
-                self.orders.run_now.as_deref() != Some(&*value) || self.memory.last_run_now == Some(&*value)
+                self.desired.run_now.as_deref() != Some(&*value) || self.recorded.last_run_now == Some(&*value)
             }
             Origin::Manual | Origin::Unknown => true,
         }
@@ -232,25 +232,25 @@ impl<'a, K: Kind> Sight<'a, K> {
 
     fn starts(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if self.is_blocked() || self.replaces_what_is_not_stored() {
+        if self.is_blocked() || self.replaces_unrecorded_job() {
             return effects;
         }
-        for run in self.wanted() {
-            let Ok(job) = self.seen.object.job(&run) else {
+        for run in self.pending_runs() {
+            let Ok(job) = self.observed.object.job(&run) else {
                 continue;
             };
-            if self.is_taken(&job.key.name) {
+            if self.is_name_taken(&job.key.name) {
                 continue;
             }
-            if self.orders.concurrency != ConcurrencyPolicy::Allow {
+            if self.desired.concurrency != ConcurrencyPolicy::Allow {
                 // Two at once are what is not wanted: the other one is for the next decision.
                 if !effects.is_empty() {
                     break;
                 }
-                effects.extend(self.confirmed_missing());
+                effects.extend(self.require_missing_absent());
             }
-            if self.orders.concurrency == ConcurrencyPolicy::Replace {
-                effects.extend(self.facts.active.iter().flat_map(|job| self.deletion(job)));
+            if self.desired.concurrency == ConcurrencyPolicy::Replace {
+                effects.extend(self.summary.active.iter().flat_map(|job| self.deletion(job)));
             }
             effects.extend(self.start(&run, job));
         }
@@ -260,44 +260,44 @@ impl<'a, K: Kind> Sight<'a, K> {
     fn start(&self, run: &Run, job: portreeve_reconcile::Object) -> Vec<Effect> {
         let message = format!("Created job {}", job.key.name);
         let mut effects = Vec::new();
-        let lag = match run {
-            Run::Slot(slot) => {
+        let latency = match run {
+            Run::Scheduled(slot) => {
                 effects.extend(self.too_many_missed(*slot));
-                let metric = K::SKEW;
-                Some(Effect::Lag { metric, since: *slot })
+                let metric = K::SKEW_METRIC;
+                Some(Effect::ObserveLatency { metric, since: *slot })
             }
             Run::Now(_) => None,
         };
         effects.push(Effect::Create(job));
-        effects.extend(lag);
-        effects.push(self.tell(normal("SuccessfulCreate", message)));
+        effects.extend(latency);
+        effects.push(self.event(normal("SuccessfulCreate", message)));
         effects
     }
 
     fn too_many_missed(&self, slot: Timestamp) -> Option<Effect> {
-        let base = self.base(self.memory.last_schedule);
-        let missed = self.timetable?.count_open(base, self.now);
+        let base = self.earliest_time(self.recorded.last_schedule);
+        let missed = self.timetable?.count_startable(base, self.now);
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
-        (missed > TOO_MANY).then(|| self.tell(warning("TooManyMissedTimes", message).once(slot.to_string())))
+        (missed > TOO_MANY).then(|| self.event(warning("TooManyMissedTimes", message).report_once(slot.to_string())))
     }
 
     /// Has the apiserver confirm that Jobs are gone that the status names and the cache does not have.
-    pub(crate) fn confirmed_missing(&self) -> impl Iterator<Item = Effect> {
-        let absent = |job: &&JobReference| Effect::Absent {
+    pub(crate) fn require_missing_absent(&self) -> impl Iterator<Item = Effect> {
+        let absent = |job: &&JobReference| Effect::RequireAbsent {
             resource: JOBS,
             key: self.sibling(&job.name),
             uid: job.uid.as_str().into(),
             controller: Arc::clone(&self.metadata().uid),
         };
-        self.facts.missing.iter().map(absent)
+        self.summary.missing.iter().map(absent)
     }
 
     fn sibling(&self, name: &str) -> ObjectKey {
-        self.metadata().key().sibling(name)
+        self.metadata().key().with_name(name)
     }
 
     /// Deletes a Job, unless somebody does already.
-    pub(crate) fn deletion(&self, job: &SeenJob) -> Vec<Effect> {
+    pub(crate) fn deletion(&self, job: &CachedJob) -> Vec<Effect> {
         if job.metadata().is_terminating() {
             return Vec::new();
         }
@@ -307,32 +307,32 @@ impl<'a, K: Kind> Sight<'a, K> {
         };
         let note = normal("SuccessfulDelete", format!("Deleted job {}", job.name()));
         // A Job that is gone already is as good as deleted, so a cache that is behind tells of it twice.
-        vec![delete, self.tell(note.once(&*job.metadata().uid))]
+        vec![delete, self.event(note.report_once(&*job.metadata().uid))]
     }
 
-    pub(crate) fn tell(&self, note: Note) -> Effect {
+    pub(crate) fn event(&self, note: EventContent) -> Effect {
         Effect::Event(self.target(), note)
     }
 
     /// When the next decision is due by the clock: at the next time, or when it is too late for the one that waits.
     fn next(&self) -> Next {
-        let Some(slots) = self.slots else {
+        let Some(times) = self.times else {
             return Next::OnChange;
         };
-        let times = slots.next.into_iter().chain(slots.until);
+        let times = times.next.into_iter().chain(times.until);
         times.min().map_or(Next::OnChange, Next::At)
     }
 
     /// What the status is to say.
     pub(crate) fn report<'b>(&'b self, fault: Option<&'b Fault>, is_valid: bool, missed: Option<Missed>) -> Report<'b> {
         Report {
-            facts: &self.facts,
-            slots: self.slots.as_ref(),
+            summary: &self.summary,
+            times: self.times.as_ref(),
             missed,
             fault,
             is_valid,
-            scheduled_since: self.memory.scheduled_since,
-            is_suspended: self.orders.suspend,
+            scheduled_since: self.recorded.scheduled_since,
+            is_suspended: self.desired.suspend,
         }
     }
 }

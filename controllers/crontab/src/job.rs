@@ -12,27 +12,27 @@ use serde_json::{Map, Value, json};
 /// Where Jobs are served.
 pub(crate) const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
 /// Kubernetes' annotation with the time that a Job was scheduled for.
-pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+pub(crate) const SCHEDULED_TIMESTAMP_ANNOTATION: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// What is kept of a Job.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct SeenJob {
-    metadata: Marked,
+pub(crate) struct CachedJob {
+    metadata: AnnotatedMetadata,
     #[serde(default)]
     status: Status,
 }
 
 /// Metadata with the annotations that say where a Job comes from.
 #[derive(Clone, Debug, Deserialize)]
-struct Marked {
+struct AnnotatedMetadata {
     #[serde(flatten)]
     base: Metadata,
     #[serde(default)]
-    annotations: Option<Marks>,
+    annotations: Option<JobAnnotations>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Marks {
+struct JobAnnotations {
     #[serde(rename = "batch.kubernetes.io/cronjob-scheduled-timestamp")]
     scheduled: Option<Box<str>>,
     #[serde(rename = "cronjob.kubernetes.io/instantiate")]
@@ -59,7 +59,7 @@ struct JobCondition {
     last_transition_time: Option<Timestamp>,
 }
 
-impl Projection for SeenJob {
+impl Projection for CachedJob {
     fn metadata(&self) -> &Metadata {
         &self.metadata.base
     }
@@ -67,16 +67,16 @@ impl Projection for SeenJob {
 
 /// How a Job ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum FinishedStatus {
     /// The condition Complete, with its time.
     Complete(Option<Timestamp>),
     /// The condition Failed, with its time.
     Failed(Option<Timestamp>),
 }
 
-impl End {
+impl FinishedStatus {
     /// The condition's type.
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn condition_type(self) -> &'static str {
         match self {
             Self::Complete(_) => "Complete",
             Self::Failed(_) => "Failed",
@@ -88,7 +88,7 @@ impl End {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Origin {
     /// A scheduled time had come.
-    Slot(Timestamp),
+    Scheduled(Timestamp),
     /// Somebody asked by annotation, with this value.
     RunNow(Box<str>),
     /// Somebody made it by hand and said so, as `kubectl create job --from` does.
@@ -97,25 +97,25 @@ pub(crate) enum Origin {
     Unknown,
 }
 
-impl SeenJob {
+impl CachedJob {
     pub(crate) fn name(&self) -> &str {
         &self.metadata().name
     }
 
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn finished_status(&self) -> Option<FinishedStatus> {
         let conditions = self.status.conditions.iter().flatten();
         let mut true_ones = conditions.filter(|condition| &*condition.status == "True");
         true_ones.find_map(|condition| match &*condition.type_ {
-            "Complete" => Some(End::Complete(
+            "Complete" => Some(FinishedStatus::Complete(
                 self.status.completion_time.or(condition.last_transition_time),
             )),
-            "Failed" => Some(End::Failed(condition.last_transition_time)),
+            "Failed" => Some(FinishedStatus::Failed(condition.last_transition_time)),
             _ => None,
         })
     }
 
     /// When it began: what histories are sorted by.
-    pub(crate) fn began(&self) -> Option<Timestamp> {
+    pub(crate) fn start_time(&self) -> Option<Timestamp> {
         self.status.start_time.or(self.metadata().creation_timestamp)
     }
 
@@ -131,7 +131,7 @@ impl SeenJob {
             scheduled.and_then(|text| Timestamp::from_second(text.parse::<Timestamp>().ok()?.as_second()).ok());
         // Where both agree they are right, whatever marks the template brought with it.
         if let Some(slot) = by_mark.filter(|slot| Some(slot.as_second().div_euclid(60)) == minutes) {
-            return Origin::Slot(slot);
+            return Origin::Scheduled(slot);
         }
         if let Some(value) = marks.and_then(|marks| marks.run_now.clone()) {
             return Origin::RunNow(value);
@@ -140,7 +140,7 @@ impl SeenJob {
             return Origin::Manual;
         }
         let by_name = minutes.and_then(|minutes| Timestamp::from_second(minutes.checked_mul(60)?).ok());
-        by_name.map_or(Origin::Unknown, Origin::Slot)
+        by_name.map_or(Origin::Unknown, Origin::Scheduled)
     }
 }
 
@@ -148,7 +148,7 @@ impl SeenJob {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Run {
     /// For a scheduled time.
-    Slot(Timestamp),
+    Scheduled(Timestamp),
     /// Because the annotation has this value.
     Now(Arc<str>),
 }
@@ -157,8 +157,8 @@ impl Run {
     /// The name of its Job: the same whoever makes it, and whenever, so that there is never a second one.
     pub(crate) fn job_name(&self, owner: &str) -> String {
         match self {
-            Self::Slot(slot) => format!("{owner}-{}", slot.as_second().div_euclid(60)),
-            Self::Now(value) => run_now_name(owner, value),
+            Self::Scheduled(slot) => format!("{owner}-{}", slot.as_second().div_euclid(60)),
+            Self::Now(value) => run_now_job_name(owner, value),
         }
     }
 
@@ -166,10 +166,15 @@ impl Run {
     pub(crate) fn annotation(&self, zone: &TimeZone) -> (&'static str, String) {
         match self {
             // As Go writes it: Z wherever the offset is none.
-            Self::Slot(slot) if zone.to_offset(*slot).seconds() == 0 => (SCHEDULED, format!("{slot:.0}")),
-            Self::Slot(slot) => {
+            Self::Scheduled(slot) if zone.to_offset(*slot).seconds() == 0 => {
+                (SCHEDULED_TIMESTAMP_ANNOTATION, format!("{slot:.0}"))
+            }
+            Self::Scheduled(slot) => {
                 let zoned = slot.to_zoned(zone.clone());
-                (SCHEDULED, zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
+                (
+                    SCHEDULED_TIMESTAMP_ANNOTATION,
+                    zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+                )
             }
             Self::Now(value) => (RUN_NOW, value.to_string()),
         }
@@ -180,8 +185,8 @@ impl Run {
 const OWNER_IN_RUN_NOW: usize = 50;
 
 /// `<name>-run-<hash of the value>`. A name that leaves no room is cut, and then the hash covers it too.
-pub(crate) fn run_now_name(owner: &str, value: &str) -> String {
-    let stem = stem(owner);
+pub(crate) fn run_now_job_name(owner: &str, value: &str) -> String {
+    let stem = truncated_owner(owner);
     if stem == owner {
         return format!("{owner}-run-{:08x}", fnv1a(value.as_bytes()));
     }
@@ -189,7 +194,7 @@ pub(crate) fn run_now_name(owner: &str, value: &str) -> String {
 }
 
 /// What is left of the owner's name there.
-pub(crate) fn stem(owner: &str) -> &str {
+pub(crate) fn truncated_owner(owner: &str) -> &str {
     match owner.char_indices().nth(OWNER_IN_RUN_NOW) {
         Some((end, _)) => owner[..end].trim_end_matches(['-', '.']),
         None => owner,
@@ -203,7 +208,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 }
 
 /// The Job of a run: `labels` and `annotations` of the template, `spec` as it is to be, and the owner.
-pub(crate) fn manifest(
+pub(crate) fn job_from_template(
     owner: (&Resource, &Metadata),
     run: &Run,
     zone: &TimeZone,
@@ -215,7 +220,7 @@ pub(crate) fn manifest(
     let (mark, value) = run.annotation(zone);
     annotations.insert(mark.to_owned(), value.into());
     let name = run.job_name(&metadata.name);
-    let key: ObjectKey = metadata.key().sibling(name.as_str());
+    let key: ObjectKey = metadata.key().with_name(name.as_str());
     let mut body = json!({
         "apiVersion": JOBS.api_version(),
         "kind": JOBS.kind,
@@ -224,7 +229,7 @@ pub(crate) fn manifest(
             "namespace": key.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": [OwnerReference::to_controller(resource, metadata)],
+            "ownerReferences": [OwnerReference::controller_owner_ref(resource, metadata)],
         },
     });
     body["spec"] = spec;

@@ -1,6 +1,6 @@
 //! crontab-controller and cronjob-controller: Jobs on a schedule, for our CronTab and for Kubernetes' CronJob, by one engine.
 //!
-//! `decide.rs` and `settle.rs` decide, on what `facts.rs` found out from Jobs and `slots.rs` from the clock; `crontab.rs` and
+//! `decide.rs` and `status.rs` decide, on what `job_summary.rs` found out from Jobs and `scheduled_times.rs` from the clock; `crontab.rs` and
 //! `cronjob.rs` say what the two kinds ask for and how their status is written.
 //!
 //! Architecture Invariant: no client, no async; the time is an argument of every decision.
@@ -8,12 +8,12 @@
 mod cronjob;
 mod crontab;
 mod decide;
-mod facts;
 mod job;
-mod kind;
-mod recall;
-mod settle;
-mod slots;
+mod job_summary;
+mod observed_runs;
+mod schedule_resource;
+mod scheduled_times;
+mod status;
 
 use std::{iter, sync::Arc};
 
@@ -24,12 +24,12 @@ use portreeve_informer::{Change, Delta, Index, Informer, Projection, Watch, inde
 use portreeve_reconcile::{BuildError, Controller, Descriptor, Effect, Plan, Reconciler, Rule, Setup};
 
 use crate::{
-    cronjob::SeenCronJob,
-    crontab::SeenCronTab,
+    cronjob::CachedCronJob,
+    crontab::CachedCronTab,
     decide::Observed,
-    job::{JOBS, SeenJob},
-    kind::Kind,
-    recall::Recall,
+    job::{CachedJob, JOBS},
+    observed_runs::RunTracker,
+    schedule_resource::ScheduleResource,
 };
 
 /// What both controllers do to Jobs.
@@ -70,7 +70,7 @@ pub const CRONTAB: Descriptor = Descriptor {
             "The number of CronTabs that are synced concurrently",
         )]
     },
-    build: |setup| build::<SeenCronTab>(setup, "CronTabs", "concurrent-crontab-syncs", crontab::is_rescheduled),
+    build: |setup| build::<CachedCronTab>(setup, "CronTabs", "concurrent-crontab-syncs", crontab::is_rescheduled),
 };
 
 /// The plug of cronjob-controller.
@@ -104,7 +104,7 @@ pub const CRONJOB: Descriptor = Descriptor {
             "The number of CronJobs that are synced concurrently",
         )]
     },
-    build: |setup| build::<SeenCronJob>(setup, "CronJobs", "concurrent-cron-job-syncs", cronjob::is_rescheduled),
+    build: |setup| build::<CachedCronJob>(setup, "CronJobs", "concurrent-cron-job-syncs", cronjob::is_rescheduled),
 };
 
 fn concurrency(flag: &'static str, help: &'static str) -> clap::Arg {
@@ -116,7 +116,7 @@ fn concurrency(flag: &'static str, help: &'static str) -> clap::Arg {
         .value_parser(clap::value_parser!(u16).range(1..))
 }
 
-fn build<K: Kind>(
+fn build<K: ScheduleResource>(
     setup: &mut Setup<'_>,
     queue: &'static str,
     workers: &'static str,
@@ -124,37 +124,37 @@ fn build<K: Kind>(
 ) -> Result<Box<dyn Controller>, BuildError> {
     let workers = setup.flag::<u16>(workers)?;
     let objects: Informer<K> = setup.informer(Watch::all(K::RESOURCE));
-    let jobs: Informer<SeenJob> = setup.informer(Watch::all(JOBS));
-    let recall = Recall::default();
-    let scheduler = Scheduler {
+    let jobs: Informer<CachedJob> = setup.informer(Watch::all(JOBS));
+    let run_tracker = RunTracker::default();
+    let scheduler = CronReconciler {
         objects: objects.clone(),
-        owned: jobs.index("controller", indexes::by_controller),
-        namesakes: jobs.index("schedule", |job: &SeenJob| {
+        jobs_by_controller: jobs.index("controller", indexes::by_controller),
+        jobs_by_name: jobs.index("schedule", |job: &CachedJob| {
             let prefixes = prefixes(job.name()).into_iter();
             prefixes
-                .map(|prefix| scoped(&job.metadata().key().sibling(prefix)))
+                .map(|prefix| namespaced_name(&job.metadata().key().with_name(prefix)))
                 .collect()
         }),
-        recall: recall.clone(),
+        run_tracker: run_tracker.clone(),
     };
     let (clock, known) = (Arc::clone(&setup.shared.clock), objects.clone());
-    let mut controller = setup.keyed(queue, scheduler).workers(workers.into()).lag(
-        K::SKEW,
+    let mut controller = setup.keyed(queue, scheduler).workers(workers.into()).latency(
+        K::SKEW_METRIC,
         "Time between when a job is scheduled to be run, and when it is created",
     )?;
-    if let Some(metric) = K::MISSED {
+    if let Some(metric) = K::MISSED_METRIC {
         controller = controller.counter(metric, "Number of scheduled runs that never started, and never will")?;
     }
-    let (recall_runs, clock_of_runs) = (recall.clone(), Arc::clone(&clock));
+    let (job_run_tracker, clock_of_runs) = (run_tracker.clone(), Arc::clone(&clock));
     let controller = controller
         .watch(&objects, move |delta| {
-            recall.note(delta, is_rescheduled, clock.now());
+            run_tracker.observe_schedule(delta, is_rescheduled, clock.now());
             [delta.key()]
         })
         // What our own creates and deletes cause waits until everything that is due was created.
-        .watch_routinely(&jobs, move |delta| {
-            recall_runs.note_job(delta, &known, clock_of_runs.now());
-            concerned(delta, &known)
+        .watch_routine(&jobs, move |delta| {
+            job_run_tracker.observe_job(delta, &known, clock_of_runs.now());
+            schedules_for_job(delta, &known)
         });
     Ok(controller.build())
 }
@@ -168,18 +168,18 @@ fn prefixes(job: &str) -> Vec<&str> {
 
 /// What the names of this schedule's Jobs begin with: its name, and what is left of it where it is too long.
 fn used_prefixes(schedule: &str) -> impl Iterator<Item = &str> {
-    let cut = Some(job::stem(schedule)).filter(|stem| *stem != schedule);
+    let cut = Some(job::truncated_owner(schedule)).filter(|stem| *stem != schedule);
     iter::once(schedule).chain(cut)
 }
 
 /// A key as an index has it.
-fn scoped(key: &ObjectKey) -> Box<str> {
+fn namespaced_name(key: &ObjectKey) -> Box<str> {
     key.to_string().into_boxed_str()
 }
 
 /// The schedules that a change of a Job concerns: the one that controls it, the one that did before, and those whose names it could
 /// block.
-fn concerned<K: Kind>(delta: &Delta<SeenJob>, objects: &Informer<K>) -> Vec<ObjectKey> {
+fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, objects: &Informer<K>) -> Vec<ObjectKey> {
     let job = delta.change.object();
     let before = match &delta.change {
         Change::Updated { old, .. } => Some(old),
@@ -189,49 +189,49 @@ fn concerned<K: Kind>(delta: &Delta<SeenJob>, objects: &Informer<K>) -> Vec<Obje
         let owner = job.metadata().controller();
         owner.filter(|owner| *owner.kind == *K::RESOURCE.kind)
     });
-    let owners: Vec<_> = owners.map(|owner| delta.key().sibling(&*owner.name)).collect();
+    let owners: Vec<_> = owners.map(|owner| delta.key().with_name(&*owner.name)).collect();
     if !owners.is_empty() {
         return owners;
     }
     let keys = prefixes(job.name())
         .into_iter()
-        .map(|prefix| delta.key().sibling(prefix));
+        .map(|prefix| delta.key().with_name(prefix));
     keys.filter(|key| objects.get(key).is_some()).collect()
 }
 
-struct Scheduler<K> {
+struct CronReconciler<K> {
     objects: Informer<K>,
     /// Jobs by the UID of their controller.
-    owned: Index<SeenJob>,
+    jobs_by_controller: Index<CachedJob>,
     /// Jobs by the schedules that they may be named for.
-    namesakes: Index<SeenJob>,
-    recall: Recall,
+    jobs_by_name: Index<CachedJob>,
+    run_tracker: RunTracker,
 }
 
-impl<K: Kind> Reconciler for Scheduler<K> {
+impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
     type Observed = Observed<K>;
 
     fn observe(&self, key: &ObjectKey) -> Option<Observed<K>> {
         let object = self.objects.get(key)?;
         let uid = Arc::clone(&object.metadata().uid);
-        let jobs = self.owned.get(&uid);
-        let is_ours = |job: &Arc<SeenJob>| job.metadata().controller().is_some_and(|owner| *owner.uid == *uid);
+        let jobs = self.jobs_by_controller.get(&uid);
+        let is_ours = |job: &Arc<CachedJob>| job.metadata().controller().is_some_and(|owner| *owner.uid == *uid);
         let prefixes = used_prefixes(&key.name);
-        let namesakes = prefixes.flat_map(|prefix| self.namesakes.get(&scoped(&key.sibling(prefix))));
-        let foreign = namesakes.filter(|job| !is_ours(job));
+        let jobs_by_name = prefixes.flat_map(|prefix| self.jobs_by_name.get(&namespaced_name(&key.with_name(prefix))));
+        let foreign = jobs_by_name.filter(|job| !is_ours(job));
         Some(Observed {
-            taken: foreign.map(|job| Arc::clone(&job.metadata().name)).collect(),
-            recalled: self.recall.get(&uid),
+            taken_names: foreign.map(|job| Arc::clone(&job.metadata().name)).collect(),
+            runs: self.run_tracker.get(&uid),
             object,
             jobs,
         })
     }
 
-    fn decide(&self, seen: &Observed<K>, now: Timestamp) -> Plan {
-        decide::decide(seen, now)
+    fn decide(&self, observed: &Observed<K>, now: Timestamp) -> Plan {
+        decide::decide(observed, now)
     }
 
-    fn refused(&self, seen: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
-        decide::refused(seen, effect, why, now)
+    fn refused(&self, observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
+        decide::refused(observed, effect, why, now)
     }
 }

@@ -5,30 +5,30 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use portreeve_api::{
     FOOS, FooStatus,
-    conditions::{self, Finding, Truth},
+    conditions::{self, ConditionStatus, ConditionUpdate},
 };
-use portreeve_reconcile::{Effect, Note, NoteType, Plan, Propagation, Target};
+use portreeve_reconcile::{Effect, EventContent, EventSeverity, Plan, Propagation, Target};
 
 use crate::{
-    SeenFoo,
-    deployment::{self, DEPLOYMENTS, SeenDeployment},
+    CachedFoo,
+    deployment::{self, CachedDeployment, DEPLOYMENTS},
 };
 
 /// All that is known about a Foo.
 pub(crate) struct Observed {
-    pub(crate) foo: Arc<SeenFoo>,
+    pub(crate) foo: Arc<CachedFoo>,
     /// The Deployment of the name that the Foo asks for, whoever it belongs to.
-    pub(crate) deployment: Option<Arc<SeenDeployment>>,
+    pub(crate) deployment: Option<Arc<CachedDeployment>>,
     /// Deployments that belong to the Foo under names that it asked for once.
-    pub(crate) outdated: Vec<Arc<SeenDeployment>>,
+    pub(crate) outdated: Vec<Arc<CachedDeployment>>,
 }
 
-pub(crate) fn decide(seen: &Observed, now: Timestamp) -> Plan {
+pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
     let Observed {
         foo,
         deployment,
         outdated,
-    } = seen;
+    } = observed;
     if foo.metadata.is_terminating() {
         return Plan::nothing();
     }
@@ -63,12 +63,12 @@ pub(crate) fn decide(seen: &Observed, now: Timestamp) -> Plan {
 
 /// The Deployment is made; and made anew only while the Foo is there for certain. Somebody who deletes both may have the Deployment's
 /// end heard of first, and then nobody would ever delete the new one.
-fn creation(foo: &SeenFoo) -> Vec<Effect> {
+fn creation(foo: &CachedFoo) -> Vec<Effect> {
     let create = Effect::Create(deployment::desired(foo));
     if foo.status == FooStatus::default() {
         return vec![create];
     }
-    let present = Effect::Present {
+    let present = Effect::RequirePresent {
         resource: FOOS,
         key: foo.metadata.key(),
         uid: Arc::clone(&foo.metadata.uid),
@@ -77,86 +77,97 @@ fn creation(foo: &SeenFoo) -> Vec<Effect> {
 }
 
 /// What to say about a write that was refused: the Foo is not ready, and why.
-pub(crate) fn refused(seen: &Observed, why: &str, now: Timestamp) -> Plan {
-    let available_replicas = seen.deployment.as_ref().map(|seen| seen.status.available_replicas);
+pub(crate) fn refused(observed: &Observed, why: &str, now: Timestamp) -> Plan {
+    let available_replicas = observed
+        .deployment
+        .as_ref()
+        .map(|deployment| deployment.status.available_replicas);
     let verdict = Verdict {
-        ready: Truth::False,
-        conflict: Truth::False,
+        ready: ConditionStatus::False,
+        conflict: ConditionStatus::False,
         reason: if available_replicas.is_some() {
             "FailedUpdate"
         } else {
             "FailedCreate"
         },
         message: why.to_owned(),
-        event: Some(NoteType::Warning),
+        event: Some(EventSeverity::Warning),
     };
-    Plan::of(report(&seen.foo, &verdict, available_replicas.unwrap_or_default(), now))
+    Plan::of(report(
+        &observed.foo,
+        &verdict,
+        available_replicas.unwrap_or_default(),
+        now,
+    ))
 }
 
 /// What is said of a Foo, in conditions and in an event.
 struct Verdict {
-    ready: Truth,
-    conflict: Truth,
+    ready: ConditionStatus,
+    conflict: ConditionStatus,
     reason: &'static str,
     message: String,
-    event: Option<NoteType>,
+    event: Option<EventSeverity>,
 }
 
 impl Verdict {
     const SYNCED: Self = Self {
-        ready: Truth::True,
-        conflict: Truth::False,
+        ready: ConditionStatus::True,
+        conflict: ConditionStatus::False,
         reason: "Synced",
         message: String::new(),
-        event: Some(NoteType::Normal),
+        event: Some(EventSeverity::Normal),
     };
     const TERMINATING: Self = Self {
-        ready: Truth::False,
-        conflict: Truth::False,
+        ready: ConditionStatus::False,
+        conflict: ConditionStatus::False,
         reason: "DeploymentTerminating",
         message: String::new(),
         event: None,
     };
 }
 
-fn conflict(foo: &SeenFoo, now: Timestamp) -> Vec<Effect> {
+fn conflict(foo: &CachedFoo, now: Timestamp) -> Vec<Effect> {
     let name = &foo.spec.deployment_name;
     let verdict = Verdict {
-        ready: Truth::False,
-        conflict: Truth::True,
+        ready: ConditionStatus::False,
+        conflict: ConditionStatus::True,
         reason: "ErrResourceExists",
         // sample-controller's words.
         message: format!("Resource {name:?} already exists and is not managed by Foo"),
-        event: Some(NoteType::Warning),
+        event: Some(EventSeverity::Warning),
     };
     report(foo, &verdict, 0, now)
 }
 
 /// The status that says so, if it does not say so yet, and the event, if that is news.
-fn report(foo: &SeenFoo, verdict: &Verdict, available_replicas: i32, now: Timestamp) -> Vec<Effect> {
-    let finding = |type_, status| Finding {
+fn report(foo: &CachedFoo, verdict: &Verdict, available_replicas: i32, now: Timestamp) -> Vec<Effect> {
+    let condition_update = |type_, status| ConditionUpdate {
         type_,
         status,
         reason: verdict.reason,
         message: &verdict.message,
     };
-    let findings = [finding("Ready", verdict.ready), finding("Conflict", verdict.conflict)];
+    let condition_updates = [
+        condition_update("Ready", verdict.ready),
+        condition_update("Conflict", verdict.conflict),
+    ];
     let generation = foo.metadata.generation;
     let status = FooStatus {
         available_replicas,
         observed_generation: generation,
-        conditions: conditions::updated(&foo.status.conditions, &findings, generation, now),
+        conditions: conditions::set_status_conditions(&foo.status.conditions, &condition_updates, generation, now),
     };
     if status == foo.status {
         return Vec::new();
     }
     let target = Target::of(&FOOS, &foo.metadata);
-    let before = conditions::find(&foo.status.conditions, "Ready");
+    let before = conditions::find_status_condition(&foo.status.conditions, "Ready");
     let is_news = before.is_none_or(|before| {
         (before.status, &*before.reason, &before.message) != (verdict.ready, verdict.reason, &verdict.message)
     });
     let event = verdict.event.filter(|_| is_news).map(|type_| {
-        let note = Note {
+        let note = EventContent {
             type_,
             reason: verdict.reason,
             action: "Sync",
@@ -165,7 +176,7 @@ fn report(foo: &SeenFoo, verdict: &Verdict, available_replicas: i32, now: Timest
             } else {
                 verdict.message.clone()
             },
-            once: None,
+            report_once: None,
         };
         Effect::Event(target.clone(), note)
     });

@@ -8,7 +8,7 @@ use portreeve_reconcile::Object;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use crate::SeenFoo;
+use crate::CachedFoo;
 
 /// Where Deployments are served.
 pub(crate) const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
@@ -16,27 +16,27 @@ pub(crate) const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Dep
 /// What is kept of a Deployment: its spec as bytes, which is a tenth of what the decoded tree takes, and of one that belongs to no Foo
 /// only whose it is: most Deployments of a cluster are nobody's here.
 #[derive(Debug, Deserialize)]
-#[serde(from = "SentDeployment")]
-pub(crate) struct SeenDeployment {
+#[serde(from = "WireDeployment")]
+pub(crate) struct CachedDeployment {
     pub(crate) metadata: Metadata,
     /// `None` when no Foo controls it.
     spec: Option<Box<RawValue>>,
-    pub(crate) status: SeenStatus,
+    pub(crate) status: CachedDeploymentStatus,
 }
 
 /// A Deployment as the apiserver sends it.
 #[derive(Deserialize)]
-struct SentDeployment<'a> {
+struct WireDeployment<'a> {
     metadata: Metadata,
     #[serde(borrow)]
     spec: &'a RawValue,
     #[serde(default)]
-    status: SeenStatus,
+    status: CachedDeploymentStatus,
 }
 
-impl From<SentDeployment<'_>> for SeenDeployment {
-    fn from(sent: SentDeployment<'_>) -> Self {
-        let SentDeployment {
+impl From<WireDeployment<'_>> for CachedDeployment {
+    fn from(sent: WireDeployment<'_>) -> Self {
+        let WireDeployment {
             mut metadata,
             spec,
             status,
@@ -55,32 +55,32 @@ impl From<SentDeployment<'_>> for SeenDeployment {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct SeenStatus {
+pub(crate) struct CachedDeploymentStatus {
     pub(crate) available_replicas: i32,
 }
 
-impl Projection for SeenDeployment {
+impl Projection for CachedDeployment {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
-impl SeenDeployment {
+impl CachedDeployment {
     /// Whether `foo`, and not another one of its name, controls this Deployment.
-    pub(crate) fn is_controlled_by(&self, foo: &SeenFoo) -> bool {
+    pub(crate) fn is_controlled_by(&self, foo: &CachedFoo) -> bool {
         self.metadata
             .controller()
             .is_some_and(|owner| *owner.uid == *foo.metadata.uid)
     }
 
     /// Whether any field that `foo` owns has another value than it asks for.
-    pub(crate) fn has_drifted_from(&self, foo: &SeenFoo) -> bool {
+    pub(crate) fn has_drifted_from(&self, foo: &CachedFoo) -> bool {
         let labels = labels(foo);
         let labelled = labels.iter().all(|(label, value)| {
             let actual = self.metadata.labels.get(*label);
             actual.is_some_and(|actual| **actual == **value)
         });
-        let owner = serde_json::from_value(OwnerReference::to_controller(&FOOS, &foo.metadata)).ok();
+        let owner = serde_json::from_value(OwnerReference::controller_owner_ref(&FOOS, &foo.metadata)).ok();
         let controlled = self.metadata.controller() == owner.as_ref();
         // What the apiserver sent is JSON; were it not, an apply would set it right.
         let actual = self.spec.as_ref().map(|spec| serde_json::from_str::<Value>(spec.get()));
@@ -90,9 +90,9 @@ impl SeenDeployment {
 }
 
 /// The Deployment that `foo` asks for: exactly the fields that it owns.
-pub(crate) fn desired(foo: &SeenFoo) -> Object {
+pub(crate) fn desired(foo: &CachedFoo) -> Object {
     let name = foo.spec.deployment_name.as_str();
-    let key: ObjectKey = foo.metadata.key().sibling(name);
+    let key: ObjectKey = foo.metadata.key().with_name(name);
     let body = json!({
         "apiVersion": DEPLOYMENTS.api_version(),
         "kind": DEPLOYMENTS.kind,
@@ -100,7 +100,7 @@ pub(crate) fn desired(foo: &SeenFoo) -> Object {
             "name": name,
             "namespace": key.namespace,
             "labels": labels(foo),
-            "ownerReferences": [OwnerReference::to_controller(&FOOS, &foo.metadata)],
+            "ownerReferences": [OwnerReference::controller_owner_ref(&FOOS, &foo.metadata)],
         },
         "spec": spec(foo),
     });
@@ -111,11 +111,11 @@ pub(crate) fn desired(foo: &SeenFoo) -> Object {
     }
 }
 
-fn labels(foo: &SeenFoo) -> BTreeMap<&'static str, &str> {
+fn labels(foo: &CachedFoo) -> BTreeMap<&'static str, &str> {
     BTreeMap::from([("app", "nginx"), ("controller", &*foo.metadata.name)])
 }
 
-fn spec(foo: &SeenFoo) -> Value {
+fn spec(foo: &CachedFoo) -> Value {
     json!({
         "replicas": foo.spec.replicas,
         "selector": { "matchLabels": labels(foo) },

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::{
     decide::Observed,
-    deployment::{DEPLOYMENTS, SeenDeployment},
+    deployment::{CachedDeployment, DEPLOYMENTS},
 };
 
 /// The name under which sample-controller writes; kept, so that it can be replaced in place.
@@ -67,10 +67,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
     let workers = setup.flag::<u16>("concurrent-foo-syncs")?;
-    let foos: Informer<SeenFoo> = setup.informer(Watch::all(FOOS));
-    let deployments: Informer<SeenDeployment> = setup.informer(Watch::all(DEPLOYMENTS));
-    let wanting = foos.index("deploymentName", |foo: &SeenFoo| {
-        vec![scoped(&foo.metadata, &foo.spec.deployment_name)]
+    let foos: Informer<CachedFoo> = setup.informer(Watch::all(FOOS));
+    let deployments: Informer<CachedDeployment> = setup.informer(Watch::all(DEPLOYMENTS));
+    let foos_by_deployment = foos.index("deploymentName", |foo: &CachedFoo| {
+        vec![namespaced_name(&foo.metadata, &foo.spec.deployment_name)]
     });
     let reconciler = FooReconciler {
         foos: foos.clone(),
@@ -83,20 +83,22 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         .field_manager(FIELD_MANAGER)
         .watch(&foos, |delta| [delta.key()])
         // With many Foos at once, all Deployments come before any status.
-        .watch_routinely(&deployments, move |delta| concerned(delta, &wanting));
+        .watch_routine(&deployments, move |delta| {
+            foos_for_deployment(delta, &foos_by_deployment)
+        });
     Ok(controller.build())
 }
 
 /// What is kept of a Foo.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct SeenFoo {
+pub(crate) struct CachedFoo {
     pub(crate) metadata: Metadata,
     pub(crate) spec: FooSpec,
     #[serde(default)]
     pub(crate) status: FooStatus,
 }
 
-impl Projection for SeenFoo {
+impl Projection for CachedFoo {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -104,25 +106,25 @@ impl Projection for SeenFoo {
 
 /// The Foos that a change of a Deployment concerns: the one that owns it, and those that want its name (their conflict ends with
 /// it).
-fn concerned(delta: &Delta<SeenDeployment>, wanting: &Index<SeenFoo>) -> Vec<ObjectKey> {
+fn foos_for_deployment(delta: &Delta<CachedDeployment>, foos_by_deployment: &Index<CachedFoo>) -> Vec<ObjectKey> {
     let deployment = &delta.change.object().metadata;
     let owner = deployment.controller().filter(|owner| *owner.kind == *FOOS.kind);
-    let owner = owner.map(|owner| deployment.key().sibling(&*owner.name));
-    let wanted_by = wanting.get(&scoped(deployment, &deployment.name));
+    let owner = owner.map(|owner| deployment.key().with_name(&*owner.name));
+    let wanted_by = foos_by_deployment.get(&namespaced_name(deployment, &deployment.name));
     let wanted_by = wanted_by.iter().map(|foo| foo.metadata.key());
     owner.into_iter().chain(wanted_by).collect()
 }
 
 /// A name together with the namespace that it is in.
-fn scoped(metadata: &Metadata, name: &str) -> Box<str> {
+fn namespaced_name(metadata: &Metadata, name: &str) -> Box<str> {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     format!("{namespace}/{name}").into()
 }
 
 struct FooReconciler {
-    foos: Informer<SeenFoo>,
-    deployments: Informer<SeenDeployment>,
-    owned: Index<SeenDeployment>,
+    foos: Informer<CachedFoo>,
+    deployments: Informer<CachedDeployment>,
+    owned: Index<CachedDeployment>,
 }
 
 impl Reconciler for FooReconciler {
@@ -138,17 +140,17 @@ impl Reconciler for FooReconciler {
         });
         owned.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         Some(Observed {
-            deployment: self.deployments.get(&key.sibling(foo.spec.deployment_name.as_str())),
+            deployment: self.deployments.get(&key.with_name(foo.spec.deployment_name.as_str())),
             outdated: owned,
             foo,
         })
     }
 
-    fn decide(&self, seen: &Observed, now: Timestamp) -> Plan {
-        decide::decide(seen, now)
+    fn decide(&self, observed: &Observed, now: Timestamp) -> Plan {
+        decide::decide(observed, now)
     }
 
-    fn refused(&self, seen: &Observed, _effect: &Effect, why: &str, now: Timestamp) -> Plan {
-        decide::refused(seen, why, now)
+    fn refused(&self, observed: &Observed, _effect: &Effect, why: &str, now: Timestamp) -> Plan {
+        decide::refused(observed, why, now)
     }
 }

@@ -4,30 +4,30 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::{Shape, View, verdict::Stage};
+use crate::{GraphSnapshot, NodeView, verdict::DeletionStage};
 
 /// `strict digraph full { ... }`: each node by its UID, then each edge from a dependent to its owner.
-pub(crate) fn dot(shape: &Shape) -> String {
+pub(crate) fn dot(snapshot: &GraphSnapshot) -> String {
     let mut text = "strict digraph full {\n".to_owned();
-    if !shape.nodes.is_empty() {
+    if !snapshot.nodes.is_empty() {
         text.push_str("  // Node definitions.\n");
     }
-    for node in &shape.nodes {
+    for node in &snapshot.nodes {
         let (uid, label) = (quoted(&node.identity.uid), quoted(&label(node)));
         // Writing to a string does not fail.
         let _ = write!(text, "  {uid} [\n    label={label}\n{}  ];\n", attributes(node));
     }
-    if !shape.edges.is_empty() {
+    if !snapshot.edges.is_empty() {
         text.push_str("  // Edge definitions.\n");
     }
-    for (dependent, owner) in &shape.edges {
+    for (dependent, owner) in &snapshot.edges {
         let _ = writeln!(text, "  {} -> {};", quoted(dependent), quoted(owner));
     }
     text.push_str("}\n");
     text
 }
 
-fn label(node: &View) -> String {
+fn label(node: &NodeView) -> String {
     let identity = &node.identity;
     let namespace = identity.namespace.as_deref().unwrap_or_default();
     let (group, version) = match identity.api_version.split_once('/') {
@@ -36,8 +36,8 @@ fn label(node: &View) -> String {
     };
     let (uid, kind, name) = (&identity.uid, &identity.kind, &identity.name);
     let conditions = [
-        ("beingDeleted", node.stage != Stage::Present),
-        ("deletingDependents", node.stage == Stage::Waiting),
+        ("beingDeleted", node.stage != DeletionStage::Present),
+        ("deletingDependents", node.stage == DeletionStage::WaitingForDependents),
         ("virtual", node.is_virtual),
         ("missingFromGraph", node.is_absent),
     ];
@@ -54,7 +54,7 @@ fn label(node: &View) -> String {
     label
 }
 
-fn attributes(node: &View) -> String {
+fn attributes(node: &NodeView) -> String {
     let identity = &node.identity;
     let (group, version) = identity
         .api_version
@@ -72,8 +72,11 @@ fn attributes(node: &View) -> String {
         ("name", identity.name.to_string()),
         ("uid", identity.uid.to_string()),
         ("missing", node.is_absent.to_string()),
-        ("beingDeleted", (node.stage != Stage::Present).to_string()),
-        ("deletingDependents", (node.stage == Stage::Waiting).to_string()),
+        ("beingDeleted", (node.stage != DeletionStage::Present).to_string()),
+        (
+            "deletingDependents",
+            (node.stage == DeletionStage::WaitingForDependents).to_string(),
+        ),
         ("virtual", node.is_virtual.to_string()),
     ];
     for (name, value) in pairs {
@@ -98,17 +101,17 @@ fn quoted(text: &str) -> String {
 }
 
 /// The same as JSON.
-pub(crate) fn json(shape: &Shape) -> Value {
-    let nodes = shape.nodes.iter().map(|node| {
+pub(crate) fn json(snapshot: &GraphSnapshot) -> Value {
+    let nodes = snapshot.nodes.iter().map(|node| {
         let mut json = node.identity.to_json();
         json["virtual"] = node.is_virtual.into();
         json["absent"] = node.is_absent.into();
-        json["beingDeleted"] = (node.stage != Stage::Present).into();
-        json["deletingDependents"] = (node.stage == Stage::Waiting).into();
+        json["beingDeleted"] = (node.stage != DeletionStage::Present).into();
+        json["deletingDependents"] = (node.stage == DeletionStage::WaitingForDependents).into();
         json["dependents"] = node.dependents.into();
         json
     });
-    let edges = shape.edges.iter();
+    let edges = snapshot.edges.iter();
     let edges = edges.map(|(dependent, owner)| json!({ "dependent": dependent, "owner": owner }));
     json!({ "nodes": nodes.collect::<Vec<_>>(), "edges": edges.collect::<Vec<_>>() })
 }
@@ -118,13 +121,13 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::{Effects, Graph, Meta, Reference, Seen};
+    use crate::{FollowUps, Graph, PartialMetadata, PartialObject, Reference};
 
     fn graph() -> Graph {
         let mut graph = Graph::default();
         let pods = graph.add_monitor("v1", "Pod");
-        let seen = Seen {
-            metadata: Meta {
+        let seen = PartialObject {
+            metadata: PartialMetadata {
                 namespace: Some("n".into()),
                 name: "a".into(),
                 uid: "1".into(),
@@ -136,10 +139,10 @@ mod tests {
                     uid: "0".into(),
                     blocks: false,
                 }],
-                ..Meta::default()
+                ..PartialMetadata::default()
             },
         };
-        graph.observe(pods, &seen, &mut Effects::default());
+        graph.observe(pods, &seen, &mut FollowUps::default());
         graph
     }
 
@@ -178,12 +181,12 @@ mod tests {
               "1" -> "0";
             }
         "#]]
-        .assert_eq(&dot(&graph().shape(&[])));
+        .assert_eq(&dot(&graph().snapshot(&[])));
     }
 
     #[test]
     fn nothing_is_drawn_of_what_is_not_there() {
-        assert_eq!(dot(&graph().shape(&["2"])), dot(&Shape::default()));
-        assert_eq!(graph().shape(&["0"]).nodes.len(), 2);
+        assert_eq!(dot(&graph().snapshot(&["2"])), dot(&GraphSnapshot::default()));
+        assert_eq!(graph().snapshot(&["0"]).nodes.len(), 2);
     }
 }

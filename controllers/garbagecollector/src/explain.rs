@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use crate::{
-    Identity, View,
-    verdict::{Policy, Reason, Stage, Standing, Verdict},
+    Identity, NodeView,
+    verdict::{DeletionStage, KeepReason, OwnerState, PropagationPolicy, Verdict},
 };
 
 /// What is known beside the graph.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Circumstances {
+pub(crate) struct ExplainContext {
     /// Why the last attempt failed, and for how many seconds attempts have been failing.
     pub(crate) failing: Option<(String, u64)>,
     /// The resources that are not synced, and why.
@@ -21,18 +21,18 @@ pub(crate) struct Circumstances {
 }
 
 /// The sentences.
-pub(crate) fn sentences(view: &View, around: &Circumstances) -> Vec<String> {
+pub(crate) fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String> {
     let mut sentences = vec![state(view)];
     sentences.extend(
         view.owners
             .iter()
-            .map(|(owner, blocks, standing)| sentence_of_owner(owner, *blocks, *standing)),
+            .map(|(owner, blocks, owner_state)| sentence_of_owner(owner, *blocks, *owner_state)),
     );
     if view.dependents > 0 {
         sentences.push(dependents(view));
     }
     sentences.push(outcome(view));
-    if view.stage == Stage::Orphaning && !around.unsynced.is_empty() {
+    if view.stage == DeletionStage::Orphaning && !around.unsynced.is_empty() {
         sentences.push(format!(
             "Its finalizer orphan stays until every collectable resource is synced; waiting for {}.",
             around.unsynced.join("; ")
@@ -50,7 +50,7 @@ pub(crate) fn sentences(view: &View, around: &Circumstances) -> Vec<String> {
     sentences
 }
 
-fn state(view: &View) -> String {
+fn state(view: &NodeView) -> String {
     let identity = &view.identity;
     if view.is_absent {
         return format!("{identity} does not exist; objects still refer to it.");
@@ -59,24 +59,24 @@ fn state(view: &View) -> String {
         return format!("{identity} is known by references alone: no watch has shown it.");
     }
     let deletion = match view.stage {
-        Stage::Present => "exists",
-        Stage::Waiting => "is being deleted and waits for the dependents that block it",
-        Stage::Orphaning => "is being deleted and waits for its dependents to be orphaned",
-        Stage::Deleting => "is being deleted",
+        DeletionStage::Present => "exists",
+        DeletionStage::WaitingForDependents => "is being deleted and waits for the dependents that block it",
+        DeletionStage::Orphaning => "is being deleted and waits for its dependents to be orphaned",
+        DeletionStage::Deleting => "is being deleted",
     };
     format!("{identity} {deletion}; it was seen in version {}.", view.version)
 }
 
-fn sentence_of_owner(owner: &Identity, blocks: bool, standing: Option<Standing>) -> String {
-    let standing = standing.map_or(
+fn sentence_of_owner(owner: &Identity, blocks: bool, owner_state: Option<OwnerState>) -> String {
+    let owner_state = owner_state.map_or(
         "not in the graph; the apiserver is asked for it, if it serves its kind",
-        Standing::word,
+        OwnerState::word,
     );
     let blocking = if blocks { ", whose deletion it blocks," } else { "" };
-    format!("Its owner {owner}{blocking} is {standing}.")
+    format!("Its owner {owner}{blocking} is {owner_state}.")
 }
 
-fn dependents(view: &View) -> String {
+fn dependents(view: &NodeView) -> String {
     let refer = match view.dependents {
         1 => "One reference names it as an owner".to_owned(),
         count => format!("{count} references name it as an owner"),
@@ -92,7 +92,7 @@ fn dependents(view: &View) -> String {
     format!("{refer}; its deletion is blocked by {}{more}.", named.join(", "))
 }
 
-fn outcome(view: &View) -> String {
+fn outcome(view: &NodeView) -> String {
     let Some(verdict) = &view.verdict else {
         return if view.is_absent {
             "There is nothing to collect here; its dependents are, unless another owner keeps them.".to_owned()
@@ -101,45 +101,48 @@ fn outcome(view: &View) -> String {
         };
     };
     let sentence = match verdict {
-        Verdict::Keep(Reason::BeingDeleted) => "It is left alone: it is being deleted already.",
-        Verdict::Keep(Reason::WaitsForDependents) => "It is kept until no dependent blocks it any more.",
-        Verdict::Keep(Reason::NoOwner) => "It is kept: it has no owner.",
-        Verdict::Keep(Reason::Owned) => "It is kept: its owners are there.",
-        Verdict::Keep(Reason::OwnerUnknown) => "It is kept: an owner cannot be asked for.",
-        Verdict::Keep(Reason::OwnerMisplaced) => {
+        Verdict::Keep(KeepReason::BeingDeleted) => "It is left alone: it is being deleted already.",
+        Verdict::Keep(KeepReason::WaitsForDependents) => "It is kept until no dependent blocks it any more.",
+        Verdict::Keep(KeepReason::NoOwner) => "It is kept: it has no owner.",
+        Verdict::Keep(KeepReason::Owned) => "It is kept: its owners are there.",
+        Verdict::Keep(KeepReason::OwnerUnknown) => "It is kept: an owner cannot be asked for.",
+        Verdict::Keep(KeepReason::OwnerMisplaced) => {
             "It is kept, and never collected: an object of the cluster cannot have an owner in a namespace. Correct its ownerReferences."
         }
-        Verdict::Finish => "Its finalizer foregroundDeletion is taken away: nothing blocks it any more.",
-        Verdict::Release(_) => "It is kept: an owner is there. Its references to the other owners are taken away.",
+        Verdict::RemoveFinalizer => "Its finalizer foregroundDeletion is taken away: nothing blocks it any more.",
+        Verdict::RemoveReferences(_) => {
+            "It is kept: an owner is there. Its references to the other owners are taken away."
+        }
         Verdict::Delete {
-            policy: Policy::Background,
+            policy: PropagationPolicy::Background,
             ..
         } => "It is deleted: no owner is left that keeps it.",
         Verdict::Delete {
-            policy: Policy::Foreground,
+            policy: PropagationPolicy::Foreground,
             ..
         } => "It is deleted after its own dependents: no owner is left that keeps it.",
         Verdict::Delete {
-            policy: Policy::Orphan, ..
+            policy: PropagationPolicy::Orphan,
+            ..
         } => "It is deleted and its dependents stay: no owner is left that keeps it.",
     };
     sentence.to_owned()
 }
 
 /// The same for programs.
-pub(crate) fn json(view: &View, around: &Circumstances) -> Value {
-    let owners = view.owners.iter().map(|(owner, blocks, standing)| {
+pub(crate) fn json(view: &NodeView, around: &ExplainContext) -> Value {
+    let owners = view.owners.iter().map(|(owner, blocks, owner_state)| {
         json!({
             "owner": owner.to_json(),
             "blockOwnerDeletion": blocks,
-            "state": standing.map_or("unknown", Standing::word),
+            "state": owner_state.map_or("unknown", OwnerState::word),
         })
     });
     let verdict = match &view.verdict {
         None => "unknown",
         Some(Verdict::Keep(_)) => "keep",
-        Some(Verdict::Finish) => "finish",
-        Some(Verdict::Release(_)) => "release",
+        Some(Verdict::RemoveFinalizer) => "finish",
+        Some(Verdict::RemoveReferences(_)) => "release",
         Some(Verdict::Delete { .. }) => "delete",
     };
     json!({
@@ -161,7 +164,7 @@ mod tests {
     use expect_test::{Expect, expect};
 
     use super::*;
-    use crate::{Effects, Finalizers, Graph, Meta, Reference, Seen};
+    use crate::{Finalizers, FollowUps, Graph, PartialMetadata, PartialObject, Reference};
 
     fn reference(name: &str) -> Reference {
         Reference {
@@ -173,23 +176,23 @@ mod tests {
         }
     }
 
-    fn pod(name: &str, owners: &[&str]) -> Seen {
-        Seen {
-            metadata: Meta {
+    fn pod(name: &str, owners: &[&str]) -> PartialObject {
+        PartialObject {
+            metadata: PartialMetadata {
                 namespace: Some("n".into()),
                 name: name.into(),
                 uid: name.into(),
                 resource_version: "7".into(),
                 owner_references: owners.iter().copied().map(reference).collect(),
-                ..Meta::default()
+                ..PartialMetadata::default()
             },
         }
     }
 
-    fn check(of: &str, around: &Circumstances, expected: &Expect) {
+    fn check(of: &str, around: &ExplainContext, expected: &Expect) {
         let mut graph = Graph::default();
         let pods = graph.add_monitor("v1", "Pod");
-        let mut effects = Effects::default();
+        let mut follow_ups = FollowUps::default();
         let mut waiting = pod("waiting", &[]);
         waiting.metadata.deleting = true;
         waiting.metadata.finalizers = Finalizers {
@@ -202,9 +205,9 @@ mod tests {
             pod("gone", &[]),
             pod("orphan", &["gone"]),
         ] {
-            graph.observe(pods, &seen, &mut effects);
+            graph.observe(pods, &seen, &mut follow_ups);
         }
-        graph.deleted(pods, &pod("gone", &[]), &mut effects);
+        graph.deleted(pods, &pod("gone", &[]), &mut follow_ups);
         let view = graph.uid(of).and_then(|uid| graph.view(uid));
         let sentences = view.map(|view| sentences(&view, around).join("\n"));
         expected.assert_eq(&sentences.unwrap_or_default());
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_object_is_explained_by_what_is_known_of_its_owners() {
-        let around = Circumstances::default();
+        let around = ExplainContext::default();
         check(
             "waiting",
             &around,
@@ -258,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_keeps_the_collector_from_its_work_is_told_too() {
-        let around = Circumstances {
+        let around = ExplainContext {
             failing: Some(("the apiserver is away".to_owned(), 12)),
             unsynced: vec!["foos.v1.example.com: forbidden".to_owned()],
             tripped: Some("tripped at noon".to_owned()),

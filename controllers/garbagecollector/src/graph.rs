@@ -1,7 +1,7 @@
 //! The graph of what is owned by what: changes in, work out. It is the only store that the collector has.
 //!
 //! A node is an object that was seen, or one that others refer to. An edge is one reference of a dependent to an owner. Everything else
-//! follows: who is to be looked at after a change ([`Effects`]), and what an attempt at one object has to ask and to do ([`Attempt`]).
+//! follows: who is to be looked at after a change ([`FollowUps`]), and what an attempt at one object has to ask and to do ([`Attempt`]).
 //!
 //! Architecture Invariant: sync and pure. No clock, no lock, no I/O. The order in which resources tell their changes makes no difference to
 //! the graph that comes of them.
@@ -11,8 +11,8 @@
 mod arena;
 mod attempt;
 mod change;
-mod links;
-mod survey;
+mod edges;
+mod full_scan;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -27,12 +27,12 @@ use hashbrown::HashTable;
 
 use self::arena::{Arena, Id};
 pub use self::{
-    attempt::{Attempt, Fact, Intent, Orphaning, Places, Question, Rest, Step},
-    survey::Statistics,
-    view::{Shape, View},
+    attempt::{Attempt, AttemptStep, Intent, NoopReason, Orphaning, ReadRequest, ReadResult, ReferencePositions},
+    full_scan::Statistics,
+    view::{GraphSnapshot, NodeView},
 };
 use crate::{
-    absent::Absences,
+    absent_owner_cache::AbsentOwnerCache,
     identity::Identity,
     intern::Interner,
     uid::{Uid, Uids},
@@ -58,33 +58,33 @@ pub struct Monitor(u16);
 
 /// What a change makes necessary. Who calls empties it.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub struct Effects {
+pub struct FollowUps {
     /// These may have to be collected, or asked for.
     pub attempt: Vec<Uid>,
     /// The dependents of these are to be orphaned.
     pub orphan: Vec<Uid>,
     /// Somebody should hear of these references.
-    pub invalid: Vec<Invalid>,
+    pub invalid: Vec<InvalidReference>,
     /// Dependents of these are to go from now on.
-    pub begun: Vec<Uid>,
+    pub cascades_started: Vec<Uid>,
     /// The last dependent of these is gone.
-    pub ended: Vec<Uid>,
+    pub cascades_finished: Vec<Uid>,
 }
 
 /// A reference that cannot mean what it says.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Invalid {
+pub struct InvalidReference {
     /// Who refers.
     pub dependent: Identity,
     /// What it refers to, in its own namespace.
     pub owner: Identity,
     /// What is wrong.
-    pub reason: Invalidity,
+    pub reason: InvalidReason,
 }
 
 /// Why a reference is invalid.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Invalidity {
+pub enum InvalidReason {
     /// The owner is in another namespace.
     Namespace,
     /// The owner has another apiVersion, kind or name.
@@ -93,7 +93,7 @@ pub enum Invalidity {
     Scope,
 }
 
-impl Invalidity {
+impl InvalidReason {
     /// All of them, with their names in metrics.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Namespace, "namespace"),
@@ -115,7 +115,7 @@ pub struct Graph {
     namespaces: Interner<str>,
     /// What references say of their owners, where it is not what the owners say of themselves.
     coordinates: Interner<Coordinates>,
-    absent: Absences,
+    absent: AbsentOwnerCache,
     monitors: Vec<Option<Watched>>,
     born: u64,
     /// How many nodes there are of each kind, by its number.
@@ -216,7 +216,7 @@ impl Node {
     }
 
     /// It is being deleted and waits for its dependents to be deleted.
-    fn is_waiting(&self) -> bool {
+    fn is_waiting_for_dependents(&self) -> bool {
         self.is_deleting() && self.flags.has(Flags::FOREGROUND) && !self.flags.has(Flags::ORPHAN)
     }
 }
@@ -233,7 +233,7 @@ struct Edge {
     /// What it says of its owner; [`NONE`]: what the owner says of itself.
     coordinates: u32,
     blocks: bool,
-    invalid: Option<Invalidity>,
+    invalid: Option<InvalidReason>,
 }
 
 /// A hash as tables want it: with both ends in use.
@@ -252,7 +252,7 @@ impl Default for Graph {
             kinds: Interner::default(),
             namespaces: Interner::default(),
             coordinates: Interner::default(),
-            absent: Absences::default(),
+            absent: AbsentOwnerCache::default(),
             monitors: Vec::new(),
             born: 0,
             tallies: Vec::new(),
@@ -289,7 +289,7 @@ impl Graph {
             api_version: api_version.into(),
             kind: kind.into(),
         };
-        let number = self.kinds.take(&kind, |kind| Arc::new(kind.clone()));
+        let number = self.kinds.intern(&kind, |kind| Arc::new(kind.clone()));
         if self.tallies.len() <= number as usize {
             self.tallies.resize(number as usize + 1, Tally::default());
         }
@@ -309,9 +309,9 @@ impl Graph {
             .get(self.last_namespace)
             .is_some_and(|last| **last == *namespace)
         {
-            self.namespaces.share(self.last_namespace);
+            self.namespaces.acquire(self.last_namespace);
         } else {
-            self.last_namespace = self.namespaces.take(namespace, |name| name.into());
+            self.last_namespace = self.namespaces.intern(namespace, |name| name.into());
         }
         self.last_namespace
     }
@@ -359,7 +359,7 @@ impl Graph {
     }
 
     /// Takes a node that has no edges out of the graph, and everything that was known because of it.
-    fn take_out(&mut self, id: Id, effects: &mut Effects) {
+    fn take_out(&mut self, id: Id, follow_ups: &mut FollowUps) {
         self.unobserve(id);
         let uid = self.nodes[id].uid;
         let short = self.short_hash(uid);
@@ -372,7 +372,7 @@ impl Graph {
             self.kinds.release(node.kind);
             self.namespaces.release(node.namespace);
             if node.flags.has(Flags::CASCADING) {
-                effects.ended.push(uid);
+                follow_ups.cascades_finished.push(uid);
             }
         }
         self.absent.forget(uid);

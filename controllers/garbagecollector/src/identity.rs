@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::seen::Reference;
+use crate::metadata::Reference;
 
 /// An object by all that tells it from others: the coordinates at which it is asked for, and the UID that it has there.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]

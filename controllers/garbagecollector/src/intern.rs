@@ -28,9 +28,9 @@ impl<T: ?Sized> Default for Interner<T> {
 
 impl<T: ?Sized + Eq + Hash> Interner<T> {
     /// The number of this value, which has one user more; `own` makes it last if it is new.
-    pub(crate) fn take(&mut self, value: &T, own: impl FnOnce(&T) -> Arc<T>) -> u32 {
+    pub(crate) fn intern(&mut self, value: &T, own: impl FnOnce(&T) -> Arc<T>) -> u32 {
         if let Some(&number) = self.numbers.get(value) {
-            self.share(number);
+            self.acquire(number);
             return number;
         }
         let value = own(value);
@@ -48,7 +48,7 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
     }
 
     /// One user more of what has one.
-    pub(crate) fn share(&mut self, number: u32) {
+    pub(crate) fn acquire(&mut self, number: u32) {
         if let Some(slot) = &mut self.slots[number as usize] {
             slot.users += 1;
         }
@@ -85,13 +85,13 @@ mod tests {
     #[test]
     fn a_value_lives_as_long_as_it_has_users() {
         let mut names: Interner<str> = Interner::default();
-        let one = names.take("one", |name| name.into());
-        assert_eq!(names.take("one", |name| name.into()), one);
+        let one = names.intern("one", |name| name.into());
+        assert_eq!(names.intern("one", |name| name.into()), one);
         names.release(one);
         assert_eq!(names.get(one).map(|name| &**name), Some("one"));
         names.release(one);
         assert_eq!(names.get(one), None);
         assert_eq!(names.len(), 0);
-        assert_eq!(names.take("two", |name| name.into()), one, "its number is used again");
+        assert_eq!(names.intern("two", |name| name.into()), one, "its number is used again");
     }
 }

@@ -7,13 +7,13 @@
 //! Architecture Invariant: an object whose owner is alive is never deleted. A deletion carries the UID and version that it was decided on,
 //! and every owner that it goes by is proven absent, or was just seen to wait for its dependents.
 
-mod absent;
+mod absent_owner_cache;
 mod dump;
 mod explain;
 mod graph;
 mod identity;
 mod intern;
-mod seen;
+mod metadata;
 mod shell;
 mod uid;
 pub mod verdict;
@@ -22,10 +22,10 @@ use std::collections::HashSet;
 
 use portreeve_reconcile::{BuildError, Controller, Descriptor, Rule, Setup};
 
-pub use absent::Lookups;
+pub use absent_owner_cache::Lookups;
 pub use graph::*;
 pub use identity::Identity;
-pub use seen::{Finalizers, Meta, Reference, Seen};
+pub use metadata::{Finalizers, PartialMetadata, PartialObject, Reference};
 pub use uid::Uid;
 
 use crate::shell::{Collector, Settings};
@@ -92,10 +92,10 @@ fn ignorable(name: &str) -> Result<String, String> {
 
 fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
     let observe = setup.flag::<String>("gc-mode")? == "observe" || setup.shared.dry_run;
-    let ignored = setup.list::<String>("gc-ignore-resources")?;
+    let ignored = setup.flag_values::<String>("gc-ignore-resources")?;
     let ignored: HashSet<_> = ignored.into_iter().filter(|name| !name.is_empty()).collect();
     let limit = setup.flag::<u32>(LIMIT)?;
-    if limit > 0 && setup.notebook.is_none() && !observe {
+    if limit > 0 && setup.lease_annotations.is_none() && !observe {
         return Err(BuildError::Refused {
             controller: setup.name,
             reason: format!(

@@ -3,10 +3,10 @@
 //! Architecture Invariant: the graph's lock is held for one change or one step, and never across an await.
 //! Architecture Invariant: only [`requests`] sends what changes anything, through the client that the fence guards.
 
-mod ask;
 mod breaker;
-mod census;
-mod journal;
+mod coalescer;
+mod decision_log;
+mod dependent_scan;
 mod metrics;
 mod monitors;
 mod orphans;
@@ -28,23 +28,28 @@ use futures::future::BoxFuture;
 use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_informer::{Discovery, Served};
-use portreeve_reconcile::{BuildError, Clock, Controller, Crash, Events, Note, Setup, Shutdown, Target, Vital};
-use portreeve_workqueue::{Direct, Lane, Queue, Work};
+use portreeve_informer::{Discovery, ServedResources};
+use portreeve_reconcile::{
+    BuildError, Clock, Controller, ControllerFailure, EventContent, Events, QueueHealthChecker, Setup, Shutdown, Target,
+};
+use portreeve_workqueue::{Lane, Queue, UnqueuedWork, Work};
 use tokio::{
     sync::{Notify, Semaphore, watch},
     task::JoinSet,
     time::Instant,
 };
 
-use self::{ask::Ledger, breaker::Breaker, census::Censuses, journal::Journal, metrics::Metrics, monitors::Monitors};
-use crate::{Effects, Graph, Identity, Invalid, Invalidity, Uid};
+use self::{
+    breaker::Breaker, coalescer::RequestCoalescer, decision_log::DecisionLog, dependent_scan::DependentScans,
+    metrics::Metrics, monitors::Monitors,
+};
+use crate::{FollowUps, Graph, Identity, InvalidReason, InvalidReference, Uid};
 
 /// The queues, as the original's metrics name them.
 const ATTEMPTS: &str = "garbage_collector_attempt_to_delete";
 const ORPHANS: &str = "garbage_collector_attempt_to_orphan";
 /// How long the first lists may take before the workers start without some of them, as in the original.
-const PATIENCE: Duration = Duration::from_secs(30);
+const INITIAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the flags ask for.
 #[derive(Clone, Debug)]
@@ -60,7 +65,7 @@ pub(crate) struct Settings {
 }
 
 /// All that the watches, the workers and the pages share.
-pub(crate) struct Core {
+pub(crate) struct CollectorContext {
     name: &'static str,
     settings: Settings,
     client: Client,
@@ -69,18 +74,18 @@ pub(crate) struct Core {
     graph: Mutex<Graph>,
     attempts: Queue<Uid>,
     orphans: Queue<Uid>,
-    changes: Direct,
+    changes: UnqueuedWork,
     /// Whether there are workers. Until then nothing is queued: who begins to act surveys the graph.
     active: AtomicBool,
-    served: watch::Receiver<Option<Arc<Served>>>,
+    served: watch::Receiver<Option<Arc<ServedResources>>>,
     /// The resources that are watched, as pages and lists go by them.
-    watched: watch::Sender<Vec<monitors::State>>,
-    ledger: Ledger,
-    censuses: Censuses,
+    watched: watch::Sender<Vec<monitors::MonitorState>>,
+    coalescer: RequestCoalescer,
+    dependent_scans: DependentScans,
     breaker: Breaker,
-    journal: Journal,
+    decision_log: DecisionLog,
     metrics: Metrics,
-    troubles: Mutex<Troubles>,
+    failures: Mutex<FailureTracker>,
     /// How many requests of orphaning are under way.
     orphaning: Semaphore,
     /// One of them has ended.
@@ -89,7 +94,7 @@ pub(crate) struct Core {
 
 /// Who could not be dealt with so far.
 #[derive(Default)]
-struct Troubles {
+struct FailureTracker {
     /// Since when, and why; apart for those whose dependents are to be orphaned.
     failing: HashMap<(Uid, bool), (Instant, String)>,
     /// Those among them whose owners nobody can tell of: they may be told of when more is served.
@@ -100,7 +105,7 @@ struct Troubles {
 
 /// The controller.
 pub(crate) struct Collector {
-    core: Arc<Core>,
+    ctx: Arc<CollectorContext>,
     /// The watches, which go on as long as this does.
     watching: JoinSet<()>,
 }
@@ -110,9 +115,9 @@ impl Collector {
         let name = setup.name;
         let shared = setup.shared.clone();
         let queue = |queue| Queue::new(queue, &shared.queues);
-        let (discovery, served) = Discovery::follow(setup.client.clone(), shared.informers.tuning());
+        let (discovery, served) = Discovery::start(setup.client.clone(), shared.informers.informer_config());
         let workers = settings.workers;
-        let core = Arc::new(Core {
+        let ctx = Arc::new(CollectorContext {
             name,
             client: setup.client.clone(),
             clock: Arc::clone(&shared.clock),
@@ -124,56 +129,56 @@ impl Collector {
             active: AtomicBool::new(false),
             served,
             watched: watch::channel(Vec::new()).0,
-            ledger: Ledger::default(),
-            censuses: Censuses::default(),
-            breaker: Breaker::new(settings.limit, setup.notebook.clone()),
-            journal: Journal::default(),
+            coalescer: RequestCoalescer::default(),
+            dependent_scans: DependentScans::default(),
+            breaker: Breaker::new(settings.limit, setup.lease_annotations.clone()),
+            decision_log: DecisionLog::default(),
             metrics: Metrics::register(&shared.registry).map_err(|source| BuildError::Metric {
                 controller: name,
                 metric: "gc_*",
                 source,
             })?,
-            troubles: Mutex::default(),
+            failures: Mutex::default(),
             orphaning: Semaphore::new(workers),
             orphaned: Notify::new(),
             settings,
         });
-        metrics::observe(&core, &shared.registry).map_err(|source| BuildError::Metric {
+        metrics::register_graph(&ctx, &shared.registry).map_err(|source| BuildError::Metric {
             controller: name,
             metric: "gc_*",
             source,
         })?;
-        setup.vitals.extend(core.vitals());
-        setup.pages.extend(pages::of(&core));
-        setup.findings.push(pages::findings(&core));
+        setup.queue_health_checkers.extend(ctx.queue_health_checkers());
+        setup.pages.extend(pages::all(&ctx));
+        setup.readiness_checkers.push(pages::readiness_checks(&ctx));
         let mut watching = JoinSet::new();
-        let tuning = shared.informers.tuning().clone();
-        watching.spawn(Monitors::new(Arc::clone(&core), discovery, tuning).run());
-        Ok(Box::new(Self { core, watching }))
+        let informer_config = shared.informers.informer_config().clone();
+        watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, informer_config).run());
+        Ok(Box::new(Self { ctx, watching }))
     }
 
-    async fn collect(mut self, stop: Shutdown) -> Result<(), Crash> {
-        let core = Arc::clone(&self.core);
+    async fn collect(mut self, stop: Shutdown) -> Result<(), ControllerFailure> {
+        let ctx = Arc::clone(&self.ctx);
         tokio::select! {
-            () = core.first_lists() => {}
+            () = ctx.wait_for_initial_sync() => {}
             () = stop.requested() => return Ok(()),
         }
         // Before anybody deletes anything: the breaker may have tripped in another's hands.
-        core.breaker.catch_up(&core);
-        core.begin();
+        ctx.breaker.catch_up(&ctx);
+        ctx.begin();
         let mut workers = JoinSet::new();
-        for _ in 0..core.settings.workers {
-            workers.spawn(worker::run(Arc::clone(&core)));
-            workers.spawn(orphans::run(Arc::clone(&core), stop.clone()));
+        for _ in 0..ctx.settings.workers {
+            workers.spawn(worker::run(Arc::clone(&ctx)));
+            workers.spawn(orphans::run(Arc::clone(&ctx), stop.clone()));
         }
-        workers.spawn(breaker::keep(Arc::clone(&core), stop.clone()));
+        workers.spawn(breaker::run(Arc::clone(&ctx), stop.clone()));
         let first = tokio::select! {
             () = stop.requested() => None,
             end = workers.join_next() => end,
             end = self.watching.join_next() => end,
         };
-        core.attempts.close();
-        core.orphans.close();
+        ctx.attempts.close();
+        ctx.orphans.close();
         stop.request();
         let mut broken = first.and_then(Result::err);
         while let Some(end) = workers.join_next().await {
@@ -181,8 +186,8 @@ impl Collector {
         }
         self.watching.shutdown().await;
         broken.map_or(Ok(()), |error| {
-            Err(Crash {
-                controller: core.name,
+            Err(ControllerFailure {
+                controller: ctx.name,
                 reason: error.to_string(),
             })
         })
@@ -190,36 +195,37 @@ impl Collector {
 }
 
 impl Controller for Collector {
-    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), Crash>> {
+    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>> {
         Box::pin(self.collect(stop))
     }
 }
 
-impl Core {
-    fn vitals(self: &Arc<Self>) -> [Vital; 2] {
+impl CollectorContext {
+    fn queue_health_checkers(self: &Arc<Self>) -> [QueueHealthChecker; 2] {
         [(ATTEMPTS, &self.attempts), (ORPHANS, &self.orphans)].map(|(name, queue)| {
             let weak = Arc::downgrade(self);
             let tell = move |uid: &Uid| {
                 // Not waited for: whoever is stuck may hold the graph.
-                let named = weak.upgrade().and_then(|core| Some(core.graph.try_lock()?.name(*uid)));
+                let named = weak.upgrade().and_then(|ctx| Some(ctx.graph.try_lock()?.name(*uid)));
                 named.unwrap_or_else(|| "(the graph is busy)".to_owned())
             };
-            Vital::of(self.name, name, queue.clone(), tell)
+            QueueHealthChecker::of(self.name, name, queue.clone(), tell)
         })
     }
 
     /// Waits until every resource is listed, or for as long as anybody may be kept waiting for one that cannot be.
-    async fn first_lists(&self) {
+    async fn wait_for_initial_sync(&self) {
         let mut served = self.served.clone();
         let complete = async {
             // An error means that nobody follows any more, which the caller notices.
             served.wait_for(Option::is_some).await.ok();
             let mut watched = self.watched.subscribe();
-            let all =
-                |states: &Vec<monitors::State>| !states.is_empty() && states.iter().all(monitors::State::is_synced);
+            let all = |states: &Vec<monitors::MonitorState>| {
+                !states.is_empty() && states.iter().all(monitors::MonitorState::is_synced)
+            };
             watched.wait_for(all).await.ok();
         };
-        if tokio::time::timeout(PATIENCE, complete).await.is_ok() {
+        if tokio::time::timeout(INITIAL_SYNC_TIMEOUT, complete).await.is_ok() {
             tracing::info!(controller = self.name, "all resources are synced, starting workers");
         } else {
             let missing = self.unsynced().join("; ");
@@ -250,62 +256,62 @@ impl Core {
 
     /// There are workers from now on: all that the graph has to do is queued.
     fn begin(&self) {
-        let mut effects = Effects::default();
+        let mut follow_ups = FollowUps::default();
         {
             let graph = self.graph.lock();
             self.active.store(true, Ordering::Relaxed);
-            graph.survey(&mut effects);
+            graph.full_scan(&mut follow_ups);
         }
-        self.carry_out(&mut effects);
+        self.enqueue(&mut follow_ups);
     }
 
     /// Changes the graph, and queues what follows.
-    fn change<R>(&self, change: impl FnOnce(&mut Graph, &mut Effects) -> R) -> R {
-        let mut effects = Effects::default();
-        let result = change(&mut self.graph.lock(), &mut effects);
-        self.carry_out(&mut effects);
+    fn change<R>(&self, change: impl FnOnce(&mut Graph, &mut FollowUps) -> R) -> R {
+        let mut follow_ups = FollowUps::default();
+        let result = change(&mut self.graph.lock(), &mut follow_ups);
+        self.enqueue(&mut follow_ups);
         result
     }
 
-    /// Queues what follows from a change, and leaves the effects empty.
-    fn carry_out(&self, effects: &mut Effects) {
+    /// Queues what follows from a change, and leaves them empty.
+    fn enqueue(&self, follow_ups: &mut FollowUps) {
         let is_active = self.active.load(Ordering::Relaxed);
         if is_active {
-            for uid in effects.attempt.drain(..) {
+            for uid in follow_ups.attempt.drain(..) {
                 self.attempts.add(uid, Lane::Urgent);
             }
-            for uid in effects.orphan.drain(..) {
+            for uid in follow_ups.orphan.drain(..) {
                 self.orphans.add(uid, Lane::Urgent);
             }
-            for invalid in effects.invalid.drain(..) {
+            for invalid in follow_ups.invalid.drain(..) {
                 self.tell_of(&invalid);
             }
         }
-        if !effects.begun.is_empty() || !effects.ended.is_empty() {
+        if !follow_ups.cascades_started.is_empty() || !follow_ups.cascades_finished.is_empty() {
             let now = Instant::now();
-            let mut troubles = self.troubles.lock();
-            for uid in effects.begun.drain(..) {
-                troubles.cascades.insert(uid, now);
+            let mut failures = self.failures.lock();
+            for uid in follow_ups.cascades_started.drain(..) {
+                failures.cascades.insert(uid, now);
             }
-            for uid in effects.ended.drain(..) {
-                if let Some(since) = troubles.cascades.remove(&uid) {
+            for uid in follow_ups.cascades_finished.drain(..) {
+                if let Some(since) = failures.cascades.remove(&uid) {
                     self.metrics.cascades.observe(now.duration_since(since).as_secs_f64());
                 }
             }
         }
-        effects.attempt.clear();
-        effects.orphan.clear();
-        effects.invalid.clear();
+        follow_ups.attempt.clear();
+        follow_ups.orphan.clear();
+        follow_ups.invalid.clear();
     }
 
     /// An Event on the dependent of a reference that cannot mean what it says.
-    fn tell_of(&self, invalid: &Invalid) {
-        let Invalid {
+    fn tell_of(&self, invalid: &InvalidReference) {
+        let InvalidReference {
             dependent,
             owner,
             reason,
         } = invalid;
-        if *reason == Invalidity::Coordinates {
+        if *reason == InvalidReason::Coordinates {
             tracing::info!(%dependent, %owner, "a reference does not name its owner as it is called");
             return;
         }
@@ -314,12 +320,12 @@ impl Core {
         let sentence = format!("ownerRef {owner} does not exist in namespace {namespace:?}");
         self.note(
             dependent,
-            &Note::warning("OwnerRefInvalidNamespace", "Collect", sentence).once(&*owner.uid),
+            &EventContent::warning("OwnerRefInvalidNamespace", "Collect", sentence).report_once(&*owner.uid),
         );
     }
 
     /// An Event on an object, if its kind is served.
-    fn note(&self, item: &Identity, note: &Note) {
+    fn note(&self, item: &Identity, note: &EventContent) {
         let Some(resource) = self.resource(item) else { return };
         let target = Target {
             key: key_of(&resource, item),
@@ -337,9 +343,9 @@ impl Core {
     }
 
     /// What could not be told of may be now: more is served, or listed.
-    fn ask_again(&self) {
+    fn retry_unknown(&self) {
         if self.active.load(Ordering::Relaxed) {
-            let unknown = std::mem::take(&mut self.troubles.lock().unknown);
+            let unknown = std::mem::take(&mut self.failures.lock().unknown);
             for uid in unknown {
                 self.attempts.add(uid, Lane::Routine);
             }
@@ -348,41 +354,41 @@ impl Core {
 
     /// Returns whether that is news: nothing was wrong with it, or something else.
     fn failed(&self, who: (Uid, bool), reason: String, is_unknown: bool) -> bool {
-        let mut troubles = self.troubles.lock();
-        let is_news = troubles.failing.get(&who).is_none_or(|(_, before)| *before != reason);
-        let since = troubles
+        let mut failures = self.failures.lock();
+        let is_news = failures.failing.get(&who).is_none_or(|(_, before)| *before != reason);
+        let since = failures
             .failing
             .get(&who)
             .map_or_else(Instant::now, |(since, _)| *since);
-        troubles.failing.insert(who, (since, reason));
+        failures.failing.insert(who, (since, reason));
         if is_unknown {
-            troubles.unknown.insert(who.0);
+            failures.unknown.insert(who.0);
         } else if !who.1 {
             // It could be told, and something else is wrong now.
-            troubles.unknown.remove(&who.0);
+            failures.unknown.remove(&who.0);
         }
         is_news
     }
 
     fn succeeded(&self, uid: Uid, orphaning: bool) {
-        let mut troubles = self.troubles.lock();
-        troubles.failing.remove(&(uid, orphaning));
+        let mut failures = self.failures.lock();
+        failures.failing.remove(&(uid, orphaning));
         if !orphaning {
-            troubles.unknown.remove(&uid);
+            failures.unknown.remove(&uid);
         }
     }
 }
 
 /// Waits for a turn. As long as those before it move, whoever waits is not stuck either.
-async fn in_turn<T>(turn: impl Future<Output = T>, moved: &Notify, work: &Work<Uid>) -> T {
+async fn wait_with_progress<T>(turn: impl Future<Output = T>, moved: &Notify, work: &Work<Uid>) -> T {
     let mut turn = pin!(turn);
     loop {
         tokio::select! {
             turn = &mut turn => {
-                work.step();
+                work.report_progress();
                 return turn;
             }
-            () = moved.notified() => work.step(),
+            () = moved.notified() => work.report_progress(),
         }
     }
 }

@@ -4,13 +4,13 @@
 
 /// How an object stands with one of its owners.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Standing {
+pub enum OwnerState {
     /// The owner exists and keeps it.
     Solid,
     /// The owner is proven not to exist.
     Dangling,
     /// The owner exists and waits for its dependents to be deleted.
-    Waiting,
+    WaitingForDependents,
     /// Nobody can tell: the owner's kind is not served, or may not be read.
     Unknown,
     /// The object is of the cluster and its owner would be in a namespace, which cannot be. It is never collected for that.
@@ -19,23 +19,23 @@ pub enum Standing {
 
 /// How far an object is on its way out.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Stage {
+pub enum DeletionStage {
     /// Nobody has asked for its deletion.
     #[default]
     Present,
     /// Its deletion was asked for.
     Deleting,
     /// And it waits for its dependents to be deleted.
-    Waiting,
+    WaitingForDependents,
     /// And it waits for its dependents to be orphaned.
     Orphaning,
 }
 
 /// What is known of an object when its fate is decided.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Case {
+pub struct DecisionInput {
     /// How far it is on its way out.
-    pub stage: Stage,
+    pub stage: DeletionStage,
     /// It has the finalizer `orphan`.
     pub orphan: bool,
     /// It has the finalizer `foregroundDeletion`.
@@ -44,15 +44,15 @@ pub struct Case {
     pub dependents: u32,
     /// How many of its dependents block its deletion.
     pub blocking: u32,
-    /// One of its dependents waits for dependents in its turn: it may be a circle.
-    pub circle: bool,
+    /// One of its dependents waits for dependents in its turn: it may be a cycle.
+    pub cycle: bool,
     /// How it stands with its owners, in their order.
-    pub owners: Vec<Standing>,
+    pub owners: Vec<OwnerState>,
 }
 
 /// What becomes of the dependents of what is deleted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Policy {
+pub enum PropagationPolicy {
     /// They are collected later.
     Background,
     /// They go first.
@@ -65,23 +65,23 @@ pub enum Policy {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Verdict {
     /// Nothing.
-    Keep(Reason),
+    Keep(KeepReason),
     /// It waits for nobody any more: take the finalizer `foregroundDeletion` away.
-    Finish,
+    RemoveFinalizer,
     /// Take the references to the owners at these places away, so that the solid ones alone are left.
-    Release(Vec<usize>),
-    /// Delete it. `unblock`: let it no longer block its owners first, to break a circle.
+    RemoveReferences(Vec<usize>),
+    /// Delete it. `unblock`: let it no longer block its owners first, to break a cycle.
     Delete {
         /// What becomes of its dependents.
-        policy: Policy,
-        /// Break the circle.
+        policy: PropagationPolicy,
+        /// Break the cycle.
         unblock: bool,
     },
 }
 
 /// Why nothing is to be done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reason {
+pub enum KeepReason {
     /// It is being deleted already.
     BeingDeleted,
     /// It is being deleted and waits for dependents that block it.
@@ -97,42 +97,42 @@ pub enum Reason {
 }
 
 /// The rule.
-pub fn decide(case: &Case) -> Verdict {
+pub fn decide(case: &DecisionInput) -> Verdict {
     match case.stage {
-        Stage::Present => {}
-        Stage::Waiting if case.blocking == 0 => return Verdict::Finish,
-        Stage::Waiting => return Verdict::Keep(Reason::WaitsForDependents),
-        Stage::Deleting | Stage::Orphaning => return Verdict::Keep(Reason::BeingDeleted),
+        DeletionStage::Present => {}
+        DeletionStage::WaitingForDependents if case.blocking == 0 => return Verdict::RemoveFinalizer,
+        DeletionStage::WaitingForDependents => return Verdict::Keep(KeepReason::WaitsForDependents),
+        DeletionStage::Deleting | DeletionStage::Orphaning => return Verdict::Keep(KeepReason::BeingDeleted),
     }
-    let has = |standing| case.owners.contains(&standing);
+    let has = |owner_state| case.owners.contains(&owner_state);
     if case.owners.is_empty() {
-        Verdict::Keep(Reason::NoOwner)
-    } else if has(Standing::Misplaced) {
-        Verdict::Keep(Reason::OwnerMisplaced)
-    } else if has(Standing::Unknown) {
-        Verdict::Keep(Reason::OwnerUnknown)
-    } else if has(Standing::Solid) {
+        Verdict::Keep(KeepReason::NoOwner)
+    } else if has(OwnerState::Misplaced) {
+        Verdict::Keep(KeepReason::OwnerMisplaced)
+    } else if has(OwnerState::Unknown) {
+        Verdict::Keep(KeepReason::OwnerUnknown)
+    } else if has(OwnerState::Solid) {
         // Owners that wait would wait for ever for what a solid one keeps.
         let places = case.owners.iter().enumerate();
         let released: Vec<_> = places
-            .filter(|(_, standing)| **standing != Standing::Solid)
+            .filter(|(_, owner_state)| **owner_state != OwnerState::Solid)
             .map(|(place, _)| place)
             .collect();
         if released.is_empty() {
-            Verdict::Keep(Reason::Owned)
+            Verdict::Keep(KeepReason::Owned)
         } else {
-            Verdict::Release(released)
+            Verdict::RemoveReferences(released)
         }
-    } else if has(Standing::Waiting) && case.dependents > 0 {
+    } else if has(OwnerState::WaitingForDependents) && case.dependents > 0 {
         Verdict::Delete {
-            policy: Policy::Foreground,
-            unblock: case.circle,
+            policy: PropagationPolicy::Foreground,
+            unblock: case.cycle,
         }
     } else {
         let policy = match (case.orphan, case.foreground) {
-            (true, _) => Policy::Orphan,
-            (false, true) => Policy::Foreground,
-            (false, false) => Policy::Background,
+            (true, _) => PropagationPolicy::Orphan,
+            (false, true) => PropagationPolicy::Foreground,
+            (false, false) => PropagationPolicy::Background,
         };
         Verdict::Delete { policy, unblock: false }
     }
@@ -140,19 +140,19 @@ pub fn decide(case: &Case) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use Standing::{Dangling, Misplaced, Solid, Unknown, Waiting};
+    use OwnerState::{Dangling, Misplaced, Solid, Unknown, WaitingForDependents};
     use proptest::prelude::*;
 
     use super::*;
 
-    fn owned_by(owners: &[Standing]) -> Case {
-        Case {
+    fn owned_by(owners: &[OwnerState]) -> DecisionInput {
+        DecisionInput {
             owners: owners.to_vec(),
-            ..Case::default()
+            ..DecisionInput::default()
         }
     }
 
-    fn delete(policy: Policy) -> Verdict {
+    fn delete(policy: PropagationPolicy) -> Verdict {
         Verdict::Delete { policy, unblock: false }
     }
 
@@ -160,16 +160,19 @@ mod tests {
     fn owners_decide() {
         let keep = Verdict::Keep;
         let table = [
-            (&[][..], keep(Reason::NoOwner)),
-            (&[Solid], keep(Reason::Owned)),
-            (&[Dangling], delete(Policy::Background)),
-            (&[Waiting], delete(Policy::Background)),
-            (&[Dangling, Waiting], delete(Policy::Background)),
-            (&[Dangling, Solid, Waiting], Verdict::Release(vec![0, 2])),
-            (&[Dangling, Unknown], keep(Reason::OwnerUnknown)),
-            (&[Solid, Dangling, Unknown], keep(Reason::OwnerUnknown)),
-            (&[Dangling, Misplaced], keep(Reason::OwnerMisplaced)),
-            (&[Unknown, Misplaced], keep(Reason::OwnerMisplaced)),
+            (&[][..], keep(KeepReason::NoOwner)),
+            (&[Solid], keep(KeepReason::Owned)),
+            (&[Dangling], delete(PropagationPolicy::Background)),
+            (&[WaitingForDependents], delete(PropagationPolicy::Background)),
+            (&[Dangling, WaitingForDependents], delete(PropagationPolicy::Background)),
+            (
+                &[Dangling, Solid, WaitingForDependents],
+                Verdict::RemoveReferences(vec![0, 2]),
+            ),
+            (&[Dangling, Unknown], keep(KeepReason::OwnerUnknown)),
+            (&[Solid, Dangling, Unknown], keep(KeepReason::OwnerUnknown)),
+            (&[Dangling, Misplaced], keep(KeepReason::OwnerMisplaced)),
+            (&[Unknown, Misplaced], keep(KeepReason::OwnerMisplaced)),
         ];
         for (owners, expected) in table {
             assert_eq!(decide(&owned_by(owners)), expected, "{owners:?}");
@@ -178,90 +181,93 @@ mod tests {
 
     #[test]
     fn finalizers_that_are_there_already_are_honoured() {
-        let with = |orphan, foreground| Case {
+        let with = |orphan, foreground| DecisionInput {
             orphan,
             foreground,
             ..owned_by(&[Dangling])
         };
-        assert_eq!(decide(&with(true, false)), delete(Policy::Orphan));
-        assert_eq!(decide(&with(true, true)), delete(Policy::Orphan));
-        assert_eq!(decide(&with(false, true)), delete(Policy::Foreground));
+        assert_eq!(decide(&with(true, false)), delete(PropagationPolicy::Orphan));
+        assert_eq!(decide(&with(true, true)), delete(PropagationPolicy::Orphan));
+        assert_eq!(decide(&with(false, true)), delete(PropagationPolicy::Foreground));
     }
 
     #[test]
     fn what_has_dependents_itself_goes_in_the_foreground_of_an_owner_that_waits() {
-        let case = Case {
+        let case = DecisionInput {
             dependents: 1,
-            ..owned_by(&[Waiting])
+            ..owned_by(&[WaitingForDependents])
         };
-        assert_eq!(decide(&case), delete(Policy::Foreground));
-        let circle = Case { circle: true, ..case };
+        assert_eq!(decide(&case), delete(PropagationPolicy::Foreground));
+        let cycle = DecisionInput { cycle: true, ..case };
         let expected = Verdict::Delete {
-            policy: Policy::Foreground,
+            policy: PropagationPolicy::Foreground,
             unblock: true,
         };
-        assert_eq!(decide(&circle), expected);
-        let dangling = Case {
+        assert_eq!(decide(&cycle), expected);
+        let dangling = DecisionInput {
             owners: vec![Dangling],
-            ..circle
+            ..cycle
         };
-        assert_eq!(decide(&dangling), delete(Policy::Background));
+        assert_eq!(decide(&dangling), delete(PropagationPolicy::Background));
     }
 
     #[test]
     fn what_is_being_deleted_is_left_alone_but_for_its_own_finalizer() {
-        let at = |stage| Case {
+        let at = |stage| DecisionInput {
             stage,
             blocking: 2,
             ..owned_by(&[Dangling])
         };
-        for stage in [Stage::Deleting, Stage::Orphaning] {
-            assert_eq!(decide(&at(stage)), Verdict::Keep(Reason::BeingDeleted));
+        for stage in [DeletionStage::Deleting, DeletionStage::Orphaning] {
+            assert_eq!(decide(&at(stage)), Verdict::Keep(KeepReason::BeingDeleted));
         }
-        let waiting = at(Stage::Waiting);
-        assert_eq!(decide(&waiting), Verdict::Keep(Reason::WaitsForDependents));
-        assert_eq!(decide(&Case { blocking: 0, ..waiting }), Verdict::Finish);
+        let waiting = at(DeletionStage::WaitingForDependents);
+        assert_eq!(decide(&waiting), Verdict::Keep(KeepReason::WaitsForDependents));
+        assert_eq!(
+            decide(&DecisionInput { blocking: 0, ..waiting }),
+            Verdict::RemoveFinalizer
+        );
     }
 
-    fn standing() -> impl Strategy<Value = Standing> {
+    fn owner_state() -> impl Strategy<Value = OwnerState> {
         prop_oneof![
             Just(Solid),
             Just(Dangling),
-            Just(Waiting),
+            Just(WaitingForDependents),
             Just(Unknown),
             Just(Misplaced)
         ]
     }
 
-    fn stage() -> impl Strategy<Value = Stage> {
-        use Stage::{Deleting, Orphaning, Present};
-        prop_oneof![3 => Just(Present), 1 => Just(Deleting), 1 => Just(Stage::Waiting), 1 => Just(Orphaning)]
+    fn stage() -> impl Strategy<Value = DeletionStage> {
+        use DeletionStage::{Deleting, Orphaning, Present};
+        prop_oneof![3 => Just(Present), 1 => Just(Deleting), 1 => Just(DeletionStage::WaitingForDependents), 1 => Just(Orphaning)]
     }
 
     proptest! {
         /// The promise that counts: one owner that keeps it, or may, and it is not deleted.
         #[test]
         fn nothing_is_deleted_while_an_owner_is_there_or_may_be(
-            owners in proptest::collection::vec(standing(), 0..6),
+            owners in proptest::collection::vec(owner_state(), 0..6),
             (stage, flags) in (stage(), any::<[bool; 3]>()),
             dependents in 0..3_u32,
         ) {
-            let [orphan, foreground, circle] = flags;
+            let [orphan, foreground, cycle] = flags;
             let owners_then = owners.clone();
-            let case = Case { stage, orphan, foreground, circle, dependents, blocking: dependents, owners: owners_then };
+            let case = DecisionInput { stage, orphan, foreground, cycle, dependents, blocking: dependents, owners: owners_then };
             match decide(&case) {
                 Verdict::Delete { .. } => {
-                    let gone = |standing: &Standing| matches!(standing, Dangling | Waiting);
-                    prop_assert!(!owners.is_empty() && owners.iter().all(gone) && stage == Stage::Present);
+                    let gone = |owner_state: &OwnerState| matches!(owner_state, Dangling | WaitingForDependents);
+                    prop_assert!(!owners.is_empty() && owners.iter().all(gone) && stage == DeletionStage::Present);
                 }
-                Verdict::Release(places) => {
+                Verdict::RemoveReferences(places) => {
                     let kept = (0..owners.len()).filter(|place| !places.contains(place));
                     prop_assert!(!places.is_empty() && kept.clone().count() > 0);
                     for place in kept {
                         prop_assert_eq!(owners[place], Solid);
                     }
                 }
-                Verdict::Finish | Verdict::Keep(_) => {}
+                Verdict::RemoveFinalizer | Verdict::Keep(_) => {}
             }
         }
     }

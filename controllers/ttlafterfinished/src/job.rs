@@ -5,11 +5,11 @@ use portreeve_api::{Metadata, Resource};
 use portreeve_informer::Projection;
 use serde::{Deserialize, Deserializer};
 
-use crate::expiry::{Lifetime, Perishable};
+use crate::expiry::{Expiring, Lifetime};
 
 /// What is kept of a Job.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct SeenJob {
+pub(crate) struct CachedJob {
     metadata: Metadata,
     #[serde(default)]
     spec: Spec,
@@ -60,24 +60,24 @@ fn end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, 
         .and_then(|end| end.last_transition_time))
 }
 
-impl Projection for SeenJob {
+impl Projection for CachedJob {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
-impl Perishable for SeenJob {
+impl Expiring for CachedJob {
     const RESOURCE: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
     const QUEUE: &'static str = "ttl_jobs_to_delete";
-    const LAG: &'static str = "ttl_after_finished_controller_job_deletion_duration_seconds";
-    const LAG_HELP: &'static str = "Seconds from the expiry of a finished Job to its deletion";
-    const BEGINNING: &'static str = "finished";
+    const LATENCY_METRIC: &'static str = "ttl_after_finished_controller_job_deletion_duration_seconds";
+    const LATENCY_HELP: &'static str = "Seconds from the expiry of a finished Job to its deletion";
+    const START_VERB: &'static str = "finished";
 
     fn lifetime(&self) -> Option<Lifetime> {
         let seconds = self.spec.ttl_seconds_after_finished?;
         Some(Lifetime {
             began: self.status.finished?,
-            lasts: SignedDuration::from_secs(seconds.into()),
+            ttl: SignedDuration::from_secs(seconds.into()),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! `ttlSecondsAfterFinished`.
 //!
 //! `expiry.rs` decides when an object is deleted and knows no Job; `job.rs` says how long a Job lives. Another kind is another
-//! `Perishable`, and a line in `build`. There is no heap of times here: each plan says when to look again, and the work queue keeps that.
+//! `Expiring`, and a line in `build`. There is no heap of times here: each plan says when to look again, and the work queue keeps that.
 //!
 //! Architecture Invariant: no client, no async, no clock.
 
@@ -13,8 +13,8 @@ use portreeve_informer::{Informer, Watch};
 use portreeve_reconcile::{BuildError, Controller, Descriptor, Rule, Setup};
 
 use crate::{
-    expiry::{Janitor, Perishable},
-    job::SeenJob,
+    expiry::{Expiring, TtlReconciler},
+    job::CachedJob,
 };
 
 /// How many objects are worked on at once.
@@ -44,19 +44,19 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
                 .value_parser(clap::value_parser!(u16).range(1..)),
         ]
     },
-    build: build::<SeenJob>,
+    build: build::<CachedJob>,
 };
 
-fn build<K: Perishable>(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
+fn build<K: Expiring>(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
     let workers = setup.flag::<u16>(CONCURRENCY)?;
     let objects: Informer<K> = setup.informer(Watch::all(K::RESOURCE));
-    let janitor = Janitor {
+    let reconciler = TtlReconciler {
         objects: objects.clone(),
     };
     let controller = setup
-        .keyed(K::QUEUE, janitor)
+        .keyed(K::QUEUE, reconciler)
         .workers(workers.into())
-        .lag(K::LAG, K::LAG_HELP)?
+        .latency(K::LATENCY_METRIC, K::LATENCY_HELP)?
         // Every change, also of what does not expire: whoever takes a time back, or the object away, takes the key out of the heap.
         .watch(&objects, |delta| [delta.key()]);
     Ok(controller.build())

@@ -25,48 +25,48 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     }],
     flags: Vec::new,
     build: |setup| {
-        let maps: Informer<SeenMap> = setup.informer(Watch::all(CONFIG_MAPS));
-        let controller = setup.keyed("ConfigMaps", Copier(maps.clone())).workers(2);
-        Ok(controller.watch(&maps, concerned).build())
+        let maps: Informer<CachedConfigMap> = setup.informer(Watch::all(CONFIG_MAPS));
+        let controller = setup.keyed("ConfigMaps", CopyReconciler(maps.clone())).workers(2);
+        Ok(controller.watch(&maps, keys_for_config_map).build())
     },
 };
 
 /// What is kept of a ConfigMap: what is decided on, and nothing more.
 #[derive(Deserialize)]
-struct SeenMap {
+struct CachedConfigMap {
     metadata: Metadata,
     #[serde(default)]
     data: BTreeMap<String, String>,
 }
 
-impl Projection for SeenMap {
+impl Projection for CachedConfigMap {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
 /// A change concerns the map itself and, if it is a copy, the map that it is a copy of.
-fn concerned(delta: &Delta<SeenMap>) -> Vec<ObjectKey> {
+fn keys_for_config_map(delta: &Delta<CachedConfigMap>) -> Vec<ObjectKey> {
     let owner = delta.change.object().metadata.controller();
-    let original = owner.map(|owner| delta.key().sibling(&*owner.name));
+    let original = owner.map(|owner| delta.key().with_name(&*owner.name));
     original.into_iter().chain([delta.key()]).collect()
 }
 
-struct Copier(Informer<SeenMap>);
+struct CopyReconciler(Informer<CachedConfigMap>);
 
-impl Reconciler for Copier {
-    type Observed = (Arc<SeenMap>, ObjectKey, Option<Arc<SeenMap>>);
+impl Reconciler for CopyReconciler {
+    type Observed = (Arc<CachedConfigMap>, ObjectKey, Option<Arc<CachedConfigMap>>);
 
     fn observe(&self, key: &ObjectKey) -> Option<Self::Observed> {
         let original = self.0.get(key)?;
         let name = original.metadata.labels.get(LABEL)?;
-        let copy = key.sibling(&**name);
+        let copy = key.with_name(&**name);
         let present = self.0.get(&copy);
         Some((original, copy, present))
     }
 
     fn decide(&self, (original, key, present): &Self::Observed, _now: Timestamp) -> Plan {
-        let owner = OwnerReference::to_controller(&CONFIG_MAPS, &original.metadata);
+        let owner = OwnerReference::controller_owner_ref(&CONFIG_MAPS, &original.metadata);
         let metadata = json!({"name": key.name, "namespace": key.namespace, "ownerReferences": [owner]});
         let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": original.data});
         let (resource, key) = (CONFIG_MAPS, key.clone());

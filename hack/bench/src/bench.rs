@@ -14,13 +14,13 @@ use tokio::time::sleep;
 use crate::controller::Daemon;
 use crate::machine::Machine;
 use crate::options::Options;
-use crate::plan::{Pace, Step, Work, steps};
+use crate::plan::{DurationEstimates, Step, Work, steps};
 use crate::progress::{Progress, length};
 use crate::report::Report;
+use crate::resource_usage::MachineTime;
 use crate::rows::{Sample, Subject, Task};
 use crate::search::PARTS;
 use crate::statistics::written;
-use crate::vitals::MachineTime;
 use crate::{burst, cascade, due, failover, fleet, idle, load, million, rounds, search, shell, standby};
 
 /// How many schedules kube-controller-manager's cronjob-controller works on at once.
@@ -113,7 +113,7 @@ impl Bench {
                 if !daemon.knows(controller) && steps.iter().any(is_in) {
                     let name = subject.name();
                     self.progress
-                        .say(format!("{name} is left out: the daemon has no {controller}"));
+                        .log(format!("{name} is left out: the daemon has no {controller}"));
                     steps.retain(|step| !is_in(step));
                 }
             }
@@ -126,7 +126,7 @@ impl Bench {
         for round in 1..=self.options.rounds {
             for part in PARTS.iter().filter(|part| self.options.has(part.row)) {
                 let name = format!("round {round}, {}", part.row.name());
-                self.progress.say(format!("{name}: running cargo bench"));
+                self.progress.log(format!("{name}: running cargo bench"));
                 self.look_round(outcome).await;
                 self.take(&name, search::measure(part).await, outcome);
             }
@@ -134,14 +134,14 @@ impl Bench {
     }
 
     async fn steps(&self, steps: &[Step], outcome: &mut Outcome) {
-        let mut pace = Pace::default();
+        let mut pace = DurationEstimates::default();
         let mut fleet = None;
         for (index, step) in steps.iter().enumerate() {
             let rest = length(pace.estimate(&steps[index..]));
             let name = name(step);
             let (number, count) = (index + 1, steps.len());
             self.progress
-                .say(format!("{number} of {count}: {name}; about {rest} left in all"));
+                .log(format!("{number} of {count}: {name}; about {rest} left in all"));
             let started = Instant::now();
             if step.work != Work::Fleet {
                 // Nobody else shares the machine with it.
@@ -175,7 +175,7 @@ impl Bench {
         let busy = MachineTime::now().map_or(0.0, |end| end.busy_since(&start));
         if busy > BUSY {
             let share = busy * 100.0;
-            self.progress.say(format!(
+            self.progress.log(format!(
                 "  this machine is busy with something else: {share:.0} % of its CPU time"
             ));
         }
@@ -187,12 +187,12 @@ impl Bench {
             Ok(samples) => {
                 for sample in &samples {
                     let value = written(sample.value, sample.measure.unit());
-                    self.progress.say(format!("  {}: {value}", sample.measure.name()));
+                    self.progress.log(format!("  {}: {value}", sample.measure.name()));
                 }
                 outcome.samples.extend(samples);
             }
             Err(error) => {
-                self.progress.say(format!("  failed: {error:#}"));
+                self.progress.log(format!("  failed: {error:#}"));
                 // The end of a log is for whoever watches.
                 outcome.failures.push(format!(
                     "{name}: {}",
@@ -207,7 +207,7 @@ impl Bench {
         let text = report.render();
         if let Some(file) = output {
             fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
-            self.progress.say(format!("wrote {}", file.display()));
+            self.progress.log(format!("wrote {}", file.display()));
         } else {
             let mut stdout = io::stdout().lock();
             stdout.write_all(text.as_bytes()).context("failed to write to stdout")?;
@@ -224,7 +224,7 @@ impl Outcome {
             busiest,
         } = self;
         Report {
-            machine: Machine::look(),
+            machine: Machine::detect(),
             command: env::args().collect::<Vec<_>>().join(" "),
             date: Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
             options: bench.options.clone(),

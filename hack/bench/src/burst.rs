@@ -11,14 +11,14 @@ use portreeve_testing::ControlPlane;
 use tokio::task::JoinSet;
 
 use crate::bench::Bench;
-use crate::calm::calm;
 use crate::due;
-use crate::foos::{self, Waiting, deployments, foos};
+use crate::foos::{self, ObjectWait, deployments, foos};
 use crate::idle::kibibytes;
 use crate::objects::{Created, post};
 use crate::plan::Step;
+use crate::quiesce::wait_until_idle;
+use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Subject};
-use crate::vitals::{CpuTime, Memory};
 
 /// How many Foos are created at a time.
 const CREATED_AT_ONCE: usize = 16;
@@ -31,7 +31,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     foos::define(&client).await?;
     let names = names(bench.options.count(Row::Foo1000), 1);
     let values = if step.subject.is_floor() {
-        calm(&plane, None).await?;
+        wait_until_idle(&plane, None).await?;
         let has_status = step.subject == Subject::FloorStatus;
         let floor = floor(&client, &names, foos::workers(bench), has_status);
         let end = took(&client, names.len(), has_status, floor).await?;
@@ -42,12 +42,12 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         let controller = foos::start(bench, step.subject, &plane).await?;
         foos::has_caught_up(&controller, &client).await?;
         let pid = controller.pid();
-        controller.guard(calm(&plane, Some(pid))).await?;
+        controller.guard(wait_until_idle(&plane, Some(pid))).await?;
         let before = CpuTime::of(pid)?;
         let took = took(&client, names.len(), true, create(&client, &names, None));
         let end = controller.guard(took).await?;
         // What comes after the last status, events above all, is part of the work.
-        controller.guard(calm(&plane, Some(pid))).await?;
+        controller.guard(wait_until_idle(&plane, Some(pid))).await?;
         let used = CpuTime::of(pid)?.since(&before);
         vec![
             (Measure::PostToDeployment, end.deployments),
@@ -88,10 +88,10 @@ pub(crate) async fn took(
 ) -> Result<End> {
     // Tasks of their own: what is measured does not wait for the watches to be read, nor the watches for it.
     let mut watching = JoinSet::new();
-    let made = Waiting::begin(&deployments(client), count, foos::is_owned).await?;
+    let made = ObjectWait::begin(&deployments(client), count, foos::is_owned).await?;
     let made = watching.spawn(made.reached(LIMIT)).id();
     if has_status {
-        let settled = Waiting::begin(&foos(client), count, foos::is_settled).await?;
+        let settled = ObjectWait::begin(&foos(client), count, foos::is_settled).await?;
         watching.spawn(settled.reached(LIMIT));
     }
     let started = Instant::now();

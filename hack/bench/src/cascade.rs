@@ -11,16 +11,16 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::bench::Bench;
-use crate::calm::calm;
+use crate::completion::{CascadeCompletion, Fate};
 use crate::controller::{Controller, Limits, Role};
 use crate::due;
-use crate::ending::{Ending, Fate};
 use crate::family::{self, Family, has_caught_up};
 use crate::idle::kibibytes;
 use crate::objects::Created;
 use crate::plan::Step;
+use crate::quiesce::wait_until_idle;
+use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Task};
-use crate::vitals::{CpuTime, Memory};
 
 /// How many dependents everybody works on at once where limits are lifted: Kubernetes' default.
 pub(crate) const CONCURRENCY: u16 = 20;
@@ -32,11 +32,11 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     let client = due::client(&plane)?;
     let is_blocking = row == Row::Foreground3000;
     let family = Family::create(&client, bench.options.count(row), is_blocking, &bench.progress).await?;
-    let scene = Scene { client, family, row };
+    let run = CascadeRun { client, family, row };
     let concurrency = bench.options.concurrency.unwrap_or(CONCURRENCY);
     let values = if step.subject.is_floor() {
-        calm(&plane, None).await?;
-        let took = scene.took(scene.floor(concurrency)).await?;
+        wait_until_idle(&plane, None).await?;
+        let took = run.took(run.floor(concurrency)).await?;
         vec![(Measure::DeleteToEnd, took.as_secs_f64())]
     } else {
         let limits = match row {
@@ -45,10 +45,12 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
         };
         let role = Role::Alone(limits);
         let controller = Controller::start(Task::Garbage, step.subject, bench.daemon.as_ref(), &plane, role).await?;
-        has_caught_up(&controller, &scene.client).await?;
-        controller.guard(calm(&plane, Some(controller.pid()))).await?;
+        has_caught_up(&controller, &run.client).await?;
+        controller
+            .guard(wait_until_idle(&plane, Some(controller.pid())))
+            .await?;
         let before = CpuTime::of(controller.pid())?;
-        let took = controller.guard(scene.took(async { Ok(()) })).await?;
+        let took = controller.guard(run.took(async { Ok(()) })).await?;
         let used = CpuTime::of(controller.pid())?.since(&before);
         let memory = Memory::of(controller.pid())?;
         vec![
@@ -66,13 +68,13 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     Ok(values.into_iter().map(sample).collect())
 }
 
-struct Scene {
+struct CascadeRun {
     client: Client,
     family: Family,
     row: Row,
 }
 
-impl Scene {
+impl CascadeRun {
     fn fate(&self) -> Fate {
         match self.row {
             Row::Orphan3000 => Fate::Orphaned,
@@ -82,7 +84,7 @@ impl Scene {
 
     /// Deletes the owner, does some work after that, and tells the time from the one to the end of the family.
     async fn took(&self, work: impl Future<Output = Result<()>>) -> Result<Duration> {
-        let ending = Ending::watch(&self.client, &self.family, self.fate()).await?;
+        let ending = CascadeCompletion::watch(&self.client, &self.family, self.fate()).await?;
         // A task of its own: what is measured does not wait for the watch to be read, nor the watch for it.
         let mut watching = JoinSet::new();
         watching.spawn(ending.reached(LIMIT));

@@ -45,7 +45,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     };
     let count = bench.options.count(row);
     let plane = ControlPlane::builder().audit_policy(audit::POLICY).start().await?;
-    let scene = Scene {
+    let run = DueRun {
         bench,
         plane: &plane,
         client: client(&plane)?,
@@ -57,7 +57,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
             Limits::Lifted(concurrency) => concurrency,
             Limits::Default => bench.default_concurrency,
         };
-        scene.floor(concurrency).await?
+        run.floor(concurrency).await?
     } else {
         let controller = Controller::start(
             Task::Schedules,
@@ -67,7 +67,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
             Role::Alone(limits),
         )
         .await?;
-        controller.guard(scene.controller(&controller)).await?
+        controller.guard(run.controller(&controller)).await?
     };
     samples(row, subject, &delays)
 }
@@ -79,7 +79,7 @@ pub(crate) fn client(plane: &ControlPlane) -> Result<Client> {
     Client::try_from(config).context("failed to build a client")
 }
 
-struct Scene<'a> {
+struct DueRun<'a> {
     bench: &'a Bench,
     plane: &'a ControlPlane,
     client: Client,
@@ -87,7 +87,7 @@ struct Scene<'a> {
     count: usize,
 }
 
-impl Scene<'_> {
+impl DueRun<'_> {
     async fn controller(&self, controller: &Controller) -> Result<Vec<f64>> {
         let (due, _) = self.schedules().await?;
         controller.has_caught_up(&self.client, "probe").await?;
@@ -153,7 +153,7 @@ impl Scene<'_> {
         let count = self.count;
         self.bench
             .progress
-            .say(format!("  {count} schedules are due in {} s", left.as_secs()));
+            .log(format!("  {count} schedules are due in {} s", left.as_secs()));
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Scene<'_> {
             if elapsed >= news {
                 news += NEWS;
                 let progress = &self.bench.progress;
-                progress.say(format!("  {} of {} Jobs are made", made.len(), self.count));
+                progress.log(format!("  {} of {} Jobs are made", made.len(), self.count));
             }
             sleep(LOOK).await;
             made.extend(

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::audit::{self, Tail};
 use crate::bench::Bench;
-use crate::lease::{Lease, Passing};
+use crate::lease::{Lease, LeaseTransition};
 use crate::objects::{self, Kind, post};
 use crate::plan::{Step, turns};
 use crate::replicas::Replicas;
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     signalled: Timestamp,
-    passing: Passing,
+    passing: LeaseTransition,
     /// When the first Job of the new leader was made.
     job: Timestamp,
 }
@@ -47,7 +47,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     objects::create(Kind::CronJob, &client, count, schedule, &bench.progress).await?;
     let mut replicas = Replicas::start(bench, &plane, step.subject).await?;
     let log = plane.audit_log().context("the control plane has no audit log")?;
-    let mut scene = Scene::new(client, &now, log);
+    let mut run = FailoverRun::new(client, &now, log);
     let turns = turns(row, step.subject);
     let all = u32::from(bench.options.rounds) * turns;
     let mut samples = Vec::new();
@@ -55,7 +55,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
         // Each at another moment between two renewals, and all of them spread over it evenly.
         let number = u32::from(step.round - 1) * turns + turn;
         let phase = RETRY_PERIOD * (2 * number + 1) / (2 * all);
-        let measured = scene.turn(&replicas, signal(row), phase).await?;
+        let measured = run.turn(&replicas, signal(row), phase).await?;
         let status = replicas.leader.controller.ended(END_LIMIT).await?;
         let is_clean = status.success() || row == Row::Crash || step.subject.is_peer();
         ensure!(is_clean, "the leader was told to stop and ended with {status}");
@@ -83,7 +83,7 @@ fn signal(row: Row) -> Signal {
 fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
     let Turn {
         signalled,
-        passing: Passing { at, last_renewal },
+        passing: LeaseTransition { at, last_renewal },
         job,
     } = *turn;
     let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
@@ -101,14 +101,14 @@ fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
 }
 
 /// The CronJobs by which a leader shows that it works. Each is overdue once, and only then.
-struct Scene {
+struct FailoverRun {
     client: Client,
     schedule: String,
     log: Tail,
     made: u32,
 }
 
-impl Scene {
+impl FailoverRun {
     fn new(client: Client, now: &Zoned, log: &Path) -> Self {
         Self {
             client,
@@ -128,7 +128,7 @@ impl Scene {
         replicas.leader.controller.signal(signal)?;
         let takeover = async {
             // It is overdue while nobody leads, or nearly so.
-            let passing = lease.passes_from(&holder, TAKEOVER_LIMIT);
+            let passing = lease.wait_for_transition_from(&holder, TAKEOVER_LIMIT);
             let (passing, ()) = tokio::try_join!(passing, self.make_overdue(&work))?;
             Ok((passing, self.first_job(replicas, work, signalled).await?))
         };
@@ -186,7 +186,7 @@ mod tests {
         let at = |text: &str| format!("2026-11-21T15:00:{text}Z").parse::<Timestamp>().unwrap();
         let turn = Turn {
             signalled: at("01"),
-            passing: Passing {
+            passing: LeaseTransition {
                 at: at("15.25"),
                 last_renewal: at("00"),
             },

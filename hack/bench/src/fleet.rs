@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::bench::Bench;
-use crate::calm::calm;
 use crate::controller::START_LIMIT;
 use crate::due;
-use crate::foos::{self, Waiting, deployments, foos};
+use crate::foos::{self, ObjectWait, deployments, foos};
 use crate::idle::{kibibytes, settled};
 use crate::objects::{NAMESPACE, create_all, post};
 use crate::plan::Step;
+use crate::quiesce::wait_until_idle;
 use crate::rows::{Measure, Row, Sample};
 
 /// A control plane that has them, made once a round: the subjects read the same ones.
@@ -48,8 +48,8 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, fleet: &mut Option<Fleet
     }
     let name = format!("waiting-for-{}", step.subject.name());
     post(&foos(&client), foos::foo(&name)).await?;
-    calm(plane, None).await?;
-    let made = Waiting::begin(&deployments(&client), 1, foos::is_owned).await?;
+    wait_until_idle(plane, None).await?;
+    let made = ObjectWait::begin(&deployments(&client), 1, foos::is_owned).await?;
     let mut watching = JoinSet::new();
     watching.spawn(made.reached(START_LIMIT));
     let started = Instant::now();

@@ -63,7 +63,7 @@ pub(crate) fn workers(bench: &Bench) -> u16 {
 /// work queue keep their order.
 pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> Result<()> {
     let api = foos(client);
-    let settled = Waiting::begin(&api, 1, is_settled).await?;
+    let settled = ObjectWait::begin(&api, 1, is_settled).await?;
     post(&api, foo("probe")).await?;
     controller.guard(settled.reached(START_LIMIT)).await?;
     Ok(())
@@ -188,7 +188,7 @@ type Changes = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>
 
 /// A watch that counts how many objects are as they are waited for. The apiserver ends a watch that is not read fast enough on a busy
 /// machine; then it goes on from where it was.
-pub(crate) struct Waiting {
+pub(crate) struct ObjectWait {
     api: Api<DynamicObject>,
     /// The version last heard of.
     version: String,
@@ -198,7 +198,7 @@ pub(crate) struct Waiting {
     count: usize,
 }
 
-impl Waiting {
+impl ObjectWait {
     /// Begins before anything has happened: what is there already does not count.
     pub(crate) async fn begin(
         api: &Api<DynamicObject>,
@@ -223,7 +223,7 @@ impl Waiting {
         let heard = async {
             while self.done.len() < self.count {
                 match self.changes.next().await {
-                    Some(event) => self.hear(event.context("a watch broke")?)?,
+                    Some(event) => self.handle_event(event.context("a watch broke")?)?,
                     None => self.changes = changes(&self.api, &self.version).await?,
                 }
             }
@@ -233,7 +233,7 @@ impl Waiting {
         heard.with_context(|| format!("only {} of {} were done after {limit:?}", self.done.len(), self.count))?
     }
 
-    fn hear(&mut self, event: WatchEvent<DynamicObject>) -> Result<()> {
+    fn handle_event(&mut self, event: WatchEvent<DynamicObject>) -> Result<()> {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let name = object.metadata.name.clone().unwrap_or_default();

@@ -14,8 +14,8 @@ use crate::controller::{Controller, Limits, Role, kind_of};
 use crate::objects::{self, Kind};
 use crate::plan::{REST, Step};
 use crate::progress::length;
+use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Task};
-use crate::vitals::{CpuTime, Memory};
 
 /// Memory is settled when it has not moved in this many looks, one a second.
 const STILL: usize = 10;
@@ -112,7 +112,7 @@ fn is_still(seen: &[u64]) -> bool {
 
 /// The CPU time that a process uses while nothing is to be done.
 async fn used_in(bench: &Bench, pid: u32, window: Duration) -> Result<Duration> {
-    bench.progress.say(format!("  looking on for {}", length(window)));
+    bench.progress.log(format!("  looking on for {}", length(window)));
     let start = CpuTime::of(pid)?;
     let end = Instant::now() + window;
     loop {
@@ -126,7 +126,7 @@ async fn used_in(bench: &Bench, pid: u32, window: Duration) -> Result<Duration> 
         let (used, left) = (used.as_secs_f64(), length(left));
         bench
             .progress
-            .say(format!("  {used:.3} s of CPU time so far, {left} left"));
+            .log(format!("  {used:.3} s of CPU time so far, {left} left"));
     }
 }
 

@@ -37,7 +37,7 @@ impl Term {
 
 /// That the Lease has passed to somebody else.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passing {
+pub(crate) struct LeaseTransition {
     /// When the watch told of the new holder.
     pub(crate) at: Timestamp,
     /// The last renewal by the holder before, by the holder's own clock.
@@ -84,7 +84,7 @@ impl Lease {
     }
 
     /// Waits until somebody other than `holder` has it.
-    pub(crate) async fn passes_from(&mut self, holder: &str, limit: Duration) -> Result<Passing> {
+    pub(crate) async fn wait_for_transition_from(&mut self, holder: &str, limit: Duration) -> Result<LeaseTransition> {
         let passing = async {
             loop {
                 let before = self.held.clone();
@@ -93,7 +93,7 @@ impl Lease {
                 if next.holder != holder {
                     let last_renewal = before.and_then(|term| term.renewed);
                     let last_renewal = last_renewal.context("nothing was heard of the holder before")?;
-                    return Ok(Passing { at, last_renewal });
+                    return Ok(LeaseTransition { at, last_renewal });
                 }
             }
         };
@@ -160,7 +160,7 @@ mod tests {
         };
         let heard = async {
             let holder = lease.is_steady(LIMIT).await?;
-            Ok((lease.passes_from(&holder, LIMIT).await?, holder))
+            Ok((lease.wait_for_transition_from(&holder, LIMIT).await?, holder))
         };
         let ((), (passing, holder)) = tokio::try_join!(written, heard)?;
         assert_eq!(holder, "a");

@@ -21,7 +21,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look() -> Self {
+    pub(crate) fn detect() -> Self {
         let cores = thread::available_parallelism().ok().map(|cores| cores.to_string());
         let server = |name| {
             server_binary(name)

@@ -10,11 +10,10 @@
 mod audit;
 mod bench;
 mod burst;
-mod calm;
 mod cascade;
+mod completion;
 mod controller;
 mod due;
-mod ending;
 mod failover;
 mod family;
 mod fleet;
@@ -32,17 +31,18 @@ mod options;
 mod peers;
 mod plan;
 mod progress;
+mod quiesce;
 mod replicas;
 mod report;
+mod resource_usage;
 mod rounds;
 mod rows;
 mod search;
 mod shell;
+mod simulated_cluster;
 mod standby;
 mod statistics;
 mod targets;
-mod vitals;
-mod world;
 
 use std::process::ExitCode;
 

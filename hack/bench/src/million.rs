@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::bench::Bench;
 use crate::idle::kibibytes;
 use crate::plan::Step;
+use crate::resource_usage::Memory;
 use crate::rows::{Measure, Row, Sample, Subject};
-use crate::vitals::Memory;
-use crate::world::{Kind, Owner, Seen, object};
+use crate::simulated_cluster::{Kind, Owner, SimulatedObject, object};
 
 /// How long a million objects may take three times: fifty times as long as they are to take.
 const LIMIT: Duration = Duration::from_mins(5);
@@ -28,7 +28,7 @@ const AT_A_TIME: usize = 10_000;
 /// What keeps a graph.
 trait Graph: Default {
     /// What it is fed. The making of it is not counted.
-    type Event: From<Seen>;
+    type Event: From<SimulatedObject>;
 
     /// An object that is new, or not as it was.
     fn observe(&mut self, event: &mut Option<Self::Event>);
@@ -110,7 +110,7 @@ fn filled<G: Graph>(count: usize) -> Result<Filled> {
 }
 
 /// How long every object of a round takes. Who decodes makes an event and frees what nobody has taken of it; neither is timed.
-fn timed<E: From<Seen>>(count: usize, round: usize, mut take: impl FnMut(&mut Option<E>)) -> Duration {
+fn timed<E: From<SimulatedObject>>(count: usize, round: usize, mut take: impl FnMut(&mut Option<E>)) -> Duration {
     let mut took = Duration::ZERO;
     for start in (0..count).step_by(AT_A_TIME) {
         let mut batch: Vec<Option<E>> = batch(start, count, round).into_iter().map(Some).collect();
@@ -124,7 +124,7 @@ fn timed<E: From<Seen>>(count: usize, round: usize, mut take: impl FnMut(&mut Op
     took
 }
 
-fn batch<E: From<Seen>>(start: usize, count: usize, round: usize) -> Vec<E> {
+fn batch<E: From<SimulatedObject>>(start: usize, count: usize, round: usize) -> Vec<E> {
     let places = start..count.min(start + AT_A_TIME);
     places.map(|place| E::from(object(place, count, round))).collect()
 }
@@ -146,9 +146,9 @@ struct PlainNode {
 }
 
 impl Graph for Plain {
-    type Event = Seen;
+    type Event = SimulatedObject;
 
-    fn observe(&mut self, event: &mut Option<Seen>) {
+    fn observe(&mut self, event: &mut Option<SimulatedObject>) {
         let Some(seen) = event.take() else { return };
         if let Some(node) = self.objects.get_mut(&seen.uid) {
             node.version = seen.version;
@@ -169,7 +169,7 @@ impl Graph for Plain {
         self.objects.insert(seen.uid, node);
     }
 
-    fn remove(&mut self, event: &mut Option<Seen>) {
+    fn remove(&mut self, event: &mut Option<SimulatedObject>) {
         let Some(seen) = event.take() else { return };
         if let Some(owner) = seen.owner.and_then(|owner| self.objects.get_mut(&owner.uid)) {
             owner.dependents.retain(|uid| *uid != seen.uid);
@@ -187,17 +187,17 @@ struct Ours {
     graph: collector::Graph,
     /// One for each kind, by its number.
     monitors: [collector::Monitor; 4],
-    effects: collector::Effects,
+    effects: collector::FollowUps,
 }
 
 /// An object as its watch decodes it.
 struct Change {
     kind: Kind,
-    seen: collector::Seen,
+    seen: collector::PartialObject,
 }
 
-impl From<Seen> for Change {
-    fn from(seen: Seen) -> Self {
+impl From<SimulatedObject> for Change {
+    fn from(seen: SimulatedObject) -> Self {
         let reference = |owner: Owner| {
             let (api_version, kind) = owner.kind.names();
             collector::Reference {
@@ -208,17 +208,17 @@ impl From<Seen> for Change {
                 blocks: true,
             }
         };
-        let metadata = collector::Meta {
+        let metadata = collector::PartialMetadata {
             namespace: Some(seen.namespace.into()),
             name: seen.name.into(),
             uid: seen.uid.into(),
             resource_version: seen.version.to_string().into(),
             owner_references: seen.owner.map(reference).into_iter().collect(),
-            ..collector::Meta::default()
+            ..collector::PartialMetadata::default()
         };
         Self {
             kind: seen.kind,
-            seen: collector::Seen { metadata },
+            seen: collector::PartialObject { metadata },
         }
     }
 }
@@ -233,25 +233,25 @@ impl Default for Ours {
         Self {
             graph,
             monitors,
-            effects: collector::Effects::default(),
+            effects: collector::FollowUps::default(),
         }
     }
 }
 
 impl Ours {
     fn forget(&mut self) {
-        let collector::Effects {
+        let collector::FollowUps {
             attempt,
             orphan,
             invalid,
-            begun,
-            ended,
+            cascades_started,
+            cascades_finished,
         } = &mut self.effects;
         attempt.clear();
         orphan.clear();
         invalid.clear();
-        begun.clear();
-        ended.clear();
+        cascades_started.clear();
+        cascades_finished.clear();
     }
 }
 

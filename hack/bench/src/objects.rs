@@ -187,7 +187,7 @@ pub(crate) async fn create_all(
         if created.len() < count && created.len().is_multiple_of(MANY) {
             let rest = started.elapsed() * u32::try_from(count - created.len())? / u32::try_from(created.len())?;
             let (made, rest) = (created.len(), length(rest));
-            progress.say(format!("  {made} of {count} objects created, {rest} left"));
+            progress.log(format!("  {made} of {count} objects created, {rest} left"));
         }
     }
     Ok(created)

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_hours(1);
 
 /// The folder that holds the programs, each by the name of its subject.
 pub(crate) async fn build(progress: &Progress) -> Result<PathBuf> {
-    progress.say("  building the peers, unless they are there");
+    progress.log("  building the peers, unless they are there");
     let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
     let log = folder.path().join("log");
     let peers = [Subject::ControllerRuntime, Subject::KubeRuntime].map(Subject::name);

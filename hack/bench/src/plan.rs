@@ -160,9 +160,9 @@ pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
 
 /// How long each measurement took when it was made last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pace(BTreeMap<(Work, Subject), Duration>);
+pub(crate) struct DurationEstimates(BTreeMap<(Work, Subject), Duration>);
 
-impl Pace {
+impl DurationEstimates {
     pub(crate) fn took(&mut self, step: &Step, duration: Duration) {
         self.0.insert((step.work, step.subject), duration);
     }
@@ -299,7 +299,7 @@ mod tests {
             subject,
         };
         let steps = [step(Subject::Floor), step(Subject::Peer)];
-        let mut pace = Pace::default();
+        let mut pace = DurationEstimates::default();
         assert_eq!(pace.estimate(&steps), Duration::from_secs(105));
         pace.took(&steps[0], Duration::from_secs(40));
         assert_eq!(pace.estimate(&steps), Duration::from_secs(115));

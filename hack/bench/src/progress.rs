@@ -15,7 +15,7 @@ impl Progress {
         }
     }
 
-    pub(crate) fn say(&self, what: impl AsRef<str>) {
+    pub(crate) fn log(&self, what: impl AsRef<str>) {
         eprintln!("[{}] {}", clock(self.started.elapsed()), what.as_ref());
     }
 }

@@ -7,11 +7,11 @@ use portreeve_testing::ControlPlane;
 
 use crate::bench::Bench;
 use crate::burst::{create, names, took};
-use crate::calm::calm;
 use crate::due;
 use crate::foos;
 use crate::idle::{kibibytes, settled};
 use crate::plan::Step;
+use crate::quiesce::wait_until_idle;
 use crate::rows::{Measure, Row, Sample};
 
 const ROUNDS: usize = 10;
@@ -28,7 +28,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let mut resident = Vec::new();
     for round in 1..=ROUNDS {
         controller.guard(foos::remove_all(&client)).await?;
-        controller.guard(calm(&plane, Some(pid))).await?;
+        controller.guard(wait_until_idle(&plane, Some(pid))).await?;
         let names = names(count, round);
         let took = took(&client, count, true, create(&client, &names, None));
         controller.guard(took).await?;
@@ -37,7 +37,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
             let memory = controller.guard(settled(pid, not_before)).await?;
             resident.push(kibibytes(memory.resident));
         }
-        bench.progress.say(format!("  round {round} of {ROUNDS} is over"));
+        bench.progress.log(format!("  round {round} of {ROUNDS} is over"));
     }
     let (Some(first), Some(tenth)) = (resident.first(), resident.last()) else {
         return Ok(Vec::new());

@@ -8,13 +8,13 @@ use portreeve_testing::ControlPlane;
 use tokio::task::JoinSet;
 
 use crate::bench::Bench;
-use crate::calm::calm;
 use crate::controller::{Controller, Role, START_LIMIT};
 use crate::due;
-use crate::foos::{self, Waiting, deployments, foos};
+use crate::foos::{self, ObjectWait, deployments, foos};
 use crate::idle::{kibibytes, settled};
 use crate::objects::post;
 use crate::plan::Step;
+use crate::quiesce::wait_until_idle;
 use crate::rows::{Measure, Row, Sample, Subject, Task};
 
 /// A Foo waits for its Deployment, and where nobody knows Foos, a Deployment for its `ReplicaSet`.
@@ -34,8 +34,8 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         // It may have to be built first.
         foos::peers(bench).await?;
     }
-    calm(&plane, None).await?;
-    let made = Waiting::begin(&what_is_made, 1, is_any).await?;
+    wait_until_idle(&plane, None).await?;
+    let made = ObjectWait::begin(&what_is_made, 1, is_any).await?;
     let mut watching = JoinSet::new();
     watching.spawn(made.reached(START_LIMIT));
     let started = Instant::now();

@@ -20,12 +20,12 @@ const SAMPLES: &str = "# Holds nothing.\napiVersion: v1\nkind: ConfigMap\nmetada
 /// How a daemon answers when it is asked for its controllers.
 const LISTING: &str = r#"[ "$1" != --list-controllers ] || { echo '[{"name": "one"}, {"name": "two"}]'; exit; }"#;
 
-struct Scene {
+struct RunFixture {
     run: Process,
     _folder: TempDir,
 }
 
-impl Scene {
+impl RunFixture {
     /// Starts `portreeve-run` on a daemon with this script as its body.
     fn start(daemon: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
@@ -64,8 +64,8 @@ async fn vanishes(folder: &Path) -> Result<()> {
 #[tokio::test]
 async fn a_sigterm_stops_the_daemon_and_then_everything() -> Result<()> {
     let daemon = "trap 'echo daemon: told to stop; exit 0' TERM; echo daemon: \"$@\"; while :; do sleep 0.05; done";
-    let scene = Scene::start(daemon)?;
-    let flags = scene.line("daemon:").await?;
+    let fixture = RunFixture::start(daemon)?;
+    let flags = fixture.line("daemon:").await?;
     for flag in [
         "--kubeconfig=/",
         "--controllers=one,two",
@@ -75,23 +75,23 @@ async fn a_sigterm_stops_the_daemon_and_then_everything() -> Result<()> {
     ] {
         ensure!(flags.contains(flag), "{flags} lacks {flag}");
     }
-    scene.line("Applied ConfigMap one (1 of 2): Holds nothing.").await?;
-    scene.line("Applied Namespace two (2 of 2)").await?;
-    let plane = scene.plane().await?;
+    fixture.line("Applied ConfigMap one (1 of 2): Holds nothing.").await?;
+    fixture.line("Applied Namespace two (2 of 2)").await?;
+    let plane = fixture.plane().await?;
     ensure!(plane.exists());
-    scene.run.signal(Signal::TERM)?;
-    scene.line("daemon: told to stop").await?;
-    let status = scene.run.wait(LIMIT).await?;
-    ensure!(status.success(), "it ended with {status}{}", scene.run.log_tail());
+    fixture.run.signal(Signal::TERM)?;
+    fixture.line("daemon: told to stop").await?;
+    let status = fixture.run.wait(LIMIT).await?;
+    ensure!(status.success(), "it ended with {status}{}", fixture.run.log_tail());
     vanishes(&plane).await
 }
 
 #[tokio::test]
 async fn a_daemon_that_dies_is_a_failure_that_is_told() -> Result<()> {
-    let scene = Scene::start("echo daemon: \"$@\"; exit 3")?;
-    let status = scene.run.wait(LIMIT).await?;
+    let fixture = RunFixture::start("echo daemon: \"$@\"; exit 3")?;
+    let status = fixture.run.wait(LIMIT).await?;
     ensure!(status.code() == Some(1), "it ended with {status}");
-    scene
+    fixture
         .line("error: the daemon exited unexpectedly with exit status: 3")
         .await?;
     Ok(())
@@ -108,10 +108,10 @@ async fn a_daemon_does_not_outlive_a_runner_that_is_killed() -> Result<()> {
         "trap '' TERM INT HUP; exec 9>'{}'; while :; do sleep 0.05; done",
         pulse.display()
     );
-    let scene = Scene::start(&daemon)?;
-    let plane = scene.plane().await?;
-    scene.run.signal(Signal::KILL)?;
-    scene.run.wait(LIMIT).await?;
+    let fixture = RunFixture::start(&daemon)?;
+    let plane = fixture.plane().await?;
+    fixture.run.signal(Signal::KILL)?;
+    fixture.run.wait(LIMIT).await?;
     vanishes(&plane).await?;
     let mut pulses = Vec::new();
     timeout(LIMIT, reader.read_to_end(&mut pulses))

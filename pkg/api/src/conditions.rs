@@ -12,7 +12,7 @@ pub struct Condition {
     #[serde(rename = "type")]
     pub type_: String,
     /// Status of the condition: True, False or Unknown.
-    pub status: Truth,
+    pub status: ConditionStatus,
     /// The `.metadata.generation` that this condition was computed from.
     #[serde(default)]
     pub observed_generation: i64,
@@ -28,7 +28,7 @@ pub struct Condition {
 
 /// The three values that a condition's status takes.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum Truth {
+pub enum ConditionStatus {
     /// The condition holds.
     True,
     /// The condition does not hold.
@@ -39,43 +39,50 @@ pub enum Truth {
 
 /// What a decision says about one condition; the rest follows from the object and the time.
 #[derive(Clone, Copy, Debug)]
-pub struct Finding<'a> {
+pub struct ConditionUpdate<'a> {
     /// Type of the condition.
     pub type_: &'a str,
     /// Whether it holds.
-    pub status: Truth,
+    pub status: ConditionStatus,
     /// Why, in CamelCase.
     pub reason: &'a str,
     /// Why, for people.
     pub message: &'a str,
 }
 
-/// The conditions that follow `before` once `findings` were made about the given generation.
+/// The conditions that follow `before` once `condition_updates` were made about the given generation.
 ///
 /// Conditions of other types are kept. A condition's transition time moves only with its status; seconds are its unit, as
 /// `metav1.Time` has no finer one, so that what is written equals what is read back.
-pub fn updated(before: &[Condition], findings: &[Finding<'_>], generation: i64, now: Timestamp) -> Vec<Condition> {
+pub fn set_status_conditions(
+    before: &[Condition],
+    condition_updates: &[ConditionUpdate<'_>],
+    generation: i64,
+    now: Timestamp,
+) -> Vec<Condition> {
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut conditions = before.to_vec();
-    for finding in findings {
-        let known = conditions.iter_mut().find(|condition| condition.type_ == finding.type_);
+    for condition_update in condition_updates {
+        let known = conditions
+            .iter_mut()
+            .find(|condition| condition.type_ == condition_update.type_);
         match known {
             Some(condition) => {
-                if condition.status != finding.status {
+                if condition.status != condition_update.status {
                     condition.last_transition_time = now;
                 }
-                condition.status = finding.status;
+                condition.status = condition_update.status;
                 condition.observed_generation = generation;
-                finding.reason.clone_into(&mut condition.reason);
-                finding.message.clone_into(&mut condition.message);
+                condition_update.reason.clone_into(&mut condition.reason);
+                condition_update.message.clone_into(&mut condition.message);
             }
             None => conditions.push(Condition {
-                type_: finding.type_.to_owned(),
-                status: finding.status,
+                type_: condition_update.type_.to_owned(),
+                status: condition_update.status,
                 observed_generation: generation,
                 last_transition_time: now,
-                reason: finding.reason.to_owned(),
-                message: finding.message.to_owned(),
+                reason: condition_update.reason.to_owned(),
+                message: condition_update.message.to_owned(),
             }),
         }
     }
@@ -83,7 +90,7 @@ pub fn updated(before: &[Condition], findings: &[Finding<'_>], generation: i64, 
 }
 
 /// The condition of that type, if there is one.
-pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+pub fn find_status_condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
@@ -104,8 +111,8 @@ mod tests {
         Timestamp::from_second(second).expect("in range")
     }
 
-    fn ready(status: Truth, reason: &str) -> Finding<'_> {
-        Finding {
+    fn ready(status: ConditionStatus, reason: &str) -> ConditionUpdate<'_> {
+        ConditionUpdate {
             type_: "Ready",
             status,
             reason,
@@ -115,9 +122,9 @@ mod tests {
 
     #[test]
     fn transition_time_moves_with_the_status_alone() {
-        let first = updated(&[], &[ready(Truth::False, "New")], 1, at(10));
-        let same = updated(&first, &[ready(Truth::False, "Waiting")], 2, at(20));
-        let other = updated(&same, &[ready(Truth::True, "Done")], 2, at(30));
+        let first = set_status_conditions(&[], &[ready(ConditionStatus::False, "New")], 1, at(10));
+        let same = set_status_conditions(&first, &[ready(ConditionStatus::False, "Waiting")], 2, at(20));
+        let other = set_status_conditions(&same, &[ready(ConditionStatus::True, "Done")], 2, at(30));
         assert_eq!(same[0].last_transition_time, at(10));
         assert_eq!((same[0].reason.as_str(), same[0].observed_generation), ("Waiting", 2));
         assert_eq!(other[0].last_transition_time, at(30));
@@ -126,17 +133,17 @@ mod tests {
 
     #[test]
     fn conditions_of_others_are_kept() {
-        let theirs = updated(
+        let theirs = set_status_conditions(
             &[],
-            &[Finding {
+            &[ConditionUpdate {
                 type_: "Audited",
-                ..ready(Truth::True, "Yes")
+                ..ready(ConditionStatus::True, "Yes")
             }],
             1,
             at(1),
         );
-        let both = updated(&theirs, &[ready(Truth::True, "Done")], 1, at(2));
+        let both = set_status_conditions(&theirs, &[ready(ConditionStatus::True, "Done")], 1, at(2));
         assert_eq!(both[0], theirs[0]);
-        assert!(find(&both, "Ready").is_some());
+        assert!(find_status_condition(&both, "Ready").is_some());
     }
 }

@@ -32,7 +32,7 @@ impl ObjectKey {
 
     /// Another object's key in the same namespace (or in none, like this one).
     #[must_use]
-    pub fn sibling(&self, name: impl Into<Arc<str>>) -> Self {
+    pub fn with_name(&self, name: impl Into<Arc<str>>) -> Self {
         Self {
             namespace: self.namespace.clone(),
             name: name.into(),
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(ObjectKey::namespaced("default", "backup").to_string(), "default/backup");
         assert_eq!(ObjectKey::cluster("node-1").to_string(), "node-1");
         assert_eq!(
-            ObjectKey::namespaced("default", "a").sibling("b"),
+            ObjectKey::namespaced("default", "a").with_name("b"),
             ObjectKey::namespaced("default", "b")
         );
     }

@@ -76,7 +76,7 @@ pub struct OwnerReference {
 
 impl OwnerReference {
     /// The JSON of a controller reference to `owner`, as `metav1.NewControllerRef` builds it: managing and blocking.
-    pub fn to_controller(resource: &Resource, owner: &Metadata) -> serde_json::Value {
+    pub fn controller_owner_ref(resource: &Resource, owner: &Metadata) -> serde_json::Value {
         serde_json::json!({
             "apiVersion": resource.api_version(),
             "kind": resource.kind,

@@ -14,7 +14,7 @@ use tower::BoxError;
 
 /// Why a call was dropped before its answer was complete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(crate) enum CutOff {
+pub(crate) enum CallAborted {
     /// It took longer than a call may.
     #[error("no complete answer within {0:?}")]
     TimedOut(Duration),
@@ -24,7 +24,7 @@ pub(crate) enum CutOff {
 }
 
 /// What is observed of a call once its body is read, or given up.
-pub(crate) struct Measured {
+pub(crate) struct CallMetrics {
     /// When the call was asked for.
     pub(crate) asked: Instant,
     pub(crate) durations: Histogram,
@@ -35,14 +35,14 @@ pub(crate) struct Measured {
 pub(crate) struct TimedBody<B> {
     inner: B,
     /// `None` for an open watch: its reader judges silence by its own idle limit.
-    deadline: Option<(Pin<Box<Sleep>>, CutOff)>,
+    deadline: Option<(Pin<Box<Sleep>>, CallAborted)>,
     size: u64,
     /// `None` for an open watch, whose length says nothing of the apiserver.
-    measured: Option<Measured>,
+    measured: Option<CallMetrics>,
 }
 
 impl<B> TimedBody<B> {
-    pub(crate) fn new(inner: B, deadline: Option<(Instant, CutOff)>, measured: Option<Measured>) -> Self {
+    pub(crate) fn new(inner: B, deadline: Option<(Instant, CallAborted)>, measured: Option<CallMetrics>) -> Self {
         Self {
             inner,
             deadline: deadline.map(|(at, reason)| (Box::pin(tokio::time::sleep_until(at)), reason)),

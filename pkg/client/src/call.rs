@@ -20,16 +20,16 @@ use tower::{BoxError, Service};
 
 use crate::{
     Fence, Metrics,
-    body::{CutOff, Measured, TimedBody},
-    rate::{Awaited, Bucket},
+    body::{CallAborted, CallMetrics, TimedBody},
+    rate::{PendingToken, TokenBucket},
     refusal,
 };
 
 /// What all calls behind one fence share.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct CallContext {
     pub(crate) fence: Arc<dyn Fence>,
-    pub(crate) limiter: Option<Arc<Mutex<Bucket>>>,
+    pub(crate) limiter: Option<Arc<Mutex<TokenBucket>>>,
     pub(crate) metrics: Metrics,
     /// How long a call may take, body included.
     pub(crate) limit: Duration,
@@ -39,15 +39,15 @@ pub(crate) struct Shared {
 
 /// A component's view of the shared service: its user agent, and the stations.
 #[derive(Clone)]
-pub(crate) struct Calls<S> {
+pub(crate) struct ApiService<S> {
     pub(crate) inner: S,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<CallContext>,
     pub(crate) user_agent: HeaderValue,
 }
 
 type Answered<B> = Response<Either<TimedBody<B>, Full<Bytes>>>;
 
-impl<S, B> Service<Request<Body>> for Calls<S>
+impl<S, B> Service<Request<Body>> for ApiService<S>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
@@ -75,7 +75,7 @@ where
     }
 }
 
-impl Shared {
+impl CallContext {
     async fn perform<S, B>(&self, inner: &mut S, request: Request<Body>) -> Result<Answered<B>, BoxError>
     where
         S: Service<Request<Body>, Response = Response<B>>,
@@ -100,7 +100,7 @@ impl Shared {
         }
         let answer = self.answered(inner.call(request), limit, closes).await;
         self.count(&method, answer.as_ref().ok().map(Response::status));
-        let measured = Measured {
+        let measured = CallMetrics {
             asked,
             durations: self.durations(&method),
             sizes: self
@@ -111,7 +111,7 @@ impl Shared {
         let answer = answer.inspect_err(|_| measured.durations.observe(asked.elapsed().as_secs_f64()))?;
         // Only an open watch goes on; one that is refused ends like any other call.
         let open_watch = watch && answer.status().is_success();
-        let deadline = (!open_watch).then_some((limit, CutOff::TimedOut(self.limit)));
+        let deadline = (!open_watch).then_some((limit, CallAborted::TimedOut(self.limit)));
         let measured = (!open_watch).then_some(measured);
         let answer = answer.map(|body| TimedBody::new(body, deadline, measured));
         if answer.status().is_client_error() || answer.status().is_server_error() {
@@ -137,7 +137,7 @@ impl Shared {
         let mut answer = pin!(answer);
         let mut fenced = poll_fn(|cx| {
             if is_fenced && self.fence.admit().is_err() {
-                return Poll::Ready(Err(CutOff::FenceClosed.into()));
+                return Poll::Ready(Err(CallAborted::FenceClosed.into()));
             }
             answer.as_mut().poll(cx).map_err(Into::into)
         });
@@ -147,18 +147,18 @@ impl Shared {
                 return answer;
             }
             if Instant::now() >= limit {
-                return Err(CutOff::TimedOut(self.limit).into());
+                return Err(CallAborted::TimedOut(self.limit).into());
             }
             closes = match self.fence.admit() {
                 Ok(later) if later.is_none_or(|later| later > until) => later,
-                _ => return Err(CutOff::FenceClosed.into()),
+                _ => return Err(CallAborted::FenceClosed.into()),
             };
         }
     }
 
     async fn wait_for_token(&self, method: &Method) {
         let Some(limiter) = &self.limiter else { return };
-        let (token, wait) = Awaited::take(limiter);
+        let (token, wait) = PendingToken::take(limiter);
         self.metrics
             .limiter_durations
             .with_label_values(&[method.as_str(), &self.host])

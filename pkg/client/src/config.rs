@@ -22,9 +22,9 @@ use tower::{
 
 use crate::{
     Fence, Metrics,
-    call::{Calls, Shared},
-    chain::without_secrets,
-    rate::Bucket,
+    call::{ApiService, CallContext},
+    error_chain::redacted_auth_error,
+    rate::TokenBucket,
 };
 
 /// How long a connection may take to open, TLS aside.
@@ -168,7 +168,7 @@ struct NoCredentials(String);
 
 impl NoCredentials {
     fn of(error: &AuthError) -> BoxError {
-        Box::new(Self(without_secrets(error)))
+        Box::new(Self(redacted_auth_error(error)))
     }
 
     fn of_call(error: BoxError) -> BoxError {
@@ -184,7 +184,7 @@ type Pooled = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>,
 #[derive(Clone)]
 pub struct Connection {
     pool: Pooled,
-    shared: Arc<Shared>,
+    shared: Arc<CallContext>,
     program: String,
     namespace: String,
     url: Uri,
@@ -203,7 +203,7 @@ impl Connection {
     /// Fails when the configuration cannot be read or used; the error names the flag.
     pub async fn open(args: &Args, settings: Settings) -> Result<Self, Error> {
         let config = load(args).await?;
-        let limiter = (args.kube_api_qps > 0.0).then(|| Bucket::new(args.kube_api_qps, args.kube_api_burst));
+        let limiter = (args.kube_api_qps > 0.0).then(|| TokenBucket::new(args.kube_api_qps, args.kube_api_burst));
         let set_up = tokio::task::spawn_blocking(move || Self::with_config(config, limiter, settings));
         match set_up.await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(connection) => connection,
@@ -222,7 +222,7 @@ impl Connection {
         Self::with_config(config, None, settings)
     }
 
-    fn with_config(mut config: Config, limiter: Option<Bucket>, settings: Settings) -> Result<Self, Error> {
+    fn with_config(mut config: Config, limiter: Option<TokenBucket>, settings: Settings) -> Result<Self, Error> {
         if config.proxy_url.is_some() {
             return Err(Error::Proxy);
         }
@@ -237,7 +237,7 @@ impl Connection {
         })?;
         Ok(Self {
             pool,
-            shared: Arc::new(Shared {
+            shared: Arc::new(CallContext {
                 fence: settings.fence,
                 limiter: limiter.map(|bucket| Arc::new(Mutex::new(bucket))),
                 metrics: settings.metrics,
@@ -259,7 +259,7 @@ impl Connection {
         let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
         let agent = format!("{} ({os}/{arch}) {component}", self.program);
         let user_agent = HeaderValue::from_str(&agent).map_err(|source| Error::UserAgent { agent, source })?;
-        let calls = Calls {
+        let calls = ApiService {
             inner: self.pool.clone(),
             shared: Arc::clone(&self.shared),
             user_agent,
@@ -269,10 +269,10 @@ impl Connection {
 
     /// The same connections behind another fence.
     #[must_use]
-    pub fn behind(&self, fence: Arc<dyn Fence>) -> Self {
-        let shared = Shared {
+    pub fn with_fence(&self, fence: Arc<dyn Fence>) -> Self {
+        let shared = CallContext {
             fence,
-            ..Shared::clone(&self.shared)
+            ..CallContext::clone(&self.shared)
         };
         Self {
             shared: Arc::new(shared),

@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 /// # Errors
 ///
 /// Says what to give instead.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn durations_read_as_go_writes_them() {
-        let seconds = |text| duration(text).map(|duration| duration.as_secs_f64());
+        let seconds = |text| parse_duration(text).map(|duration| duration.as_secs_f64());
         for (text, expected) in [
             ("0", 0.0),
             ("0s", 0.0),
@@ -37,7 +37,7 @@ mod tests {
             assert_eq!(seconds(text), Ok(expected), "{text}");
         }
         for text in ["", "10", "-1s", "soon"] {
-            assert!(duration(text).is_err(), "{text}");
+            assert!(parse_duration(text).is_err(), "{text}");
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// A token bucket. Pure: the time is an argument, the answer is how long to wait.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     /// The time that one token takes to grow.
     period: Duration,
     /// The time that a full bucket takes to grow.
@@ -16,7 +16,7 @@ pub(crate) struct Bucket {
     full_at: Option<Instant>,
 }
 
-impl Bucket {
+impl TokenBucket {
     pub(crate) fn new(qps: f32, burst: u32) -> Self {
         let period = Duration::from_secs_f32(1.0 / qps);
         Self {
@@ -42,16 +42,16 @@ impl Bucket {
 }
 
 /// A token that is still awaited. Given up before its time, it goes back.
-pub(crate) struct Awaited<'a> {
-    bucket: &'a Mutex<Bucket>,
+pub(crate) struct PendingToken<'a> {
+    bucket: &'a Mutex<TokenBucket>,
     /// When the bucket would have been full again.
     full_at: Option<Instant>,
     is_used: bool,
 }
 
-impl<'a> Awaited<'a> {
+impl<'a> PendingToken<'a> {
     /// Takes a token, and says how long to wait for it.
-    pub(crate) fn take(bucket: &'a Mutex<Bucket>) -> (Self, Duration) {
+    pub(crate) fn take(bucket: &'a Mutex<TokenBucket>) -> (Self, Duration) {
         let mut taken = bucket.lock();
         let wait = taken.take(Instant::now());
         let awaited = Self {
@@ -68,7 +68,7 @@ impl<'a> Awaited<'a> {
     }
 }
 
-impl Drop for Awaited<'_> {
+impl Drop for PendingToken<'_> {
     fn drop(&mut self) {
         if !self.is_used {
             self.bucket.lock().give_back(self.full_at);
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
         let now = Instant::now();
-        let mut bucket = Bucket::new(10.0, 3);
+        let mut bucket = TokenBucket::new(10.0, 3);
         let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
         assert_eq!(bucket.take(now + Duration::from_secs(10)), Duration::ZERO);
@@ -91,17 +91,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_gives_up_leaves_the_token_to_the_next() {
-        let bucket = Mutex::new(Bucket::new(10.0, 1));
-        Awaited::take(&bucket).0.used();
+        let bucket = Mutex::new(TokenBucket::new(10.0, 1));
+        PendingToken::take(&bucket).0.used();
         for _ in 0..100 {
-            assert_eq!(Awaited::take(&bucket).1.as_millis(), 100);
+            assert_eq!(PendingToken::take(&bucket).1.as_millis(), 100);
         }
-        let (first, _) = Awaited::take(&bucket);
-        let (second, wait) = Awaited::take(&bucket);
+        let (first, _) = PendingToken::take(&bucket);
+        let (second, wait) = PendingToken::take(&bucket);
         assert_eq!(wait.as_millis(), 200);
         // Nobody has two in the moment of one.
         drop(first);
-        assert_eq!(Awaited::take(&bucket).1.as_millis(), 300);
+        assert_eq!(PendingToken::take(&bucket).1.as_millis(), 300);
         second.used();
     }
 
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_burst_that_takes_years_to_grow_passes_at_once() {
         let now = Instant::now();
-        let mut bucket = Bucket::new(0.001, u32::MAX);
+        let mut bucket = TokenBucket::new(0.001, u32::MAX);
         assert_eq!(bucket.take(now), Duration::ZERO);
         assert_eq!(bucket.take(now), Duration::ZERO);
     }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn tokens_that_have_grown_may_be_taken_together() {
         let now = Instant::now();
-        let mut bucket = Bucket::new(10.0, 3);
+        let mut bucket = TokenBucket::new(10.0, 3);
         let later = now + Duration::from_millis(200);
         let waits = [now, now, now, later, later, later].map(|at| bucket.take(at).as_millis());
         assert_eq!(waits, [0, 0, 0, 0, 0, 100]);

@@ -11,7 +11,7 @@ pub(crate) const LARGEST_REFUSAL: usize = 64 << 10;
 /// How many characters of a refusal that is no Status are kept. It ends up in logs and reports.
 const LONGEST_TEXT: usize = 300;
 
-/// Reads an answer that is no success to its end and makes an error of it, with its code and `Retry-After`, where [`crate::Answer`] and
+/// Reads an answer that is no success to its end and makes an error of it, with its code and `Retry-After`, where [`crate::ApiErrorKind`] and
 /// [`crate::retry_after`] find them.
 ///
 /// For answers of `Client::send`: the calls of `Api` make errors of refusals by themselves.

@@ -21,7 +21,7 @@ fn schedule(expression: &str) -> Schedule {
 }
 
 fn zones() -> [(&'static str, TimeZone); 2] {
-    ["UTC", "Europe/Berlin"].map(|name| (name, portreeve_cron::zone(name).expect("the zone is known")))
+    ["UTC", "Europe/Berlin"].map(|name| (name, portreeve_cron::load_zone(name).expect("the zone is known")))
 }
 
 fn time(text: &str) -> Timestamp {

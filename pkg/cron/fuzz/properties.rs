@@ -39,7 +39,7 @@ pub(crate) fn next(input: &[u8]) {
     let input = String::from_utf8_lossy(input);
     let mut lines = input.lines();
     let text = lines.next().unwrap_or_default();
-    let Ok(zone) = portreeve_cron::zone(lines.next().unwrap_or_default()) else {
+    let Ok(zone) = portreeve_cron::load_zone(lines.next().unwrap_or_default()) else {
         return;
     };
     let after = lines.next().unwrap_or("2026-03-28T12:00:00Z");

@@ -32,7 +32,7 @@ pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option
 /// The last run after `after`, up to `until`.
 pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let from = next_minute(zone.to_datetime(after))?;
-    let run = fields.last_to(last_shown(until, zone), from)?;
+    let run = fields.last_until(last_shown(until, zone), from)?;
     // Where times come twice, what is later on the calendar may have run before `after`.
     instant(run, zone).filter(|at| *at > after)
 }

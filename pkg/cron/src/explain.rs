@@ -1,6 +1,6 @@
 //! A schedule as a sentence.
 
-use crate::{Plan, Schedule, error::Field, fields::Fields};
+use crate::{Recurrence, Schedule, error::Field, fields::Fields};
 
 const MONTHS: [&str; 12] = [
     "January",
@@ -29,9 +29,9 @@ const DAYS: [&str; 7] = [
 const MOST_TIMES: u32 = 6;
 
 pub(crate) fn sentence(schedule: &Schedule) -> String {
-    let when = match &schedule.plan {
-        Plan::Every(period) => format!("Every {period:#}, counted from the last run"),
-        Plan::Fields(fields) => format!("{}{}{}", times(fields), days(fields), months(fields)),
+    let when = match &schedule.recurrence {
+        Recurrence::Every(period) => format!("Every {period:#}, counted from the last run"),
+        Recurrence::Fields(fields) => format!("{}{}{}", times(fields), days(fields), months(fields)),
     };
     let zone = schedule.zone.as_ref().and_then(|zone| zone.iana_name());
     zone.map_or_else(

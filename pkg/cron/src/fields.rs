@@ -21,7 +21,7 @@ pub(crate) struct Fields {
     /// Days must be in both sets of days: one of them is a star. Else one suffices.
     pub(crate) days_in_both: bool,
     /// The hour field has a `*`, `?` or step, so that hours follow real time whatever the clock shows.
-    pub(crate) hours_are_open: bool,
+    pub(crate) hours_are_wildcard: bool,
 }
 
 /// One item of a field's list, as numbers.
@@ -84,8 +84,8 @@ impl Item {
 
 impl Fields {
     /// Whether every hour of a run is named, so that the run means a time of day.
-    pub(crate) fn names_hours(&self) -> bool {
-        !self.hours_are_open
+    pub(crate) fn has_fixed_hours(&self) -> bool {
+        !self.hours_are_wildcard
     }
 
     pub(crate) fn has_month(&self, month: i8) -> bool {
@@ -151,7 +151,7 @@ impl Fields {
     }
 
     /// The last minute at or before `to`, on a clock that never changes, and not before `from`.
-    pub(crate) fn last_to(&self, to: DateTime, from: DateTime) -> Option<DateTime> {
+    pub(crate) fn last_until(&self, to: DateTime, from: DateTime) -> Option<DateTime> {
         self.last_before_end(to, from.date()).filter(|found| *found >= from)
     }
 

@@ -23,13 +23,13 @@ use crate::fields::Fields;
 /// When something runs. Parsed once; what cannot be parsed cannot be one.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    plan: Plan,
+    recurrence: Recurrence,
     /// Of a `TZ=` prefix, which overrides the zone that is passed in.
     zone: Option<TimeZone>,
 }
 
 #[derive(Clone, Debug)]
-enum Plan {
+enum Recurrence {
     Fields(Fields),
     Every(SignedDuration),
 }
@@ -63,8 +63,8 @@ pub enum DstPolicy {
 /// # Errors
 ///
 /// Names what is not a time zone.
-pub fn zone(name: &str) -> Result<TimeZone, Error> {
-    parse::located(name)
+pub fn load_zone(name: &str) -> Result<TimeZone, Error> {
+    parse::load_zone(name)
 }
 
 impl Schedule {
@@ -83,12 +83,12 @@ impl Schedule {
     /// `@every` counts from `after`, as Kubernetes does: pass the last run.
     pub fn next(&self, after: Timestamp, zone: &TimeZone, policy: DstPolicy) -> Option<Timestamp> {
         let zone = self.zone.as_ref().unwrap_or(zone);
-        match &self.plan {
-            Plan::Every(period) => every::next(*period, after),
-            Plan::Fields(fields) if policy == DstPolicy::Once && fields.names_hours() => {
+        match &self.recurrence {
+            Recurrence::Every(period) => every::next(*period, after),
+            Recurrence::Fields(fields) if policy == DstPolicy::Once && fields.has_fixed_hours() => {
                 civil::next(fields, after, zone)
             }
-            Plan::Fields(fields) => search::next(fields, after, zone),
+            Recurrence::Fields(fields) => search::next(fields, after, zone),
         }
     }
 
@@ -101,12 +101,12 @@ impl Schedule {
             return None;
         }
         let zone = self.zone.as_ref().unwrap_or(zone);
-        match &self.plan {
-            Plan::Every(period) => every::latest(*period, after, until),
-            Plan::Fields(fields) if policy == DstPolicy::Once && fields.names_hours() => {
+        match &self.recurrence {
+            Recurrence::Every(period) => every::latest(*period, after, until),
+            Recurrence::Fields(fields) if policy == DstPolicy::Once && fields.has_fixed_hours() => {
                 civil::latest(fields, after, until, zone)
             }
-            Plan::Fields(fields) => search::latest(fields, after, until, zone),
+            Recurrence::Fields(fields) => search::latest(fields, after, until, zone),
         }
     }
 
@@ -124,7 +124,7 @@ impl Schedule {
                     count += 1;
                     at = next;
                 }
-                None => match at.checked_add(search::SEARCHED) {
+                None => match at.checked_add(search::MIN_SEARCH_SPAN) {
                     Ok(searched) => at = searched,
                     Err(_) => break,
                 },

@@ -3,36 +3,36 @@
 use jiff::tz::TimeZone;
 
 use crate::{
-    Dialect, Error, Plan, Schedule,
+    Dialect, Error, Recurrence, Schedule,
     error::Field,
     every,
     fields::{self, Fields, Item},
 };
 
 pub(crate) fn schedule(text: &str, dialect: Dialect<'_>) -> Result<Schedule, Error> {
-    let (zone, text) = match (zoned(text), dialect) {
+    let (zone, text) = match (strip_zone_prefix(text), dialect) {
         (None, _) => (None, text),
         (Some(_), Dialect::CronTab { .. }) => return Err(Error::ZoneNotAllowed),
         (Some(prefix), Dialect::Kubernetes) => {
             let (name, rest) = prefix.split_once(' ').ok_or(Error::Empty)?;
-            (Some(located(name)?), rest.trim())
+            (Some(load_zone(name)?), rest.trim())
         }
     };
-    let plan = if text.starts_with('@') {
+    let recurrence = if text.starts_with('@') {
         descriptor(text, dialect)?
     } else {
-        Plan::Fields(five(text, dialect)?)
+        Recurrence::Fields(five(text, dialect)?)
     };
-    Ok(Schedule { plan, zone })
+    Ok(Schedule { recurrence, zone })
 }
 
 /// What follows a `TZ=` or `CRON_TZ=`.
-fn zoned(text: &str) -> Option<&str> {
+fn strip_zone_prefix(text: &str) -> Option<&str> {
     text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="))
 }
 
 /// Names are matched to the letter: Go reads them as paths of files.
-pub(crate) fn located(name: &str) -> Result<TimeZone, Error> {
+pub(crate) fn load_zone(name: &str) -> Result<TimeZone, Error> {
     if name.is_empty() || name == "UTC" {
         return Ok(TimeZone::UTC);
     }
@@ -41,7 +41,7 @@ pub(crate) fn located(name: &str) -> Result<TimeZone, Error> {
         .ok_or_else(|| Error::Zone { name: name.to_owned() })
 }
 
-fn descriptor(text: &str, dialect: Dialect<'_>) -> Result<Plan, Error> {
+fn descriptor(text: &str, dialect: Dialect<'_>) -> Result<Recurrence, Error> {
     let fields = match text {
         "@yearly" | "@annually" => "0 0 1 1 *",
         "@monthly" => "0 0 1 * *",
@@ -59,10 +59,10 @@ fn descriptor(text: &str, dialect: Dialect<'_>) -> Result<Plan, Error> {
                     reason: "less than a minute: a CronTab runs once a minute at most",
                 });
             }
-            return Ok(Plan::Every(period));
+            return Ok(Recurrence::Every(period));
         }
     };
-    five(fields, Dialect::Kubernetes).map(Plan::Fields)
+    five(fields, Dialect::Kubernetes).map(Recurrence::Fields)
 }
 
 fn five(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
@@ -103,7 +103,7 @@ fn five(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
         months,
         days_of_week,
         days_in_both: stars[2] || stars[4],
-        hours_are_open: open[1],
+        hours_are_wildcard: open[1],
     })
 }
 

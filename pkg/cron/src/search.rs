@@ -15,7 +15,7 @@ use crate::{every::second, fields::Fields, walk::Walk};
 /// How many years are searched, as in robfig/cron.
 pub(crate) const HORIZON: i16 = 5;
 /// How far [`next`] looks at least, in whole days.
-pub(crate) const SEARCHED: SignedDuration = SignedDuration::from_hours(5 * 365 * 24);
+pub(crate) const MIN_SEARCH_SPAN: SignedDuration = SignedDuration::from_hours(5 * 365 * 24);
 /// Clocks do not change twice within a day, and do not go back by more than one.
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
@@ -55,7 +55,7 @@ pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: 
         at = match next(fields, at, zone) {
             Some(next) if next > until => break,
             Some(next) => *latest.insert(next),
-            None => match at.checked_add(SEARCHED) {
+            None => match at.checked_add(MIN_SEARCH_SPAN) {
                 Ok(searched) => searched,
                 Err(_) => break,
             },
@@ -167,7 +167,7 @@ impl<'a> Start<'a> {
                 last = last.min(before.checked_sub(twice).ok()?);
             }
         }
-        let run = fields.last_to(self.offset.to_datetime(last), self.civil)?;
+        let run = fields.last_until(self.offset.to_datetime(last), self.civil)?;
         self.instant(run)
     }
 }

@@ -107,9 +107,9 @@ fn a_walk_that_comes_back_to_its_start_goes_on() {
 /// Pinned: an H that moves would move everybody's runs.
 #[test]
 fn h_spreads_by_the_uid_and_stays() {
-    let fields = |text| match Schedule::parse(text, CRONTAB).unwrap().plan {
-        Plan::Fields(fields) => fields,
-        Plan::Every(_) => unreachable!("{text} has fields"),
+    let fields = |text| match Schedule::parse(text, CRONTAB).unwrap().recurrence {
+        Recurrence::Fields(fields) => fields,
+        Recurrence::Every(_) => unreachable!("{text} has fields"),
     };
     let values = |set: u64| (0..64).filter(|value| set >> value & 1 == 1).collect::<Vec<u32>>();
     let all = fields("H H H H H");

@@ -1,17 +1,17 @@
 //! Discovery that follows the cluster: what is served, kept up to date.
 //!
 //! The one document that has everything is asked for at the start, whenever a CustomResourceDefinition or an API service is heard to
-//! change, and twice a minute anyway; as long as nothing changed, the answer is a tag. The pure part is [`Served`].
+//! change, and twice a minute anyway; as long as nothing changed, the answer is a tag. The pure part is [`ServedResources`].
 //!
 //! Architecture Invariant: what is known outlives failures. An attempt that fails changes nothing, an empty answer is a failure, and a
 //! group version that cannot be discovered keeps what it had.
 
-mod ask;
+mod change_watches;
 mod document;
-mod news;
+mod requests;
 mod served;
 
-pub use served::{Served, Verb};
+pub use served::{ServedResources, Verb};
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +24,7 @@ use std::{
 
 use kube::Client;
 use portreeve_api::{CRDS, Resource};
-use portreeve_client::Answer;
+use portreeve_client::ApiErrorKind;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -36,10 +36,10 @@ use tokio_util::{
 use tracing::Instrument;
 
 use self::{
-    ask::{Asker, Error},
-    news::{Definitions, Names, Services},
+    change_watches::{ApiServiceNames, Definitions, Services},
+    requests::{DiscoveryClient, Error},
 };
-use crate::{Loop, Reporting, Sink, Trouble, Tuning, Watch, backoff::Backoff, reflect};
+use crate::{InformerConfig, ReflectorConfig, Sink, StatusReporter, Watch, WatchFailure, backoff::Backoff, reflect};
 
 const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 
@@ -70,53 +70,66 @@ pub struct Discovery {
 #[derive(Default)]
 struct Shared {
     /// Something changed, or somebody asked.
-    news: Arc<Notify>,
-    reporting: Reporting,
+    changed: Arc<Notify>,
+    reporter: StatusReporter,
     failures: AtomicU64,
 }
 
 impl Discovery {
     /// Follows what is served at `client`'s apiserver. The receiver has `None` until the first complete answer, and is told of nothing but
     /// changes. Has to be called within a runtime.
-    pub fn follow(client: Client, tuning: &Tuning) -> (Self, watch::Receiver<Option<Arc<Served>>>) {
+    pub fn start(
+        client: Client,
+        informer_config: &InformerConfig,
+    ) -> (Self, watch::Receiver<Option<Arc<ServedResources>>>) {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let shared = Arc::<Shared>::default();
         let (tx, rx) = watch::channel(None);
-        let (names, wake) = (Names::default(), Arc::<Notify>::default());
-        let names_reporting = Reporting::default();
-        let watch_loop = |resource, reporting| Loop {
+        let (names, wake) = (ApiServiceNames::default(), Arc::<Notify>::default());
+        let names_reporter = StatusReporter::default();
+        let reflector_config = |resource, reporter| ReflectorConfig {
             client: client.clone(),
             watch: Watch::all(resource),
-            page_size: tuning.page_size,
-            idle_limit: tuning.idle_limit,
-            reporting,
+            page_size: informer_config.page_size,
+            idle_timeout: informer_config.idle_timeout,
+            reporter,
             wake: Arc::clone(&wake),
-            gone: Arc::default(),
+            definition_deleted: Arc::default(),
             // Nobody takes over these: they never begin a term.
             terms: watch::channel(0).1,
             // Not every apiserver serves both.
-            may_vanish: true,
+            is_optional: true,
         };
         let definitions = Definitions {
-            news: Arc::clone(&shared.news),
+            changed: Arc::clone(&shared.changed),
         };
         let services = Services {
-            news: Arc::clone(&shared.news),
+            changed: Arc::clone(&shared.changed),
             names: Arc::clone(&names),
             listed: BTreeSet::new(),
         };
-        hear(&tasks, &stop, watch_loop(CRDS, Reporting::default()), definitions);
-        hear(&tasks, &stop, watch_loop(SERVICES, names_reporting.clone()), services);
+        spawn_watch(
+            &tasks,
+            &stop,
+            reflector_config(CRDS, StatusReporter::default()),
+            definitions,
+        );
+        spawn_watch(
+            &tasks,
+            &stop,
+            reflector_config(SERVICES, names_reporter.clone()),
+            services,
+        );
         let follower = Follower {
-            asker: Asker::new(client),
+            client: DiscoveryClient::new(client),
             shared: Arc::clone(&shared),
             names,
-            names_reporting,
+            names_reporter,
             wake,
             tx,
             backoff: Backoff::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         };
         let run = follower.run().instrument(tracing::info_span!("discovery"));
         tasks.spawn(stop.clone().run_until_cancelled_owned(run));
@@ -125,8 +138,8 @@ impl Discovery {
     }
 
     /// Asks again soon, as when a change was heard: for those who notice by other means that what is known may be out of date.
-    pub fn ask_again(&self) {
-        self.shared.news.notify_one();
+    pub fn refresh(&self) {
+        self.shared.changed.notify_one();
     }
 
     /// How many attempts failed since the start, each as a whole.
@@ -135,8 +148,8 @@ impl Discovery {
     }
 
     /// Why it does not make progress now, if it does not. What is known may be out of date then.
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.shared.reporting.noted().trouble
+    pub fn failure(&self) -> Option<WatchFailure> {
+        self.shared.reporter.status().failure
     }
 
     /// Ends it, and waits until it has.
@@ -149,24 +162,24 @@ impl Discovery {
 }
 
 /// Starts a watch that is good for news.
-fn hear<S: Sink>(tasks: &TaskTracker, stop: &CancellationToken, watch_loop: Loop, sink: S) {
-    let span = tracing::info_span!("discovery", resource = %watch_loop.watch);
-    let reflecting = reflect(watch_loop, sink).instrument(span);
+fn spawn_watch<S: Sink>(tasks: &TaskTracker, stop: &CancellationToken, reflector_config: ReflectorConfig, sink: S) {
+    let span = tracing::info_span!("discovery", resource = %reflector_config.watch);
+    let reflecting = reflect(reflector_config, sink).instrument(span);
     tasks.spawn(stop.clone().run_until_cancelled_owned(reflecting));
 }
 
 /// The task that asks.
 struct Follower {
-    asker: Asker,
+    client: DiscoveryClient,
     shared: Arc<Shared>,
-    names: Names,
-    names_reporting: Reporting,
+    names: ApiServiceNames,
+    names_reporter: StatusReporter,
     /// Wakes the watches on what was not served.
     wake: Arc<Notify>,
-    tx: watch::Sender<Option<Arc<Served>>>,
+    tx: watch::Sender<Option<Arc<ServedResources>>>,
     backoff: Backoff,
     /// The failed group versions that the log knows of.
-    told: BTreeSet<Box<str>>,
+    reported: BTreeSet<Box<str>>,
 }
 
 impl Follower {
@@ -175,11 +188,11 @@ impl Follower {
         let mut hurry = [].iter();
         loop {
             let asked = Instant::now();
-            let answer = self.asker.ask().await;
+            let answer = self.client.fetch().await;
             let rest = LONGEST_REST.min(asked.elapsed() * REST);
             let (calm, wait) = match answer {
                 Ok(()) => {
-                    self.take_in();
+                    self.publish();
                     let next = hurry.next().map(|wait| rest.max(Duration::from_millis(*wait)));
                     let wait = next.unwrap_or_else(|| self.settle());
                     (Duration::ZERO, wait)
@@ -192,7 +205,7 @@ impl Follower {
             sleep(calm).await;
             tokio::select! {
                 () = sleep(wait.saturating_sub(calm)) => {}
-                () = shared.news.notified() => {
+                () = shared.changed.notified() => {
                     hurry = HURRY.iter();
                     sleep(rest.max(DEBOUNCE)).await;
                 }
@@ -201,20 +214,22 @@ impl Follower {
     }
 
     /// Publishes what is known now, if that is news.
-    fn take_in(&mut self) {
-        if self.shared.reporting.contact(Instant::now()) {
+    fn publish(&mut self) {
+        if self.shared.reporter.record_contact(Instant::now()) {
             tracing::info!("discovery is back");
         }
         self.backoff = Backoff::new();
         let before = self.tx.borrow().clone();
         let known = before.as_deref();
-        let nothing = Served::default();
-        let served = known.unwrap_or(&nothing).after(&self.asker.answers(), &self.services());
+        let nothing = ServedResources::default();
+        let served = known
+            .unwrap_or(&nothing)
+            .updated_by(&self.client.groups(), &self.services());
         if known == Some(&served) {
             return;
         }
         if let Some(known) = known {
-            let (added, removed) = (served.beyond(known), known.beyond(&served));
+            let (added, removed) = (served.names_missing_from(known), known.names_missing_from(&served));
             // Verbs change too, and what could not be discovered is told of when it lasts.
             if !(added.is_empty() && removed.is_empty()) {
                 tracing::info!(added, removed, "what is served has changed");
@@ -227,11 +242,11 @@ impl Follower {
     /// The API services that are known to exist. Names that are no longer kept up to date would keep for ever what is gone; but an
     /// apiserver that starts may refuse everything for a moment.
     fn services(&self) -> BTreeSet<Box<str>> {
-        let noted = self.names_reporting.noted();
-        let is_refused = noted
-            .trouble
-            .is_some_and(|trouble| matches!(trouble.answer, Answer::Forbidden | Answer::NotFound));
-        let is_recent = noted.last_contact.is_some_and(|contact| contact.elapsed() < OUTDATED);
+        let status = self.names_reporter.status();
+        let is_refused = status
+            .failure
+            .is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound));
+        let is_recent = status.last_contact.is_some_and(|contact| contact.elapsed() < OUTDATED);
         if is_refused && !is_recent {
             return BTreeSet::new();
         }
@@ -243,23 +258,23 @@ impl Follower {
     fn settle(&mut self) -> Duration {
         let served = self.tx.borrow().clone().unwrap_or_default();
         let failed: BTreeSet<Box<str>> = served.failed().map(Into::into).collect();
-        for version in failed.difference(&self.told) {
+        for version in failed.difference(&self.reported) {
             tracing::warn!(%version, "not discovered, what it served before is kept");
         }
-        for version in self.told.difference(&failed) {
+        for version in self.reported.difference(&failed) {
             tracing::info!(%version, "no longer fails to be discovered");
         }
-        self.told = failed;
+        self.reported = failed;
         PERIOD
     }
 
     /// Notes the failure, and returns how long to wait.
     fn fail(&mut self, error: &Error) -> Duration {
         self.shared.failures.fetch_add(1, Ordering::Relaxed);
-        let trouble = error.trouble();
-        let reason = trouble.message.clone();
+        let failure = error.failure();
+        let reason = failure.message.clone();
         let delay = self.backoff.wait().max(error.retry_after());
-        if self.shared.reporting.trouble(trouble) {
+        if self.shared.reporter.record_failure(failure) {
             tracing::warn!(reason, "discovery failed, trying again; what is known is kept");
         } else {
             tracing::debug!(reason, ?delay, "backing off");

@@ -4,7 +4,7 @@
 use serde_json::{error::Category, value::RawValue};
 use serde_path_to_error::{Path, Segment};
 
-use crate::Decoded;
+use crate::WatchedObject;
 
 const UNKNOWN_FIELD: &str = "unknown field";
 /// What serde's messages begin with that go on with a value and end with what was expected.
@@ -19,9 +19,9 @@ const MISMATCHES: [&str; 5] = [
 /// JSON that is not what is expected.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct BadJson(String);
+pub(crate) struct JsonError(String);
 
-impl BadJson {
+impl JsonError {
     pub(crate) fn new(error: &serde_json::Error) -> Self {
         Self(without_value(error))
     }
@@ -31,7 +31,7 @@ impl BadJson {
 ///
 /// Decodes once more, to find out in which field the error is. That is too slow to do each time.
 #[cold]
-pub(crate) fn explain<T: Decoded>(raw: &RawValue, error: &serde_json::Error) -> String {
+pub(crate) fn explain<T: WatchedObject>(raw: &RawValue, error: &serde_json::Error) -> String {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
     let text = without_value(error);

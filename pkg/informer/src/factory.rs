@@ -21,34 +21,34 @@ use tokio_util::{
 use tracing::Instrument;
 
 use crate::{
-    Change, Event, Informer, Loop, MetadataOnly, Projection, Report, Reporting, Sink, Store, Watch,
+    Change, Event, Informer, MetadataOnly, Projection, ReflectorConfig, Report, Sink, StatusReporter, Store, Watch,
     informer::{Core, Handle},
     reflect,
 };
 
 /// The times that informers go by.
 #[derive(Clone, Debug)]
-pub struct Tuning {
+pub struct InformerConfig {
     /// How long a watch may be silent before its connection counts as dead. The apiserver sends a bookmark about each minute.
-    pub idle_limit: Duration,
+    pub idle_timeout: Duration,
     /// How many objects one page of a list holds.
     pub page_size: u32,
     /// How often subscribers are told of every object again, at random between once and twice this; `None`: never.
     pub resync_period: Option<Duration>,
 }
 
-impl Tuning {
+impl InformerConfig {
     /// After how long without contact what is stored is called stale: a third longer than a watch may be silent, so that it has the time
     /// to reconnect.
     pub fn stale_after(&self) -> Duration {
-        self.idle_limit + self.idle_limit / 3
+        self.idle_timeout + self.idle_timeout / 3
     }
 }
 
-impl Default for Tuning {
+impl Default for InformerConfig {
     fn default() -> Self {
         Self {
-            idle_limit: Duration::from_secs(90),
+            idle_timeout: Duration::from_secs(90),
             page_size: 500,
             resync_period: None,
         }
@@ -61,11 +61,11 @@ pub struct Factory(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    tuning: Tuning,
+    informer_config: InformerConfig,
     shared: Mutex<HashMap<(TypeId, Watch), Entry>>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    definitions: Reporting,
+    definitions: StatusReporter,
     _ends_definitions: DropGuard,
 }
 
@@ -73,19 +73,19 @@ struct Entry {
     name: String,
     handle: Weak<dyn Any + Send + Sync>,
     report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    news: News,
+    definition: DefinitionSignal,
 }
 
 /// How a loop learns of the definition of its resource.
 #[derive(Clone, Default)]
-struct News {
+struct DefinitionSignal {
     wake: Arc<Notify>,
-    gone: Arc<AtomicBool>,
+    definition_deleted: Arc<AtomicBool>,
 }
 
-impl News {
-    fn tell(&self, gone: bool) {
-        self.gone.store(gone, Ordering::Relaxed);
+impl DefinitionSignal {
+    fn notify(&self, gone: bool) {
+        self.definition_deleted.store(gone, Ordering::Relaxed);
         self.wake.notify_waiters();
     }
 }
@@ -93,16 +93,16 @@ impl News {
 impl Factory {
     /// A factory whose watches go through `client`. Starts the one watch on CustomResourceDefinitions, which ends with the factory, so
     /// it has to be called within a runtime.
-    pub fn new(client: Client, tuning: Tuning) -> Self {
+    pub fn new(client: Client, informer_config: InformerConfig) -> Self {
         let stop = CancellationToken::new();
         let ended = stop.child_token();
         let inner = Arc::new(Inner {
             client,
-            tuning,
+            informer_config,
             shared: Mutex::default(),
             tasks: TaskTracker::new(),
             stop,
-            definitions: Reporting::default(),
+            definitions: StatusReporter::default(),
             _ends_definitions: ended.clone().drop_guard(),
         });
         let definitions = Definitions {
@@ -111,7 +111,12 @@ impl Factory {
         };
         // Nobody takes over this one: it never begins a term.
         let terms = watch::channel(0).1;
-        let watch = inner.watch_loop(Watch::all(CRDS), inner.definitions.clone(), News::default(), terms);
+        let watch = inner.reflector_config(
+            Watch::all(CRDS),
+            inner.definitions.clone(),
+            DefinitionSignal::default(),
+            terms,
+        );
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = reflect(watch, definitions) => {}
@@ -131,7 +136,7 @@ impl Factory {
             return Informer(handle);
         }
         let name = distinct_name::<T>(&key.1, &shared);
-        let news = News::default();
+        let news = DefinitionSignal::default();
         let handle = self.0.start::<T>(name.clone(), &key.1, news.clone());
         let any: Arc<dyn Any + Send + Sync> = Arc::<Handle<T>>::clone(&handle);
         let core = Arc::downgrade(&handle.core);
@@ -139,7 +144,7 @@ impl Factory {
             name,
             handle: Arc::downgrade(&any),
             report: Arc::new(move || core.upgrade().map(|core| core.report())),
-            news,
+            definition: news,
         };
         shared.insert(key, entry);
         Informer(handle)
@@ -147,7 +152,7 @@ impl Factory {
 
     /// How each watch fares, by name.
     pub fn reports(&self) -> Vec<Report> {
-        let definitions = self.0.definitions.noted();
+        let definitions = self.0.definitions.status();
         // Asked outside of the lock: each one takes its informer's.
         let shared: Vec<_> = self
             .0
@@ -161,7 +166,7 @@ impl Factory {
             name: CRDS.to_string(),
             synced: definitions.last_contact.is_some(),
             last_contact: definitions.last_contact,
-            trouble: definitions.trouble,
+            failure: definitions.failure,
             undecodable: Vec::new(),
             objects: 0,
         });
@@ -170,8 +175,8 @@ impl Factory {
     }
 
     /// The times that its informers go by.
-    pub fn tuning(&self) -> &Tuning {
-        &self.0.tuning
+    pub fn informer_config(&self) -> &InformerConfig {
+        &self.0.informer_config
     }
 
     /// Ends every watch, also of informers that are still held, and waits until each has. Their stores stay as they are.
@@ -183,35 +188,45 @@ impl Factory {
 }
 
 impl Inner {
-    fn watch_loop(&self, watch: Watch, reporting: Reporting, news: News, terms: watch::Receiver<u64>) -> Loop {
-        let News { wake, gone } = news;
-        Loop {
+    fn reflector_config(
+        &self,
+        watch: Watch,
+        reporter: StatusReporter,
+        news: DefinitionSignal,
+        terms: watch::Receiver<u64>,
+    ) -> ReflectorConfig {
+        let DefinitionSignal {
+            wake,
+            definition_deleted,
+        } = news;
+        ReflectorConfig {
             client: self.client.clone(),
             watch,
-            page_size: self.tuning.page_size,
-            idle_limit: self.tuning.idle_limit,
-            reporting,
+            page_size: self.informer_config.page_size,
+            idle_timeout: self.informer_config.idle_timeout,
+            reporter,
             wake,
-            gone,
+            definition_deleted,
             terms,
-            may_vanish: false,
+            is_optional: false,
         }
     }
 
-    fn start<T: Projection>(&self, name: String, watch: &Watch, news: News) -> Arc<Handle<T>> {
+    fn start<T: Projection>(&self, name: String, watch: &Watch, news: DefinitionSignal) -> Arc<Handle<T>> {
         let core = Arc::new(Core::<T>::new(name));
         let ended = self.stop.child_token();
-        let watch_loop = self.watch_loop(watch.clone(), core.reporting.clone(), news, core.terms.subscribe());
+        let reflector_config =
+            self.reflector_config(watch.clone(), core.reporter.clone(), news, core.terms.subscribe());
         let sink = Arc::clone(&core);
-        let resyncing = resync(Arc::clone(&core), self.tuning.resync_period);
-        let settling = Arc::clone(&core).settle_debts();
+        let resyncing = resync(Arc::clone(&core), self.informer_config.resync_period);
+        let redelivering = Arc::clone(&core).redeliver_missed();
         let guard = ended.clone().drop_guard();
         let span = tracing::info_span!("informer", resource = %watch);
         let task = async move {
             tokio::select! {
-                () = reflect(watch_loop, sink) => {}
+                () = reflect(reflector_config, sink) => {}
                 () = resyncing => {}
-                () = settling => {}
+                () = redelivering => {}
                 () = ended.cancelled() => {}
             }
         };
@@ -273,7 +288,7 @@ impl Sink for Definitions {
         for ((_, watch), entry) in &*inner.shared.lock() {
             let name = watch.resource.crd_name();
             for (_, gone) in news.iter().filter(|(known, _)| **known == *name) {
-                entry.news.tell(*gone);
+                entry.definition.notify(*gone);
             }
         }
     }

@@ -16,11 +16,13 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use portreeve_api::ObjectKey;
-use portreeve_client::Answer;
+use portreeve_client::ApiErrorKind;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::DropGuard;
 
-use crate::{Cause, Change, Delta, Event, Projection, Report, Reporting, Sink, Store, Trouble, backoff::Backoff};
+use crate::{
+    Cause, Change, Delta, Event, Projection, Report, Sink, StatusReporter, Store, WatchFailure, backoff::Backoff,
+};
 
 type Handler<T> = Arc<dyn Fn(&Delta<T>) + Send + Sync>;
 
@@ -48,10 +50,10 @@ pub(crate) struct Core<T> {
     synced: watch::Sender<Option<u64>>,
     /// The present term.
     pub(crate) terms: watch::Sender<u64>,
-    pub(crate) reporting: Reporting,
-    /// Whether a handler panicked and has not been told again yet; `owing` says so to the task.
-    owes: AtomicBool,
-    owing: Notify,
+    pub(crate) reporter: StatusReporter,
+    /// Whether a handler panicked and has not been told again yet; `missed_signal` says so to the task.
+    has_missed: AtomicBool,
+    missed_signal: Notify,
 }
 
 struct Subscribers<T> {
@@ -63,17 +65,17 @@ struct Subscriber<T> {
     number: u64,
     handler: Handler<T>,
     /// The first change of each object on which the handler panicked.
-    owed: HashMap<ObjectKey, Change<T>>,
+    missed_changes: HashMap<ObjectKey, Change<T>>,
 }
 
 impl<T: Projection> Subscriber<T> {
     /// Whether the handler took it. A panic is its own: other handlers are told, and this one again later.
-    fn tell(&mut self, delta: &Delta<T>) -> bool {
+    fn notify(&mut self, delta: &Delta<T>) -> bool {
         let taken = catch_unwind(AssertUnwindSafe(|| (self.handler)(delta))).is_ok();
         if !taken {
             let key = delta.key();
             tracing::error!(object = %key, "a handler panicked, it is told again later");
-            self.owed.entry(key).or_insert_with(|| delta.change.clone());
+            self.missed_changes.entry(key).or_insert_with(|| delta.change.clone());
         }
         taken
     }
@@ -82,7 +84,7 @@ impl<T: Projection> Subscriber<T> {
 /// An informer was not complete in time.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} is not synced after {limit:?}: {reason}")]
-pub struct NotSynced {
+pub struct CacheSyncTimeout {
     /// Which informer.
     pub name: String,
     /// How long was waited.
@@ -130,8 +132,8 @@ impl<T: Projection> Informer<T> {
     ///
     /// # Errors
     ///
-    /// [`NotSynced`] once `limit` has passed, with the name of what is missing and why.
-    pub async fn synced(&self, limit: Duration) -> Result<(), NotSynced> {
+    /// [`CacheSyncTimeout`] once `limit` has passed, with the name of what is missing and why.
+    pub async fn wait_for_sync(&self, limit: Duration) -> Result<(), CacheSyncTimeout> {
         let core = &self.0.core;
         let term = *core.terms.borrow();
         let mut synced = core.synced.subscribe();
@@ -140,11 +142,11 @@ impl<T: Projection> Informer<T> {
         if let Ok(Ok(_)) = tokio::time::timeout(limit, complete).await {
             return Ok(());
         }
-        let trouble = core.reporting.noted().trouble;
-        Err(NotSynced {
+        let failure = core.reporter.status().failure;
+        Err(CacheSyncTimeout {
             name: core.name.clone(),
             limit,
-            reason: trouble.map_or_else(|| "the first list is still under way".to_owned(), |t| t.message),
+            reason: failure.map_or_else(|| "the first list is still under way".to_owned(), |t| t.message),
         })
     }
 
@@ -156,7 +158,7 @@ impl<T: Projection> Informer<T> {
 
 /// What of an informer does not depend on what it holds.
 pub trait Cache: Send + Sync {
-    /// Begins a new term: everything is listed again, and until that is done [`Informer::synced`] waits.
+    /// Begins a new term: everything is listed again, and until that is done [`Informer::wait_for_sync`] waits.
     ///
     /// For who takes over from another process. Its caches may be behind what that one wrote last: a watch may be late, or its connection
     /// dead without anybody knowing yet. A list that is begun now has it all.
@@ -215,9 +217,9 @@ impl<T: Projection> Core<T> {
             }),
             synced: watch::Sender::new(None),
             terms: watch::Sender::new(0),
-            reporting: Reporting::default(),
-            owes: AtomicBool::new(false),
-            owing: Notify::new(),
+            reporter: StatusReporter::default(),
+            has_missed: AtomicBool::new(false),
+            missed_signal: Notify::new(),
         }
     }
 
@@ -235,7 +237,7 @@ impl<T: Projection> Core<T> {
         subscribers.all.push(Subscriber {
             number,
             handler,
-            owed: HashMap::new(),
+            missed_changes: HashMap::new(),
         });
         let core: Weak<Self> = Arc::downgrade(self);
         Subscription(Some(Box::new(move || {
@@ -260,37 +262,37 @@ impl<T: Projection> Core<T> {
             },
             cause: Cause::Resynced,
         });
-        self.tell(&mut subscribers, deltas);
+        self.notify(&mut subscribers, deltas);
     }
 
-    fn tell(&self, subscribers: &mut Subscribers<T>, deltas: impl IntoIterator<Item = Delta<T>>) {
+    fn notify(&self, subscribers: &mut Subscribers<T>, deltas: impl IntoIterator<Item = Delta<T>>) {
         for delta in deltas {
             for subscriber in &mut subscribers.all {
-                if !subscriber.tell(&delta) {
-                    self.owes.store(true, Ordering::Relaxed);
-                    self.owing.notify_one();
+                if !subscriber.notify(&delta) {
+                    self.has_missed.store(true, Ordering::Relaxed);
+                    self.missed_signal.notify_one();
                 }
             }
         }
     }
 
     /// Tells handlers of the changes on which they panicked, less and less often while they go on panicking.
-    pub(crate) async fn settle_debts(self: Arc<Self>) {
+    pub(crate) async fn redeliver_missed(self: Arc<Self>) {
         loop {
-            self.owing.notified().await;
+            self.missed_signal.notified().await;
             let mut backoff = Backoff::new();
-            while self.owes.load(Ordering::Relaxed) {
+            while self.has_missed.load(Ordering::Relaxed) {
                 tokio::time::sleep(backoff.wait()).await;
-                self.tell_again();
+                self.redeliver();
             }
         }
     }
 
-    fn tell_again(&self) {
+    fn redeliver(&self) {
         let mut subscribers = self.subscribers.lock();
         let mut all_taken = true;
         for subscriber in &mut subscribers.all {
-            for (key, missed) in std::mem::take(&mut subscriber.owed) {
+            for (key, missed) in std::mem::take(&mut subscriber.missed_changes) {
                 let (Change::Added(old) | Change::Updated { old, .. } | Change::Deleted { last: old, .. }) = missed;
                 let now = self.store.read().get(&key).cloned();
                 let change = match now {
@@ -301,24 +303,24 @@ impl<T: Projection> Core<T> {
                     },
                 };
                 let cause = Cause::Watched;
-                all_taken &= subscriber.tell(&Delta { change, cause });
+                all_taken &= subscriber.notify(&Delta { change, cause });
             }
         }
-        self.owes.store(!all_taken, Ordering::Relaxed);
+        self.has_missed.store(!all_taken, Ordering::Relaxed);
     }
 
     pub(crate) fn report(&self) -> Report {
-        let noted = self.reporting.noted();
-        let panicked = self.owes.load(Ordering::Relaxed).then(|| Trouble {
-            answer: Answer::Transient,
+        let status = self.reporter.status();
+        let panicked = self.has_missed.load(Ordering::Relaxed).then(|| WatchFailure {
+            kind: ApiErrorKind::Transient,
             message: "a handler panicked, the log has it; it is told again of what it missed".to_owned(),
         });
         let store = self.store.read();
         Report {
             name: self.name.clone(),
             synced: store.is_synced(),
-            last_contact: noted.last_contact,
-            trouble: noted.trouble.or(panicked),
+            last_contact: status.last_contact,
+            failure: status.failure.or(panicked),
             undecodable: store
                 .undecodable()
                 .iter()
@@ -335,7 +337,7 @@ impl<T: Projection> Sink for Arc<Core<T>> {
     fn apply(&mut self, event: Event<T>) {
         let mut subscribers = self.subscribers.lock();
         let deltas = self.store.write().apply(event);
-        self.tell(&mut subscribers, deltas);
+        self.notify(&mut subscribers, deltas);
     }
 
     /// After the subscribers were told: who waits for the sync finds every key of the list in its queue.

@@ -26,12 +26,12 @@ mod scripted;
 mod store;
 mod watch;
 
-pub use discovery::{Discovery, Served, Verb};
-pub use factory::{Factory, Tuning};
-pub use informer::{Cache, Index, Informer, NotSynced, Subscription};
+pub use discovery::{Discovery, ServedResources, Verb};
+pub use factory::{Factory, InformerConfig};
+pub use informer::{Cache, CacheSyncTimeout, Index, Informer, Subscription};
 pub use metadata::MetadataOnly;
-pub use reflect::{Loop, Sink, reflect};
-pub use report::{Report, Reporting, Trouble};
+pub use reflect::{ReflectorConfig, Sink, reflect};
+pub use report::{Report, StatusReporter, WatchFailure};
 pub use store::{Cause, Change, Delta, Event, IndexFn, Store};
 pub use watch::Watch;
 
@@ -51,7 +51,7 @@ pub trait Projection: serde::de::DeserializeOwned + Send + Sync + 'static {
 
 /// What an object of a list or a watch is decoded into, straight from the wire: a [`Projection`], or what a [`Sink`] with a model of its
 /// own needs and nothing more.
-pub trait Decoded: serde::de::DeserializeOwned + Send + 'static {
+pub trait WatchedObject: serde::de::DeserializeOwned + Send + 'static {
     /// Ask the apiserver for `PartialObjectMetadata` alone.
     const METADATA_ONLY: bool = false;
 
@@ -62,7 +62,7 @@ pub trait Decoded: serde::de::DeserializeOwned + Send + 'static {
     fn resource_version(&self) -> &str;
 }
 
-impl<T: Projection> Decoded for T {
+impl<T: Projection> WatchedObject for T {
     const METADATA_ONLY: bool = <T as Projection>::METADATA_ONLY;
 
     fn name(&self) -> &str {

@@ -17,8 +17,8 @@ use serde::{
 use serde_json::value::RawValue;
 
 use crate::{
-    Decoded, Event,
-    explain::{BadJson, explain},
+    Event, WatchedObject,
+    explain::{JsonError, explain},
 };
 
 /// One page of a list.
@@ -36,14 +36,14 @@ pub(crate) struct Page<'a> {
 impl<'a> Page<'a> {
     /// Reads what is a list and nothing else: what a list does not name is gone, so that any other answer (of a proxy, say) must not
     /// pass for an empty one.
-    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, BadJson> {
-        let page: Self = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, JsonError> {
+        let page: Self = serde_json::from_slice(bytes).map_err(|error| JsonError::new(&error))?;
         // A definition may call its lists what it likes.
         if page.kind != "Status" && page.metadata.resource_version.is_some() {
             Ok(page)
         } else {
             let error = serde_json::Error::invalid_value(Unexpected::Str(&page.kind), &"a list with a version");
-            Err(BadJson::new(&error))
+            Err(JsonError::new(&error))
         }
     }
 }
@@ -113,7 +113,7 @@ impl Lines {
 
 /// What a line of a watch says.
 #[derive(Debug)]
-pub(crate) enum Heard<T> {
+pub(crate) enum WatchMessage<T> {
     /// Something happened to an object; the watch resumes after `version`.
     Event { event: Event<T>, version: Option<String> },
     /// Nothing happened up to `version`.
@@ -123,34 +123,34 @@ pub(crate) enum Heard<T> {
 }
 
 /// Decodes an object of a list.
-pub(crate) fn listed<T: Decoded>(raw: &RawValue) -> Event<T> {
+pub(crate) fn decode_item<T: WatchedObject>(raw: &RawValue) -> Event<T> {
     decode(raw).map_or_else(Bad::event, Event::Listed)
 }
 
 /// Decodes a line of a watch.
-pub(crate) fn heard<T: Decoded>(line: &[u8]) -> Result<Heard<T>, BadJson> {
-    hear(line).map_err(|error| BadJson::new(&error))
+pub(crate) fn decode_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, JsonError> {
+    parse_line(line).map_err(|error| JsonError::new(&error))
 }
 
-fn hear<T: Decoded>(line: &[u8]) -> Result<Heard<T>, serde_json::Error> {
+fn parse_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, serde_json::Error> {
     let Line { type_, object } = serde_json::from_slice(line)?;
     match type_ {
         "ADDED" | "MODIFIED" => Ok(match decode::<T>(object) {
-            Ok(object) => Heard::Event {
+            Ok(object) => WatchMessage::Event {
                 version: version(object.resource_version()),
                 event: Event::Applied(object),
             },
-            Err(bad) => Heard::Event {
+            Err(bad) => WatchMessage::Event {
                 version: version(&bad.version),
                 event: bad.event(),
             },
         }),
         "DELETED" => Ok(match decode::<T>(object) {
-            Ok(object) => Heard::Event {
+            Ok(object) => WatchMessage::Event {
                 version: version(object.resource_version()),
                 event: Event::Deleted(object),
             },
-            Err(bad) => Heard::Event {
+            Err(bad) => WatchMessage::Event {
                 version: version(&bad.version),
                 event: Event::DeletedUndecodable(bad.key),
             },
@@ -158,9 +158,9 @@ fn hear<T: Decoded>(line: &[u8]) -> Result<Heard<T>, serde_json::Error> {
         "BOOKMARK" => {
             let Named { metadata } = serde_json::from_str(object.get())?;
             let version = version(&metadata.resource_version);
-            Ok(Heard::Bookmark { version })
+            Ok(WatchMessage::Bookmark { version })
         }
-        "ERROR" => Ok(Heard::Failed(serde_json::from_str(object.get())?)),
+        "ERROR" => Ok(WatchMessage::Failed(serde_json::from_str(object.get())?)),
         unknown => Err(serde_json::Error::unknown_variant(
             unknown,
             &["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"],
@@ -191,7 +191,7 @@ impl Bad {
     }
 }
 
-fn decode<T: Decoded>(raw: &RawValue) -> Result<T, Bad> {
+fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Bad> {
     // The code that decodes is others'. If it panics, the object is one more that cannot be decoded.
     let decoded = catch_unwind(AssertUnwindSafe(|| {
         let object: T = serde_json::from_str(raw.get())?;
@@ -254,7 +254,7 @@ mod tests {
                 {"metadata":{"name":"good","namespace":"n"},"spec":{"replicas":3}}]}"#,
         )
         .unwrap();
-        let events: Vec<Event<Sized>> = page.items.unwrap().into_iter().map(listed).collect();
+        let events: Vec<Event<Sized>> = page.items.unwrap().into_iter().map(decode_item).collect();
         let Event::Undecodable { key, error, .. } = &events[0] else {
             panic!("{:?}", events[0]);
         };
@@ -267,22 +267,22 @@ mod tests {
 
     #[test]
     fn lines_of_a_watch_say_what_happened_and_up_to_which_version() {
-        let line = |text: &str| heard::<MetadataOnly>(text.as_bytes());
+        let line = |text: &str| decode_line::<MetadataOnly>(text.as_bytes());
         let bookmark = line(r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"12"}}}"#);
-        assert!(matches!(bookmark, Ok(Heard::Bookmark { version: Some(v) }) if v == "12"));
+        assert!(matches!(bookmark, Ok(WatchMessage::Bookmark { version: Some(v) }) if v == "12"));
         let expired = line(r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}"#);
-        assert!(matches!(expired, Ok(Heard::Failed(status)) if status.code == 410));
+        assert!(matches!(expired, Ok(WatchMessage::Failed(status)) if status.code == 410));
         let deleted = line(r#"{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"13"}}}"#);
-        assert!(matches!(deleted, Ok(Heard::Event { event: Event::Deleted(_), version: Some(v) }) if v == "13"));
+        assert!(matches!(deleted, Ok(WatchMessage::Event { event: Event::Deleted(_), version: Some(v) }) if v == "13"));
         assert!(line(r#"{"type":"ADDED","object":"#).is_err());
     }
 
     #[test]
     fn a_deleted_object_that_cannot_be_decoded_is_still_deleted() {
         let line = br#"{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"5"},"spec":7}}"#;
-        let heard = heard::<Sized>(line).unwrap();
+        let heard = decode_line::<Sized>(line).unwrap();
         assert!(
-            matches!(heard, Heard::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
+            matches!(heard, WatchMessage::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
             if &*key.name == "a" && v == "5")
         );
     }
@@ -293,7 +293,7 @@ mod tests {
             r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"5","labels":7},"spec":{"replicas":1}}"#,
         )
         .unwrap();
-        let Event::Undecodable { key, error, .. } = listed::<Sized>(&raw) else {
+        let Event::Undecodable { key, error, .. } = decode_item::<Sized>(&raw) else {
             panic!("it is decoded");
         };
         assert_eq!(key, ObjectKey::namespaced("n", "a"));
@@ -315,9 +315,9 @@ mod tests {
             }
         }
         let line = br#"{"type":"MODIFIED","object":{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}}"#;
-        let heard = heard::<Panics>(line).unwrap();
+        let heard = decode_line::<Panics>(line).unwrap();
         assert!(
-            matches!(&heard, Heard::Event { event: Event::Undecodable { key, uid, error }, version: Some(v) }
+            matches!(&heard, WatchMessage::Event { event: Event::Undecodable { key, uid, error }, version: Some(v) }
             if &*key.name == "a" && &**uid == "u" && error == "its decoding panicked" && v == "5"),
             "{heard:?}"
         );
@@ -330,8 +330,8 @@ mod tests {
             r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#,
             r#"{"type":"ADDED","object":{"metadata":{"name":7}}}"#,
         ] {
-            let heard = heard::<MetadataOnly>(line.as_bytes());
-            let Ok(Heard::Event { version, .. } | Heard::Bookmark { version }) = heard else {
+            let heard = decode_line::<MetadataOnly>(line.as_bytes());
+            let Ok(WatchMessage::Event { version, .. } | WatchMessage::Bookmark { version }) = heard else {
                 panic!("{heard:?}");
             };
             assert_eq!(version, None, "{line}");

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use portreeve_client::{Answer, chain, refusal, retry_after};
+use portreeve_client::{ApiErrorKind, error_chain, refusal, retry_after};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout_at},
@@ -28,9 +28,9 @@ use tokio::{
 
 use self::error::{Error, LONGEST_LINE};
 use crate::{
-    Decoded, Event, Reporting, Trouble, Watch,
+    Event, StatusReporter, Watch, WatchFailure, WatchedObject,
     backoff::Backoff,
-    protocol::{self, Heard, Lines, Page},
+    protocol::{self, Lines, Page, WatchMessage},
     watch::Query,
 };
 
@@ -51,7 +51,7 @@ const GOOD_WATCH: Duration = Duration::from_secs(10);
 /// Where a loop's events go: a store, or a model of one's own.
 pub trait Sink: Send + 'static {
     /// What objects are decoded into.
-    type Object: Decoded;
+    type Object: WatchedObject;
 
     /// Takes one event in. Must not block: the connection waits meanwhile. After a panic everything is listed again.
     fn apply(&mut self, event: Event<Self::Object>);
@@ -62,7 +62,7 @@ pub trait Sink: Send + 'static {
 }
 
 /// All that one loop needs.
-pub struct Loop {
+pub struct ReflectorConfig {
     /// The way to the apiserver.
     pub client: Client,
     /// What is watched.
@@ -70,26 +70,26 @@ pub struct Loop {
     /// How many objects one page of a list holds.
     pub page_size: u32,
     /// How long the watch may be silent.
-    pub idle_limit: Duration,
+    pub idle_timeout: Duration,
     /// Where the loop notes how it fares.
-    pub reporting: Reporting,
+    pub reporter: StatusReporter,
     /// `notify_waiters` on it ends the wait for a resource that is not served.
     pub wake: Arc<Notify>,
     /// Set when the definition of the resource was seen and then deleted: if the resource is not served either, its objects are gone. An
     /// answer of 404 alone does not say so, and keeps them.
-    pub gone: Arc<AtomicBool>,
+    pub definition_deleted: Arc<AtomicBool>,
     /// With each new term everything is listed again: see [`crate::Cache::begin_term`].
     pub terms: watch::Receiver<u64>,
     /// Whoever runs the loop ends it when the resource is no longer served: until then that it is not is nothing to tell of.
-    pub may_vanish: bool,
+    pub is_optional: bool,
 }
 
 /// Lists, then watches, and recovers from whatever goes wrong, until it is dropped.
 ///
 /// The first list is consistent (no resourceVersion: a quorum read). A watch that ends resumes after the last version heard; one
 /// whose version is no longer kept, be it said as an event or as an HTTP status, lists again. Failures back off with jitter.
-pub fn reflect<S: Sink>(watch_loop: Loop, sink: S) -> impl Future<Output = ()> + Send {
-    let mut run = Run {
+pub fn reflect<S: Sink>(config: ReflectorConfig, sink: S) -> impl Future<Output = ()> + Send {
+    let mut reflector = Reflector {
         backoff: Backoff::new(),
         whole: false,
         listed: false,
@@ -99,15 +99,15 @@ pub fn reflect<S: Sink>(watch_loop: Loop, sink: S) -> impl Future<Output = ()> +
         known: None,
         patience: PATIENCE,
         term: 0,
-        watch_loop,
+        config,
         sink,
     };
-    let mut terms = run.watch_loop.terms.clone();
+    let mut terms = reflector.config.terms.clone();
     async move {
         loop {
-            run.term = *terms.borrow_and_update();
+            reflector.term = *terms.borrow_and_update();
             tokio::select! {
-                () = run.round() => {}
+                () = reflector.list_and_watch() => {}
                 () = changed(&mut terms) => {}
             }
         }
@@ -122,8 +122,8 @@ async fn changed(terms: &mut watch::Receiver<u64>) {
     }
 }
 
-struct Run<S> {
-    watch_loop: Loop,
+struct Reflector<S> {
+    config: ReflectorConfig,
     sink: S,
     backoff: Backoff,
     /// A list expired between its pages: the next one is asked for without any, once.
@@ -143,10 +143,10 @@ struct Run<S> {
     term: u64,
 }
 
-impl<S: Sink> Run<S> {
+impl<S: Sink> Reflector<S> {
     /// One list, and what follows from it. May be dropped at any point: the next one begins with a list.
-    async fn round(&mut self) {
-        let wake = Arc::clone(&self.watch_loop.wake);
+    async fn list_and_watch(&mut self) {
+        let wake = Arc::clone(&self.config.wake);
         // It hears from here on, so that a wake while the answer is under way is not missed; one during a watch is not kept.
         let woken = wake.notified();
         match self.list().await {
@@ -167,7 +167,7 @@ impl<S: Sink> Run<S> {
     /// Lists everything into the sink and returns the version to watch from.
     async fn list(&mut self) -> Result<String, Error> {
         let whole = std::mem::take(&mut self.whole);
-        let limit = (!whole).then_some(self.watch_loop.page_size);
+        let limit = (!whole).then_some(self.config.page_size);
         self.apply(Event::Relisting)?;
         let mut next: Option<String> = None;
         let mut content = DefaultHasher::new();
@@ -176,11 +176,11 @@ impl<S: Sink> Run<S> {
             let page = Page::read(&bytes).map_err(Error::Decode)?;
             for raw in page.items.into_iter().flatten() {
                 content.write(raw.get().as_bytes());
-                self.apply(protocol::listed(raw))?;
+                self.apply(protocol::decode_item(raw))?;
             }
             next = page.metadata.next.filter(|next| !next.is_empty());
             if next.is_none() || !self.lists_fail {
-                self.watch_loop.heard();
+                self.config.record_contact();
             }
             if next.is_none() {
                 self.apply(Event::Synced)?;
@@ -216,20 +216,16 @@ impl<S: Sink> Run<S> {
     }
 
     async fn try_page(&mut self, limit: Option<u32>, next: Option<&str>) -> Result<Bytes, Error> {
-        let mut query = Query::new(&self.watch_loop.watch);
+        let mut query = Query::new(&self.config.watch);
         if let Some(limit) = limit {
             query.add("limit", &limit.to_string());
         }
         if let Some(next) = next {
             query.add("continue", next);
         }
-        let answer = self
-            .watch_loop
-            .send::<S::Object>(query, "List")
-            .await
-            .map_err(Error::List);
+        let answer = self.config.send::<S::Object>(query, "List").await.map_err(Error::List);
         let answer = match answer {
-            Err(error) if error.answer() == Answer::Expired && next.is_some() && limit.is_some() => {
+            Err(error) if error.kind() == ApiErrorKind::Expired && next.is_some() && limit.is_some() => {
                 self.whole = true;
                 return Err(Error::ListExpired);
             }
@@ -250,7 +246,7 @@ impl<S: Sink> Run<S> {
             let ended = self.watch(&mut version, fruitless == 0 || !was_answered).await;
             let lasted = started.elapsed();
             // Nor is one the sign of an apiserver in trouble that has only been silent for too long.
-            let is_good = lasted >= GOOD_WATCH.min(self.watch_loop.idle_limit);
+            let is_good = lasted >= GOOD_WATCH.min(self.config.idle_timeout);
             was_answered = self.lines > 0 || !matches!(ended, Err(Error::Watch(_)));
             fruitless = match ended {
                 _ if self.lines > 0 || is_good => 0,
@@ -273,7 +269,7 @@ impl<S: Sink> Run<S> {
                 Ok(()) => Error::EndedAtOnce,
                 Err(error) => error,
             };
-            if error.answer() == Answer::Expired {
+            if error.kind() == ApiErrorKind::Expired {
                 tracing::debug!(version, "the version is no longer kept, listing again");
                 // A version that expires right after its list would have us list in a circle.
                 if since_list.elapsed() < GOOD_WATCH {
@@ -290,44 +286,40 @@ impl<S: Sink> Run<S> {
 
     /// For how long it is believed that nothing happens. After that a list finds out whether somebody holds lines back.
     fn believed(&self) -> Duration {
-        self.watch_loop.idle_limit * (1 << self.patience)
+        self.config.idle_timeout * (1 << self.patience)
     }
 
     /// One watch request: ends well when the apiserver ends it. That it is answered is a sign of life if `is_trusted`; each line is.
     async fn watch(&mut self, version: &mut String, is_trusted: bool) -> Result<(), Error> {
         self.lines = 0;
-        let mut query = Query::new(&self.watch_loop.watch);
+        let mut query = Query::new(&self.config.watch);
         query.add("watch", "true");
         query.add("allowWatchBookmarks", "true");
         query.add("resourceVersion", version);
         query.add("timeoutSeconds", &fastrand::u32(300..600).to_string());
-        let answer = self
-            .watch_loop
-            .send::<S::Object>(query, "")
-            .await
-            .map_err(Error::Watch)?;
+        let answer = self.config.send::<S::Object>(query, "").await.map_err(Error::Watch)?;
         if is_trusted {
-            self.watch_loop.heard();
+            self.config.record_contact();
         }
         let mut body = answer.into_body();
-        let idle_limit = self.watch_loop.idle_limit;
+        let idle_timeout = self.config.idle_timeout;
         let mut lines = Lines::default();
         let mut heard = Instant::now();
         loop {
             // Whole lines are signs of life. Bytes that never make one are none.
-            let frame = match timeout_at(heard + idle_limit, body.frame()).await {
-                Err(_) => return Err(Error::Silent(idle_limit)),
+            let frame = match timeout_at(heard + idle_timeout, body.frame()).await {
+                Err(_) => return Err(Error::Silent(idle_timeout)),
                 Ok(None) => return Ok(()),
                 Ok(Some(frame)) => frame.map_err(|source| Error::Read(source.into()))?,
             };
             let Ok(data) = frame.into_data() else { continue };
             lines.push(&data);
             while let Some(line) = lines.next() {
-                self.watch_loop.heard();
+                self.config.record_contact();
                 heard = Instant::now();
                 self.evidence = heard;
                 self.lines += 1;
-                self.hear(&line, version)?;
+                self.handle_line(&line, version)?;
             }
             if lines.unfinished() > LONGEST_LINE {
                 return Err(Error::Endless);
@@ -335,15 +327,15 @@ impl<S: Sink> Run<S> {
         }
     }
 
-    fn hear(&mut self, line: &[u8], version: &mut String) -> Result<(), Error> {
-        let next = match protocol::heard(line).map_err(Error::Decode)? {
-            Heard::Event { event, version } => {
+    fn handle_line(&mut self, line: &[u8], version: &mut String) -> Result<(), Error> {
+        let next = match protocol::decode_line(line).map_err(Error::Decode)? {
+            WatchMessage::Event { event, version } => {
                 self.known = None;
                 self.apply(event)?;
                 version
             }
-            Heard::Bookmark { version } => version,
-            Heard::Failed(status) => return Err(Error::Watch(kube::Error::Api(status))),
+            WatchMessage::Bookmark { version } => version,
+            WatchMessage::Failed(status) => return Err(Error::Watch(kube::Error::Api(status))),
         };
         if let Some(next) = next {
             *version = next;
@@ -365,13 +357,16 @@ impl<S: Sink> Run<S> {
     /// A resource that is not served, and whose definition was deleted: its objects are gone. Before the first list there is nothing to
     /// take back, and nothing is called complete.
     fn note_absence(&mut self, error: &Error) {
-        if error.answer() == Answer::NotFound && self.listed && self.watch_loop.gone.swap(false, Ordering::Relaxed) {
+        if error.kind() == ApiErrorKind::NotFound
+            && self.listed
+            && self.config.definition_deleted.swap(false, Ordering::Relaxed)
+        {
             tracing::info!("the definition is deleted, and every object with it");
             // After a panic the flag has to stay: the next 404 tries again.
             let taken_in = self.apply(Event::Relisting).and_then(|()| self.apply(Event::Synced));
             match taken_in {
                 Ok(()) => self.sink.complete(self.term, None),
-                Err(_) => self.watch_loop.gone.store(true, Ordering::Relaxed),
+                Err(_) => self.config.definition_deleted.store(true, Ordering::Relaxed),
             }
         }
     }
@@ -379,17 +374,17 @@ impl<S: Sink> Run<S> {
     /// Notes the failure and waits, at least as long as the apiserver asks. Being woken ends only the wait for a resource that is not
     /// served.
     async fn back_off(&mut self, error: &Error, woken: impl Future<Output = ()>) {
-        let trouble = Trouble {
-            answer: error.answer(),
-            message: chain(error),
+        let failure = WatchFailure {
+            kind: error.kind(),
+            message: error_chain(error),
         };
         let asked = error.cause().and_then(retry_after).unwrap_or_default();
         let delay = self.backoff.wait().max(asked);
-        let (reason, is_absent) = (trouble.message.clone(), trouble.answer == Answer::NotFound);
-        let resource = &self.watch_loop.watch;
-        let is_news = error.is_trouble() && self.watch_loop.reporting.trouble(trouble);
+        let (reason, is_absent) = (failure.message.clone(), failure.kind == ApiErrorKind::NotFound);
+        let resource = &self.config.watch;
+        let is_news = error.is_reported() && self.config.reporter.record_failure(failure);
         match (is_news, is_absent) {
-            (true, true) if !self.watch_loop.may_vanish => {
+            (true, true) if !self.config.is_optional => {
                 tracing::warn!(%resource, reason, "not served, waiting for its definition");
             }
             (true, false) => tracing::warn!(%resource, reason, "the watch failed, trying again"),
@@ -403,17 +398,17 @@ impl<S: Sink> Run<S> {
     }
 }
 
-impl Loop {
+impl ReflectorConfig {
     /// The apiserver answered, or sent something.
-    fn heard(&self) {
-        if self.reporting.contact(Instant::now()) {
+    fn record_contact(&self) {
+        if self.reporter.record_contact(Instant::now()) {
             tracing::info!(resource = %self.watch, "the watch is back");
         }
     }
 
     /// Sends a GET and turns a refusal into an error. `form` is what the name of the answer's metadata-only kind ends in: `List`, or
     /// nothing for a watch, which with the list's form would end with its first event.
-    async fn send<T: Decoded>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {
+    async fn send<T: WatchedObject>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
         if T::METADATA_ONLY {
             let accept = format!("application/json;as=PartialObjectMetadata{form};g=meta.k8s.io;v=v1,application/json");

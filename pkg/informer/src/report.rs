@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
-use portreeve_client::Answer;
+use portreeve_client::ApiErrorKind;
 use tokio::time::Instant;
 
 /// The state of one watch.
@@ -17,7 +17,7 @@ pub struct Report {
     /// When the apiserver was last heard of for this watch.
     pub last_contact: Option<Instant>,
     /// Why it does not make progress now, if it does not.
-    pub trouble: Option<Trouble>,
+    pub failure: Option<WatchFailure>,
     /// Objects that exist and cannot be decoded, and why.
     pub undecodable: Vec<(ObjectKey, String)>,
     /// How many objects are stored.
@@ -26,41 +26,41 @@ pub struct Report {
 
 /// A failure that the loop is backing off from.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct WatchFailure {
     /// What kind of failure.
-    pub answer: Answer,
+    pub kind: ApiErrorKind,
     /// The error and its sources.
     pub message: String,
 }
 
 /// Where the loop notes how it fares. Cheap to clone; all clones are one note.
 #[derive(Clone, Debug, Default)]
-pub struct Reporting(Arc<Mutex<Noted>>);
+pub struct StatusReporter(Arc<Mutex<WatchStatus>>);
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Noted {
+pub(crate) struct WatchStatus {
     pub(crate) last_contact: Option<Instant>,
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) failure: Option<WatchFailure>,
 }
 
-impl Reporting {
+impl StatusReporter {
     /// The apiserver answered, or sent something. Returns whether something was wrong until now.
-    pub(crate) fn contact(&self, now: Instant) -> bool {
-        let mut noted = self.0.lock();
-        noted.last_contact = Some(now);
-        noted.trouble.take().is_some()
+    pub(crate) fn record_contact(&self, now: Instant) -> bool {
+        let mut status = self.0.lock();
+        status.last_contact = Some(now);
+        status.failure.take().is_some()
     }
 
     /// Something is wrong. Returns whether that is news: nothing was wrong before, or something of another kind.
-    pub(crate) fn trouble(&self, trouble: Trouble) -> bool {
-        let kind = trouble.answer;
-        let before = self.0.lock().trouble.replace(trouble);
-        before.is_none_or(|before| before.answer != kind)
+    pub(crate) fn record_failure(&self, failure: WatchFailure) -> bool {
+        let kind = failure.kind;
+        let before = self.0.lock().failure.replace(failure);
+        before.is_none_or(|before| before.kind != kind)
     }
 
     /// Why it does not make progress now, if it does not.
-    pub fn present(&self) -> Option<Trouble> {
-        self.0.lock().trouble.clone()
+    pub fn failure(&self) -> Option<WatchFailure> {
+        self.0.lock().failure.clone()
     }
 
     /// When the apiserver was last heard of.
@@ -68,7 +68,7 @@ impl Reporting {
         self.0.lock().last_contact
     }
 
-    pub(crate) fn noted(&self) -> Noted {
+    pub(crate) fn status(&self) -> WatchStatus {
         self.0.lock().clone()
     }
 }
@@ -79,16 +79,16 @@ mod tests {
 
     #[test]
     fn trouble_is_news_once_and_so_is_its_end() {
-        let reporting = Reporting::default();
-        let trouble = |answer| {
+        let reporter = StatusReporter::default();
+        let failure = |kind| {
             let message = "why".to_owned();
-            reporting.trouble(Trouble { answer, message })
+            reporter.record_failure(WatchFailure { kind, message })
         };
-        assert!(!reporting.contact(Instant::now()));
-        assert!(trouble(Answer::Transient));
-        assert!(!trouble(Answer::Transient));
-        assert!(trouble(Answer::Forbidden));
-        assert!(reporting.contact(Instant::now()));
-        assert!(!reporting.contact(Instant::now()));
+        assert!(!reporter.record_contact(Instant::now()));
+        assert!(failure(ApiErrorKind::Transient));
+        assert!(!failure(ApiErrorKind::Transient));
+        assert!(failure(ApiErrorKind::Forbidden));
+        assert!(reporter.record_contact(Instant::now()));
+        assert!(!reporter.record_contact(Instant::now()));
     }
 }

@@ -204,24 +204,24 @@ impl Call {
     }
 
     /// Begins an answer whose body is yet to come. The end of the handle is the end of the body.
-    pub(crate) fn open(self, code: u16) -> Watching {
+    pub(crate) fn open(self, code: u16) -> ResponseBody {
         let (tx, rx) = mpsc::unbounded_channel();
         let response = Response::builder().status(code).body(Stream(rx));
         let _ = self.reply.send(response.expect("a code that is one"));
-        Watching(tx)
+        ResponseBody(tx)
     }
 
     /// Opens a watch.
-    pub(crate) fn watch(self) -> Watching {
+    pub(crate) fn watch(self) -> ResponseBody {
         assert!(self.is_watch(), "{self:?}");
         self.open(200)
     }
 }
 
 /// The server's end of a body.
-pub(crate) struct Watching(mpsc::UnboundedSender<Result<Bytes, BoxError>>);
+pub(crate) struct ResponseBody(mpsc::UnboundedSender<Result<Bytes, BoxError>>);
 
-impl Watching {
+impl ResponseBody {
     pub(crate) fn text(&self, text: &str) {
         let _ = self.0.send(Ok(Bytes::from(text.to_owned())));
     }

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use portreeve_client::duration;
+use portreeve_client::parse_duration;
 
-use crate::elector::{JITTER, Times};
+use crate::elector::{ElectionTimings, JITTER};
 
 /// The flags of leader election. Flatten them into a command line.
 #[derive(clap::Args, Clone, Debug)]
@@ -17,13 +17,13 @@ pub struct Args {
     pub leader_elect: bool,
     /// How long a standby waits after the last renewal that it has observed before it takes the Lease: the longest that a leader can be
     /// stopped before it is replaced. In whole seconds.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub leader_elect_lease_duration: Duration,
     /// How long after its last good renewal a leader goes on writing and trying to renew before it gives up. Less than the lease duration.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub leader_elect_renew_deadline: Duration,
     /// The pause between two attempts to acquire or renew.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     pub leader_elect_retry_period: Duration,
     /// The name of the Lease. With groups it is followed by a dash and the group's name.
     #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = lease_name)]
@@ -94,7 +94,7 @@ impl Args {
     /// # Errors
     ///
     /// Fails where client-go's `NewLeaderElector` does, and on a lease duration that a Lease cannot say.
-    pub fn times(&self) -> Result<Times, Error> {
+    pub fn times(&self) -> Result<ElectionTimings, Error> {
         let (lease, renew) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let retry = self.leader_elect_retry_period;
         let zeroes = [
@@ -114,7 +114,7 @@ impl Args {
         if lease.subsec_nanos() > 0 {
             return Err(Error::Fraction(lease));
         }
-        Ok(Times {
+        Ok(ElectionTimings {
             lease_duration: lease,
             renew_deadline: renew,
             retry_period: retry,

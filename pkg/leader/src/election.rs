@@ -12,23 +12,22 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    LeaseFence, Metrics, Noted, Wall, boot,
-    campaign::{Campaign, Crowd},
-    elector::Times,
-    guard::Book,
+    LeaseFence, LeaseSnapshot, Metrics, WallClock, boot_clock,
+    candidate::{Candidate, CandidateSet},
+    elector::ElectionTimings,
+    guard::LeaseCache,
 };
 
 /// How long the last Events may take at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// How long the thread may take to end once it is told to.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// How much longer than the lease duration a leader's last good renewal may be ago, as in kube-controller-manager, before its health
-/// check fails. It has lost its Lease long before; a thread must be stuck.
+/// A leader whose last good renewal is this much older than the lease duration fails its health check, as in kube-controller-manager.
 const HEALTH_GRACE: Duration = Duration::from_secs(20);
 
 /// How an election stands for this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Standing {
+pub enum LeadershipState {
     /// Another leads, or nobody yet.
     Standby {
         /// Who holds the Lease, as far as is known.
@@ -42,9 +41,9 @@ pub enum Standing {
     Released,
 }
 
-/// What a campaign is told to do.
+/// What a candidate is told to do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Order {
+pub(crate) enum CandidateCommand {
     /// Look, and acquire nothing yet.
     Hold,
     Run,
@@ -54,18 +53,18 @@ pub(crate) enum Order {
     GiveUp,
 }
 
-impl Order {
+impl CandidateCommand {
     pub(crate) fn ends(self) -> bool {
         matches!(self, Self::Release | Self::GiveUp)
     }
 }
 
-/// What a campaign and its handle share.
+/// What a candidate and its handle share.
 pub(crate) struct Shared {
     pub(crate) fence: LeaseFence,
-    pub(crate) standing: watch::Sender<Standing>,
-    pub(crate) orders: watch::Sender<Order>,
-    pub(crate) book: Book,
+    pub(crate) leadership: watch::Sender<LeadershipState>,
+    pub(crate) commands: watch::Sender<CandidateCommand>,
+    pub(crate) cache: LeaseCache,
 }
 
 /// What elections need.
@@ -83,9 +82,9 @@ pub struct Settings {
     /// The names of the Leases.
     pub leases: Vec<String>,
     /// The times that they go by.
-    pub times: Times,
+    pub times: ElectionTimings,
     /// The time of day.
-    pub wall: Wall,
+    pub wall: WallClock,
     /// Where requests are counted.
     pub requests: portreeve_client::Metrics,
     /// Where leaders are counted.
@@ -113,7 +112,7 @@ pub enum Error {
 #[derive(Clone)]
 pub struct Election {
     lease: Arc<str>,
-    times: Times,
+    times: ElectionTimings,
     shared: Arc<Shared>,
 }
 
@@ -128,15 +127,14 @@ impl Election {
         self.lease.split_once('/').unwrap_or(("", &self.lease))
     }
 
-    /// What the Lease says besides who holds it, now and from now on. It is known before [`Election::won`], and on a standby too. Its
-    /// receivers are told of another Lease and of other annotations, and not of renewals.
-    pub fn notes(&self) -> watch::Receiver<Noted> {
-        self.shared.book.notes()
+    /// The Lease's annotations, now and on each change but renewals. Known before [`Election::wait_until_leading`], on a standby too.
+    pub fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
+        self.shared.cache.lease_snapshots()
     }
 
     /// Takes in the answer to a write by somebody else in this process: the next renewal relies on it.
-    pub fn heard(&self, lease: Lease) {
-        self.shared.book.heard(lease);
+    pub fn record_write(&self, lease: Lease) {
+        self.shared.cache.record_write(lease);
     }
 
     /// What stands before the writes of those whom this election is about.
@@ -145,40 +143,44 @@ impl Election {
     }
 
     /// How it stands now.
-    pub fn standing(&self) -> Standing {
-        self.shared.standing.borrow().clone()
+    pub fn leadership(&self) -> LeadershipState {
+        self.shared.leadership.borrow().clone()
     }
 
     /// Begins to compete: for those who can do at once what a leader has to do.
-    pub fn enter(&self) {
-        self.order(Order::Run, |order| order == Order::Hold);
+    pub fn start_competing(&self) {
+        self.command(CandidateCommand::Run, |command| command == CandidateCommand::Hold);
     }
 
-    /// Waits until this process leads. Never returns if it has led already and lost: see [`Election::lost`].
-    pub async fn won(&self) {
-        self.wait_for(|standing| *standing == Standing::Leading).await;
+    /// Waits until this process leads. Never returns if it has led already and lost: see [`Election::wait_until_lost`].
+    pub async fn wait_until_leading(&self) {
+        self.wait_for(|leadership| *leadership == LeadershipState::Leading)
+            .await;
     }
 
     /// Waits until this process has lost, if it led or not, and says why.
-    pub async fn lost(&self) -> String {
-        match self.wait_for(|standing| matches!(standing, Standing::Lost(_))).await {
-            Standing::Lost(reason) => reason,
+    pub async fn wait_until_lost(&self) -> String {
+        match self
+            .wait_for(|leadership| matches!(leadership, LeadershipState::Lost(_)))
+            .await
+        {
+            LeadershipState::Lost(reason) => reason,
             other => format!("{other:?}"),
         }
     }
 
     /// Ends the candidacy, and releases the Lease if it is held: for those who write no more and have nothing under way.
     pub async fn release(&self) {
-        self.order(Order::Release, |order| !order.ends());
-        self.wait_for(|standing| matches!(standing, Standing::Lost(_) | Standing::Released))
+        self.command(CandidateCommand::Release, |command| !command.ends());
+        self.wait_for(|leadership| matches!(leadership, LeadershipState::Lost(_) | LeadershipState::Released))
             .await;
     }
 
-    fn order(&self, new: Order, is_due: impl Fn(Order) -> bool) {
-        self.shared.orders.send_if_modified(|order| {
-            let due = is_due(*order);
+    fn command(&self, new: CandidateCommand, is_due: impl Fn(CandidateCommand) -> bool) {
+        self.shared.commands.send_if_modified(|command| {
+            let due = is_due(*command);
             if due {
-                *order = new;
+                *command = new;
             }
             due
         });
@@ -190,14 +192,18 @@ impl Election {
     ///
     /// Fails when this process leads though it has not renewed for 20 s longer than the lease duration: a thread is stuck.
     pub fn health(&self) -> Result<String, String> {
-        match self.standing() {
-            Standing::Standby { holder: Some(holder) } => Ok(format!("standby, {holder} leads by {}", self.lease)),
-            Standing::Standby { holder: None } => Ok(format!("standby, nobody is known to lead by {}", self.lease)),
-            Standing::Released => Ok(format!("{} is released", self.lease)),
-            Standing::Lost(reason) => Ok(format!("{} is lost, the process ends: {reason}", self.lease)),
-            Standing::Leading => {
+        match self.leadership() {
+            LeadershipState::Standby { holder: Some(holder) } => {
+                Ok(format!("standby, {holder} leads by {}", self.lease))
+            }
+            LeadershipState::Standby { holder: None } => {
+                Ok(format!("standby, nobody is known to lead by {}", self.lease))
+            }
+            LeadershipState::Released => Ok(format!("{} is released", self.lease)),
+            LeadershipState::Lost(reason) => Ok(format!("{} is lost, the process ends: {reason}", self.lease)),
+            LeadershipState::Leading => {
                 let limit = self.times.lease_duration.saturating_sub(self.times.renew_deadline) + HEALTH_GRACE;
-                match self.shared.fence.closed_since(boot::now()) {
+                match self.shared.fence.closed_since(boot_clock::now()) {
                     Some(closed) if closed > limit => Err(format!(
                         "failed election to renew leadership on lease {}: the last renewal should have come {} s ago",
                         self.lease,
@@ -209,11 +215,15 @@ impl Election {
         }
     }
 
-    async fn wait_for(&self, wanted: impl FnMut(&Standing) -> bool) -> Standing {
-        let mut standing = self.shared.standing.subscribe();
-        let found = standing.wait_for(wanted).await.ok().map(|standing| standing.clone());
+    async fn wait_for(&self, wanted: impl FnMut(&LeadershipState) -> bool) -> LeadershipState {
+        let mut leadership = self.shared.leadership.subscribe();
+        let found = leadership
+            .wait_for(wanted)
+            .await
+            .ok()
+            .map(|leadership| leadership.clone());
         match found {
-            Some(standing) => standing,
+            Some(leadership) => leadership,
             // The sender lives in what this borrows from.
             None => std::future::pending().await,
         }
@@ -227,7 +237,7 @@ pub struct Elections {
 }
 
 impl Elections {
-    /// Starts one candidate for each Lease, which looks on until [`Election::enter`].
+    /// Starts one candidate for each Lease, which looks on until [`Election::start_competing`].
     ///
     /// # Errors
     ///
@@ -235,9 +245,9 @@ impl Elections {
     pub async fn start(settings: Settings) -> Result<Self, Error> {
         let shared = || Shared {
             fence: LeaseFence::default(),
-            standing: watch::Sender::new(Standing::Standby { holder: None }),
-            orders: watch::Sender::new(Order::Hold),
-            book: Book::new(settings.identity.clone(), settings.times.lease_duration),
+            leadership: watch::Sender::new(LeadershipState::Standby { holder: None }),
+            commands: watch::Sender::new(CandidateCommand::Hold),
+            cache: LeaseCache::new(settings.identity.clone(), settings.times.lease_duration),
         };
         let elections: Vec<_> = settings
             .leases
@@ -279,7 +289,7 @@ impl Elections {
 
     fn give_up(&self) {
         for election in &self.elections {
-            election.order(Order::GiveUp, |order| !order.ends());
+            election.command(CandidateCommand::GiveUp, |command| !command.ends());
         }
     }
 }
@@ -301,10 +311,10 @@ impl Drop for Thread {
     fn drop(&mut self) {
         for election in &self.elections {
             election.shared.fence.set(None);
-            election.shared.standing.send_if_modified(|standing| {
-                let runs = matches!(standing, Standing::Standby { .. } | Standing::Leading);
+            election.shared.leadership.send_if_modified(|leadership| {
+                let runs = matches!(leadership, LeadershipState::Standby { .. } | LeadershipState::Leading);
                 if runs {
-                    *standing = Standing::Lost("leader election ended".to_owned());
+                    *leadership = LeadershipState::Lost("leader election ended".to_owned());
                 }
                 runs
             });
@@ -333,7 +343,7 @@ fn hold(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Resu
         if ready.send(Ok(())).is_err() {
             return;
         }
-        campaign(settings, &client, elections).await;
+        run_candidates(settings, &client, elections).await;
     });
     runtime.shutdown_timeout(FLUSH_LIMIT);
 }
@@ -345,20 +355,20 @@ async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::
     let connection = portreeve_client::Settings {
         program: settings.agent.clone(),
         call_limit: settings.times.renew_deadline,
-        fence: Arc::new(portreeve_client::Open),
+        fence: Arc::new(portreeve_client::AlwaysOpen),
         metrics: settings.requests.clone(),
     };
     Connection::open(&client, connection).await?.client("leader-election")
 }
 
-async fn campaign(settings: &Settings, client: &kube::Client, elections: &[Election]) {
+async fn run_candidates(settings: &Settings, client: &kube::Client, elections: &[Election]) {
     let tasks = TaskTracker::new();
-    let crowd = Arc::new(Crowd {
+    let candidates = Arc::new(CandidateSet {
         leading: AtomicU32::new(0),
-        turn: Semaphore::new(1),
+        acquire_permit: Semaphore::new(1),
     });
-    let campaigns = elections.iter().zip(&settings.leases).map(|(election, name)| {
-        let campaign = Campaign {
+    let runs = elections.iter().zip(&settings.leases).map(|(election, name)| {
+        let candidate = Candidate {
             namespace: settings.namespace.clone(),
             name: name.clone(),
             identity: settings.identity.clone(),
@@ -368,12 +378,12 @@ async fn campaign(settings: &Settings, client: &kube::Client, elections: &[Elect
             wall: Arc::clone(&settings.wall),
             metrics: settings.metrics.clone(),
             shared: Arc::clone(&election.shared),
-            crowd: Arc::clone(&crowd),
+            candidates: Arc::clone(&candidates),
             tasks: tasks.clone(),
         };
-        campaign.run()
+        candidate.run()
     });
-    futures::future::join_all(campaigns).await;
+    futures::future::join_all(runs).await;
     tasks.close();
     if tokio::time::timeout(FLUSH_LIMIT, tasks.wait()).await.is_err() {
         tracing::debug!("an event on a lease was not written in time");
@@ -384,29 +394,29 @@ async fn campaign(settings: &Settings, client: &kube::Client, elections: &[Elect
 mod tests {
     use super::*;
 
-    fn election(standing: Standing) -> Election {
+    fn election(leadership: LeadershipState) -> Election {
         Election {
             lease: "n/lease".into(),
-            times: Times {
+            times: ElectionTimings {
                 lease_duration: Duration::from_secs(15),
                 renew_deadline: Duration::from_secs(10),
                 retry_period: Duration::from_secs(2),
             },
             shared: Arc::new(Shared {
                 fence: LeaseFence::default(),
-                standing: watch::Sender::new(standing),
-                orders: watch::Sender::new(Order::Run),
-                book: Book::new("me".to_owned(), Duration::from_secs(15)),
+                leadership: watch::Sender::new(leadership),
+                commands: watch::Sender::new(CandidateCommand::Run),
+                cache: LeaseCache::new("me".to_owned(), Duration::from_secs(15)),
             }),
         }
     }
 
     #[test]
     fn a_leader_is_stuck_when_it_has_not_renewed_for_twenty_seconds_more_than_the_lease() {
-        let election = election(Standing::Leading);
+        let election = election(LeadershipState::Leading);
         // The fence closes 10 s after the last good renewal, so this is a second before and after 35 s.
         for (closed, healthy) in [(24, true), (26, false)] {
-            let deadline = boot::now().saturating_sub(Duration::from_secs(closed));
+            let deadline = boot_clock::now().saturating_sub(Duration::from_secs(closed));
             election.shared.fence.set(Some(deadline));
             let health = election.health();
             assert_eq!(health.is_ok(), healthy, "{health:?}");
@@ -421,19 +431,19 @@ mod tests {
     #[test]
     fn a_standby_is_healthy_and_says_who_leads() {
         let holder = Some("other_1".to_owned());
-        let health = election(Standing::Standby { holder }).health();
+        let health = election(LeadershipState::Standby { holder }).health();
         assert_eq!(health.as_deref(), Ok("standby, other_1 leads by n/lease"));
     }
 
     #[tokio::test]
     async fn who_waits_is_told_when_the_thread_ends_without_a_word() {
-        let election = election(Standing::Leading);
+        let election = election(LeadershipState::Leading);
         let (end, _) = oneshot::channel();
         drop(Thread {
             elections: vec![election.clone()],
             _end: end,
         });
-        assert_eq!(election.lost().await, "leader election ended");
+        assert_eq!(election.wait_until_lost().await, "leader election ended");
         assert!(portreeve_client::Fence::admit(&election.fence()).is_err());
         election.release().await;
     }

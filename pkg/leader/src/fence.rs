@@ -11,7 +11,7 @@ use std::{
 use portreeve_client::{Fence, Fenced};
 use tokio::time::Instant;
 
-use crate::{boot, elector::Moment};
+use crate::{boot_clock, elector::BootTime};
 
 /// Lets writes out until the start of the last good renewal plus the renew deadline, and not after. Cheap to clone.
 ///
@@ -22,17 +22,17 @@ pub struct LeaseFence(Arc<AtomicU64>);
 
 impl LeaseFence {
     /// Sets until when writes may go out; `None` closes it at once.
-    pub(crate) fn set(&self, deadline: Option<Moment>) {
+    pub(crate) fn set(&self, deadline: Option<BootTime>) {
         let nanoseconds = deadline.map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
         self.0.store(nanoseconds, Ordering::Release);
     }
 
     /// For how long it has been closed because its deadline passed.
-    pub(crate) fn closed_since(&self, now: Moment) -> Option<Duration> {
+    pub(crate) fn closed_since(&self, now: BootTime) -> Option<Duration> {
         now.checked_sub(self.deadline()?)
     }
 
-    fn deadline(&self) -> Option<Moment> {
+    fn deadline(&self) -> Option<BootTime> {
         let nanoseconds = self.0.load(Ordering::Acquire);
         (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))
     }
@@ -41,10 +41,10 @@ impl LeaseFence {
 impl Fence for LeaseFence {
     fn admit(&self) -> Result<Option<Instant>, Fenced> {
         let deadline = self.deadline().ok_or(Fenced("this replica does not lead"))?;
-        if boot::now() >= deadline {
+        if boot_clock::now() >= deadline {
             return Err(Fenced("this replica has not renewed its Lease in time"));
         }
-        Ok(Some(boot::instant(deadline)))
+        Ok(Some(boot_clock::instant(deadline)))
     }
 }
 
@@ -56,13 +56,13 @@ mod tests {
     fn writes_go_out_until_the_deadline_and_not_after() {
         let fence = LeaseFence::default();
         assert_eq!(fence.admit(), Err(Fenced("this replica does not lead")));
-        fence.set(Some(boot::now() + Duration::from_mins(1)));
+        fence.set(Some(boot_clock::now() + Duration::from_mins(1)));
         let until = fence.admit().unwrap().unwrap() - Instant::now();
         assert!(
             until > Duration::from_secs(50) && until <= Duration::from_mins(1),
             "{until:?}"
         );
-        fence.set(Some(boot::now()));
+        fence.set(Some(boot_clock::now()));
         assert_eq!(
             fence.admit(),
             Err(Fenced("this replica has not renewed its Lease in time"))

@@ -6,7 +6,7 @@
 //! is used as field manager, which may not: such a holder cannot renew.
 //!
 //! [`Guard`] is the service under the lock's own client. Reads come out of it as the lock has to see them: with every field filled, and
-//! with a renewal time that is now or long ago, as the [`Sight`] of this process says. Writes go through it with the resourceVersion that
+//! with a renewal time that is now or long ago, as the [`ObservedRecord`] of this process says. Writes go through it with the resourceVersion that
 //! was last read, the holder's whole name (the lock only knows [`ME`] and others), the time of the injected clock, and the program as
 //! field manager. A renewal relies on what was last written and does without the read; annotations that have changed since, as far as that
 //! was heard, do not make it stale. When the crate does all of this, this file goes.
@@ -29,9 +29,10 @@ use tokio::sync::watch;
 use tower::{BoxError, Service};
 
 use crate::{
-    Wall, boot,
-    elector::{Moment, Sight},
-    notes::Noted,
+    WallClock,
+    annotations::LeaseSnapshot,
+    boot_clock,
+    elector::{BootTime, ObservedRecord},
 };
 
 /// What the lock takes this process to be called.
@@ -41,15 +42,15 @@ const ANOTHER: &str = "another";
 
 /// What is known of the Lease, and how the lock is to see it. Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub(crate) struct Book {
-    page: Arc<Mutex<Page>>,
-    noted: watch::Sender<Noted>,
+pub(crate) struct LeaseCache {
+    state: Arc<Mutex<CacheState>>,
+    snapshot: watch::Sender<LeaseSnapshot>,
 }
 
-struct Page {
+struct CacheState {
     me: String,
     lease_duration: Duration,
-    sight: Option<Sight>,
+    observed: Option<ObservedRecord>,
     /// As it was last read or written, and not known to be gone since.
     lease: Option<Known>,
     uid: Option<String>,
@@ -59,7 +60,7 @@ struct Page {
 /// An answer, and what of it concerns others than the lock.
 struct Known {
     lease: Value,
-    noted: Noted,
+    snapshot: LeaseSnapshot,
 }
 
 /// How the next attempt goes about it.
@@ -70,159 +71,174 @@ pub(crate) struct Attempt {
     /// Who leads renews, and never takes a Lease back that was another's meanwhile.
     pub(crate) leading: bool,
     /// How much longer than necessary a free Lease is left to others.
-    pub(crate) patience: Duration,
+    pub(crate) acquire_delay: Duration,
 }
 
-impl Book {
+impl LeaseCache {
     pub(crate) fn new(me: String, lease_duration: Duration) -> Self {
-        let page = Page {
+        let state = CacheState {
             me,
             lease_duration,
-            sight: None,
+            observed: None,
             lease: None,
             uid: None,
             attempt: Attempt::default(),
         };
         Self {
-            page: Arc::new(Mutex::new(page)),
-            noted: watch::Sender::new(Noted::default()),
+            state: Arc::new(Mutex::new(state)),
+            snapshot: watch::Sender::new(LeaseSnapshot::default()),
         }
     }
 
     /// How the lock is to see the Lease from now on.
     pub(crate) fn prepare(&self, attempt: Attempt) {
-        self.page.lock().attempt = attempt;
+        self.state.lock().attempt = attempt;
     }
 
     /// The Lease as it was last seen.
-    pub(crate) fn sight(&self) -> Option<Sight> {
-        self.page.lock().sight.clone()
+    pub(crate) fn observed(&self) -> Option<ObservedRecord> {
+        self.state.lock().observed.clone()
     }
 
     fn me(&self) -> String {
-        self.page.lock().me.clone()
+        self.state.lock().me.clone()
     }
 
     pub(crate) fn uid(&self) -> Option<String> {
-        self.page.lock().uid.clone()
+        self.state.lock().uid.clone()
     }
 
     /// The watch has seen the Lease. What it tells may be older than what was read: that only prolongs the wait for it.
-    pub(crate) fn watched(&self, lease: Lease) {
+    pub(crate) fn apply_watch_event(&self, lease: Lease) {
         let record = lease.spec.clone().unwrap_or_default();
         {
-            let mut page = self.page.lock();
-            page.sight = Some(Sight::of(page.sight.take(), record, boot::now()));
+            let mut state = self.state.lock();
+            state.observed = Some(ObservedRecord::observe(
+                state.observed.take(),
+                record,
+                boot_clock::now(),
+            ));
         }
-        self.heard(lease);
+        self.record_write(lease);
     }
 
     /// Somebody in this process has written to the Lease, and this was the answer. It says nothing about who leads.
-    pub(crate) fn heard(&self, lease: Lease) {
-        self.noted.send_if_modified(|noted| noted.hear(lease.into()));
+    pub(crate) fn record_write(&self, lease: Lease) {
+        self.snapshot.send_if_modified(|snapshot| snapshot.update(lease.into()));
     }
 
     /// What is noted on the Lease, now and from now on.
-    pub(crate) fn notes(&self) -> watch::Receiver<Noted> {
-        self.noted.subscribe()
+    pub(crate) fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
+        self.snapshot.subscribe()
     }
 
     /// The watch has seen the Lease's end.
-    pub(crate) fn deleted(&self, last: Lease) {
+    pub(crate) fn apply_delete_event(&self, last: Lease) {
         {
-            let mut page = self.page.lock();
-            page.lease = None;
-            page.sight = Some(Sight::of_nothing(page.sight.take(), &page.me, boot::now()));
+            let mut state = self.state.lock();
+            state.lease = None;
+            state.observed = Some(ObservedRecord::observe_missing(
+                state.observed.take(),
+                &state.me,
+                boot_clock::now(),
+            ));
         }
-        self.noted.send_if_modified(|noted| noted.end(last.into()));
+        self.snapshot
+            .send_if_modified(|snapshot| snapshot.mark_deleted(last.into()));
     }
 
     /// The Lease was read or written, and this was the answer; `asked` is the revision that was known before.
-    fn read(&self, lease: &Value, asked: Option<u64>) -> Result<(), BoxError> {
+    fn record_response(&self, lease: &Value, asked: Option<u64>) -> Result<(), BoxError> {
         let read: Lease = serde_json::from_value(lease.clone())?;
         let record = read.spec.clone().unwrap_or_default();
-        let noted = Noted::from(read);
-        self.noted.send_if_modified(|known| known.answer(noted.clone(), asked));
-        let mut page = self.page.lock();
-        page.sight = Some(Sight::of(page.sight.take(), record, boot::now()));
-        page.uid.clone_from(&noted.uid);
-        page.lease = Some(Known {
+        let snapshot = LeaseSnapshot::from(read);
+        self.snapshot
+            .send_if_modified(|known| known.update_from_response(snapshot.clone(), asked));
+        let mut state = self.state.lock();
+        state.observed = Some(ObservedRecord::observe(
+            state.observed.take(),
+            record,
+            boot_clock::now(),
+        ));
+        state.uid.clone_from(&snapshot.uid);
+        state.lease = Some(Known {
             lease: lease.clone(),
-            noted,
+            snapshot,
         });
         Ok(())
     }
 
     /// Which revision of the Lease is known.
     fn revision(&self) -> Option<u64> {
-        self.noted.borrow().revision()
+        self.snapshot.borrow().revision()
     }
 
-    fn forget(&self) {
-        self.page.lock().lease = None;
+    fn invalidate(&self) {
+        self.state.lock().lease = None;
     }
 
     /// What the lock gets to see of a Lease that exists.
-    fn shown(&self, lease: &Value) -> Value {
-        let page = self.page.lock();
-        let sight = page.sight.clone().unwrap_or_default();
-        let renewed = if page.is_free(&sight, boot::now()) {
+    fn lease_for_lock(&self, lease: &Value) -> Value {
+        let state = self.state.lock();
+        let observed = state.observed.clone().unwrap_or_default();
+        let renewed = if state.is_free(&observed, boot_clock::now()) {
             Timestamp::UNIX_EPOCH
         } else {
             Timestamp::now()
         };
-        let holder = match sight.holder() {
-            Some(holder) if holder == page.me => ME,
+        let holder = match observed.holder() {
+            Some(holder) if holder == state.me => ME,
             Some(_) => ANOTHER,
             None => "",
         };
-        let own = i32::try_from(page.lease_duration.as_secs()).unwrap_or(i32::MAX);
+        let own = i32::try_from(state.lease_duration.as_secs()).unwrap_or(i32::MAX);
         let mut lease = lease.clone();
         lease["spec"] = json!({
             "holderIdentity": holder,
-            "leaseDurationSeconds": sight.record.lease_duration_seconds.unwrap_or(own),
-            "leaseTransitions": sight.record.lease_transitions.unwrap_or(0),
+            "leaseDurationSeconds": observed.record.lease_duration_seconds.unwrap_or(own),
+            "leaseTransitions": observed.record.lease_transitions.unwrap_or(0),
             "renewTime": stamp(renewed),
         });
         lease
     }
 
     /// What is shown instead of nothing, while a Lease that does not exist is not ours to make.
-    fn shown_instead(&self, asked: Option<u64>) -> Option<Value> {
-        self.noted.send_if_modified(|noted| noted.miss(asked));
-        let mut page = self.page.lock();
-        page.lease = None;
-        let sight = Sight::of_nothing(page.sight.take(), &page.me, boot::now());
-        let is_free = page.is_free(&sight, boot::now());
-        page.sight = Some(sight);
-        drop(page);
+    fn held_placeholder(&self, asked: Option<u64>) -> Option<Value> {
+        self.snapshot
+            .send_if_modified(|snapshot| snapshot.mark_not_found(asked));
+        let mut state = self.state.lock();
+        state.lease = None;
+        let observed = ObservedRecord::observe_missing(state.observed.take(), &state.me, boot_clock::now());
+        let is_free = state.is_free(&observed, boot_clock::now());
+        state.observed = Some(observed);
+        drop(state);
         let nothing = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {}});
-        (!is_free).then(|| self.shown(&nothing))
+        (!is_free).then(|| self.lease_for_lock(&nothing))
     }
 
     /// What a renewal need not read.
-    fn remembered(&self) -> Option<Value> {
-        let page = self.page.lock();
-        let known = page.lease.as_ref().filter(|_| !page.attempt.live);
+    fn cached_lease(&self) -> Option<Value> {
+        let state = self.state.lock();
+        let known = state.lease.as_ref().filter(|_| !state.attempt.live);
         known.map(|known| known.lease.clone())
     }
 
     /// What a write relies on. An empty version would be no precondition.
     fn version(&self) -> Option<Value> {
-        let page = self.page.lock();
-        let known = page.lease.as_ref()?;
-        let noted = self.noted.borrow();
-        let version = noted.version_for(&known.noted);
+        let state = self.state.lock();
+        let known = state.lease.as_ref()?;
+        let snapshot = self.snapshot.borrow();
+        let version = snapshot.version_for(&known.snapshot);
         (!version.is_empty()).then(|| Value::from(version))
     }
 }
 
-impl Page {
-    fn is_free(&self, sight: &Sight, now: Moment) -> bool {
-        if self.attempt.leading && sight.holder().is_some() {
+impl CacheState {
+    fn is_free(&self, observed: &ObservedRecord, now: BootTime) -> bool {
+        if self.attempt.leading && observed.holder().is_some() {
             return false;
         }
-        now >= sight.free_from(self.lease_duration) + self.attempt.patience
+        now >= observed.free_from(self.lease_duration) + self.attempt.acquire_delay
     }
 }
 
@@ -235,9 +251,9 @@ fn stamp(time: Timestamp) -> String {
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub(crate) inner: Client,
-    pub(crate) book: Book,
+    pub(crate) cache: LeaseCache,
     /// The time of day, to write into the Lease. Nothing is decided by it.
-    pub(crate) wall: Wall,
+    pub(crate) wall: WallClock,
     /// Who owns the fields that are written.
     pub(crate) manager: &'static str,
 }
@@ -275,18 +291,18 @@ impl Service<Request<Body>> for Guard {
 
 impl Guard {
     async fn read(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        if let Some(lease) = self.book.remembered() {
-            return answer(&self.book.shown(&lease));
+        if let Some(lease) = self.cache.cached_lease() {
+            return answer(&self.cache.lease_for_lock(&lease));
         }
-        let asked = self.book.revision();
+        let asked = self.cache.revision();
         let response = self.inner.send(request).await?;
         match response.status() {
             StatusCode::OK => {
                 let lease = parsed(response).await?;
-                self.book.read(&lease, asked)?;
-                answer(&self.book.shown(&lease))
+                self.cache.record_response(&lease, asked)?;
+                answer(&self.cache.lease_for_lock(&lease))
             }
-            StatusCode::NOT_FOUND => match self.book.shown_instead(asked) {
+            StatusCode::NOT_FOUND => match self.cache.held_placeholder(asked) {
                 Some(lease) => answer(&lease),
                 None => Ok(response),
             },
@@ -298,7 +314,7 @@ impl Guard {
         let (mut parts, body) = request.into_parts();
         let mut lease: Value = serde_json::from_slice(&body.collect().await?.to_bytes())?;
         if parts.method == Method::PATCH {
-            lease["metadata"]["resourceVersion"] = self.book.version().ok_or(Error::NotRead)?;
+            lease["metadata"]["resourceVersion"] = self.cache.version().ok_or(Error::NotRead)?;
         }
         let now = stamp((self.wall)());
         for time in ["acquireTime", "renewTime"] {
@@ -307,22 +323,22 @@ impl Guard {
             }
         }
         if let Some(holder) = lease["spec"].get_mut("holderIdentity").filter(|holder| **holder == ME) {
-            *holder = Value::from(self.book.me());
+            *holder = Value::from(self.cache.me());
         }
         let query = format!("{}?fieldManager={}", parts.uri.path(), self.manager);
         parts.uri = Uri::try_from(query)?;
         parts.headers.remove(header::CONTENT_LENGTH);
         let body = Body::from(serde_json::to_vec(&lease)?);
-        let asked = self.book.revision();
+        let asked = self.cache.revision();
         let response = self.inner.send(Request::from_parts(parts, body)).await;
         // Whatever became of it: what was read before is not relied on any more.
-        self.book.forget();
+        self.cache.invalidate();
         let response = response?;
         if !response.status().is_success() {
             return Ok(response);
         }
         let lease = parsed(response).await?;
-        self.book.read(&lease, asked)?;
+        self.cache.record_response(&lease, asked)?;
         answer(&lease)
     }
 }

@@ -8,10 +8,10 @@ use kube::{
     Api,
     api::{WatchEvent, WatchParams},
 };
-use portreeve_client::chain;
+use portreeve_client::error_chain;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::guard::Book;
+use crate::guard::LeaseCache;
 
 /// How long one watch may last, in seconds. One whose connection is dead is noticed no sooner; meanwhile the regular attempts see what it
 /// does not.
@@ -20,20 +20,26 @@ const LONGEST_WATCH: u32 = 60;
 /// A watch that was shorter than this has failed.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// Notes every change of the Lease in the book and then notifies `news`. Ends never; a watch that fails is opened again after `pause`.
-pub(crate) async fn follow(leases: Api<Lease>, name: String, book: Book, news: &Notify, pause: Duration) {
+/// Notes every change of the Lease in the cache and then notifies `lease_changed`. Ends never; a watch that fails is opened again after `pause`.
+pub(crate) async fn follow(
+    leases: Api<Lease>,
+    name: String,
+    cache: LeaseCache,
+    lease_changed: &Notify,
+    pause: Duration,
+) {
     let parameters = WatchParams::default()
         .fields(&format!("metadata.name={name}"))
         .timeout(LONGEST_WATCH);
     loop {
         let limit = Duration::from_secs(LONGEST_WATCH.into()) + pause;
         let begun = Instant::now();
-        let watched = tokio::time::timeout(limit, once(&leases, &parameters, &book, news)).await;
+        let watched = tokio::time::timeout(limit, once(&leases, &parameters, &cache, lease_changed)).await;
         match watched {
             // One that ends as soon as it begins is a failure: an apiserver that shuts down ends them all.
             Ok(Ok(())) if begun.elapsed() >= SHORT_WATCH => continue,
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(lease = name, err = chain(&error), "failed to watch the lease"),
+            Ok(Err(error)) => tracing::debug!(lease = name, err = error_chain(&error), "failed to watch the lease"),
             Err(_) => tracing::debug!(lease = name, "the watch of the lease was silent"),
         }
         tokio::time::sleep(pause).await;
@@ -41,16 +47,21 @@ pub(crate) async fn follow(leases: Api<Lease>, name: String, book: Book, news: &
 }
 
 /// One watch, from any state that the apiserver has at hand on.
-async fn once(leases: &Api<Lease>, parameters: &WatchParams, book: &Book, news: &Notify) -> kube::Result<()> {
+async fn once(
+    leases: &Api<Lease>,
+    parameters: &WatchParams,
+    cache: &LeaseCache,
+    lease_changed: &Notify,
+) -> kube::Result<()> {
     let mut events = std::pin::pin!(leases.watch(parameters, "0").await?);
     while let Some(event) = events.try_next().await? {
         match event {
-            WatchEvent::Added(lease) | WatchEvent::Modified(lease) => book.watched(lease),
-            WatchEvent::Deleted(lease) => book.deleted(lease),
+            WatchEvent::Added(lease) | WatchEvent::Modified(lease) => cache.apply_watch_event(lease),
+            WatchEvent::Deleted(lease) => cache.apply_delete_event(lease),
             WatchEvent::Bookmark(_) => continue,
             WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
         }
-        news.notify_one();
+        lease_changed.notify_one();
     }
     Ok(())
 }

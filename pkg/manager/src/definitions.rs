@@ -8,7 +8,7 @@ use http::Request;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
 use portreeve_api::{CRDS, ObjectKey};
-use portreeve_client::{Answer, chain};
+use portreeve_client::{ApiErrorKind, error_chain};
 use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan, Shutdown};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -53,7 +53,7 @@ pub enum Error {
 }
 
 /// Asks the apiserver whether it is ready to serve.
-pub(crate) async fn ready(client: &Client) -> Result<(), kube::Error> {
+pub(crate) async fn apiserver_ready(client: &Client) -> Result<(), kube::Error> {
     let request = Request::get("/readyz")
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
@@ -87,7 +87,7 @@ async fn install_one(
     loop {
         let present = match api.get_opt(&definition).await {
             Ok(present) => Some(present),
-            Err(error) if Answer::of(&error) == Answer::Transient => {
+            Err(error) if ApiErrorKind::of(&error) == ApiErrorKind::Transient => {
                 warn_again(&definition, &error);
                 None
             }
@@ -118,7 +118,7 @@ async fn install_one(
                     Applied::Done if applier.dry_run => return Ok(()),
                     Applied::Done => written = Some(Instant::now()),
                     Applied::Refused(error) => return Err(Error::Write(error)),
-                    Applied::LookAgain(error) => warn_again(&definition, &error),
+                    Applied::Stale(error) => warn_again(&definition, &error),
                     Applied::Failed { error, after } => {
                         warn_again(&definition, &error);
                         pause = pause.max(after);
@@ -137,7 +137,7 @@ async fn install_one(
 fn warn_again(definition: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(
         definition,
-        err = chain(error),
+        err = error_chain(error),
         "failed to install a definition, trying again"
     );
 }

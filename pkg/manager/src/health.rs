@@ -14,17 +14,17 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use portreeve_informer::Factory;
 use portreeve_leader::Election;
-use portreeve_reconcile::{Condition, Finding, Inspect, Page, Vital};
-use portreeve_serving::{Check, Health, State};
+use portreeve_reconcile::{DebugPage, QueueHealthChecker, ReadinessCheck, ReadinessChecker, ReadinessStatus};
+use portreeve_serving::{Check, HealthCheckers, HealthStatus};
 use tokio::time::Instant;
 
-use crate::BEAT;
+use crate::HEARTBEAT_INTERVAL;
 
 pub(crate) use self::verdict::Limits;
 
 /// How far the manager has come.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct ManagerState {
     /// The apiserver has answered.
     pub(crate) reached: bool,
     /// Why it has not, so far.
@@ -36,31 +36,31 @@ pub(crate) struct Progress {
     /// It is on its way out.
     pub(crate) stopping: bool,
     /// When the threads that do the work last had time for a task of no weight.
-    pub(crate) beat: Option<Instant>,
+    pub(crate) last_heartbeat: Option<Instant>,
     pub(crate) elections: Vec<Election>,
     pub(crate) controllers: Vec<&'static str>,
-    pub(crate) vitals: Vec<Vital>,
-    pub(crate) findings: Vec<Inspect>,
-    pub(crate) pages: Vec<Page>,
+    pub(crate) queue_health_checkers: Vec<QueueHealthChecker>,
+    pub(crate) readiness_checkers: Vec<ReadinessChecker>,
+    pub(crate) pages: Vec<DebugPage>,
 }
 
-pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory, limits: Limits) -> Health {
-    let livez = Arc::clone(progress);
-    let healthz = Arc::clone(progress);
-    let readyz = Arc::clone(progress);
+pub(crate) fn providers(state: &Arc<RwLock<ManagerState>>, informers: &Factory, limits: Limits) -> HealthCheckers {
+    let livez = Arc::clone(state);
+    let healthz = Arc::clone(state);
+    let readyz = Arc::clone(state);
     let informers = informers.clone();
-    Health {
+    HealthCheckers {
         livez: Arc::new(move || alive(&livez.read(), limits)),
         healthz: Arc::new(move || alive(&healthz.read(), limits)),
         readyz: Arc::new(move || {
             let (mut checks, inspections) = {
-                let progress = readyz.read();
-                let mut checks = lifecycle(&progress);
-                checks.extend(election(&progress.elections));
-                // Controllers look at what is theirs without keeping anybody from the progress.
-                (checks, progress.findings.clone())
+                let state = readyz.read();
+                let mut checks = lifecycle(&state);
+                checks.extend(election(&state.elections));
+                // Controllers look at what is theirs without keeping anybody from the state.
+                (checks, state.readiness_checkers.clone())
             };
-            let stale_after = informers.tuning().stale_after();
+            let stale_after = informers.informer_config().stale_after();
             // The reports first, so that none is younger than now.
             let reports = informers.reports();
             let now = Instant::now();
@@ -78,18 +78,18 @@ pub(crate) fn providers(progress: &Arc<RwLock<Progress>>, informers: &Factory, l
 }
 
 /// Where the manager is on its way from start to stop.
-fn lifecycle(progress: &Progress) -> Vec<Check> {
-    let startup = if progress.started && progress.installing > 0 {
+fn lifecycle(state: &ManagerState) -> Vec<Check> {
+    let startup = if state.started && state.installing > 0 {
         Check::failed("startup", "CustomResourceDefinitions are being installed")
-    } else if progress.started {
+    } else if state.started {
         Check::ok("startup")
-    } else if progress.reached {
+    } else if state.reached {
         Check::failed("startup", "controllers are being built")
     } else {
-        let reason = &progress.waiting_for;
+        let reason = &state.waiting_for;
         Check::failed("startup", format!("waiting for the apiserver: {reason}"))
     };
-    let shutdown = if progress.stopping {
+    let shutdown = if state.stopping {
         Check::failed("shutdown", "the process is shutting down")
     } else {
         Check::ok("shutdown")
@@ -98,14 +98,16 @@ fn lifecycle(progress: &Progress) -> Vec<Check> {
 }
 
 /// What a restart cures.
-fn alive(progress: &Progress, limits: Limits) -> Vec<Check> {
-    let age = progress.beat.map(|at| Instant::now().saturating_duration_since(at));
+fn alive(state: &ManagerState, limits: Limits) -> Vec<Check> {
+    let age = state
+        .last_heartbeat
+        .map(|at| Instant::now().saturating_duration_since(at));
     let mut checks = vec![Check {
         name: "runtime".to_owned(),
-        state: verdict::runtime(age.map(|age| age.saturating_sub(BEAT)), limits.item),
+        state: verdict::runtime(age.map(|age| age.saturating_sub(HEARTBEAT_INTERVAL)), limits.item),
     }];
-    checks.extend(workers(progress, limits));
-    checks.extend(election(&progress.elections));
+    checks.extend(workers(state, limits));
+    checks.extend(election(&state.elections));
     checks
 }
 
@@ -122,27 +124,30 @@ fn election(elections: &[Election]) -> Option<Check> {
 }
 
 /// One check for each controller, as kube-controller-manager has; these can fail.
-fn workers(progress: &Progress, limits: Limits) -> Vec<Check> {
-    let vitals_of = |name: &str| {
-        let own = progress.vitals.iter().filter(move |vital| vital.controller == name);
-        own.map(|vital| (vital.take)()).collect::<Vec<_>>()
+fn workers(state: &ManagerState, limits: Limits) -> Vec<Check> {
+    let health_of = |name: &str| {
+        let own = state
+            .queue_health_checkers
+            .iter()
+            .filter(move |checker| checker.controller == name);
+        own.map(|checker| (checker.check)()).collect::<Vec<_>>()
     };
     let check = |name: &&'static str| Check {
         name: (*name).to_owned(),
-        state: verdict::workers(&vitals_of(name), limits, progress.stopping),
+        state: verdict::workers(&health_of(name), limits, state.stopping),
     };
-    progress.controllers.iter().map(check).collect()
+    state.controllers.iter().map(check).collect()
 }
 
 /// What a controller found, as the endpoints print it.
-fn found(finding: Finding) -> Check {
-    let state = match finding.state {
-        Condition::Fine => State::Ok,
-        Condition::Note(note) => State::Note(note),
-        Condition::Failed(reason) => State::Failed(reason),
+fn found(check: ReadinessCheck) -> Check {
+    let state = match check.state {
+        ReadinessStatus::Ok => HealthStatus::Ok,
+        ReadinessStatus::Note(note) => HealthStatus::Note(note),
+        ReadinessStatus::Failed(reason) => HealthStatus::Failed(reason),
     };
     Check {
-        name: finding.name,
+        name: check.name,
         state,
     }
 }

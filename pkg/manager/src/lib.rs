@@ -1,18 +1,18 @@
 //! Starts controllers, watches over them, and stops them in the reverse order.
 //!
 //! Start: wait for the apiserver, build every controller, so that caches fill and queues hold what there is to do; then, by each
-//! [`Group`] for itself once it leads, install definitions (when asked to) and run. Stop: no item is taken any more, what runs ends, events
+//! [`ControllerGroup`] for itself once it leads, install definitions (when asked to) and run. Stop: no item is taken any more, what runs ends, events
 //! are flushed, Leases are released, watches end. The listener for health and metrics belongs to the caller, who opens it first and closes
 //! it last.
 //!
 //! Architecture Invariant: every task that is started here is joined here. A Lease is released only when nothing that it stands for runs.
 
-mod crew;
+mod debug_pages;
 mod definitions;
 mod health;
+mod lease_annotations;
 mod metrics;
-mod notebook;
-mod pages;
+mod running_group;
 pub mod selection;
 
 use std::{sync::Arc, time::Duration};
@@ -20,25 +20,27 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use kube::Client;
 use parking_lot::RwLock;
-use portreeve_client::{Answer, Connection, chain};
-use portreeve_informer::{Factory, Tuning};
+use portreeve_client::{ApiErrorKind, Connection, error_chain};
+use portreeve_informer::{Factory, InformerConfig};
 use portreeve_leader::Election;
-use portreeve_reconcile::{BuildError, Clock, Crash, Descriptor, EventWriter, Events, Shared, Shutdown};
-use portreeve_serving::Health;
+use portreeve_reconcile::{
+    BuildError, Clock, ControllerContext, ControllerFailure, Descriptor, EventWriter, Events, Shutdown,
+};
+use portreeve_serving::HealthCheckers;
 use prometheus::Registry;
 use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
 
-use crate::{
-    crew::{Crew, Ended},
-    health::{Limits, Progress},
-    metrics::Metrics,
-};
 pub use crate::{
-    definitions::Error as DefinitionError,
-    pages::{PAGES, Pages},
+    debug_pages::{DEBUG_PAGES_PATH, DebugPages},
+    definitions::Error as CrdInstallError,
+};
+use crate::{
+    health::{Limits, ManagerState},
+    metrics::Metrics,
+    running_group::{GroupExit, RunningGroup},
 };
 
 /// How long queued events may take to be written at the end.
@@ -46,7 +48,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// The longest pause between two looks for an apiserver that is away at the start.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often it is noted that tasks are run.
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How the manager goes about its work.
 #[derive(Clone, Debug)]
@@ -65,16 +67,16 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// How long an item may be in work without a step before `/livez` fails; zero: as long as it takes. One call to the apiserver is one
     /// step, so this has to be longer than the longest.
-    pub stuck_timeout: Duration,
+    pub controller_stuck_timeout: Duration,
     /// How long what is due in a queue may wait while nothing moves in it before `/livez` fails; zero: as long as it takes.
-    pub queue_timeout: Duration,
+    pub queue_stuck_timeout: Duration,
     /// The times that informers go by.
-    pub tuning: Tuning,
+    pub informer_config: InformerConfig,
 }
 
 /// Controllers that run in the same process at the same time, or not at all.
 #[derive(Clone)]
-pub struct Group {
+pub struct ControllerGroup {
     /// Which ones.
     pub controllers: Vec<Descriptor>,
     /// Says when they may; `None`: always.
@@ -98,7 +100,7 @@ pub enum Error {
     Metrics(#[source] prometheus::Error),
     /// A definition could not be installed.
     #[error("failed to install CustomResourceDefinitions")]
-    Install(#[source] DefinitionError),
+    Install(#[source] CrdInstallError),
     /// A controller could not be built.
     #[error("failed to build {controller}")]
     Build {
@@ -110,7 +112,7 @@ pub enum Error {
     },
     /// A controller ended by itself.
     #[error(transparent)]
-    Crash(Crash),
+    ControllerFailure(ControllerFailure),
     /// Another replica leads, or may lead by now.
     #[error("leaderelection lost: {lease}: {reason}")]
     Lost {
@@ -133,12 +135,12 @@ pub enum Error {
 pub struct Manager {
     connection: Connection,
     settings: Settings,
-    shared: Shared,
+    shared: ControllerContext,
     client: Client,
-    groups: Vec<Group>,
+    groups: Vec<ControllerGroup>,
     writer: EventWriter,
     metrics: Metrics,
-    progress: Arc<RwLock<Progress>>,
+    state: Arc<RwLock<ManagerState>>,
 }
 
 impl Manager {
@@ -150,15 +152,15 @@ impl Manager {
     pub fn new(
         connection: Connection,
         settings: Settings,
-        groups: Vec<Group>,
+        groups: Vec<ControllerGroup>,
         clock: Arc<dyn Clock>,
         registry: &Registry,
     ) -> Result<Self, Error> {
-        let client = |component| crew::client(&connection, component);
-        let informers = Factory::new(client("shared-informers")?, settings.tuning.clone());
+        let client = |component| running_group::client(&connection, component);
+        let informers = Factory::new(client("shared-informers")?, settings.informer_config.clone());
         let (events, writer) =
             Events::channel(client("events")?, settings.instance.clone(), registry).map_err(Error::Metrics)?;
-        let shared = Shared {
+        let shared = ControllerContext {
             events,
             clock,
             registry: registry.clone(),
@@ -167,14 +169,14 @@ impl Manager {
             dry_run: settings.dry_run,
             informers: informers.clone(),
         };
-        let progress = Progress {
+        let state = ManagerState {
             elections: groups.iter().filter_map(|group| group.election.clone()).collect(),
-            ..Progress::default()
+            ..ManagerState::default()
         };
         Ok(Self {
             client: client("manager")?,
             metrics: Metrics::register(registry, informers).map_err(Error::Metrics)?,
-            progress: Arc::new(RwLock::new(progress)),
+            state: Arc::new(RwLock::new(state)),
             connection,
             settings,
             shared,
@@ -184,17 +186,17 @@ impl Manager {
     }
 
     /// What the health endpoints ask; stays true while the manager runs.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> HealthCheckers {
         let limits = Limits {
-            item: self.settings.stuck_timeout,
-            queue: self.settings.queue_timeout,
+            item: self.settings.controller_stuck_timeout,
+            queue: self.settings.queue_stuck_timeout,
         };
-        health::providers(&self.progress, &self.shared.informers, limits)
+        health::providers(&self.state, &self.shared.informers, limits)
     }
 
     /// What controllers show of themselves; stays true while the manager runs.
-    pub fn pages(&self) -> Pages {
-        Pages::of(&self.progress)
+    pub fn pages(&self) -> DebugPages {
+        DebugPages::of(&self.state)
     }
 
     /// Runs each group while it leads, until `stop` is requested or something breaks, and then stops everything in order.
@@ -208,18 +210,18 @@ impl Manager {
         let flushed = Shutdown::new();
         let mut writer = JoinSet::new();
         writer.spawn(self.writer.run(flushed.clone()));
-        let manager = Running {
+        let manager = ManagerContext {
             connection: self.connection,
             settings: self.settings,
             shared: self.shared,
             client: self.client,
             metrics: self.metrics,
-            progress: self.progress,
+            state: self.state,
         };
-        let mut heart = JoinSet::new();
-        heart.spawn(beat(Arc::clone(&manager.progress)));
+        let mut heartbeats = JoinSet::new();
+        heartbeats.spawn(heartbeat(Arc::clone(&manager.state)));
         let (result, drained) = manager.run(self.groups, flags, &stop).await;
-        heart.shutdown().await;
+        heartbeats.shutdown().await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
             tracing::warn!("some events were not written in time");
@@ -232,27 +234,27 @@ impl Manager {
 }
 
 /// Says each second that tasks are run.
-async fn beat(progress: Arc<RwLock<Progress>>) {
+async fn heartbeat(state: Arc<RwLock<ManagerState>>) {
     loop {
-        progress.write().beat = Some(Instant::now());
-        tokio::time::sleep(BEAT).await;
+        state.write().last_heartbeat = Some(Instant::now());
+        tokio::time::sleep(HEARTBEAT_INTERVAL).await;
     }
 }
 
-struct Running {
+struct ManagerContext {
     connection: Connection,
     settings: Settings,
-    shared: Shared,
+    shared: ControllerContext,
     client: Client,
     metrics: Metrics,
-    progress: Arc<RwLock<Progress>>,
+    state: Arc<RwLock<ManagerState>>,
 }
 
-impl Running {
+impl ManagerContext {
     /// Returns how it ended, and the Leases that nothing stands behind any more.
     async fn run(
         &self,
-        groups: Vec<Group>,
+        groups: Vec<ControllerGroup>,
         flags: &clap::ArgMatches,
         stop: &Shutdown,
     ) -> (Result<(), Error>, Vec<Election>) {
@@ -261,16 +263,19 @@ impl Running {
             () = self.wait_for_apiserver() => {}
             () = stop.requested() => return (Ok(()), elections()),
         }
-        self.progress.write().reached = true;
-        let built: Result<Vec<_>, _> = groups.iter().map(|group| Crew::build(self, group, flags)).collect();
-        let crews = match built {
-            Ok(crews) => crews,
+        self.state.write().reached = true;
+        let built: Result<Vec<_>, _> = groups
+            .iter()
+            .map(|group| RunningGroup::build(self, group, flags))
+            .collect();
+        let running_groups = match built {
+            Ok(running_groups) => running_groups,
             Err(error) => return (Err(error), elections()),
         };
-        self.progress.write().started = true;
+        self.state.write().started = true;
         let mut running = JoinSet::new();
-        for crew in crews {
-            running.spawn(crew.run(stop.clone()));
+        for running_group in running_groups {
+            running.spawn(running_group.run(stop.clone()));
         }
         let first = tokio::select! {
             () = stop.requested() => None,
@@ -278,7 +283,7 @@ impl Running {
             Some(first) = running.join_next() => Some(first),
         };
         tracing::info!("stopping: no item is taken any more, running ones end");
-        self.progress.write().stopping = true;
+        self.state.write().stopping = true;
         stop.request();
         let mut ends = Vec::from_iter(first);
         while let Some(end) = running.join_next().await {
@@ -291,14 +296,14 @@ impl Running {
     async fn wait_for_apiserver(&self) {
         let mut pause = Duration::from_millis(100);
         loop {
-            let error = match definitions::ready(&self.client).await {
+            let error = match definitions::apiserver_ready(&self.client).await {
                 Ok(()) => return,
-                Err(error) if Answer::of(&error) != Answer::Transient => return,
+                Err(error) if ApiErrorKind::of(&error) != ApiErrorKind::Transient => return,
                 Err(error) => error,
             };
-            let reason = chain(&error);
+            let reason = error_chain(&error);
             tracing::warn!(apiserver = %self.connection.url(), reason, "waiting for the apiserver");
-            self.progress.write().waiting_for = reason;
+            self.state.write().waiting_for = reason;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -306,12 +311,12 @@ impl Running {
 }
 
 /// The error of most weight: what did not drain may still be writing, what was lost is another's now, and the rest is a crash.
-fn conclude(ends: Vec<Result<Ended, tokio::task::JoinError>>) -> (Result<(), Error>, Vec<Election>) {
+fn conclude(ends: Vec<Result<GroupExit, tokio::task::JoinError>>) -> (Result<(), Error>, Vec<Election>) {
     let mut worst: Option<Error> = None;
     let mut drained = Vec::new();
     for end in ends {
-        let ended = end.unwrap_or_else(|error| Ended {
-            result: Err(Error::Crash(Crash {
+        let ended = end.unwrap_or_else(|error| GroupExit {
+            result: Err(Error::ControllerFailure(ControllerFailure {
                 controller: "a controller",
                 reason: error.to_string(),
             })),

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use kube::{Client, core::response::StatusCause};
 use portreeve_api::Metadata;
-use portreeve_client::{Answer, is_gone, retry_after};
+use portreeve_client::{ApiErrorKind, is_object_not_found, retry_after};
 use serde::{Deserialize, de::IgnoredAny};
 
-use crate::{Clock, Effect, Events, Instruments, Plan, request};
+use crate::{Clock, ControllerMetrics, Effect, Events, Plan, request};
 
 /// Turns effects into requests.
 pub struct Applier {
@@ -20,7 +20,7 @@ pub struct Applier {
     /// Do nothing: who decided logs the plan.
     pub dry_run: bool,
     /// What the controller counts.
-    pub instruments: Instruments,
+    pub controller_metrics: ControllerMetrics,
     /// The time of day, for what is timed.
     pub clock: Arc<dyn Clock>,
 }
@@ -31,7 +31,7 @@ pub enum Applied {
     /// Everything is done.
     Done,
     /// The world is not what the plan was decided on: observe and decide again.
-    LookAgain(EffectError),
+    Stale(EffectError),
     /// Something failed that time may cure.
     Failed {
         /// What failed.
@@ -56,11 +56,11 @@ pub struct EffectError {
 impl Applier {
     /// Runs the plan's effects until one does not succeed.
     pub async fn run(&self, plan: &Plan) -> Applied {
-        self.run_in_steps(plan, || ()).await
+        self.run_with_progress(plan, || ()).await
     }
 
     /// The same, and calls `step` after each, however it ended.
-    pub(crate) async fn run_in_steps(&self, plan: &Plan, step: impl Fn() + Sync) -> Applied {
+    pub(crate) async fn run_with_progress(&self, plan: &Plan, step: impl Fn() + Sync) -> Applied {
         if self.dry_run {
             return Applied::Done;
         }
@@ -78,10 +78,10 @@ impl Applier {
     async fn perform(&self, effect: &Effect) -> Option<Applied> {
         match effect {
             Effect::Event(target, note) => self.events.send(&self.manager, target, note),
-            Effect::Count { metric, by } => self.instruments.count(metric, *by),
-            Effect::Lag { metric, since } => {
-                let lag = self.clock.now().duration_since(*since);
-                self.instruments.observe(metric, lag.as_secs_f64());
+            Effect::Count { metric, by } => self.controller_metrics.count(metric, *by),
+            Effect::ObserveLatency { metric, since } => {
+                let latency = self.clock.now().duration_since(*since);
+                self.controller_metrics.observe(metric, latency.as_secs_f64());
             }
             _ => return self.request(effect).await,
         }
@@ -95,19 +95,19 @@ impl Applier {
             Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
         };
         match effect {
-            Effect::Absent { uid, controller, .. } => {
+            Effect::RequireAbsent { uid, controller, .. } => {
                 let answer = self.client.request::<Identified>(request).await;
-                return judge_absence(effect, (uid, controller), answer);
+                return check_absence(effect, (uid, controller), answer);
             }
-            Effect::Present { uid, .. } => {
+            Effect::RequirePresent { uid, .. } => {
                 let answer = self.client.request::<Identified>(request).await;
-                return judge_presence(effect, uid, answer);
+                return check_presence(effect, uid, answer);
             }
             _ => {}
         }
         // What was written comes back through the watch; the answer's body is read to its end and dropped.
         let answer = self.client.request::<IgnoredAny>(request).await;
-        answer.err().and_then(|error| judge(effect, error))
+        answer.err().and_then(|error| classify_error(effect, error))
     }
 }
 
@@ -119,7 +119,7 @@ struct Identified {
 
 /// The cache has not yet heard how an object is.
 #[derive(Debug, thiserror::Error)]
-enum Behind {
+enum StaleCacheError {
     #[error("it is there: the cache was behind")]
     There,
     #[error("it is gone, or going: the cache was behind")]
@@ -138,7 +138,7 @@ fn no_object(effect: &Effect) -> Applied {
     }
 }
 
-fn judge_absence(
+fn check_absence(
     effect: &Effect,
     (uid, controller): (&str, &str),
     answer: kube::Result<Identified>,
@@ -149,50 +149,51 @@ fn judge_absence(
     };
     match answer {
         Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
-        Ok(found) if is_it(&found.metadata) => Some(Applied::LookAgain(EffectError::of(effect, Behind::There))),
+        Ok(found) if is_it(&found.metadata) => Some(Applied::Stale(EffectError::of(effect, StaleCacheError::There))),
         Ok(_) => None,
-        Err(error) => judge(effect, error),
+        Err(error) => classify_error(effect, error),
     }
 }
 
-fn judge_presence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) -> Option<Applied> {
+fn check_presence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) -> Option<Applied> {
     match answer {
         Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
         Ok(found) if *found.metadata.uid == *uid && !found.metadata.is_terminating() => None,
-        Ok(_) => Some(Applied::LookAgain(EffectError::of(effect, Behind::Gone))),
+        Ok(_) => Some(Applied::Stale(EffectError::of(effect, StaleCacheError::Gone))),
         // A 404 among them: then it is gone.
-        Err(error) => judge(effect, error),
+        Err(error) => classify_error(effect, error),
     }
 }
 
 /// What a refusal of this effect means for the plan. `None`: it is as good as done.
-fn judge(effect: &Effect, error: kube::Error) -> Option<Applied> {
-    let answer = Answer::of(&error);
+fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
+    let kind = ApiErrorKind::of(&error);
     let after = retry_after(&error).unwrap_or_default();
     let is_proven = match effect {
-        Effect::Delete { target, .. } => is_gone(&error, &target.resource, &target.key),
-        Effect::Absent { resource, key, .. } => is_gone(&error, resource, key),
+        Effect::Delete { target, .. } => is_object_not_found(&error, &target.resource, &target.key),
+        Effect::RequireAbsent { resource, key, .. } => is_object_not_found(&error, resource, key),
         _ => false,
     };
     let gone = has_cause(&error, |cause| cause.reason == "NamespaceTerminating");
     // Another object of that name is there now: 409 while the version differs too, and 422 when only the UID does.
     let replaced = matches!(effect, Effect::Apply { .. }) && has_cause(&error, |cause| cause.field == "metadata.uid");
     let error = EffectError::of(effect, error);
-    match (answer, effect) {
-        (Answer::NotFound, Effect::Delete { .. } | Effect::Absent { .. }) if is_proven => None,
+    match (kind, effect) {
+        (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) if is_proven => None,
         // The object that this is about goes with its namespace; its deletion is the next that is heard of it.
-        (Answer::Forbidden, Effect::Create(_)) if gone => Some(Applied::Done),
-        (Answer::Invalid, _) if replaced => Some(Applied::LookAgain(error)),
+        (ApiErrorKind::Forbidden, Effect::Create(_)) if gone => Some(Applied::Done),
+        (ApiErrorKind::Invalid, _) if replaced => Some(Applied::Stale(error)),
         // There is no namespace, or no such resource, to create it in.
-        (Answer::NotFound, Effect::Create(_)) | (Answer::Forbidden | Answer::Invalid, _) => {
+        (ApiErrorKind::NotFound, Effect::Create(_)) | (ApiErrorKind::Forbidden | ApiErrorKind::Invalid, _) => {
             Some(Applied::Refused(error))
         }
         // A 404 that does not name what it is about is of somebody in between, or of a resource that is not served for now.
-        (Answer::Fenced | Answer::Transient, _) | (Answer::NotFound, Effect::Delete { .. } | Effect::Absent { .. }) => {
+        (ApiErrorKind::Fenced | ApiErrorKind::Transient, _)
+        | (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) => {
             Some(Applied::Failed { error, after })
         }
-        (Answer::NotFound | Answer::AlreadyExists | Answer::Conflict | Answer::Expired, _) => {
-            Some(Applied::LookAgain(error))
+        (ApiErrorKind::NotFound | ApiErrorKind::AlreadyExists | ApiErrorKind::Conflict | ApiErrorKind::Expired, _) => {
+            Some(Applied::Stale(error))
         }
     }
 }

@@ -9,7 +9,9 @@ use portreeve_informer::{Cache, Factory, Informer, Projection, Watch};
 use portreeve_workqueue::{Key, Queue};
 use prometheus::Registry;
 
-use crate::{Clock, Events, Inspect, Keyed, Metrics, Notebook, Page, Reconciler, Shutdown};
+use crate::{
+    Clock, DebugPage, Events, KeyedController, LeaseAnnotations, Metrics, ReadinessChecker, Reconciler, Shutdown,
+};
 
 /// One controller, as the registry lists it.
 #[derive(Clone, Copy)]
@@ -41,16 +43,16 @@ pub struct Rule {
     pub verbs: &'static [&'static str],
 }
 
-/// A controller that was built. Most are [`Keyed`]; this trait is the way out for what is no keyed reconcile.
+/// A controller that was built. Most are [`KeyedController`]; this trait is the way out for what is no keyed reconcile.
 pub trait Controller: Send {
     /// Runs until told to stop; returns only after its workers have drained.
-    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), Crash>>;
+    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>>;
 }
 
 /// A controller ended though nobody had asked it to.
 #[derive(Debug, thiserror::Error)]
 #[error("{controller} ended: {reason}")]
-pub struct Crash {
+pub struct ControllerFailure {
     /// Which one.
     pub controller: &'static str,
     /// Why.
@@ -103,7 +105,7 @@ pub enum BuildError {
 
 /// What all controllers of a process share. Cheap to clone.
 #[derive(Clone)]
-pub struct Shared {
+pub struct ControllerContext {
     /// Shared informers.
     pub informers: Factory,
     /// Where events go.
@@ -129,44 +131,44 @@ pub struct Setup<'a> {
     /// The command line; holds the descriptor's own flags.
     pub flags: &'a clap::ArgMatches,
     /// What all controllers share.
-    pub shared: Shared,
+    pub shared: ControllerContext,
     /// The vital signs that the controller has reported while it was built.
-    pub vitals: Vec<Vital>,
+    pub queue_health_checkers: Vec<QueueHealthChecker>,
     /// The informers that it was given while it was built: whoever comes to lead has them list anew.
     pub caches: Vec<Arc<dyn Cache>>,
     /// What it shows under `/debug/controllers/`.
-    pub pages: Vec<Page>,
+    pub pages: Vec<DebugPage>,
     /// What it adds to `/readyz`.
-    pub findings: Vec<Inspect>,
+    pub readiness_checkers: Vec<ReadinessChecker>,
     /// Where it notes what its successors have to know; `None` without an election.
-    pub notebook: Option<Arc<dyn Notebook>>,
+    pub lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
 }
 
 /// How a queue and its workers fare now, for `/livez`.
 #[derive(Clone, Debug)]
-pub struct Vitals {
+pub struct QueueHealth {
     /// The queue, as metrics name it.
     pub queue: &'static str,
     /// Of the items in work the one that has gone longest without a step, and for how long.
-    pub stillest: Option<(String, Duration)>,
+    pub longest_stalled: Option<(String, Duration)>,
     /// How many items are due that nobody works on.
     pub ready: usize,
     /// For how long the one of them has been due that is next.
     pub oldest_ready: Option<Duration>,
     /// For how long no item was taken, none was given back, and none made a step; `None` before the first.
-    pub unmoved: Option<Duration>,
+    pub since_progress: Option<Duration>,
 }
 
 /// A queue by name, and a way to take its vital signs.
 #[derive(Clone)]
-pub struct Vital {
+pub struct QueueHealthChecker {
     /// The controller.
     pub controller: &'static str,
     /// Takes the signs.
-    pub take: Arc<dyn Fn() -> Vitals + Send + Sync>,
+    pub check: Arc<dyn Fn() -> QueueHealth + Send + Sync>,
 }
 
-impl Vital {
+impl QueueHealthChecker {
     /// Those of a work queue. `name` is what metrics call it, and `tell` says which item a key stands for; it is called on the runtime's
     /// own threads, and must not wait.
     ///
@@ -177,19 +179,19 @@ impl Vital {
         queue: Queue<K>,
         tell: impl Fn(&K) -> String + Send + Sync + 'static,
     ) -> Self {
-        let take = move || {
-            let pulse = queue.pulse();
-            Vitals {
+        let check = move || {
+            let progress = queue.progress();
+            QueueHealth {
                 queue: name,
-                stillest: pulse.stillest.map(|(key, still)| (tell(&key), still)),
-                ready: pulse.ready,
-                oldest_ready: pulse.oldest_ready,
-                unmoved: pulse.unmoved,
+                longest_stalled: progress.longest_stalled.map(|(key, still)| (tell(&key), still)),
+                ready: progress.ready,
+                oldest_ready: progress.oldest_ready,
+                since_progress: progress.since_progress,
             }
         };
         Self {
             controller,
-            take: Arc::new(take),
+            check: Arc::new(check),
         }
     }
 }
@@ -208,7 +210,7 @@ impl Setup<'_> {
     ///
     /// Fails when the descriptor does not declare the flag with that type and a default.
     pub fn flag<T: Clone + Default + Send + Sync + 'static>(&self, flag: &'static str) -> Result<T, BuildError> {
-        Ok(self.list::<T>(flag)?.into_iter().next().unwrap_or_default())
+        Ok(self.flag_values::<T>(flag)?.into_iter().next().unwrap_or_default())
     }
 
     /// The values of a flag that is a list.
@@ -216,7 +218,7 @@ impl Setup<'_> {
     /// # Errors
     ///
     /// Fails when the descriptor does not declare the flag with that type.
-    pub fn list<T: Clone + Send + Sync + 'static>(&self, flag: &'static str) -> Result<Vec<T>, BuildError> {
+    pub fn flag_values<T: Clone + Send + Sync + 'static>(&self, flag: &'static str) -> Result<Vec<T>, BuildError> {
         let values = self.flags.try_get_many::<T>(flag).map_err(|source| BuildError::Flag {
             controller: self.name,
             flag,
@@ -226,7 +228,7 @@ impl Setup<'_> {
     }
 
     /// Starts to build a controller that reconciles keys. `queue` names its work queue in metrics.
-    pub fn keyed<R: Reconciler>(&mut self, queue: &'static str, reconciler: R) -> Keyed<R> {
-        Keyed::new(self, queue, reconciler)
+    pub fn keyed<R: Reconciler>(&mut self, queue: &'static str, reconciler: R) -> KeyedController<R> {
+        KeyedController::new(self, queue, reconciler)
     }
 }

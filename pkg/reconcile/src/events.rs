@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{Note, NoteType, Shutdown, Target};
+use crate::{EventContent, EventSeverity, Shutdown, Target};
 
 /// How many events may wait. A burst over that is not worth its memory: events are hints for people, conditions are the truth.
 const WAITING: usize = 2_000;
@@ -41,17 +41,17 @@ pub struct Events {
     client: Client,
     queue: mpsc::Sender<Queued>,
     dropped: IntCounter,
-    said: Arc<Mutex<Said>>,
+    reported: Arc<Mutex<ReportedEvents>>,
 }
 
 /// What was said of what, as hashes.
 #[derive(Default)]
-struct Said {
+struct ReportedEvents {
     known: HashSet<u64>,
     order: VecDeque<u64>,
 }
 
-impl Said {
+impl ReportedEvents {
     fn remember(&mut self, what: u64) {
         if self.known.insert(what) {
             self.order.push_back(what);
@@ -76,7 +76,7 @@ struct Queued {
     since: Instant,
     controller: Arc<str>,
     target: Target,
-    note: Note,
+    note: EventContent,
 }
 
 impl Events {
@@ -100,13 +100,13 @@ impl Events {
             queue: receiver,
             instance: instance.into(),
         };
-        let said = Arc::default();
+        let reported = Arc::default();
         Ok((
             Self {
                 client,
                 queue: sender,
                 dropped,
-                said,
+                reported,
             },
             writer,
         ))
@@ -114,18 +114,18 @@ impl Events {
 
     /// The same queue, for events that are to be written through another client: each goes the way that its controller's writes go.
     #[must_use]
-    pub fn through(&self, client: Client) -> Self {
+    pub fn with_client(&self, client: Client) -> Self {
         Self { client, ..self.clone() }
     }
 
     /// Queues one event, or drops it when too many wait. A note that is for once is sent once.
-    pub fn send(&self, controller: &str, target: &Target, note: &Note) {
-        let subject = note.once.as_ref().map(|subject| {
+    pub fn send(&self, controller: &str, target: &Target, note: &EventContent) {
+        let subject = note.report_once.as_ref().map(|subject| {
             let mut hasher = DefaultHasher::new();
             (&target.uid, note.reason, subject).hash(&mut hasher);
             hasher.finish()
         });
-        if subject.is_some_and(|subject| self.said.lock().known.contains(&subject)) {
+        if subject.is_some_and(|subject| self.reported.lock().known.contains(&subject)) {
             return;
         }
         let queued = Queued {
@@ -138,7 +138,7 @@ impl Events {
         if self.queue.try_send(queued).is_err() {
             self.dropped.inc();
         } else if let Some(subject) = subject {
-            self.said.lock().remember(subject);
+            self.reported.lock().remember(subject);
         }
     }
 }
@@ -153,11 +153,11 @@ fn shortened(sentence: &str) -> String {
     sentence[..end].to_owned() + MORE
 }
 
-fn event(note: &Note) -> Event {
+fn event(note: &EventContent) -> Event {
     Event {
         type_: match note.type_ {
-            NoteType::Normal => EventType::Normal,
-            NoteType::Warning => EventType::Warning,
+            EventSeverity::Normal => EventType::Normal,
+            EventSeverity::Warning => EventType::Warning,
         },
         reason: note.reason.to_owned(),
         note: Some(shortened(&note.message)),
@@ -191,7 +191,7 @@ impl Recorders {
             oldest.and_then(|oldest| self.0.remove(&oldest));
         }
         let mut hasher = DefaultHasher::new();
-        let Note { reason, message, .. } = &queued.note;
+        let EventContent { reason, message, .. } = &queued.note;
         (&queued.controller, &queued.target.uid, reason, message).hash(&mut hasher);
         let known = self.0.entry(hasher.finish()).or_insert_with(|| {
             let reporter = Reporter {

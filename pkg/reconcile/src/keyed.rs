@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture};
 use portreeve_api::ObjectKey;
-use portreeve_informer::{Cause, Delta, Informer, NotSynced, Projection, Subscription};
+use portreeve_informer::{CacheSyncTimeout, Cause, Delta, Informer, Projection, Subscription};
 use portreeve_workqueue::{Lane, Queue};
 use tokio::task::JoinSet;
 
 use crate::{
-    BuildError, Controller, Crash, Instruments, Reconciler, Setup, Shutdown, Vital,
+    BuildError, Controller, ControllerFailure, ControllerMetrics, QueueHealthChecker, Reconciler, Setup, Shutdown,
     apply::Applier,
-    intake::Intake,
+    enqueue_gate::EnqueueGate,
     worker::{Refusals, Worker},
 };
 
@@ -19,40 +19,40 @@ use crate::{
 const SYNC_NOTICE: Duration = Duration::from_secs(30);
 
 /// A keyed controller under construction, and then the controller itself.
-pub struct Keyed<R> {
+pub struct KeyedController<R> {
     name: &'static str,
     queue: Queue<ObjectKey>,
-    intake: Arc<Intake>,
+    gate: Arc<EnqueueGate>,
     reconciler: Arc<R>,
     applier: Applier,
-    shared: crate::Shared,
+    shared: crate::ControllerContext,
     workers: usize,
     syncs: Vec<Synced>,
     subscriptions: Vec<Subscription>,
 }
 
-type Synced = Box<dyn Fn() -> BoxFuture<'static, Result<(), NotSynced>> + Send + Sync>;
+type Synced = Box<dyn Fn() -> BoxFuture<'static, Result<(), CacheSyncTimeout>> + Send + Sync>;
 
-impl<R: Reconciler> Keyed<R> {
+impl<R: Reconciler> KeyedController<R> {
     pub(crate) fn new(setup: &mut Setup<'_>, queue: &'static str, reconciler: R) -> Self {
         let name = queue;
         let queue = Queue::new(name, &setup.shared.queues);
-        let vital = Vital::of(setup.name, name, queue.clone(), ObjectKey::to_string);
-        setup.vitals.push(vital);
+        let checker = QueueHealthChecker::of(setup.name, name, queue.clone(), ObjectKey::to_string);
+        setup.queue_health_checkers.push(checker);
         let reconciler = Arc::new(reconciler);
         let observing = Arc::clone(&reconciler);
-        let intake = Intake::new(queue.clone(), move |key| observing.observe(key).is_some());
+        let gate = EnqueueGate::new(queue.clone(), move |key| observing.observe(key).is_some());
         Self {
             name: setup.name,
             queue,
-            intake: Arc::new(intake),
+            gate: Arc::new(gate),
             reconciler,
             applier: Applier {
                 client: setup.client.clone(),
                 events: setup.shared.events.clone(),
                 manager: setup.name.to_owned(),
                 dry_run: setup.shared.dry_run,
-                instruments: Instruments::default(),
+                controller_metrics: ControllerMetrics::default(),
                 clock: Arc::clone(&setup.shared.clock),
             },
             shared: setup.shared.clone(),
@@ -83,7 +83,7 @@ impl<R: Reconciler> Keyed<R> {
     /// Fails when the process has a metric of that name already.
     pub fn counter(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
         let registry = &self.shared.registry;
-        let added = self.applier.instruments.add_counter(registry, metric, help);
+        let added = self.applier.controller_metrics.add_counter(registry, metric, help);
         let controller = self.name;
         added.map(|()| self).map_err(|source| BuildError::Metric {
             controller,
@@ -92,14 +92,14 @@ impl<R: Reconciler> Keyed<R> {
         })
     }
 
-    /// Declares a histogram of seconds, for [`Effect::Lag`](crate::Effect::Lag).
+    /// Declares a histogram of seconds, for [`Effect::ObserveLatency`](crate::Effect::ObserveLatency).
     ///
     /// # Errors
     ///
     /// Fails when the process has a metric of that name already.
-    pub fn lag(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
+    pub fn latency(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
         let registry = &self.shared.registry;
-        let added = self.applier.instruments.add_lag(registry, metric, help);
+        let added = self.applier.controller_metrics.add_latency(registry, metric, help);
         let controller = self.name;
         added.map(|()| self).map_err(|source| BuildError::Metric {
             controller,
@@ -122,7 +122,7 @@ impl<R: Reconciler> Keyed<R> {
 
     /// The same for changes that can wait until everything urgent is done: those that our own writes cause.
     #[must_use]
-    pub fn watch_routinely<T, K>(
+    pub fn watch_routine<T, K>(
         self,
         informer: &Informer<T>,
         keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static,
@@ -144,20 +144,20 @@ impl<R: Reconciler> Keyed<R> {
         T: Projection,
         K: IntoIterator<Item = ObjectKey>,
     {
-        let intake = Arc::clone(&self.intake);
+        let gate = Arc::clone(&self.gate);
         self.subscriptions.push(informer.subscribe(move |delta| {
             let lane = match delta.cause {
                 Cause::Watched | Cause::Relisted => news,
                 Cause::Listed | Cause::Replayed | Cause::Resynced => Lane::Routine,
             };
             for key in keys(delta) {
-                intake.add(key, lane);
+                gate.add(key, lane);
             }
         }));
         let informer = informer.clone();
         self.syncs.push(Box::new(move || {
             let informer = informer.clone();
-            Box::pin(async move { informer.synced(SYNC_NOTICE).await })
+            Box::pin(async move { informer.wait_for_sync(SYNC_NOTICE).await })
         }));
         self
     }
@@ -176,7 +176,7 @@ impl<R: Reconciler> Keyed<R> {
         }
     }
 
-    async fn run_workers(self, stop: Shutdown) -> Result<(), Crash> {
+    async fn run_workers(self, stop: Shutdown) -> Result<(), ControllerFailure> {
         let name = self.name;
         tokio::select! {
             () = self.wait_for_caches() => {}
@@ -202,7 +202,7 @@ impl<R: Reconciler> Keyed<R> {
             metrics: self.shared.metrics.clone(),
             refusals: Refusals::default(),
         });
-        self.intake.open();
+        self.gate.open();
         let mut workers = JoinSet::new();
         for _ in 0..self.workers {
             workers.spawn(Arc::clone(&worker).run());
@@ -214,7 +214,7 @@ impl<R: Reconciler> Keyed<R> {
                 end = workers.join_next() => break end,
                 Some(()) = steps.next() => {
                     tracing::info!(controller = name, "the clock was set, deciding anew what waits for a time");
-                    self.queue.hurry();
+                    self.queue.reschedule_now();
                 }
             }
         };
@@ -225,7 +225,7 @@ impl<R: Reconciler> Keyed<R> {
             broken = broken.or(end.err());
         }
         broken.map_or(Ok(()), |error| {
-            Err(Crash {
+            Err(ControllerFailure {
                 controller: name,
                 reason: error.to_string(),
             })
@@ -233,8 +233,8 @@ impl<R: Reconciler> Keyed<R> {
     }
 }
 
-impl<R: Reconciler> Controller for Keyed<R> {
-    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), Crash>> {
+impl<R: Reconciler> Controller for KeyedController<R> {
+    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>> {
         Box::pin(self.run_workers(stop))
     }
 }

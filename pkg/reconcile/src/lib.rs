@@ -1,7 +1,7 @@
 //! The plug: what a controller is, and everything that it then need not do itself.
 //!
 //! A controller is a [`Descriptor`] and, mostly, a [`Reconciler`]: `observe` reads caches, `decide` returns a [`Plan`]. Both are
-//! sync. The rest is here: workers on a queue ([`Keyed`]), and one applier that turns effects into requests, with preconditions,
+//! sync. The rest is here: workers on a queue ([`KeyedController`]), and one applier that turns effects into requests, with preconditions,
 //! field manager, time limits, events, metrics and a dry run.
 //!
 //! Architecture Invariant: of all that a keyed controller does, only the applier sends mutating requests, and all of them pass the
@@ -9,10 +9,11 @@
 
 mod apply;
 mod clock;
+mod controller_metrics;
+mod debug;
 mod descriptor;
+mod enqueue_gate;
 mod events;
-mod instruments;
-mod intake;
 mod keyed;
 mod metrics;
 mod plan;
@@ -20,17 +21,22 @@ mod request;
 #[cfg(test)]
 mod scripted;
 mod shutdown;
-mod surface;
 mod worker;
 
 pub use apply::{Applied, Applier, EffectError};
 pub use clock::{Clock, SystemClock};
-pub use descriptor::{BuildError, Controller, Crash, Descriptor, Rule, Setup, Shared, Vital, Vitals};
+pub use controller_metrics::ControllerMetrics;
+pub use debug::{
+    AnnotateError, DebugPage, DebugQuery, DebugResponse, LeaseAnnotations, ReadinessCheck, ReadinessChecker,
+    ReadinessStatus,
+};
+pub use descriptor::{
+    BuildError, Controller, ControllerContext, ControllerFailure, Descriptor, QueueHealth, QueueHealthChecker, Rule,
+    Setup,
+};
 pub use events::{EventWriter, Events};
-pub use instruments::Instruments;
-pub use keyed::Keyed;
+pub use keyed::KeyedController;
 pub use metrics::Metrics;
-pub use plan::{Effect, Next, Note, NoteType, Object, Plan, Propagation, Target};
+pub use plan::{Effect, EventContent, EventSeverity, Next, Object, Plan, Propagation, Target};
 pub use shutdown::Shutdown;
-pub use surface::{Condition, Finding, Inspect, NotWritten, Notebook, Page, Query, Shown};
 pub use worker::Reconciler;

@@ -72,7 +72,7 @@ pub enum Effect {
     },
     /// GET. Goes on only if the object is gone, or has another controller: while it is there after all, the cache was behind, and the
     /// key is observed again.
-    Absent {
+    RequireAbsent {
         /// Where it lived.
         resource: Resource,
         /// What it was called.
@@ -84,7 +84,7 @@ pub enum Effect {
     },
     /// GET. Goes on only if the object is there and stays: while it is gone, or going, the cache was behind, and the key is observed
     /// again. For what is made anew for its owner, which may be why it was deleted.
-    Present {
+    RequirePresent {
         /// Where it lives.
         resource: Resource,
         /// What it is called.
@@ -93,8 +93,8 @@ pub enum Effect {
         uid: Arc<str>,
     },
     /// An Event. Queued and best-effort: never fails or delays a plan.
-    Event(Target, Note),
-    /// Adds to a counter that the controller has declared with [`Keyed::counter`](crate::Keyed::counter).
+    Event(Target, EventContent),
+    /// Adds to a counter that the controller has declared with [`KeyedController::counter`](crate::KeyedController::counter).
     Count {
         /// The counter.
         metric: &'static str,
@@ -102,8 +102,8 @@ pub enum Effect {
         by: u64,
     },
     /// Observes how long ago `since` is, now that the effects before this one are done, in a histogram that the controller has
-    /// declared with [`Keyed::lag`](crate::Keyed::lag).
-    Lag {
+    /// declared with [`KeyedController::latency`](crate::KeyedController::latency).
+    ObserveLatency {
         /// The histogram.
         metric: &'static str,
         /// When it should have been.
@@ -160,9 +160,9 @@ pub enum Propagation {
 
 /// What an Event says.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Note {
+pub struct EventContent {
     /// Whether somebody should look.
-    pub type_: NoteType,
+    pub type_: EventSeverity,
     /// Why, in CamelCase: what dashboards count.
     pub reason: &'static str,
     /// What was being done, in CamelCase.
@@ -171,34 +171,34 @@ pub struct Note {
     pub message: String,
     /// What it is about, for a note that every decision makes anew because no status remembers it: of each object, reason and
     /// subject a process sends one. `None`: whenever it is decided.
-    pub once: Option<String>,
+    pub report_once: Option<String>,
 }
 
-impl Note {
+impl EventContent {
     /// A note that says what was expected.
     pub fn normal(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
         Self {
-            type_: NoteType::Normal,
+            type_: EventSeverity::Normal,
             reason,
             action,
             message: message.into(),
-            once: None,
+            report_once: None,
         }
     }
 
     /// A note that somebody should look at.
     pub fn warning(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
         Self {
-            type_: NoteType::Warning,
+            type_: EventSeverity::Warning,
             ..Self::normal(reason, action, message)
         }
     }
 
     /// The same, once for each subject.
     #[must_use]
-    pub fn once(self, subject: impl Into<String>) -> Self {
+    pub fn report_once(self, subject: impl Into<String>) -> Self {
         Self {
-            once: Some(subject.into()),
+            report_once: Some(subject.into()),
             ..self
         }
     }
@@ -206,7 +206,7 @@ impl Note {
 
 /// The two types of Events.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum NoteType {
+pub enum EventSeverity {
     /// As expected.
     Normal,
     /// Somebody should look.
@@ -221,13 +221,13 @@ impl fmt::Display for Effect {
             Self::Apply { object, .. } => write!(f, "apply {} {}", object.resource.kind, object.key),
             Self::PatchStatus { target, .. } => write!(f, "patch status of {} {}", target.resource.kind, target.key),
             Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
-            Self::Absent { resource, key, .. } => write!(f, "make sure that {} {key} is gone", resource.kind),
-            Self::Present { resource, key, .. } => write!(f, "make sure that {} {key} is there", resource.kind),
+            Self::RequireAbsent { resource, key, .. } => write!(f, "make sure that {} {key} is gone", resource.kind),
+            Self::RequirePresent { resource, key, .. } => write!(f, "make sure that {} {key} is there", resource.kind),
             Self::Event(target, note) => {
                 write!(f, "event {} on {} {}", note.reason, target.resource.kind, target.key)
             }
             Self::Count { metric, by } => write!(f, "count {by} in {metric}"),
-            Self::Lag { metric, since } => write!(f, "observe the time since {since} in {metric}"),
+            Self::ObserveLatency { metric, since } => write!(f, "observe the time since {since} in {metric}"),
         }
     }
 }

@@ -13,18 +13,18 @@ use crate::{Effect, Object, Propagation};
 /// An effect could not be put into a request: a fault of the controller that planned it.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to build the request")]
-pub(crate) struct Unbuildable(#[source] Box<dyn std::error::Error + Send + Sync>);
+pub(crate) struct BuildRequestError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 /// The request of an effect; `None` for those that are none: events, which go another way, and what is only counted.
-pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8>>>, Unbuildable> {
-    let failed = |source: request::Error| Unbuildable(source.into());
+pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8>>>, BuildRequestError> {
+    let failed = |source: request::Error| BuildRequestError(source.into());
     let request = match effect {
         Effect::Create(object) => {
             let parameters = PostParams {
                 field_manager: Some(manager.to_owned()),
                 ..PostParams::default()
             };
-            let body = serde_json::to_vec(&object.body).map_err(|source| Unbuildable(source.into()))?;
+            let body = serde_json::to_vec(&object.body).map_err(|source| BuildRequestError(source.into()))?;
             collection(&object.resource, &object.key).create(&parameters, body)
         }
         Effect::Apply { object, uid, version } => {
@@ -57,10 +57,10 @@ pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8
             };
             collection(&target.resource, &target.key).delete(&target.key.name, &parameters)
         }
-        Effect::Absent { resource, key, .. } | Effect::Present { resource, key, .. } => {
+        Effect::RequireAbsent { resource, key, .. } | Effect::RequirePresent { resource, key, .. } => {
             collection(resource, key).get(&key.name, &GetParams::default())
         }
-        Effect::Event(..) | Effect::Count { .. } | Effect::Lag { .. } => return Ok(None),
+        Effect::Event(..) | Effect::Count { .. } | Effect::ObserveLatency { .. } => return Ok(None),
     };
     request.map(Some).map_err(failed)
 }

@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// The requests that a scripted client has seen, as `METHOD path`.
-pub(crate) type Asked = Arc<Mutex<Vec<String>>>;
+pub(crate) type RecordedRequests = Arc<Mutex<Vec<String>>>;
 
 /// A client that answers request after request from `script`, and then 200 with an empty object.
-pub(crate) fn client(script: Vec<(u16, Value)>) -> (Client, Asked) {
-    let asked = Asked::default();
+pub(crate) fn client(script: Vec<(u16, Value)>) -> (Client, RecordedRequests) {
+    let asked = RecordedRequests::default();
     let seen = Arc::clone(&asked);
     let script = Arc::new(Mutex::new(script.into_iter()));
     let service = tower::service_fn(move |request: Request<Body>| {

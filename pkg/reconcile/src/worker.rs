@@ -6,7 +6,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
-use portreeve_client::{FENCED_BY_SERVER, chain};
+use portreeve_client::{FENCED_BY_SERVER, error_chain};
 use portreeve_workqueue::{Lane, Outcome, Queue, Work};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -74,14 +74,14 @@ impl Refusals {
 
 /// How a reconcile went, as `controller_runtime_reconcile_total` has it.
 #[derive(Clone, Copy)]
-enum Ending {
+enum ReconcileResult {
     Success,
     Error,
     Requeue,
     RequeueAfter,
 }
 
-impl Ending {
+impl ReconcileResult {
     fn label(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -102,24 +102,24 @@ impl<R: Reconciler> Worker<R> {
             let span = tracing::info_span!("reconcile", controller = self.name, object = %work.key());
             // Nothing outlives the panic but locks, and those do not poison: the item is simply tried again.
             let reconcile = AssertUnwindSafe(self.reconcile(&work).instrument(span)).catch_unwind();
-            let (outcome, ending) = reconcile.await.unwrap_or_else(|panic| {
+            let (outcome, result) = reconcile.await.unwrap_or_else(|panic| {
                 self.metrics.panics.with_label_values(&[self.name]).inc();
                 let message = panic_message(&*panic);
                 tracing::error!(controller = self.name, object = %work.key(), err = message, "a reconcile panicked");
-                (Outcome::Retry, Ending::Error)
+                (Outcome::Retry, ReconcileResult::Error)
             });
             work.finish(outcome);
-            self.count(ending, started);
+            self.count(result, started);
             active.dec();
         }
     }
 
-    async fn reconcile(&self, work: &Work<ObjectKey>) -> (Outcome, Ending) {
+    async fn reconcile(&self, work: &Work<ObjectKey>) -> (Outcome, ReconcileResult) {
         let (key, failures) = (work.key(), work.failures());
         let now = self.clock.now();
         let Some(seen) = self.reconciler.observe(key) else {
             self.refusals.clear(key);
-            return (Outcome::Forget, Ending::Success);
+            return (Outcome::Forget, ReconcileResult::Success);
         };
         let plan = self.reconciler.decide(&seen, now);
         if !plan.effects.is_empty() {
@@ -131,7 +131,7 @@ impl<R: Reconciler> Worker<R> {
             tracing::info!(%plan, "{message}");
         }
         // A plan of many effects takes its time with a slow apiserver, and is not stuck.
-        let applied = self.applier.run_in_steps(&plan, || work.step()).await;
+        let applied = self.applier.run_with_progress(&plan, || work.report_progress()).await;
         if !matches!(applied, Applied::Done) {
             self.keep_the_time(key, plan.next);
         }
@@ -141,17 +141,17 @@ impl<R: Reconciler> Worker<R> {
                 // Applying took time: what is left of the wait is counted from here.
                 after(plan.next, self.clock.now())
             }
-            Applied::LookAgain(error) if failures >= STALE_TOO_OFTEN => {
-                let err = chain(&error);
+            Applied::Stale(error) if failures >= STALE_TOO_OFTEN => {
+                let err = error_chain(&error);
                 tracing::warn!(err, failures, "decided on a stale cache again and again, trying on");
-                (Outcome::Retry, Ending::Error)
+                (Outcome::Retry, ReconcileResult::Error)
             }
-            Applied::LookAgain(error) => {
-                tracing::debug!(err = chain(&error), "the cache was behind, looking again");
-                (Outcome::Retry, Ending::Requeue)
+            Applied::Stale(error) => {
+                tracing::debug!(err = error_chain(&error), "the cache was behind, looking again");
+                (Outcome::Retry, ReconcileResult::Requeue)
             }
             Applied::Failed { error, after } => {
-                let why = chain(&error);
+                let why = error_chain(&error);
                 tracing::warn!(err = why, "failed, trying again");
                 if failures == FENCED_TOO_OFTEN && why.contains(FENCED_BY_SERVER) {
                     tracing::error!(
@@ -161,17 +161,17 @@ impl<R: Reconciler> Worker<R> {
                 }
                 if failures >= FAILED_TOO_OFTEN {
                     let said = self.reconciler.refused(&seen, &error.effect, &why, now);
-                    self.applier.run_in_steps(&said, || work.step()).await;
+                    self.applier.run_with_progress(&said, || work.report_progress()).await;
                 }
-                (Outcome::RetryAfter(after), Ending::Error)
+                (Outcome::RetryAfter(after), ReconcileResult::Error)
             }
             Applied::Refused(error) => {
-                let why = chain(&error);
+                let why = error_chain(&error);
                 self.note_refusal(key, &why);
                 // Said as well as it can be: what is refused may be the saying itself.
                 let said = self.reconciler.refused(&seen, &error.effect, &why, now);
-                self.applier.run_in_steps(&said, || work.step()).await;
-                (Outcome::Retry, Ending::Error)
+                self.applier.run_with_progress(&said, || work.report_progress()).await;
+                (Outcome::Retry, ReconcileResult::Error)
             }
         }
     }
@@ -194,23 +194,23 @@ impl<R: Reconciler> Worker<R> {
         }
     }
 
-    fn count(&self, ending: Ending, started: Instant) {
+    fn count(&self, result: ReconcileResult, started: Instant) {
         let seconds = started.elapsed().as_secs_f64();
         self.metrics.seconds.with_label_values(&[self.name]).observe(seconds);
-        self.metrics.total.with_label_values(&[self.name, ending.label()]).inc();
-        if matches!(ending, Ending::Error) {
+        self.metrics.total.with_label_values(&[self.name, result.label()]).inc();
+        if matches!(result, ReconcileResult::Error) {
             self.metrics.errors.with_label_values(&[self.name]).inc();
         }
     }
 }
 
 /// How a plan that succeeded ends its item.
-fn after(next: Next, now: Timestamp) -> (Outcome, Ending) {
+fn after(next: Next, now: Timestamp) -> (Outcome, ReconcileResult) {
     match next {
-        Next::OnChange => (Outcome::Forget, Ending::Success),
+        Next::OnChange => (Outcome::Forget, ReconcileResult::Success),
         Next::At(time) => {
             let wait = time.duration_since(now).try_into().unwrap_or_default();
-            (Outcome::At(Instant::now() + wait), Ending::RequeueAfter)
+            (Outcome::At(Instant::now() + wait), ReconcileResult::RequeueAfter)
         }
     }
 }

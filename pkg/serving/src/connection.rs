@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoints::Front;
+use crate::endpoints::RequestHandler;
 
 /// The most bytes of one request's head, and of one read: two hundred times what probes and scrapers send, and small
 /// enough that every slot can be filled with them.
@@ -38,7 +38,7 @@ pub(crate) struct Limits {
     pub(crate) connections: usize,
     /// How long a connection may be unused before another may take its slot: enough for a handshake and a request that
     /// follows it, and so little that a flood of silent connections is thrown out as fast as it comes.
-    pub(crate) patience: Duration,
+    pub(crate) eviction_grace: Duration,
     /// From the accept to the end of the TLS handshake.
     pub(crate) handshake: Duration,
     /// From being ready for a request to having its whole head: also how long an unused connection is kept, so it is
@@ -54,7 +54,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 128,
-            patience: Duration::from_millis(100),
+            eviction_grace: Duration::from_millis(100),
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(32),
             request: Duration::from_mins(1),
@@ -66,7 +66,7 @@ impl Default for Limits {
 /// What every connection is given.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    pub(crate) front: Front,
+    pub(crate) handler: RequestHandler,
     pub(crate) acceptor: TlsAcceptor,
     pub(crate) limits: Limits,
     pub(crate) stop: CancellationToken,
@@ -84,7 +84,7 @@ enum Usage {
     Unused {
         since: Instant,
     },
-    Serving,
+    Active,
 }
 
 /// The open connections.
@@ -133,14 +133,14 @@ impl Connections {
         while self.slots.len() >= self.shared.limits.connections {
             let unused = self.slots.iter().filter_map(|(_, slot)| match *slot.usage.borrow() {
                 Usage::Unused { since } => Some((since, slot)),
-                Usage::Serving => None,
+                Usage::Active => None,
             });
             let ripe = match unused.min_by_key(|(since, _)| *since) {
-                Some((since, slot)) if since.elapsed() >= self.shared.limits.patience => {
+                Some((since, slot)) if since.elapsed() >= self.shared.limits.eviction_grace => {
                     slot.evict.cancel();
                     None
                 }
-                Some((since, _)) => Some(since + self.shared.limits.patience),
+                Some((since, _)) => Some(since + self.shared.limits.eviction_grace),
                 None => None,
             };
             let idle = Arc::clone(&self.idle);
@@ -193,7 +193,7 @@ impl Connections {
 /// Serves one connection until the client, a limit or the stop ends it.
 async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<Slot>, idle: &Arc<Notify>) {
     let Shared {
-        front,
+        handler,
         acceptor,
         limits,
         stop,
@@ -209,10 +209,10 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
     };
 
     let service = service_fn(|request: Request<Incoming>| {
-        let front = &front;
+        let handler = &handler;
         async move {
-            let _serving = Serving::begin(slot, idle);
-            Ok::<_, Infallible>(front.answer(request.map(Body::new)).await)
+            let _serving = ActiveRequest::begin(slot, idle);
+            Ok::<_, Infallible>(handler.handle(request.map(Body::new)).await)
         }
     });
     let mut connection = pin!(
@@ -235,19 +235,19 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
 }
 
 /// Marks the slot as one with a request in work, until it is dropped.
-struct Serving<'a> {
+struct ActiveRequest<'a> {
     slot: &'a Slot,
     idle: &'a Notify,
 }
 
-impl<'a> Serving<'a> {
+impl<'a> ActiveRequest<'a> {
     fn begin(slot: &'a Slot, idle: &'a Notify) -> Self {
-        slot.usage.send_replace(Usage::Serving);
+        slot.usage.send_replace(Usage::Active);
         Self { slot, idle }
     }
 }
 
-impl Drop for Serving<'_> {
+impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
         self.slot.usage.send_replace(Usage::Unused { since: Instant::now() });
         self.idle.notify_one();

@@ -21,50 +21,50 @@ use crate::{AllowedPaths, Check, health};
 
 /// Looks once at everything that an endpoint is about. It is called for each request, on the runtime's own threads:
 /// read what is known, never wait or compute long.
-pub type Provider = Arc<dyn Fn() -> Vec<Check> + Send + Sync>;
+pub type HealthChecker = Arc<dyn Fn() -> Vec<Check> + Send + Sync>;
 
 /// The checks behind each health endpoint; `ping` is always added in front.
 #[derive(Clone)]
-pub struct Health {
+pub struct HealthCheckers {
     /// Fails when only a restart helps.
-    pub livez: Provider,
+    pub livez: HealthChecker,
     /// Fails when this replica cannot do its work now.
-    pub readyz: Provider,
+    pub readyz: HealthChecker,
     /// Kubernetes' older endpoint, which its controller manager still has.
-    pub healthz: Provider,
+    pub healthz: HealthChecker,
 }
 
 /// What a [`Server`](crate::Server) serves.
 #[derive(Clone)]
-pub struct Endpoints {
+pub struct HttpEndpoints {
     /// The checks.
-    pub health: Health,
+    pub health: HealthCheckers,
     /// What `/metrics` shows. Serving adds its own metrics, and the process's: a registry can be served once.
     pub registry: Registry,
     /// Every other route. The health paths and `/metrics` are never asked of it.
-    pub extra: Router,
+    pub extra_routes: Router,
 }
 
 /// All that a connection needs to answer its requests.
 #[derive(Clone)]
-pub(crate) struct Front {
+pub(crate) struct RequestHandler {
     allowed: Arc<AllowedPaths>,
     routes: Router,
     request_limit: Duration,
 }
 
-impl Front {
+impl RequestHandler {
     /// # Errors
     /// If the registry already has one of serving's metrics.
     pub(crate) fn new(
-        endpoints: Endpoints,
+        endpoints: HttpEndpoints,
         allowed: AllowedPaths,
         request_limit: Duration,
     ) -> Result<Self, prometheus::Error> {
-        let Endpoints {
-            health: Health { livez, readyz, healthz },
+        let HttpEndpoints {
+            health: HealthCheckers { livez, readyz, healthz },
             registry,
-            extra,
+            extra_routes,
         } = endpoints;
         let metrics = Metrics::register(registry)?;
         let routes = Router::new()
@@ -73,7 +73,7 @@ impl Front {
             .merge(health_routes("healthz", &healthz, &metrics))
             .route("/metrics", get(async move || render(&metrics)))
             // Not merged: a route of the caller that is also ours would panic.
-            .fallback_service(extra);
+            .fallback_service(extra_routes);
         Ok(Self {
             allowed: Arc::new(allowed),
             routes,
@@ -82,7 +82,7 @@ impl Front {
     }
 
     /// Answers one request within the time limit.
-    pub(crate) async fn answer(&self, request: Request<Body>) -> Response {
+    pub(crate) async fn handle(&self, request: Request<Body>) -> Response {
         let mut response = if self.allowed.allow(request.uri().path()) {
             match tokio::time::timeout(self.request_limit, self.routes.clone().oneshot(request)).await {
                 Ok(Ok(response)) => response,
@@ -102,7 +102,7 @@ impl Front {
     }
 }
 
-fn health_routes(endpoint: &'static str, provider: &Provider, metrics: &Metrics) -> Router {
+fn health_routes(endpoint: &'static str, provider: &HealthChecker, metrics: &Metrics) -> Router {
     let (all, one, metrics) = (Arc::clone(provider), Arc::clone(provider), metrics.clone());
     let summary = async move |Query(pairs): Query<Vec<(String, String)>>| {
         let query = health::Query::from_pairs(pairs);

@@ -21,12 +21,12 @@ pub struct Check {
     /// What was looked at, for example `informer/foos.samplecontroller.k8s.io`.
     pub name: String,
     /// What was found.
-    pub state: State,
+    pub state: HealthStatus,
 }
 
 /// What a health check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum HealthStatus {
     /// Nothing to tell.
     Ok,
     /// Passes, but whoever reads the list should know this.
@@ -40,7 +40,7 @@ impl Check {
     pub fn ok(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            state: State::Ok,
+            state: HealthStatus::Ok,
         }
     }
 
@@ -48,7 +48,7 @@ impl Check {
     pub fn note(name: impl Into<String>, note: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            state: State::Note(note.into()),
+            state: HealthStatus::Note(note.into()),
         }
     }
 
@@ -56,7 +56,7 @@ impl Check {
     pub fn failed(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            state: State::Failed(reason.into()),
+            state: HealthStatus::Failed(reason.into()),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Query {
 
 /// A plain text answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct HealthResponse {
     pub(crate) status: StatusCode,
     pub(crate) body: String,
 }
@@ -95,7 +95,7 @@ pub(crate) fn with_ping(checks: Vec<Check>) -> Vec<Check> {
 }
 
 /// The answer of a whole endpoint (`livez`, `readyz`, `healthz`): one line a check when asked for, and always on failure.
-pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> Answer {
+pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> HealthResponse {
     let mut failing = false;
     let mut unknown: BTreeSet<&str> = query.exclude.iter().map(String::as_str).collect();
     let mut list = String::new();
@@ -105,9 +105,9 @@ pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> Answer
             format!("[+]{name} excluded: ok\n")
         } else {
             match state {
-                State::Ok => format!("[+]{name} ok\n"),
-                State::Note(note) => format!("[+]{name} ok: {}\n", one_line(note)),
-                State::Failed(reason) => {
+                HealthStatus::Ok => format!("[+]{name} ok\n"),
+                HealthStatus::Note(note) => format!("[+]{name} ok: {}\n", one_line(note)),
+                HealthStatus::Failed(reason) => {
                     failing = true;
                     format!("[-]{name} failed: {}\n", one_line(reason))
                 }
@@ -121,17 +121,17 @@ pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> Answer
         list = format!("{list}warn: some health checks cannot be excluded: no matches for {names}\n");
     }
     if failing {
-        Answer {
+        HealthResponse {
             status: StatusCode::INTERNAL_SERVER_ERROR,
             body: format!("{list}{endpoint} check failed\n"),
         }
     } else if query.verbose {
-        Answer {
+        HealthResponse {
             status: StatusCode::OK,
             body: format!("{list}{endpoint} check passed\n"),
         }
     } else {
-        Answer {
+        HealthResponse {
             status: StatusCode::OK,
             body: "ok".to_owned(),
         }
@@ -139,14 +139,14 @@ pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> Answer
 }
 
 /// The answer for one check alone, or nothing if there is no such check.
-pub(crate) fn single(checks: &[Check], name: &str) -> Option<Answer> {
+pub(crate) fn single(checks: &[Check], name: &str) -> Option<HealthResponse> {
     let check = checks.iter().find(|check| check.name == name)?;
     Some(match &check.state {
-        State::Ok | State::Note(_) => Answer {
+        HealthStatus::Ok | HealthStatus::Note(_) => HealthResponse {
             status: StatusCode::OK,
             body: "ok".to_owned(),
         },
-        State::Failed(reason) => Answer {
+        HealthStatus::Failed(reason) => HealthResponse {
             status: StatusCode::INTERNAL_SERVER_ERROR,
             body: format!("internal server error: {}\n", one_line(reason)),
         },
@@ -185,7 +185,7 @@ mod tests {
         ])
     }
 
-    fn show(answer: Option<Answer>) -> String {
+    fn show(answer: Option<HealthResponse>) -> String {
         answer.map_or_else(
             || "none".to_owned(),
             |answer| format!("{} {}", answer.status.as_u16(), answer.body),

@@ -1,7 +1,7 @@
 //! Portreeve's one HTTPS listener: the health endpoints, `/metrics`, and whatever routes the daemon adds.
 //!
 //! What is here: the flags ([`Args`]), the listener ([`Server`]), Kubernetes' `/livez`, `/readyz` and `/healthz` over
-//! checks that the caller computes ([`Health`], [`Check`]), Prometheus' text format over a registry that the caller
+//! checks that the caller computes ([`HealthCheckers`], [`Check`]), Prometheus' text format over a registry that the caller
 //! owns, and the rule which paths are open to everybody ([`AllowedPaths`]). What is not here: what the checks mean, and
 //! delegated authentication and authorization; until those exist, a path that is not always allowed answers 401.
 //!
@@ -22,9 +22,9 @@ mod thread;
 mod tls;
 
 pub use access::{AllowedPaths, InvalidPath};
-pub use endpoints::{Endpoints, Health, Provider};
-pub use health::{Check, State};
+pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints};
+pub use health::{Check, HealthStatus};
 pub use options::Args;
 pub use server::{Error, Server};
-pub use thread::Serving;
+pub use thread::ServerHandle;
 pub use tls::Error as CertificateError;

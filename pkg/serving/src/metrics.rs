@@ -11,7 +11,7 @@ use prometheus::core::Collector;
 use prometheus::proto::LabelPair;
 use prometheus::{GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
-use crate::{Check, State};
+use crate::{Check, HealthStatus};
 
 /// The content type of what [`Metrics::render`] gives.
 pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
@@ -77,8 +77,8 @@ impl Metrics {
         }
         for Check { name, state } in evaluated {
             let (value, status) = match state {
-                State::Ok | State::Note(_) => (1.0, STATUSES[0]),
-                State::Failed(_) => (0.0, STATUSES[1]),
+                HealthStatus::Ok | HealthStatus::Note(_) => (1.0, STATUSES[0]),
+                HealthStatus::Failed(_) => (0.0, STATUSES[1]),
             };
             self.healthcheck
                 .with_label_values(&[name.as_str(), endpoint])

@@ -15,9 +15,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Connections, Limits, Shared};
-use crate::endpoints::Front;
+use crate::endpoints::RequestHandler;
 use crate::tls::{self, Identity};
-use crate::{AllowedPaths, Args, Endpoints};
+use crate::{AllowedPaths, Args, HttpEndpoints};
 
 /// How long to wait after the kernel refused to hand over a connection, which it does when file descriptors run out:
 /// the next call would fail at once, and again.
@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// The thread that serves ended before its time.
     #[error("the thread that serves HTTPS broke")]
-    Broke,
+    ThreadExited,
     /// The registry was served before, or somebody else registers metrics of these names.
     #[error(
         "failed to add the serving metrics to the registry: serve each registry once, and register no process collector of your own"
@@ -126,14 +126,14 @@ impl Server {
     ///
     /// # Errors
     /// If the registry of the endpoints has been served before, or no runtime with IO runs this.
-    pub async fn serve(self, endpoints: Endpoints, stop: CancellationToken) -> Result<(), Error> {
+    pub async fn serve(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
         self.serve_within(Limits::default(), endpoints, stop).await
     }
 
     pub(crate) async fn serve_within(
         self,
         limits: Limits,
-        endpoints: Endpoints,
+        endpoints: HttpEndpoints,
         stop: CancellationToken,
     ) -> Result<(), Error> {
         let Self {
@@ -142,12 +142,12 @@ impl Server {
             identity,
             allowed,
         } = self;
-        let front =
-            Front::new(endpoints, allowed, limits.request).map_err(|source| Error::RegisterMetrics { source })?;
+        let handler = RequestHandler::new(endpoints, allowed, limits.request)
+            .map_err(|source| Error::RegisterMetrics { source })?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(|source| Error::Socket { source })?;
         let acceptor = TlsAcceptor::from(identity.config);
         let mut connections = Connections::new(Shared {
-            front,
+            handler,
             acceptor,
             limits,
             stop: stop.clone(),

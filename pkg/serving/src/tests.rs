@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::Limits;
-use crate::{Args, Check, Endpoints, Error, Health, Provider, Server};
+use crate::{Args, Check, Error, HealthChecker, HealthCheckers, HttpEndpoints, Server};
 
 /// Waits for what must happen at once; only a broken test waits as long as this.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -32,21 +32,21 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
         .expect("it never happened")
 }
 
-fn provider(checks: Vec<Check>) -> Provider {
+fn provider(checks: Vec<Check>) -> HealthChecker {
     Arc::new(move || checks.clone())
 }
 
-fn endpoints() -> Endpoints {
+fn endpoints() -> HttpEndpoints {
     let passing = provider(vec![Check::ok("workers")]);
-    let health = Health {
+    let health = HealthCheckers {
         livez: passing.clone(),
         readyz: passing.clone(),
         healthz: passing,
     };
-    Endpoints {
+    HttpEndpoints {
         health,
         registry: Registry::new(),
-        extra: Router::new(),
+        extra_routes: Router::new(),
     }
 }
 
@@ -86,7 +86,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(args: &Args, limits: Limits, endpoints: Endpoints) -> Self {
+    fn start(args: &Args, limits: Limits, endpoints: HttpEndpoints) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Server::from_listener(listener, args).unwrap();
         let (address, certificate) = (server.local_addr(), server.certificate().clone());
@@ -101,7 +101,7 @@ impl Running {
         }
     }
 
-    fn with(endpoints: Endpoints) -> Self {
+    fn with(endpoints: HttpEndpoints) -> Self {
         Self::start(&open_to_all("/*"), Limits::default(), endpoints)
     }
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Endpoints, Error, Server};
+use crate::{Error, HttpEndpoints, Server};
 
 /// How long the end waits for pages that are still being made on threads of theirs.
 const PAGES_LIMIT: Duration = Duration::from_secs(1);
 
 /// A listener that serves on its own thread. Dropped, it stops.
 #[derive(Debug)]
-pub struct Serving {
+pub struct ServerHandle {
     ended: oneshot::Receiver<Result<(), Error>>,
     _stop: DropGuard,
 }
@@ -26,7 +26,7 @@ impl Server {
     ///
     /// # Errors
     /// If the operating system has no thread to give.
-    pub fn spawn(self, endpoints: Endpoints, stop: &CancellationToken) -> Result<Serving, Error> {
+    pub fn spawn(self, endpoints: HttpEndpoints, stop: &CancellationToken) -> Result<ServerHandle, Error> {
         let (end, ended) = oneshot::channel();
         let stop = stop.child_token();
         let stopped = stop.clone();
@@ -38,13 +38,13 @@ impl Server {
             .name("serving".to_owned())
             .spawn(serve)
             .map_err(no_thread)?;
-        Ok(Serving {
+        Ok(ServerHandle {
             ended,
             _stop: stop.drop_guard(),
         })
     }
 
-    fn run(self, endpoints: Endpoints, stop: CancellationToken) -> Result<(), Error> {
+    fn run(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(no_thread)?;
         let result = runtime.block_on(self.serve(endpoints, stop));
@@ -53,13 +53,13 @@ impl Server {
     }
 }
 
-impl Serving {
+impl ServerHandle {
     /// How it ended.
     ///
     /// # Errors
-    /// Those of [`Server::serve`], and [`Error::Broke`].
+    /// Those of [`Server::serve`], and [`Error::ThreadExited`].
     pub async fn ended(&mut self) -> Result<(), Error> {
-        (&mut self.ended).await.unwrap_or(Err(Error::Broke))
+        (&mut self.ended).await.unwrap_or(Err(Error::ThreadExited))
     }
 }
 

@@ -12,13 +12,13 @@ use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
 use crate::assets::server_binary;
-use crate::credentials::{self, Access, ServerFiles};
+use crate::credentials::{self, Credentials, ServerFiles};
 use crate::etcd::Etcd;
 use crate::eventually::eventually;
 use crate::ports::free_port;
 use crate::process::{Output, Process};
-use crate::scratch::Scratch;
-use crate::server::{PortTaken, Probe, Recipe, Server};
+use crate::scratch::ScratchDir;
+use crate::server::{PortTaken, Probe, ServerProcess, ServerSpec};
 
 /// How many times another pair of ports is tried when somebody takes one between our look and the server's.
 const PORT_ATTEMPTS: usize = 5;
@@ -32,13 +32,13 @@ const NAMESPACE_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct ControlPlane {
     // Dropped in this order: etcd outlives the apiserver, the folder both.
-    apiserver: Server,
-    etcd: Server,
+    apiserver: ServerProcess,
+    etcd: ServerProcess,
     etcd_api: Etcd,
-    access: Access,
+    access: Credentials,
     kubeconfig: PathBuf,
     audit_log: Option<PathBuf>,
-    scratch: Arc<Scratch>,
+    scratch: Arc<ScratchDir>,
 }
 
 /// What may be chosen about a control plane before it starts.
@@ -97,7 +97,7 @@ impl Builder {
     }
 
     async fn attempt(&self, etcd: &Path, apiserver: &Path) -> Result<ControlPlane> {
-        let scratch = Arc::new(Scratch::new()?);
+        let scratch = Arc::new(ScratchDir::new()?);
         let etcd_url = format!("http://127.0.0.1:{}", free_port()?);
         let port = free_port()?;
         let (files, access) = credentials::issue(scratch.path(), format!("https://127.0.0.1:{port}"))?;
@@ -108,7 +108,7 @@ impl Builder {
         access.write_kubeconfig(&kubeconfig)?;
 
         let etcd_api = Etcd::new(etcd_url.clone());
-        let etcd = Recipe {
+        let etcd = ServerSpec {
             name: "etcd",
             program: etcd.to_path_buf(),
             args: etcd_args(scratch.path(), &etcd_url),
@@ -118,7 +118,7 @@ impl Builder {
         // A probe sees the server as it is: kube's own retries would only hide it.
         let mut config = access.config()?;
         config.default_retry = false;
-        let apiserver = Recipe {
+        let apiserver = ServerSpec {
             name: "kube-apiserver",
             program: apiserver.to_path_buf(),
             args,
@@ -126,8 +126,8 @@ impl Builder {
             stop: Signal::TERM,
         };
         let plane = ControlPlane {
-            apiserver: Server::new(apiserver, Arc::clone(&scratch)),
-            etcd: Server::new(etcd, Arc::clone(&scratch)),
+            apiserver: ServerProcess::new(apiserver, Arc::clone(&scratch)),
+            etcd: ServerProcess::new(etcd, Arc::clone(&scratch)),
             etcd_api,
             access,
             kubeconfig,
@@ -223,12 +223,12 @@ impl ControlPlane {
     }
 
     /// etcd, to be stopped, started, paused.
-    pub fn etcd(&self) -> &Server {
+    pub fn etcd(&self) -> &ServerProcess {
         &self.etcd
     }
 
     /// kube-apiserver, to be stopped, started, paused.
-    pub fn apiserver(&self) -> &Server {
+    pub fn apiserver(&self) -> &ServerProcess {
         &self.apiserver
     }
 
@@ -253,7 +253,7 @@ impl ControlPlane {
         Process::launch(name, program, args, envs, &Output::Log(&log), self.scratch.hold()?)
     }
 
-    pub(crate) fn access(&self) -> &Access {
+    pub(crate) fn access(&self) -> &Credentials {
         &self.access
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct ServerFiles {
 
 /// Who a client is, and the server that it trusts.
 #[derive(Clone, Debug)]
-pub(crate) struct Access {
+pub(crate) struct Credentials {
     pub(crate) url: String,
     ca_pem: String,
     ca_der: Vec<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct Access {
 }
 
 /// Writes a fresh set into `folder` for the apiserver at `url`, and returns the administrator's access.
-pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Access)> {
+pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Credentials)> {
     let (ca, certificate, key) = certificates().context("failed to make certificates")?;
     let service_account_key = KeyPair::generate().context("failed to make the key of the service accounts")?;
     let token = random_token().context("failed to make a token")?;
@@ -48,7 +48,7 @@ pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Access)>
         service_account_public_key: write("service-account.pub", service_account_key.public_key_pem())?,
         tokens: write("tokens.csv", format!("{token},admin,admin,\"system:masters\"\n"))?,
     };
-    let access = Access {
+    let access = Credentials {
         url,
         ca_pem: ca.pem(),
         ca_der: ca.der().to_vec(),
@@ -57,7 +57,7 @@ pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Access)>
     Ok((files, access))
 }
 
-impl Access {
+impl Credentials {
     /// The same server, as somebody else.
     pub(crate) fn with_token(&self, token: String) -> Self {
         Self { token, ..self.clone() }

@@ -15,7 +15,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What one look at a condition found. An `Option` is the condition or nothing; the error of a `Result` also says what was
 /// seen instead, and the last of them ends up in the failure.
-pub trait Observation {
+pub trait PollResult {
     /// What is found once the condition holds.
     type Found;
 
@@ -23,21 +23,21 @@ pub trait Observation {
     ///
     /// # Errors
     /// When the condition does not hold yet.
-    fn verdict(self) -> Result<Self::Found, String>;
+    fn into_result(self) -> Result<Self::Found, String>;
 }
 
-impl<T> Observation for Option<T> {
+impl<T> PollResult for Option<T> {
     type Found = T;
 
-    fn verdict(self) -> Result<T, String> {
+    fn into_result(self) -> Result<T, String> {
         self.ok_or_else(|| "nothing yet".to_owned())
     }
 }
 
-impl<T, E: Display> Observation for Result<T, E> {
+impl<T, E: Display> PollResult for Result<T, E> {
     type Found = T;
 
-    fn verdict(self) -> Result<T, String> {
+    fn into_result(self) -> Result<T, String> {
         // The alternate form prints the whole chain of an `anyhow::Error`.
         self.map_err(|error| format!("{error:#}"))
     }
@@ -51,7 +51,7 @@ impl<T, E: Display> Observation for Result<T, E> {
 /// When the condition does not hold within `limit`: the error says what was waited for, and what was seen last.
 pub async fn eventually<O, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> Result<O::Found>
 where
-    O: Observation,
+    O: PollResult,
     F: Future<Output = O>,
 {
     let began = Instant::now();
@@ -59,7 +59,7 @@ where
     let mut seen = "no answer yet".to_owned();
     // A look that hangs is ended by the deadline too.
     while let Ok(observation) = timeout_at(deadline, look()).await {
-        match observation.verdict() {
+        match observation.into_result() {
             Ok(found) => return Ok(found),
             Err(state) => seen = state,
         }

@@ -4,12 +4,12 @@
 //! each of its clients'. Without a fault it changes nothing: bodies are streamed, a watch flows event by event. It speaks HTTP/1.1
 //! only; there are no upgrades (`exec`, `attach`, `port-forward`), and client certificates get no further than here.
 
+mod body_fault;
 mod canned;
 mod fault;
-mod line;
+mod link;
 mod relay;
 mod rules;
-mod spoil;
 
 use std::fs;
 use std::io;
@@ -34,13 +34,13 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::control_plane::ControlPlane;
-use line::Passage;
+use link::LinkMode;
 use relay::Relay;
-use rules::{RuleId, Rules, Tally};
+use rules::{RequestCounts, RuleId, Rules};
 
-pub use canned::Canned;
-pub use fault::{Fault, Spoil};
-pub use rules::{Matcher, Times};
+pub use canned::CannedResponse;
+pub use fault::{BodyFault, Fault};
+pub use rules::{Matcher, Repeat};
 
 /// Far more than a client opens. Beyond it they are accepted by the kernel alone, and hang as in a black hole until others end.
 const CONNECTIONS: usize = 512;
@@ -49,7 +49,7 @@ const CONNECTIONS: usize = 512;
 /// connection through it.
 ///
 /// Faults are in force from the moment that their method returns, for connections that are open as for new ones, until
-/// [`heal`](Self::heal). [`cut`](Self::cut), [`black_hole`](Self::black_hole) and [`mute`](Self::mute) replace each other;
+/// [`heal`](Self::heal). [`cut`](Self::cut), [`black_hole`](Self::black_hole) and [`hold_responses`](Self::hold_responses) replace each other;
 /// [`slow`](Self::slow) and [`fault`](Self::fault) go with each of them.
 ///
 /// **What was held back goes on when it is healed**, as after an outage of a network: a request that hung in a black hole may reach
@@ -77,7 +77,7 @@ impl FaultProxy {
         let address = listener.local_addr().context("failed to find the proxy's port")?;
         let url = format!("https://{address}").parse().context("failed to make a URL")?;
         let relay = Arc::new(Relay {
-            line: watch::Sender::default(),
+            link: watch::Sender::default(),
             rules: watch::Sender::default(),
             acceptor: acceptor(plane.folder()).context("failed to use the apiserver's certificate")?,
             connector: connector(&plane.config()?).context("failed to trust the apiserver's certificate")?,
@@ -127,74 +127,74 @@ impl FaultProxy {
 
     /// Resets every open connection, and each new one at once. What was under way is lost.
     pub fn cut(&self) {
-        self.relay.line.send_modify(|line| {
-            line.cuts += 1;
-            line.passage = Passage::Cut;
+        self.relay.link.send_modify(|link| {
+            link.cuts += 1;
+            link.mode = LinkMode::Cut;
         });
     }
 
     /// Resets every open connection, and lets new ones pass as before. What was under way is lost.
     pub fn reset(&self) {
-        self.relay.line.send_modify(|line| line.cuts += 1);
+        self.relay.link.send_modify(|link| link.cuts += 1);
     }
 
     /// Lets nothing pass either way, and tells nobody: nothing is closed, new connections are accepted and hang.
     pub fn black_hole(&self) {
-        self.relay.line.send_modify(|line| line.passage = Passage::BlackHole);
+        self.relay.link.send_modify(|link| link.mode = LinkMode::BlackHole);
     }
 
     /// Lets requests pass to the apiserver, and holds their answers back. New connections can be opened.
-    pub fn mute(&self) {
-        self.relay.line.send_modify(|line| line.passage = Passage::Mute);
+    pub fn hold_responses(&self) {
+        self.relay.link.send_modify(|link| link.mode = LinkMode::HoldResponses);
     }
 
     /// Passes each request on so much later, and each event of a watch. A request whose sender gives up meanwhile is not passed on.
     pub fn slow(&self, delay: Duration) {
-        self.relay.line.send_modify(|line| line.delay = delay);
+        self.relay.link.send_modify(|link| link.delay = delay);
     }
 
     /// Ends every fault, and every rule that answers: what was held back goes on.
     pub fn heal(&self) {
         self.relay.rules.send_modify(Rules::heal_all);
-        self.relay.line.send_modify(|line| {
-            line.passage = Passage::Open;
-            line.delay = Duration::ZERO;
+        self.relay.link.send_modify(|link| {
+            link.mode = LinkMode::Open;
+            link.delay = Duration::ZERO;
         });
     }
 
     /// Ends this one: what it held back goes on.
-    pub fn heal_one(&self, fault: &Counter) {
+    pub fn heal_one(&self, fault: &RequestCounter) {
         self.relay.rules.send_modify(|rules| rules.heal(fault.rule));
     }
 
     /// Does this to these requests, so many times. Of several rules that are due the oldest acts.
-    pub fn fault(&self, matcher: Matcher, fault: Fault, times: Times) -> Counter {
+    pub fn fault(&self, matcher: Matcher, fault: Fault, times: Repeat) -> RequestCounter {
         self.add(matcher, Some(fault), times)
     }
 
     /// Answers these requests itself, so many times; they never reach the apiserver.
-    pub fn answer(&self, matcher: Matcher, answer: Canned, times: Times) -> Counter {
-        self.fault(matcher, Fault::Answer(answer), times)
+    pub fn respond(&self, matcher: Matcher, answer: CannedResponse, times: Repeat) -> RequestCounter {
+        self.fault(matcher, Fault::Respond(answer), times)
     }
 
     /// Passes these requests on, so many of them, and each part of their answers back so much later: of a watch, its events. An answer
     /// that has begun stays late when it is healed.
-    pub fn lag(&self, matcher: Matcher, delay: Duration, times: Times) -> Counter {
-        self.fault(matcher, Fault::Lag(delay), times)
+    pub fn delay_responses(&self, matcher: Matcher, delay: Duration, times: Repeat) -> RequestCounter {
+        self.fault(matcher, Fault::DelayResponse(delay), times)
     }
 
     /// Counts these requests from now on, and does nothing to them.
-    pub fn count(&self, matcher: Matcher) -> Counter {
-        self.add(matcher, None, Times::UntilHealed)
+    pub fn count(&self, matcher: Matcher) -> RequestCounter {
+        self.add(matcher, None, Repeat::UntilHealed)
     }
 
-    fn add(&self, matcher: Matcher, fault: Option<Fault>, times: Times) -> Counter {
+    fn add(&self, matcher: Matcher, fault: Option<Fault>, times: Repeat) -> RequestCounter {
         let mut rule = RuleId::default();
         self.relay
             .rules
             .send_modify(|rules| rule = rules.add(matcher, fault, times));
         let rules = self.relay.rules.subscribe();
-        Counter { rules, rule }
+        RequestCounter { rules, rule }
     }
 
     /// How many connections are open now. Those that hang count, even when their client has gone: nobody has told the proxy.
@@ -226,29 +226,29 @@ impl FaultProxy {
 
 /// What became of the requests that a rule of a [`FaultProxy`] means, since the rule was made.
 #[derive(Clone)]
-pub struct Counter {
+pub struct RequestCounter {
     rules: watch::Receiver<Rules>,
     rule: RuleId,
 }
 
-impl Counter {
+impl RequestCounter {
     /// How many have come.
-    pub fn seen(&self) -> u64 {
-        self.tally().seen
+    pub fn matched(&self) -> u64 {
+        self.counts().matched
     }
 
     /// How many of them this rule acted on.
-    pub fn answered(&self) -> u64 {
-        self.tally().answered
+    pub fn applied(&self) -> u64 {
+        self.counts().applied
     }
 
     /// Waits until so many have come, and returns at once when they have.
     ///
     /// # Errors
     /// When they have not within `limit`, or the proxy is gone.
-    pub async fn until_seen(&self, count: u64, limit: Duration) -> Result<()> {
-        self.until(limit, &format!("{count} requests to be seen"), |tally| {
-            tally.seen >= count
+    pub async fn wait_for_matched(&self, count: u64, limit: Duration) -> Result<()> {
+        self.until(limit, &format!("{count} requests to be seen"), |counts| {
+            counts.matched >= count
         })
         .await
     }
@@ -257,29 +257,29 @@ impl Counter {
     ///
     /// # Errors
     /// When it has not within `limit`, or the proxy is gone.
-    pub async fn until_answered(&self, count: u64, limit: Duration) -> Result<()> {
+    pub async fn wait_for_applied(&self, count: u64, limit: Duration) -> Result<()> {
         let what = format!("{count} requests to be met by the fault");
-        self.until(limit, &what, |tally| tally.answered >= count).await
+        self.until(limit, &what, |counts| counts.applied >= count).await
     }
 
-    async fn until(&self, limit: Duration, what: &str, reached: impl Fn(Tally) -> bool) -> Result<()> {
+    async fn until(&self, limit: Duration, what: &str, reached: impl Fn(RequestCounts) -> bool) -> Result<()> {
         let mut rules = self.rules.clone();
-        let waited = timeout(limit, rules.wait_for(|rules| reached(rules.tally(self.rule)))).await;
+        let waited = timeout(limit, rules.wait_for(|rules| reached(rules.counts(self.rule)))).await;
         match waited {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => bail!(
                 "the proxy ended while {what} was waited for; last seen: {:?}",
-                self.tally()
+                self.counts()
             ),
             Err(_) => bail!(
                 "timed out after {limit:?} waiting for {what}; last seen: {:?}",
-                self.tally()
+                self.counts()
             ),
         }
     }
 
-    fn tally(&self) -> Tally {
-        self.rules.borrow().tally(self.rule)
+    fn counts(&self) -> RequestCounts {
+        self.rules.borrow().counts(self.rule)
     }
 }
 
@@ -302,14 +302,14 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Se
             }
         };
         counted.fetch_add(1, Ordering::Relaxed);
-        let line = *relay.line.borrow();
-        if line.passage == Passage::Cut {
+        let link = *relay.link.borrow();
+        if link.mode == LinkMode::Cut {
             let _ = client.set_zero_linger();
             continue;
         }
         let relay = Arc::clone(&relay);
         open.spawn(async move {
-            if let Err(error) = relay.serve(client, line.cuts).await {
+            if let Err(error) = relay.serve(client, link.cuts).await {
                 tracing::debug!("a connection through the fault proxy ended: {error:#}");
             }
         });

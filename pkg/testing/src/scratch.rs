@@ -15,12 +15,12 @@ const JANITOR: &str = include_str!("janitor.sh");
 
 /// The folder; fields are dropped in this order, so the janitor is let go after the ordinary removal.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub(crate) struct ScratchDir {
     folder: TempDir,
     lease: PipeWriter,
 }
 
-impl Scratch {
+impl ScratchDir {
     /// Makes a folder that only this user can enter.
     pub(crate) fn new() -> Result<Self> {
         let folder = tempfile::Builder::new()

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::etcd::Etcd;
 use crate::process::{Output, Process};
-use crate::scratch::Scratch;
+use crate::scratch::ScratchDir;
 
 /// Far more than a start takes (3 s), for machines that are busy with other things.
 const READY_LIMIT: Duration = Duration::from_mins(3);
@@ -34,7 +34,7 @@ pub(crate) enum Probe {
 
 /// What a server was started with, and is started with again.
 #[derive(Debug)]
-pub(crate) struct Recipe {
+pub(crate) struct ServerSpec {
     pub(crate) name: &'static str,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
@@ -46,10 +46,10 @@ pub(crate) struct Recipe {
 /// A handle on etcd or kube-apiserver. Its methods are meant for a control plane of the test's own: on the shared one, every other
 /// test of the binary would notice.
 #[derive(Debug)]
-pub struct Server {
-    recipe: Recipe,
+pub struct ServerProcess {
+    spec: ServerSpec,
     log: PathBuf,
-    scratch: Arc<Scratch>,
+    scratch: Arc<ScratchDir>,
     process: Mutex<Option<Process>>,
 }
 
@@ -63,11 +63,11 @@ impl fmt::Display for PortTaken {
     }
 }
 
-impl Server {
-    pub(crate) fn new(recipe: Recipe, scratch: Arc<Scratch>) -> Self {
-        let log = scratch.path().join(format!("{}.log", recipe.name));
+impl ServerProcess {
+    pub(crate) fn new(spec: ServerSpec, scratch: Arc<ScratchDir>) -> Self {
+        let log = scratch.path().join(format!("{}.log", spec.name));
         Self {
-            recipe,
+            spec,
             log,
             scratch,
             process: Mutex::new(None),
@@ -79,13 +79,13 @@ impl Server {
     /// # Errors
     /// When it runs already, ends, or is not ready within three minutes; the error carries the end of its log.
     pub async fn start(&self) -> Result<()> {
-        let Recipe {
+        let ServerSpec {
             name,
             program,
             args,
             probe,
             stop: _,
-        } = &self.recipe;
+        } = &self.spec;
         if self.process.lock().is_some() {
             bail!("{name} has been started already");
         }
@@ -120,7 +120,7 @@ impl Server {
     pub async fn stop(&self) -> Result<ExitStatus> {
         let process = self.take()?;
         // It fails only when the server has ended by itself already.
-        let _ = process.signal(self.recipe.stop);
+        let _ = process.signal(self.spec.stop);
         match process.wait(STOP_LIMIT).await {
             Ok(status) => Ok(status),
             Err(_) => kill(process).await,
@@ -177,7 +177,7 @@ impl Server {
         self.process
             .lock()
             .as_ref()
-            .with_context(|| format!("{} does not run", self.recipe.name))
+            .with_context(|| format!("{} does not run", self.spec.name))
             .and_then(act)
     }
 
@@ -186,7 +186,7 @@ impl Server {
         self.process
             .lock()
             .take()
-            .with_context(|| format!("{} does not run", self.recipe.name))
+            .with_context(|| format!("{} does not run", self.spec.name))
     }
 }
 

@@ -9,11 +9,11 @@
 //! wake is a result. Every key is held in `items` and in exactly one order, of `waiting` or `running`, so memory is
 //! bounded by distinct keys and never by calls, and no failure counter outlives its key.
 
-mod line;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod model;
-mod pulse;
+mod progress;
+mod ready_queue;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
@@ -28,13 +28,13 @@ use std::{
 
 use tokio::time::Instant;
 
-pub use self::{line::Lane, pulse::Pulse};
+pub use self::{progress::Progress, ready_queue::Lane};
 use self::{
-    line::Ticket,
-    pulse::Moves,
+    progress::ProgressTracker,
+    ready_queue::Ticket,
     waiting::{Due, Waiting},
 };
-use crate::limiter::Backoff;
+use crate::backoff::Backoff;
 
 /// No delay is longer than this: it keeps sums of instants from overflowing, whatever a server's `Retry-After` says.
 const LONGEST_DELAY: Duration = Duration::from_hours(365 * 24);
@@ -64,7 +64,7 @@ pub enum Outcome {
 
 /// A queue at one moment, for gauges.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Observation {
+pub struct QueueSnapshot {
     /// Keys that could be taken now.
     pub ready: usize,
     /// Keys that wait for their time: scheduled, or in backoff.
@@ -142,7 +142,7 @@ pub(crate) struct Core<K> {
     items: HashMap<K, Item>,
     waiting: Waiting<K>,
     running: BTreeMap<Ticket, K>,
-    moves: Moves,
+    tracker: ProgressTracker,
     retried: u64,
     closed: bool,
 }
@@ -185,7 +185,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             items: HashMap::new(),
             waiting: Waiting::new(),
             running: BTreeMap::new(),
-            moves: Moves::default(),
+            tracker: ProgressTracker::default(),
             retried: 0,
             closed: false,
         }
@@ -251,7 +251,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             return Take::Closed;
         }
         self.advance(now);
-        let Some((ticket, key)) = self.waiting.line.pop() else {
+        let Some((ticket, key)) = self.waiting.ready_queue.pop() else {
             return self.waiting.next_time().map_or(Take::Idle, Take::Sleep);
         };
         let item = held(&mut self.items, &key);
@@ -264,7 +264,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         item.at = now;
         item.state = State::Running { again: None };
         self.running.insert(ticket, key);
-        self.moves.taken(now);
+        self.tracker.taken(now);
         Take::Run(run)
     }
 
@@ -277,7 +277,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             return None;
         };
         self.running.remove(&item.ticket);
-        self.moves.done(item.ticket, now);
+        self.tracker.done(item.ticket, now);
         let retry_at = |least: Duration| now + self.backoff.delay(item.failures).max(least).min(LONGEST_DELAY);
         let (failed, next) = match outcome {
             Outcome::Forget => (false, None),
@@ -313,7 +313,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
     /// Makes ready what waits for a time. What is in backoff goes on waiting.
     ///
     /// For when times have lost their meaning, because somebody has set the clock by which they were named.
-    pub(crate) fn hurry(&mut self, now: Instant) -> Wake {
+    pub(crate) fn reschedule_now(&mut self, now: Instant) -> Wake {
         self.advance(now);
         let mut wake = Wake::Nobody;
         for (at, key) in self.waiting.take_delayed() {
@@ -322,7 +322,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
                 item.state = State::Ready;
                 item.timed = false;
                 item.at = now;
-                item.ticket = self.waiting.line_up(key, item.lane);
+                item.ticket = self.waiting.enqueue(key, item.lane);
                 wake = Wake::All;
             } else {
                 self.waiting.delayed.insert(at, key);
@@ -350,15 +350,15 @@ impl<K: Clone + Eq + Hash> Core<K> {
     }
 
     /// The queue as it is now. Linear in the keys that run, which are no more than there are workers.
-    pub(crate) fn observe(&mut self, now: Instant) -> Observation {
+    pub(crate) fn observe(&mut self, now: Instant) -> QueueSnapshot {
         self.advance(now);
-        let mut seen = Observation {
-            ready: self.waiting.line.len(),
+        let mut seen = QueueSnapshot {
+            ready: self.waiting.ready_queue.len(),
             delayed: self.waiting.delayed.len(),
             running: self.running.len(),
-            ..Observation::default()
+            ..QueueSnapshot::default()
         };
-        let keys = self.waiting.line.heads().chain(self.running.values());
+        let keys = self.waiting.ready_queue.heads().chain(self.running.values());
         for item in keys.filter_map(|key| self.items.get(key)) {
             let age = now.saturating_duration_since(item.at);
             if let State::Running { again } = item.state {
@@ -389,7 +389,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             if item.timed {
                 item.lane = Lane::Urgent;
             }
-            item.ticket = self.waiting.line_up(key, item.lane);
+            item.ticket = self.waiting.enqueue(key, item.lane);
         }
     }
 

@@ -112,7 +112,7 @@ fn a_close_beside_an_add_ends_the_taker_sooner_or_later() {
         while serve(&queue).is_some() {}
         closing.join().unwrap();
         adding.join().unwrap();
-        assert_eq!(queue.observe(), crate::Observation::default());
+        assert_eq!(queue.observe(), crate::QueueSnapshot::default());
     });
 }
 
@@ -157,7 +157,7 @@ fn the_end_of_the_last_run_reaches_who_waits_for_it() {
         let ending = [first, second].map(|work| thread::spawn(move || work.finish(Outcome::Retry)));
         queue.close();
         block_on(queue.drained());
-        assert_eq!(queue.observe(), crate::Observation::default());
+        assert_eq!(queue.observe(), crate::QueueSnapshot::default());
         for ending in ending {
             ending.join().unwrap();
         }
@@ -194,8 +194,8 @@ fn takers_that_sleep_do_not_rely_on_each_other_to_keep_a_time() {
 fn a_hurry_reaches_a_taker_that_sleeps() {
     check(|queue| {
         queue.add_at(1, sync::now() + millis(100), Lane::Routine);
-        let hurrying = beside(&queue, Queue::hurry);
+        let rescheduling = beside(&queue, Queue::reschedule_now);
         assert_eq!(serve(&queue), Some(1));
-        hurrying.join().unwrap();
+        rescheduling.join().unwrap();
     });
 }

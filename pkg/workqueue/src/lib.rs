@@ -7,11 +7,11 @@
 //! Architecture Invariant: the lock is held for one call of the core and never across an await. There is no task, no
 //! channel and no ticker here; a queue that is not used costs nothing.
 
+mod backoff;
 mod core;
 #[cfg(test)]
 #[cfg(loom)]
 mod interleavings;
-mod limiter;
 mod metrics;
 mod sync;
 #[cfg(test)]
@@ -23,14 +23,14 @@ use std::{hash::Hash, pin::pin, sync::Arc};
 use tokio::{task::coop, time::Instant};
 
 use self::{
+    backoff::Backoff,
     core::{Core, Run, Take, Wake},
-    limiter::Backoff,
     metrics::Series,
     sync::{Mutex, Notify, now, timeout_at},
 };
 pub use self::{
-    core::{Lane, Observation, Outcome, Pulse},
-    metrics::{Direct, Metrics},
+    core::{Lane, Outcome, Progress, QueueSnapshot},
+    metrics::{Metrics, UnqueuedWork},
 };
 
 /// What a queue can carry: small, and cheap to clone. Implemented for everything that qualifies.
@@ -90,8 +90,8 @@ impl<K: Key> Queue<K> {
     /// Makes ready every key that waits for a time, of [`Queue::add_at`] or [`Outcome::At`]. Keys in backoff go on waiting.
     ///
     /// For times that were named by a clock which somebody has set: whoever gets a key too early asks for its time again.
-    pub fn hurry(&self) {
-        let wake = self.shared.with(Core::hurry);
+    pub fn reschedule_now(&self) {
+        let wake = self.shared.with(Core::reschedule_now);
         self.shared.wake(wake);
     }
 
@@ -146,13 +146,13 @@ impl<K: Key> Queue<K> {
     }
 
     /// The queue as it is now, for gauges and tests.
-    pub fn observe(&self) -> Observation {
+    pub fn observe(&self) -> QueueSnapshot {
         self.shared.observe()
     }
 
     /// Whether the queue moves, for health checks.
-    pub fn pulse(&self) -> Pulse<K> {
-        self.shared.with(Core::pulse)
+    pub fn progress(&self) -> Progress<K> {
+        self.shared.with(Core::progress)
     }
 }
 
@@ -186,7 +186,7 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    fn observe(&self) -> Observation {
+    fn observe(&self) -> QueueSnapshot {
         self.with(Core::observe)
     }
 }
@@ -237,9 +237,9 @@ impl<K: Key> Work<K> {
         self.lane
     }
 
-    /// Says that the run has come further, for [`Queue::pulse`]. For runs of many parts, each of which may take its time.
-    pub fn step(&self) {
-        self.queue.shared.with(|core, now| core.step(&self.key, now));
+    /// Says that the run has come further, for [`Queue::progress`]. For runs of many parts, each of which may take its time.
+    pub fn report_progress(&self) {
+        self.queue.shared.with(|core, now| core.report_progress(&self.key, now));
     }
 
     /// Gives the key back.

@@ -17,7 +17,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use crate::core::{Observation, Tally};
+use crate::core::{QueueSnapshot, Tally};
 
 /// What all queues count. One for each process, in the registry that it was made with; clones are the same.
 #[derive(Clone)]
@@ -26,7 +26,7 @@ pub struct Metrics {
 }
 
 /// Looks at a queue; `None` when it is gone.
-type Observe = Box<dyn Fn() -> Option<Observation> + Send + Sync>;
+type Observe = Box<dyn Fn() -> Option<QueueSnapshot> + Send + Sync>;
 
 struct Families {
     adds: IntCounterVec,
@@ -114,8 +114,8 @@ impl Metrics {
 
     /// The series of work that is done where it arises and never waits in a queue: counted as if it had, so that dashboards for queues of
     /// that name show it.
-    pub fn direct(&self, name: &'static str) -> Direct {
-        Direct(self.series(name))
+    pub fn direct(&self, name: &'static str) -> UnqueuedWork {
+        UnqueuedWork(self.series(name))
     }
 
     /// Has `observe` asked at every scrape, until it answers `None`.
@@ -201,9 +201,9 @@ impl Collector for Metrics {
 }
 
 /// Work that never waits in a queue: see [`Metrics::direct`].
-pub struct Direct(Series);
+pub struct UnqueuedWork(Series);
 
-impl Direct {
+impl UnqueuedWork {
     /// One piece of work was done.
     pub fn done(&self, waited: Duration, worked: Duration) {
         self.0.adds.inc();

@@ -8,10 +8,10 @@
 pub(crate) mod notify;
 
 #[cfg(loom)]
-mod frozen;
+mod loom_sync;
 #[cfg(loom)]
 pub(crate) use self::{
-    frozen::{Mutex, advance, now, timeout_at},
+    loom_sync::{Mutex, advance, now, timeout_at},
     notify::Notify,
 };
 

@@ -1,8 +1,8 @@
 //! What the shell adds to the core: sleeping, waking, cancelling, guards and metrics. Time is paused wherever it
 //! matters.
 
-mod by_hand;
 mod histories;
+mod manual_poll;
 mod metrics;
 mod wakeups;
 
@@ -138,7 +138,7 @@ async fn close_ends_every_taker_and_drops_what_waits() {
     assert_eq!(takers.join_all().await, [true; 4]);
     queue.add("a", Lane::Urgent);
     assert!(queue.take().await.is_none());
-    assert_eq!(queue.observe(), super::Observation::default());
+    assert_eq!(queue.observe(), super::QueueSnapshot::default());
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::Revision;
-use super::request::{Answer, Request};
+use super::request::{Outcome, Request};
 
 pub(crate) struct Bounds {
     /// For each line of an answer, the highest revision that was told up to there.
@@ -21,7 +21,7 @@ pub(crate) struct Bounds {
 impl Bounds {
     pub(crate) fn of(requests: &[Request]) -> Self {
         let revision = |request: &Request| match request.answer {
-            Answer::Stored { revision, .. } if !request.is_dry_run => Some(revision),
+            Outcome::Stored { revision, .. } if !request.is_dry_run => Some(revision),
             _ => None,
         };
         let mut told: Vec<(usize, Revision)> = requests
@@ -72,7 +72,7 @@ impl Bounds {
     ///
     /// Of two that overlap, one of which changed nothing, both count as writes of that revision. So no write is ever missed; that a
     /// harmless one is blamed takes a change of the Lease between the two.
-    pub(crate) fn was_told(&self, revision: Revision, line: usize) -> bool {
+    pub(crate) fn was_reported(&self, revision: Revision, line: usize) -> bool {
         self.tellings.get(&revision).is_some_and(|(_, first)| *first < line)
     }
 }

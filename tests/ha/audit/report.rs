@@ -6,14 +6,14 @@ use std::fmt;
 use jiff::SignedDuration;
 
 use super::Revision;
-use super::request::{Moment, Target};
+use super::request::{LogPosition, Target};
 use super::terms::Term;
 
 /// The outcome of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// What each replica asked for, by its pod.
-    pub(crate) replicas: BTreeMap<String, Tally>,
+    pub(crate) replicas: BTreeMap<String, WriteCounts>,
     /// The terms of all Leases; those of one Lease in order.
     pub(crate) terms: Vec<Term>,
     /// Writes whose sender did not hold the Lease: none, if the fence holds.
@@ -23,12 +23,12 @@ pub(crate) struct Report {
     /// Refused requests, in the order in which they came.
     pub(crate) refused: Vec<Refused>,
     /// Changes of a Lease that came too late: another candidate had changed it first.
-    pub(crate) contested: usize,
+    pub(crate) lease_conflicts: usize,
 }
 
 /// How many requests a replica sent, Leases, Events and reviews aside.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Tally {
+pub(crate) struct WriteCounts {
     /// That changed something.
     pub(crate) written: usize,
     /// That were granted and changed nothing.
@@ -44,18 +44,18 @@ pub(crate) struct Tally {
 /// A write, and where it is in etcd's order.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
-    pub(crate) received: Moment,
-    pub(crate) answered: Moment,
+    pub(crate) received: LogPosition,
+    pub(crate) answered: LogPosition,
     pub(crate) pod: String,
     pub(crate) component: String,
     pub(crate) verb: String,
     pub(crate) target: Target,
-    pub(crate) place: Place,
+    pub(crate) place: WriteRevision,
 }
 
 /// Where in etcd's order a write is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum WriteRevision {
     At(Revision),
     /// After the first, and before the second if there is one.
     Between(Revision, Option<Revision>),
@@ -89,7 +89,7 @@ pub(crate) struct Refused {
 
 impl Report {
     /// How many writes came after the first one of the rightful holder's: what a fence on the server has to prevent.
-    pub(crate) fn strays(&self) -> usize {
+    pub(crate) fn late_writes(&self) -> usize {
         self.violations.iter().filter(|it| it.after_first.is_some()).count()
     }
 
@@ -112,7 +112,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for WriteRevision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::At(revision) => write!(f, "at {revision}"),
@@ -138,7 +138,7 @@ impl fmt::Display for Write {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for WriteCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             written,
@@ -205,7 +205,7 @@ impl fmt::Display for Report {
             violations,
             undecided,
             refused,
-            contested,
+            lease_conflicts,
         } = self;
         for term in terms {
             writeln!(f, "{term}")?;
@@ -222,8 +222,8 @@ impl fmt::Display for Report {
         for refused in refused {
             writeln!(f, "refused {refused}")?;
         }
-        if *contested > 0 {
-            writeln!(f, "{contested} changes of a Lease came second")?;
+        if *lease_conflicts > 0 {
+            writeln!(f, "{lease_conflicts} changes of a Lease came second")?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ const MUTATING: &[&str] = &["create", "update", "patch", "delete", "deletecollec
 
 /// A place in the log, and its time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Moment {
+pub(crate) struct LogPosition {
     /// The number of the line, from 1.
     pub(crate) line: usize,
     /// For measuring only.
@@ -46,7 +46,7 @@ impl fmt::Display for Target {
 
 /// How a request was answered.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum Outcome {
     /// With the object as it is stored: at this revision by this request, or by an earlier one when this one changed nothing.
     Stored {
         revision: Revision,
@@ -56,7 +56,7 @@ pub(crate) enum Answer {
     /// It was done, but the answer carries no revision, or an old one. So it is for an object that is removed at once: a DELETE is
     /// answered with a Status, a DELETE of a collection with the objects as they were, and a write that takes the last finalizer off
     /// with the object as it was stored last.
-    Untold {
+    NoRevision {
         /// A revision before the write's.
         after: Revision,
     },
@@ -75,10 +75,10 @@ pub(crate) struct Request {
     pub(crate) verb: String,
     pub(crate) target: Target,
     pub(crate) is_dry_run: bool,
-    pub(crate) received: Moment,
+    pub(crate) received: LogPosition,
     /// Nothing when the log ends before the answer, or the apiserver did.
-    pub(crate) answered: Option<Moment>,
-    pub(crate) answer: Answer,
+    pub(crate) answered: Option<LogPosition>,
+    pub(crate) answer: Outcome,
 }
 
 /// The mutating requests of a log in the order in which they came.
@@ -95,7 +95,7 @@ pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
         if !MUTATING.contains(&&*event.verb) {
             continue;
         }
-        let moment = Moment {
+        let moment = LogPosition {
             line,
             at: event.stage_timestamp,
         };
@@ -130,7 +130,7 @@ pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
 }
 
 /// A request that is not answered yet; nothing for paths that are no resources.
-fn received(event: Event, received: Moment) -> Option<Request> {
+fn received(event: Event, received: LogPosition) -> Option<Request> {
     let ObjectReference {
         api_group: group,
         mut resource,
@@ -156,38 +156,38 @@ fn received(event: Event, received: Moment) -> Option<Request> {
         is_dry_run: event.request_uri.contains("dryRun="),
         received,
         answered: None,
-        answer: Answer::Unknown { code: 0 },
+        answer: Outcome::Unknown { code: 0 },
     })
 }
 
-fn answer(event: &Event) -> Result<Answer> {
+fn answer(event: &Event) -> Result<Outcome> {
     let code = event.response_status.as_ref().map_or(0, |status| status.code);
     Ok(match code {
-        _ if event.stage == Stage::Panic => Answer::Unknown { code },
+        _ if event.stage == Stage::Panic => Outcome::Unknown { code },
         200..400 => match &event.response_object {
             Some(object) => done(object)?,
-            None => Answer::Untold { after: 0 },
+            None => Outcome::NoRevision { after: 0 },
         },
-        400..500 => Answer::Refused { code },
-        _ => Answer::Unknown { code },
+        400..500 => Outcome::Refused { code },
+        _ => Outcome::Unknown { code },
     })
 }
 
-fn done(object: &Object) -> Result<Answer> {
+fn done(object: &Object) -> Result<Outcome> {
     let revision = object.metadata.resource_version.as_deref().unwrap_or_default();
     if revision.is_empty() || object.kind == "Status" {
-        return Ok(Answer::Untold { after: 0 });
+        return Ok(Outcome::NoRevision { after: 0 });
     }
     let revision: Revision = revision.parse().with_context(|| format!("the revision {revision:?}"))?;
     if object.kind.ends_with("List") {
-        return Ok(Answer::Untold { after: revision });
+        return Ok(Outcome::NoRevision { after: revision });
     }
     let is_removed = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.is_empty();
     if is_removed {
         // Some kinds (Pods) are answered with the revision of their removal.
         let after = revision.saturating_sub(1);
-        return Ok(Answer::Untold { after });
+        return Ok(Outcome::NoRevision { after });
     }
     let holder = object.spec.holder_identity.clone().unwrap_or_default();
-    Ok(Answer::Stored { revision, holder })
+    Ok(Outcome::Stored { revision, holder })
 }

@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Revision;
-use super::court::Guarded;
-use super::report::{Place, Write};
-use super::request::{Answer, Request};
+use super::checker::GuardedLease;
+use super::report::{Write, WriteRevision};
+use super::request::{Outcome, Request};
 
 /// One change of the Lease.
 #[derive(Clone, Debug)]
@@ -102,19 +102,19 @@ pub(crate) struct History(Vec<Change>);
 impl History {
     /// # Errors
     /// When the Lease was deleted: nobody could say who held it then.
-    pub(crate) fn of(guarded: &Guarded, requests: &[Request]) -> Result<Self> {
+    pub(crate) fn of(guarded: &GuardedLease, requests: &[Request]) -> Result<Self> {
         let about = requests
             .iter()
             .filter(|request| !request.is_dry_run && guarded.is(&request.target));
         let mut changes = Vec::new();
         for request in about {
-            let is_deletion = matches!(request.answer, Answer::Untold { .. });
+            let is_deletion = matches!(request.answer, Outcome::NoRevision { .. });
             ensure!(
                 !is_deletion,
                 "the Lease {guarded} was deleted at line {}",
                 request.received.line
             );
-            if let (Answer::Stored { revision, holder }, Some(answered)) = (&request.answer, request.answered) {
+            if let (Outcome::Stored { revision, holder }, Some(answered)) = (&request.answer, request.answered) {
                 changes.push(Change {
                     revision: *revision,
                     holder: holder.clone(),
@@ -131,10 +131,10 @@ impl History {
 
     /// The last change before a write, for each revision that the write can have: one for a revision that is told. Nothing stands for
     /// the time before the first change.
-    pub(crate) fn last_before(&self, place: Place) -> Vec<Option<&Change>> {
+    pub(crate) fn last_before(&self, place: WriteRevision) -> Vec<Option<&Change>> {
         let (after, before) = match place {
-            Place::At(revision) => (revision.saturating_sub(1), revision.saturating_add(1)),
-            Place::Between(after, before) => (after, before.unwrap_or(Revision::MAX)),
+            WriteRevision::At(revision) => (revision.saturating_sub(1), revision.saturating_add(1)),
+            WriteRevision::Between(after, before) => (after, before.unwrap_or(Revision::MAX)),
         };
         let starts = std::iter::once(None).chain(self.0.iter().map(Some));
         let ends = self.0.iter().map(|change| change.revision).chain([Revision::MAX]);
@@ -148,7 +148,7 @@ impl History {
     }
 
     /// The terms that it consists of, still without writes.
-    pub(crate) fn terms(&self, guarded: &Guarded) -> Vec<Term> {
+    pub(crate) fn terms(&self, guarded: &GuardedLease) -> Vec<Term> {
         let mut terms: Vec<Term> = Vec::new();
         for change in &self.0 {
             let mut present = terms.last_mut().filter(|term| term.last.is_none());
@@ -185,7 +185,7 @@ impl Writes {
         self.count += 1;
         self.first = self.first.into_iter().chain([write.received.at]).min();
         self.last = self.last.into_iter().chain([write.answered.at]).max();
-        if let Place::At(revision) = write.place {
+        if let WriteRevision::At(revision) = write.place {
             self.first_revision = self.first_revision.into_iter().chain([revision]).min();
         }
         let since = write.received.at.duration_since(renewal.received);

@@ -1,4 +1,4 @@
-//! The judge on trial: logs with and without violations.
+//! The audit checker under test: logs with and without violations.
 
 mod model;
 mod script;
@@ -6,18 +6,18 @@ mod script;
 use expect_test::{Expect, expect};
 use jiff::SignedDuration;
 
-use super::{Court, Guarded};
+use super::{AuditChecker, GuardedLease};
 
 /// Two replicas and one Lease.
-fn court() -> Court {
-    Court {
+fn audit_checker() -> AuditChecker {
+    AuditChecker {
         replicas: ["a", "b"].map(|pod| (format!("user-{pod}"), pod.to_owned())).to_vec(),
         leases: vec![guarded("lock", &[])],
     }
 }
 
-fn guarded(name: &str, components: &[&str]) -> Guarded {
-    Guarded {
+fn guarded(name: &str, components: &[&str]) -> GuardedLease {
+    GuardedLease {
         namespace: "system".to_owned(),
         name: name.to_owned(),
         components: components.iter().map(|&component| component.to_owned()).collect(),
@@ -25,11 +25,11 @@ fn guarded(name: &str, components: &[&str]) -> Guarded {
 }
 
 fn check(script: &str, expected: &Expect) {
-    check_in(&court(), script, expected);
+    check_in(&audit_checker(), script, expected);
 }
 
-fn check_in(court: &Court, script: &str, expected: &Expect) {
-    let verdict = match court.judge(&script::log(script)) {
+fn check_in(audit_checker: &AuditChecker, script: &str, expected: &Expect) {
+    let verdict = match audit_checker.check(&script::log(script)) {
         Ok(report) => report.to_string(),
         Err(error) => format!("{error:#}\n"),
     };
@@ -112,10 +112,10 @@ fn nobody_may_write_when_nobody_holds_the_lease() {
 
 #[test]
 fn the_pod_is_all_before_the_last_underscore() {
-    let mut court = court();
-    court.replicas.push(("user-a_b".to_owned(), "a_b".to_owned()));
+    let mut audit_checker = audit_checker();
+    audit_checker.replicas.push(("user-a_b".to_owned(), "a_b".to_owned()));
     check_in(
-        &court,
+        &audit_checker,
         "a_b lease a_b_1 @10
          a_b create deployments/right @11
          a create deployments/wrong @12
@@ -281,15 +281,15 @@ fn what_others_write_is_not_judged() {
 
 #[test]
 fn each_group_has_a_lease_of_its_own() {
-    let court = Court {
+    let audit_checker = AuditChecker {
         leases: vec![
             guarded("lock", &["foo-controller"]),
             guarded("other", &["crontab-controller"]),
         ],
-        ..court()
+        ..audit_checker()
     };
     check_in(
-        &court,
+        &audit_checker,
         "a lease a_1 @10
          b lease:other b_1 @11
          a/foo-controller create deployments/right @12
@@ -319,16 +319,16 @@ fn a_log_that_cannot_be_judged_is_an_error() {
     );
     let whole = script::log("a lease a_1 @10");
     let answer_only = whole.lines().last().unwrap();
-    let error = court().judge(answer_only).unwrap_err();
+    let error = audit_checker().check(answer_only).unwrap_err();
     expect!["line 1 answers what was never received"].assert_eq(&format!("{error:#}"));
     let half = &whole[..whole.len() - 10];
-    assert!(court().judge(half).is_err());
+    assert!(audit_checker().check(half).is_err());
 }
 
 #[test]
 fn times_are_measured_from_receipt_to_answer() {
     // The lines are a millisecond apart.
-    let report = court().judge(&script::log(
+    let report = audit_checker().check(&script::log(
         "a lease a_1 @10
          a create deployments/one @11
          a lease a_1 @12

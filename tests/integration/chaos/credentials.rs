@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
-    course::{Account, Course, NAME},
-    weather::WHOLE,
+    faults::WHOLE,
+    scenario::{Account, NAME, Scenario},
 };
 use crate::support::{LIMIT, SETTLED};
 
@@ -27,8 +27,8 @@ use crate::support::{LIMIT, SETTLED};
 const CONNECTED: usize = 10;
 
 /// Takes all rights away from the accounts of a namespace, and waits until that is so.
-pub(super) async fn revoke(course: &Course) -> Result<()> {
-    let system = &course.account.system;
+pub(super) async fn revoke(scenario: &Scenario) -> Result<()> {
+    let system = &scenario.account.system;
     let bindings: Api<ClusterRoleBinding> = Api::all(system.client().clone());
     for binding in bindings.list(&ListParams::default()).await? {
         let subjects = binding.subjects.iter().flatten();
@@ -49,13 +49,13 @@ pub(super) fn is_forbidden(line: &str) -> bool {
 
 #[tokio::test]
 async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -> Result<()> {
-    let mut course = Course::start().await?;
-    revoke(&course).await?;
+    let mut scenario = Scenario::start().await?;
+    revoke(&scenario).await?;
     // A watch that is open goes on; whoever opens one anew is refused, once the apiserver knows.
-    let breaks = Breaks::of(&course);
+    let breaks = Breaks::of(&scenario);
     eventually(SETTLED, "every watch to be forbidden", || async {
         breaks.look();
-        let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
+        let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
         for resource in &WHOLE {
             let forbidden = format!("[-]informer/{resource} failed: forbidden");
@@ -64,10 +64,10 @@ async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -
         anyhow::Ok(())
     })
     .await?;
-    course.work.wave().await?;
-    course.account.grant().await?;
-    course.judge_red(is_forbidden).await?;
-    course.finish().await
+    scenario.work.wave().await?;
+    scenario.account.grant().await?;
+    scenario.verify_with_failing_checks(is_forbidden).await?;
+    scenario.finish().await
 }
 
 /// A token that is good for as long as its Secret is there.
@@ -118,14 +118,14 @@ impl TokenFile {
     }
 
     /// Starts a daemon with more flags, whose account has a token in a file.
-    pub(super) async fn start(flags: &'static [&'static str]) -> Result<(Course, Self)> {
+    pub(super) async fn start(flags: &'static [&'static str]) -> Result<(Scenario, Self)> {
         let mut file = None;
         let give = async |account: &Account| {
             file = Some(Self::of(account).await?);
             Ok(())
         };
-        let course = Course::start_with(flags, give).await?;
-        Ok((course, file.context("it was given one")?))
+        let scenario = Scenario::start_with(flags, give).await?;
+        Ok((scenario, file.context("it was given one")?))
     }
 
     fn path(&self) -> PathBuf {
@@ -149,12 +149,12 @@ impl TokenFile {
 
     /// Makes the token that is in the file good no more, and breaks connections now and then until the daemon was told so, which is seconds
     /// later: an apiserver remembers for a while which tokens are good.
-    pub(super) async fn expire(&self, course: &Course) -> Result<()> {
-        let refused = || count_of(course, "401");
+    pub(super) async fn expire(&self, scenario: &Scenario) -> Result<()> {
+        let refused = || count_of(scenario, "401");
         let before = refused().await?;
         let secrets: Api<Secret> = self.system.api();
         secrets.delete(&self.holder(), &DeleteParams::default()).await?;
-        let breaks = Breaks::of(course);
+        let breaks = Breaks::of(scenario);
         eventually(SETTLED, "the token to be refused", || async {
             breaks.look();
             ensure!(refused().await? > before, "it is not");
@@ -165,39 +165,39 @@ impl TokenFile {
 }
 
 /// How many requests the daemon has had answered so.
-pub(super) async fn count_of(course: &Course, code: &str) -> Result<f64> {
-    let metrics = course.daemon.admin.metrics().await?;
+pub(super) async fn count_of(scenario: &Scenario, code: &str) -> Result<f64> {
+    let metrics = scenario.daemon.admin.metrics().await?;
     Ok(metrics.sum("rest_client_requests_total", &[&format!("code=\"{code}\"")]))
 }
 
 /// Breaks all connections now and then, and leaves time for others to be made.
 struct Breaks<'a> {
-    course: &'a Course,
+    scenario: &'a Scenario,
     looks: Cell<usize>,
 }
 
 impl<'a> Breaks<'a> {
-    fn of(course: &'a Course) -> Self {
+    fn of(scenario: &'a Scenario) -> Self {
         let looks = Cell::new(0);
-        Self { course, looks }
+        Self { scenario, looks }
     }
 
     /// Whoever looks for what they lead to says so.
     fn look(&self) {
         if self.looks.replace(self.looks.get() + 1).is_multiple_of(CONNECTED) {
-            self.course.proxy.reset();
+            self.scenario.proxy.reset();
         }
     }
 }
 
 #[tokio::test]
 async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()> {
-    let (mut course, mut file) = TokenFile::start(&[]).await?;
-    file.expire(&course).await?;
+    let (mut scenario, mut file) = TokenFile::start(&[]).await?;
+    file.expire(&scenario).await?;
     // Whoever was let in before goes on until then.
-    course.proxy.reset();
+    scenario.proxy.reset();
     eventually(SETTLED, "that to be told", || async {
-        let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
+        let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(
             status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("forbidden"),
             "{text}"
@@ -205,15 +205,17 @@ async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()>
         anyhow::Ok(())
     })
     .await?;
-    course.work.wave().await?;
+    scenario.work.wave().await?;
     file.renew().await?;
     // A file is read again each minute.
     eventually(SETTLED + LIMIT, "the new token to be taken", || async {
-        let (status, text) = course.daemon.admin.get("/readyz?verbose").await?;
+        let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::OK, "{text}");
         anyhow::Ok(())
     })
     .await?;
-    course.judge_red(|line| line.contains("forbidden")).await?;
-    course.finish().await
+    scenario
+        .verify_with_failing_checks(|line| line.contains("forbidden"))
+        .await?;
+    scenario.finish().await
 }

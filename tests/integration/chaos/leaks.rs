@@ -1,10 +1,10 @@
-//! The executable in bad weather, round after round: nothing grows.
+//! The executable under faults, round after round: nothing grows.
 
 use anyhow::{Context, Result, ensure};
-use portreeve_testing::{Canned, ControlPlane, Fault, FaultProxy, Matcher, Spoil, Times, eventually};
+use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 
 use super::{
-    course::{ALL, Account},
+    scenario::{ALL, Account},
     work::Work,
 };
 use crate::{
@@ -25,19 +25,19 @@ const BYTES: f64 = 6.0 * 1024.0 * 1024.0;
 
 /// What a daemon holds, besides a task and a file for each connection.
 #[derive(Debug)]
-struct Holdings {
+struct ResourceUsage {
     tasks: f64,
     files: f64,
     memory: f64,
 }
 
 /// Breaks every connection, so that only those are open that are needed, and takes stock.
-async fn take_stock(daemon: &Daemon, proxy: &FaultProxy) -> Result<Holdings> {
+async fn measure_usage(daemon: &Daemon, proxy: &FaultProxy) -> Result<ResourceUsage> {
     proxy.reset();
     daemon.admin.wait_until_ready().await?;
     let metrics = daemon.admin.metrics().await?;
     let connections = u32::try_from(proxy.connections()).map(f64::from)?;
-    Ok(Holdings {
+    Ok(ResourceUsage {
         tasks: metrics.sum("portreeve_tasks", &[]) - connections,
         files: metrics.sum("process_open_fds", &[]) - connections,
         memory: metrics.sum("process_resident_memory_bytes", &[]),
@@ -46,23 +46,26 @@ async fn take_stock(daemon: &Daemon, proxy: &FaultProxy) -> Result<Holdings> {
 
 /// A wave in which so many requests meet each fault.
 async fn round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
-    let watch = |fault, times| proxy.fault(Matcher::watches(), fault, Times::Next(times));
+    let watch = |fault, times| proxy.fault(Matcher::watches(), fault, Repeat::Next(times));
     let faults = [
-        (watch(Fault::Spoil(Spoil::CutAt(0)), 20), 20),
-        (watch(Fault::Spoil(Spoil::CutAt(1_500)), 10), 10),
-        (watch(Fault::Spoil(Spoil::SilentAt(700)), 10), 10),
-        (watch(Fault::Answer(Canned::expired()), 10), 10),
-        (proxy.fault(Matcher::writes(), Fault::LoseAnswer, Times::Next(5)), 5),
-        (proxy.fault(Matcher::writes(), Fault::Cut, Times::Next(5)), 5),
-        (proxy.answer(Matcher::any(), Canned::unavailable(), Times::Next(10)), 10),
+        (watch(Fault::Body(BodyFault::CutAt(0)), 20), 20),
+        (watch(Fault::Body(BodyFault::CutAt(1_500)), 10), 10),
+        (watch(Fault::Body(BodyFault::StallAt(700)), 10), 10),
+        (watch(Fault::Respond(CannedResponse::expired()), 10), 10),
+        (proxy.fault(Matcher::writes(), Fault::DropResponse, Repeat::Next(5)), 5),
+        (proxy.fault(Matcher::writes(), Fault::Cut, Repeat::Next(5)), 5),
+        (
+            proxy.respond(Matcher::any(), CannedResponse::unavailable(), Repeat::Next(10)),
+            10,
+        ),
     ];
     proxy.reset();
     work.churn().await?;
     for (fault, times) in faults {
-        fault.until_answered(times, SETTLED).await?;
+        fault.wait_for_applied(times, SETTLED).await?;
     }
     proxy.heal();
-    work.judge_churn().await
+    work.verify_churn().await
 }
 
 #[tokio::test]
@@ -74,20 +77,20 @@ async fn nothing_grows_in_bad_weather() -> Result<()> {
     daemon.admin.wait_until_ready().await?;
     let mut work = Work::start(&plane, &OffsetClock::new()).await?;
     work.churn().await?;
-    work.judge_churn().await?;
+    work.verify_churn().await?;
     for number in 0..WARM_UP {
         round(&mut work, &proxy)
             .await
             .with_context(|| format!("round {number}"))?;
     }
-    let before = take_stock(&daemon, &proxy).await?;
+    let before = measure_usage(&daemon, &proxy).await?;
     for number in WARM_UP..WARM_UP + ROUNDS {
         round(&mut work, &proxy)
             .await
             .with_context(|| format!("round {number}"))?;
     }
     eventually(SETTLED, "it to hold no more than before", || async {
-        let after = take_stock(&daemon, &proxy).await?;
+        let after = measure_usage(&daemon, &proxy).await?;
         println!("before {before:?}, after {after:?}");
         let is_more = |after: f64, before: f64, slack| after > before + slack;
         ensure!(

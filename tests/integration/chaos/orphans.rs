@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Times};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use super::record::Pulse;
+use super::record::HealthMonitor;
 use crate::{
     garbage::{
-        draft::{config_map, secret},
-        judge::Ledger,
-        yard::{Policy, Yard},
+        dynamic_client::{DynamicClient, Policy},
+        expectations::ExpectedObjects,
+        object_builder::{config_map, secret},
     },
     support::daemon::Daemon,
 };
@@ -30,20 +30,24 @@ const FLAGS: &[&str] = &[
 async fn nobody_is_stuck_who_waits_for_others_that_orphan() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
-    let yard = Yard::new(&plane, "orphans").await?;
-    let mut ledger = Ledger::default();
+    let dynamic_client = DynamicClient::new(&plane, "orphans").await?;
+    let mut expected_objects = ExpectedObjects::default();
     for number in 0..WORKERS {
-        let owner = ledger.create_one(&yard, config_map(&format!("owner-{number}"))).await?;
+        let owner = expected_objects
+            .create_one(&dynamic_client, config_map(&format!("owner-{number}")))
+            .await?;
         let child = |child| secret(&format!("child-{number}-{child}")).owned_by(&owner);
-        ledger.create(&yard, (0..WORKERS).map(child)).await?;
-        ledger.delete(&yard, &owner, Policy::Orphan).await?;
+        expected_objects
+            .create(&dynamic_client, (0..WORKERS).map(child))
+            .await?;
+        expected_objects.delete(&dynamic_client, &owner, Policy::Orphan).await?;
     }
     let releases = Matcher::any().method("PATCH").resource("secrets");
-    let slow = proxy.fault(releases, Fault::Delay(LATE), Times::UntilHealed);
+    let slow = proxy.fault(releases, Fault::DelayRequest(LATE), Repeat::UntilHealed);
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "patient")?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "patient", FLAGS).await?;
-    let pulse = Pulse::of(daemon.admin);
-    ledger.judge(&yard).await?;
-    ensure!(slow.answered() >= (WORKERS * WORKERS) as u64, "they were not slow");
-    pulse.end()
+    let health_monitor = HealthMonitor::of(daemon.admin);
+    expected_objects.verify(&dynamic_client).await?;
+    ensure!(slow.applied() >= (WORKERS * WORKERS) as u64, "they were not slow");
+    health_monitor.end()
 }

@@ -1,56 +1,56 @@
 //! Lists in several pages, one of which fails: everybody's at the same time.
 
 use anyhow::{Context, Result};
-use portreeve_testing::{Canned, Fault, Matcher, Times};
+use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 use serde_json::json;
 
 use super::{
-    course::Course,
-    weather::{expire_watches, informers},
+    faults::{expire_watches, informers},
+    scenario::Scenario,
 };
 use crate::{
-    garbage::{draft::config_map, yard::Yard},
+    garbage::{dynamic_client::DynamicClient, object_builder::config_map},
     schedules::kinds::Kind,
-    support::{SETTLED, scene::Scene},
-    ttl::stage::Jobs,
+    support::{SETTLED, fixtures::NamespaceFixture},
+    ttl::fixtures::Jobs,
 };
 
 /// More of each resource than two pages of one object hold, with nothing to do.
-async fn crowd(course: &Course) -> Result<()> {
-    let scene = Scene::new(&course.plane, "crowd").await?;
-    let (yard, jobs) = (Yard::of(&scene.namespace), Jobs::of(&scene));
+async fn crowd(scenario: &Scenario) -> Result<()> {
+    let fixture = NamespaceFixture::new(&scenario.plane, "crowd").await?;
+    let (dynamic_client, jobs) = (DynamicClient::of(&fixture.namespace), Jobs::of(&fixture));
     for number in 0..3 {
         let name = format!("crowd-{number}");
         for kind in Kind::BOTH {
             let off = json!({"suspend": true});
-            kind.create(&scene.namespace, &name, "@yearly", &off).await?;
+            kind.create(&fixture.namespace, &name, "@yearly", &off).await?;
         }
-        scene.settled_foo(&name, 1).await?;
+        fixture.settled_foo(&name, 1).await?;
         jobs.create(&name, json!({})).await?;
-        yard.create(config_map(&name)).await?;
+        dynamic_client.create(config_map(&name)).await?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn lists_that_fail_on_their_third_page_are_made_up_for() -> Result<()> {
-    let mut course = Course::start().await?;
-    crowd(&course).await?;
-    for answer in [Canned::expired(), Canned::internal_error()] {
-        let proxy = &course.proxy;
+    let mut scenario = Scenario::start().await?;
+    crowd(&scenario).await?;
+    for answer in [CannedResponse::expired(), CannedResponse::internal_error()] {
+        let proxy = &scenario.proxy;
         let thirds: Vec<_> = informers(Matcher::later_pages)
-            .map(|(resource, page)| (resource, proxy.answer(page, answer.clone(), Times::Nth(2))))
+            .map(|(resource, page)| (resource, proxy.respond(page, answer.clone(), Repeat::Nth(2))))
             .collect();
         expire_watches(proxy);
-        proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
+        proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
         proxy.reset();
-        course.work.wave().await?;
+        scenario.work.wave().await?;
         for (resource, third) in &thirds {
-            let failed = third.until_answered(1, SETTLED).await;
+            let failed = third.wait_for_applied(1, SETTLED).await;
             failed.with_context(|| format!("{resource} with {answer:?}"))?;
         }
-        course.judge().await?;
-        course.proxy.heal();
+        scenario.verify().await?;
+        scenario.proxy.heal();
     }
-    course.finish().await
+    scenario.finish().await
 }

@@ -1,4 +1,4 @@
-//! What must hold at every moment: the audit log of what the daemon wrote, and its pulse.
+//! What must hold at every moment: the audit log of what the daemon wrote, and its health.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +21,8 @@ pub(super) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Po
     {"level": "Request", "verbs": ["delete"]},
     {"level": "Metadata", "verbs": ["create", "patch", "update"]},
     {"level": "None"}]}"#;
-/// How often the pulse is felt.
-const BEAT: Duration = Duration::from_millis(300);
+/// How often health is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Makes sure that the daemon has created nothing twice but what others have deleted, and deleted nothing but what it had seen.
 pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
@@ -102,7 +102,7 @@ fn write_of(event: &Value) -> Write {
 }
 
 /// Asks a daemon again and again whether it is alive and ready.
-pub(super) struct Pulse {
+pub(super) struct HealthMonitor {
     found: Arc<Mutex<Found>>,
     _task: JoinSet<()>,
 }
@@ -115,16 +115,16 @@ struct Found {
     red: BTreeSet<String>,
 }
 
-impl Pulse {
+impl HealthMonitor {
     pub(super) fn of(admin: Admin) -> Self {
         let found = Arc::<Mutex<Found>>::default();
         let mut task = JoinSet::new();
-        task.spawn(feel(admin, Arc::clone(&found)));
+        task.spawn(poll_health(admin, Arc::clone(&found)));
         Self { found, _task: task }
     }
 
     /// Fails when it was not alive at any time so far.
-    pub(super) fn ensure_steady(&self) -> Result<()> {
+    pub(super) fn ensure_always_live(&self) -> Result<()> {
         let found = self.found.lock();
         let fault = found.fault.as_deref().unwrap_or_default();
         ensure!(fault.is_empty(), "/livez has failed: {fault}");
@@ -132,18 +132,18 @@ impl Pulse {
     }
 
     /// The lines of `/readyz` that have failed since this was asked last.
-    pub(super) fn red(&self) -> BTreeSet<String> {
+    pub(super) fn take_failed_checks(&self) -> BTreeSet<String> {
         mem::take(&mut self.found.lock().red)
     }
 
     /// Makes sure of it for the last time, before the daemon is stopped.
     pub(super) fn end(self) -> Result<()> {
-        self.ensure_steady()
+        self.ensure_always_live()
     }
 }
 
-async fn feel(admin: Admin, found: Arc<Mutex<Found>>) {
-    let mut beat = interval(BEAT);
+async fn poll_health(admin: Admin, found: Arc<Mutex<Found>>) {
+    let mut beat = interval(POLL_INTERVAL);
     loop {
         beat.tick().await;
         let dead = match admin.get("/livez?verbose").await {

@@ -5,18 +5,18 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, api::DeleteParams};
-use portreeve_testing::{Fault, Matcher, Spoil, Times, eventually};
+use portreeve_testing::{BodyFault, Fault, Matcher, Repeat, eventually};
 
 use super::{
-    course::Course,
+    faults::{self, RequestFault, Target},
     record,
-    weather::{self, Target, Weather},
+    scenario::Scenario,
     work::STEP,
 };
 use crate::{
     schedules::{
+        fixtures::{job_of, minutes},
         kinds::Kind,
-        stage::{job_of, minutes},
     },
     support::SETTLED,
 };
@@ -28,97 +28,97 @@ const MET: u64 = 2;
 /// How many watches a fault meets before there is anything to tell: most of them.
 const WATCHES: u64 = 40;
 
-/// One wave in this weather, and what there is to see when it is over.
-async fn weather_a(course: &mut Course, weather: &Weather) -> Result<()> {
-    let is_watch = weather.target == Target::Watches;
+/// One wave with this fault, and what there is to see when it is over.
+async fn run_with_fault(scenario: &mut Scenario, request_fault: &RequestFault) -> Result<()> {
+    let is_watch = request_fault.target == Target::Watches;
     let times = if is_watch {
-        Times::UntilHealed
-    } else if weather.holds() {
-        Times::Next(1)
+        Repeat::UntilHealed
+    } else if request_fault.holds() {
+        Repeat::Next(1)
     } else {
-        Times::Next(MET)
+        Repeat::Next(MET)
     };
-    let met = weather.come(&course.proxy, times);
+    let met = request_fault.inject(&scenario.proxy, times);
     if is_watch {
         for (_, met) in &met {
-            met.until_answered(WATCHES, SETTLED).await?;
+            met.wait_for_applied(WATCHES, SETTLED).await?;
         }
     }
-    course.work.wave().await?;
+    scenario.work.wave().await?;
     for (who, met) in met {
-        met.until_answered(1, SETTLED).await.context(who)?;
+        met.wait_for_applied(1, SETTLED).await.context(who)?;
     }
-    course.proxy.heal();
-    course.judge().await
+    scenario.proxy.heal();
+    scenario.verify().await
 }
 
-async fn weather_all(is_meant: fn(&Weather) -> bool) -> Result<()> {
-    let mut course = Course::start().await?;
-    for weather in weather::all().into_iter().filter(is_meant) {
-        if weather.target == Target::Lists {
-            // Or else they would wait for longer in each weather, as long as none of their watches goes on for a while.
-            course = course.restart().await?;
+async fn run_with_each_fault(is_meant: fn(&RequestFault) -> bool) -> Result<()> {
+    let mut scenario = Scenario::start().await?;
+    for request_fault in faults::all().into_iter().filter(is_meant) {
+        if request_fault.target == Target::Lists {
+            // Or else they would wait for longer with each fault, as long as none of their watches goes on for a while.
+            scenario = scenario.restart().await?;
         }
         let begun = Instant::now();
-        let ended = weather_a(&mut course, &weather).await;
-        ended.with_context(|| format!("{weather:?}"))?;
-        println!("{weather:?}: {:?}", begun.elapsed());
+        let ended = run_with_fault(&mut scenario, &request_fault).await;
+        ended.with_context(|| format!("{request_fault:?}"))?;
+        println!("{request_fault:?}: {:?}", begun.elapsed());
     }
-    course.finish().await
+    scenario.finish().await
 }
 
 #[tokio::test]
 async fn writes_that_fail_are_made_up_for() -> Result<()> {
-    weather_all(|weather| weather.target == Target::Writes).await
+    run_with_each_fault(|request_fault| request_fault.target == Target::Writes).await
 }
 
 #[tokio::test]
 async fn reads_that_fail_are_made_up_for() -> Result<()> {
-    weather_all(|weather| weather.target == Target::Reads).await
+    run_with_each_fault(|request_fault| request_fault.target == Target::Reads).await
 }
 
 /// A Job that a status names and no cache knows is read before it is forgotten.
 #[tokio::test]
 async fn a_running_job_that_others_delete_is_forgotten_though_reads_of_it_fail() -> Result<()> {
-    let course = Course::start().await?;
-    let jobs: Api<Job> = course.work.scene.namespace.api();
-    let mut slot = course.work.slot;
-    for weather in weather::all() {
-        if weather.target != Target::Reads {
+    let scenario = Scenario::start().await?;
+    let jobs: Api<Job> = scenario.work.fixture.namespace.api();
+    let mut slot = scenario.work.slot;
+    for request_fault in faults::all() {
+        if request_fault.target != Target::Reads {
             continue;
         }
-        let times = if weather.holds() {
-            Times::Next(1)
+        let times = if request_fault.holds() {
+            Repeat::Next(1)
         } else {
-            Times::Next(MET)
+            Repeat::Next(MET)
         };
         let met = SCHEDULERS.map(|name| {
             let reads = Matcher::objects().user_agent(name);
-            course.proxy.fault(reads, weather.fault.clone(), times)
+            scenario.proxy.fault(reads, request_fault.fault.clone(), times)
         });
         for kind in Kind::BOTH {
             let running = job_of(kind.name(), slot);
             jobs.delete(&running, &DeleteParams::background()).await?;
         }
         for (who, met) in SCHEDULERS.iter().zip(&met) {
-            let met = met.until_answered(1, SETTLED).await;
-            met.with_context(|| format!("{who}, {weather:?}"))?;
+            let met = met.wait_for_applied(1, SETTLED).await;
+            met.with_context(|| format!("{who}, {request_fault:?}"))?;
         }
-        course.proxy.heal();
+        scenario.proxy.heal();
         slot += minutes(STEP);
-        course.clock.set(slot);
+        scenario.clock.set(slot);
         for kind in Kind::BOTH {
-            until_only(&course, kind, &job_of(kind.name(), slot)).await?;
+            until_only(&scenario, kind, &job_of(kind.name(), slot)).await?;
         }
     }
-    course.ensure_well(|_| false).await?;
-    record::ensure_clean(&course.plane)?;
-    course.finish().await
+    scenario.ensure_healthy(|_| false).await?;
+    record::ensure_clean(&scenario.plane)?;
+    scenario.finish().await
 }
 
 /// Waits until the status of a schedule names this Job alone.
-async fn until_only(course: &Course, kind: Kind, job: &str) -> Result<()> {
-    let objects = kind.objects(&course.work.scene.namespace);
+async fn until_only(scenario: &Scenario, kind: Kind, job: &str) -> Result<()> {
+    let objects = kind.objects(&scenario.work.fixture.namespace);
     eventually(SETTLED, &format!("{job} to be the only one"), || async {
         let object = objects.get(kind.name()).await?;
         let active = object.data["status"]["active"].as_array().context("it has none")?;
@@ -128,39 +128,41 @@ async fn until_only(course: &Course, kind: Kind, job: &str) -> Result<()> {
     .await
 }
 
-fn is_spoiled(weather: &Weather) -> bool {
-    matches!(weather.fault, Fault::Spoil(_))
+fn is_body_fault(request_fault: &RequestFault) -> bool {
+    matches!(request_fault.fault, Fault::Body(_))
 }
 
 #[tokio::test]
 async fn lists_that_are_refused_are_made_up_for() -> Result<()> {
-    weather_all(|weather| weather.target == Target::Lists && !is_spoiled(weather)).await
+    run_with_each_fault(|request_fault| request_fault.target == Target::Lists && !is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
 async fn lists_that_break_are_made_up_for() -> Result<()> {
-    weather_all(|weather| weather.target == Target::Lists && is_spoiled(weather)).await
+    run_with_each_fault(|request_fault| request_fault.target == Target::Lists && is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
 async fn watches_that_break_are_gone_on_with() -> Result<()> {
-    weather_all(|weather| weather.target == Target::Watches && is_spoiled(weather)).await
+    run_with_each_fault(|request_fault| request_fault.target == Target::Watches && is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
 async fn watches_that_are_refused_or_late_are_made_up_for() -> Result<()> {
-    weather_all(|weather| weather.target == Target::Watches && !is_spoiled(weather)).await
+    run_with_each_fault(|request_fault| request_fault.target == Target::Watches && !is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
 async fn watches_that_go_silent_for_ever_are_given_up_and_begun_anew() -> Result<()> {
-    let mut course = Course::start_with(&["--watch-idle-timeout=3s"], async |_| Ok(())).await?;
-    let silent = Fault::Spoil(Spoil::SilentAt(200));
-    let met = course.proxy.fault(Matcher::watches(), silent, Times::Next(WATCHES));
-    course.proxy.reset();
-    met.until_answered(WATCHES, SETTLED).await?;
-    course.work.wave().await?;
+    let mut scenario = Scenario::start_with(&["--watch-idle-timeout=3s"], async |_| Ok(())).await?;
+    let silent = Fault::Body(BodyFault::StallAt(200));
+    let met = scenario.proxy.fault(Matcher::watches(), silent, Repeat::Next(WATCHES));
+    scenario.proxy.reset();
+    met.wait_for_applied(WATCHES, SETTLED).await?;
+    scenario.work.wave().await?;
     // Nobody heals them, and with so little patience some are stale for a moment.
-    course.judge_red(|line| line.contains("stale")).await?;
-    course.finish().await
+    scenario
+        .verify_with_failing_checks(|line| line.contains("stale"))
+        .await?;
+    scenario.finish().await
 }

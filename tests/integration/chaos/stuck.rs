@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Times};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use super::{course::Account, weather::CONTROLLERS, work::Work};
+use super::{faults::CONTROLLERS, scenario::Account, work::Work};
 use crate::{
     clock::OffsetClock,
-    health::{failing, wait_until_green, wait_until_red},
+    health::{failing, wait_until_failing, wait_until_passing},
     support::SETTLED,
 };
 
@@ -24,21 +24,21 @@ async fn each_controller_whose_call_hangs_turns_its_own_line_red_until_it_ends()
     let daemon = account.run(&clock).await?;
     let mut work = Work::start(&plane, &clock).await?;
     work.wave().await?;
-    work.judge().await?;
+    work.verify().await?;
     for name in CONTROLLERS {
         let write = Matcher::writes().user_agent(name);
-        let hanging = proxy.fault(write, Fault::BlackHole, Times::Next(1));
+        let hanging = proxy.fault(write, Fault::BlackHole, Repeat::Next(1));
         work.wave().await?;
-        hanging.until_answered(1, SETTLED).await?;
+        hanging.wait_for_applied(1, SETTLED).await?;
         let began = Instant::now();
-        let line = wait_until_red(&daemon.admin, "/livez", name, &["in work for"]).await?;
+        let line = wait_until_failing(&daemon.admin, "/livez", name, &["in work for"]).await?;
         println!("after {:?}: {line}", began.elapsed());
         ensure!(began.elapsed() < CALL, "much later than its limit: {line}");
         let red = failing(&daemon.admin, "/livez").await?;
         ensure!(red.iter().all(|line| line.contains(name)), "{red:?}");
         proxy.heal();
-        wait_until_green(&daemon.admin, "/livez").await?;
-        work.judge().await?;
+        wait_until_passing(&daemon.admin, "/livez").await?;
+        work.verify().await?;
     }
     daemon.stop().await
 }

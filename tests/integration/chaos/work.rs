@@ -9,7 +9,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams},
 };
-use portreeve_api::conditions::{self, Truth};
+use portreeve_api::conditions::{self, ConditionStatus};
 use portreeve_reconcile::Clock;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
@@ -17,19 +17,19 @@ use serde_json::json;
 use crate::{
     clock::OffsetClock,
     garbage::{
-        draft::{config_map, secret},
-        judge::Ledger,
-        yard::{Policy, Yard},
+        dynamic_client::{DynamicClient, Policy},
+        expectations::ExpectedObjects,
+        object_builder::{config_map, secret},
     },
     schedules::{
+        fixtures::{job_of, minutes, next_minute},
         kinds::Kind,
-        stage::{job_of, minutes, next_minute},
     },
     support::{
         SETTLED,
-        scene::{Scene, replicas},
+        fixtures::{NamespaceFixture, replicas},
     },
-    ttl::stage::Jobs,
+    ttl::fixtures::Jobs,
 };
 
 /// How far the clock goes on in a wave.
@@ -41,8 +41,8 @@ const CHURNED: &str = "churned-";
 
 /// What a test has asked for so far, in one namespace, straight at the apiserver.
 pub(super) struct Work {
-    pub(super) scene: Scene,
-    yard: Yard,
+    pub(super) fixture: NamespaceFixture,
+    dynamic_client: DynamicClient,
     clock: OffsetClock,
     waves: usize,
     /// Foos of earlier ones are not there any more.
@@ -52,21 +52,21 @@ pub(super) struct Work {
     foos: BTreeMap<String, i32>,
     /// The Jobs that there must be.
     jobs: Vec<String>,
-    ledger: Ledger,
+    expected_objects: ExpectedObjects,
     doomed: Vec<(DynamicObject, Policy)>,
 }
 
 impl Work {
     pub(super) async fn start(plane: &ControlPlane, clock: &OffsetClock) -> Result<Self> {
-        let scene = Scene::new(plane, "chaos").await?;
+        let fixture = NamespaceFixture::new(plane, "chaos").await?;
         for kind in Kind::BOTH {
             let more = json!({"successfulJobsHistoryLimit": 1});
-            kind.create(&scene.namespace, kind.name(), &format!("*/{STEP} * * * *"), &more)
+            kind.create(&fixture.namespace, kind.name(), &format!("*/{STEP} * * * *"), &more)
                 .await?;
         }
         Ok(Self {
-            yard: Yard::of(&scene.namespace),
-            scene,
+            dynamic_client: DynamicClient::of(&fixture.namespace),
+            fixture,
             clock: clock.clone(),
             waves: 0,
             first_wave: 0,
@@ -74,7 +74,7 @@ impl Work {
             slot: next_minute(Timestamp::now() + minutes(STEP), STEP),
             foos: BTreeMap::new(),
             jobs: Vec::new(),
-            ledger: Ledger::default(),
+            expected_objects: ExpectedObjects::default(),
             doomed: Vec::new(),
         })
     }
@@ -99,7 +99,7 @@ impl Work {
     pub(super) async fn churn(&mut self) -> Result<()> {
         self.deployments().await?;
         self.garbage().await?;
-        let jobs = Jobs::of(&self.scene);
+        let jobs = Jobs::of(&self.fixture);
         let name = format!("{CHURNED}{}", self.waves);
         jobs.create(&name, json!({"ttlSecondsAfterFinished": 0})).await?;
         jobs.end(&name, Timestamp::from_second(Timestamp::now().as_second())?, true)
@@ -113,24 +113,26 @@ impl Work {
     async fn deployments(&mut self) -> Result<()> {
         let of = |wave: usize| [0, 1, 2].map(|number| format!("foo-{wave}-{number}"));
         for name in of(self.waves) {
-            self.scene.create_foo(&name, &name, 2).await?;
+            self.fixture.create_foo(&name, &name, 2).await?;
             self.foos.insert(name, 2);
         }
         let earlier = |back: usize| self.waves.checked_sub(back).filter(|wave| *wave >= self.first_wave);
         let (last, old) = (earlier(1), earlier(2));
         if let Some(last) = last {
             let [changed, drifted, bereft] = of(last);
-            self.scene.merge_foo(&changed, json!({"spec": {"replicas": 5}})).await?;
+            self.fixture
+                .merge_foo(&changed, json!({"spec": {"replicas": 5}}))
+                .await?;
             self.foos.insert(changed, 5);
-            self.scene
+            self.fixture
                 .merge_deployment(&drifted, json!({"spec": {"replicas": 9}}))
                 .await?;
-            let deployments = self.scene.deployments();
+            let deployments = self.fixture.deployments();
             deployments.delete(&bereft, &DeleteParams::default()).await?;
         }
         if let Some(old) = old {
             for name in of(old) {
-                self.scene.foos().delete(&name, &DeleteParams::default()).await?;
+                self.fixture.foos().delete(&name, &DeleteParams::default()).await?;
                 self.foos.remove(&name);
             }
         }
@@ -139,18 +141,18 @@ impl Work {
 
     /// Owners and dependents are new, and those of the last wave are deleted.
     async fn garbage(&mut self) -> Result<()> {
-        let (ledger, yard) = (&mut self.ledger, &self.yard);
+        let (expected_objects, dynamic_client) = (&mut self.expected_objects, &self.dynamic_client);
         for (owner, policy) in self.doomed.drain(..) {
-            ledger.delete(yard, &owner, policy).await?;
+            expected_objects.delete(dynamic_client, &owner, policy).await?;
         }
         for policy in [Policy::Background, Policy::Foreground, Policy::Orphan] {
             let name = format!("{policy:?}-{}", self.waves).to_lowercase();
-            let owner = ledger.create_one(yard, config_map(&name)).await?;
+            let owner = expected_objects.create_one(dynamic_client, config_map(&name)).await?;
             let child = |number| secret(&format!("{name}-{number}")).blocking(&owner, true);
-            let children = ledger.create(yard, (0..3).map(child)).await?;
+            let children = expected_objects.create(dynamic_client, (0..3).map(child)).await?;
             let first = children.first().context("it has three")?;
-            ledger
-                .create_one(yard, config_map(&format!("{name}-own")).owned_by(first))
+            expected_objects
+                .create_one(dynamic_client, config_map(&format!("{name}-own")).owned_by(first))
                 .await?;
             self.doomed.push((owner, policy));
         }
@@ -159,7 +161,7 @@ impl Work {
 
     /// What ran ends, one Job more is finished, and ten minutes later one of each schedule is due and another one has expired.
     async fn time(&mut self) -> Result<()> {
-        let jobs = Jobs::of(&self.scene);
+        let jobs = Jobs::of(&self.fixture);
         let now = Timestamp::from_second(self.clock.now().as_second())?;
         let last = self.slot;
         self.jobs.clear();
@@ -183,9 +185,9 @@ impl Work {
     }
 
     /// Waits until everything is as it must be.
-    pub(super) async fn judge(&self) -> Result<()> {
+    pub(super) async fn verify(&self) -> Result<()> {
         self.settled().await?;
-        self.ledger.judge(&self.yard).await
+        self.expected_objects.verify(&self.dynamic_client).await
     }
 
     /// Waits until Deployments and Jobs are as they must be.
@@ -198,8 +200,8 @@ impl Work {
     }
 
     /// The same for all that no clock is needed for.
-    pub(super) async fn judge_churn(&self) -> Result<()> {
-        let jobs: Api<Job> = self.scene.namespace.api();
+    pub(super) async fn verify_churn(&self) -> Result<()> {
+        let jobs: Api<Job> = self.fixture.namespace.api();
         eventually(SETTLED, "Deployments and Jobs to be as they must be", || async {
             self.look_at_deployments().await?;
             let jobs = jobs.list_metadata(&ListParams::default()).await?;
@@ -208,7 +210,7 @@ impl Work {
             anyhow::Ok(())
         })
         .await?;
-        self.ledger.judge(&self.yard).await
+        self.expected_objects.verify(&self.dynamic_client).await
     }
 
     /// No Foo is there any more, since its resource is not.
@@ -218,7 +220,7 @@ impl Work {
     }
 
     async fn look_at_deployments(&self) -> Result<()> {
-        let deployments = self.scene.deployments().list(&ListParams::default()).await?.items;
+        let deployments = self.fixture.deployments().list(&ListParams::default()).await?.items;
         let found: BTreeMap<_, _> = deployments
             .iter()
             .map(|deployment| (deployment.name_any(), replicas(deployment).unwrap_or_default()))
@@ -228,10 +230,10 @@ impl Work {
             // Their resource may not be served.
             return Ok(());
         }
-        for foo in self.scene.foos().list(&ListParams::default()).await?.items {
+        for foo in self.fixture.foos().list(&ListParams::default()).await?.items {
             let status = foo.status.as_ref().context("it has no status")?;
-            let ready = conditions::find(&status.conditions, "Ready");
-            let is_ready = ready.is_some_and(|ready| ready.status == Truth::True);
+            let ready = conditions::find_status_condition(&status.conditions, "Ready");
+            let is_ready = ready.is_some_and(|ready| ready.status == ConditionStatus::True);
             let is_current = Some(status.observed_generation) == foo.metadata.generation;
             ensure!(is_ready && is_current, "{} has {}", foo.name_any(), json!(status));
         }
@@ -239,7 +241,7 @@ impl Work {
     }
 
     async fn look_at_jobs(&self) -> Result<()> {
-        let jobs: Api<Job> = self.scene.namespace.api();
+        let jobs: Api<Job> = self.fixture.namespace.api();
         let mut found = jobs.list(&ListParams::default()).await?.items;
         found.sort_by_key(ResourceExt::name_any);
         let names: Vec<_> = found.iter().map(ResourceExt::name_any).collect();
@@ -249,7 +251,7 @@ impl Work {
             "one is being deleted"
         );
         for kind in Kind::BOTH {
-            let object = kind.objects(&self.scene.namespace).get(kind.name()).await?;
+            let object = kind.objects(&self.fixture.namespace).get(kind.name()).await?;
             let status = object.data.get("status").cloned().unwrap_or_default();
             let last = status["lastScheduleTime"].as_str().map(str::parse::<Timestamp>);
             ensure!(

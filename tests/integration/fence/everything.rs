@@ -9,20 +9,22 @@ use kube::{
 use portreeve_testing::eventually;
 use serde_json::json;
 
-use super::{Stage, UUID, event, is_fenced};
+use super::{FenceEnvironment, UUID, event, is_fenced};
 use crate::support::LIMIT;
 
 #[tokio::test]
 async fn a_fence_around_everything_lets_the_election_pass() -> Result<()> {
-    let stage = Stage::new("everything").await?;
-    let scene = crate::support::scene::Scene {
-        namespace: stage.namespace.clone(),
+    let environment = FenceEnvironment::new("everything").await?;
+    let fixture = crate::support::fixtures::NamespaceFixture {
+        namespace: environment.namespace.clone(),
     };
-    scene.settled_foo("web", 1).await?;
-    stage.elect(&format!("web-a_{UUID}")).await?;
-    stage.apply(&stage.account, &["--controllers=garbagecollector"]).await?;
-    let standby = stage.replica("web-b").await?;
-    let (deployments, plain) = (stage.deployments(&standby), PatchParams::default());
+    fixture.settled_foo("web", 1).await?;
+    environment.elect(&format!("web-a_{UUID}")).await?;
+    environment
+        .apply(&environment.account, &["--controllers=garbagecollector"])
+        .await?;
+    let standby = environment.replica("web-b").await?;
+    let (deployments, plain) = (environment.deployments(&standby), PatchParams::default());
     let label = Patch::Merge(json!({"metadata": {"labels": {"written": "yes"}}}));
     eventually(LIMIT, "the fence to stand", || async {
         ensure!(
@@ -32,11 +34,11 @@ async fn a_fence_around_everything_lets_the_election_pass() -> Result<()> {
         Ok(())
     })
     .await?;
-    let leases: Api<Lease> = Api::namespaced(standby.clone(), stage.namespace.name());
+    let leases: Api<Lease> = Api::namespaced(standby.clone(), environment.namespace.name());
     let renewal = Patch::Merge(json!({"spec": {"leaseTransitions": 3}}));
     leases.patch("lease", &plain, &renewal).await.context("the Lease")?;
-    let events: Api<Event> = Api::namespaced(standby, stage.namespace.name());
-    let event: Event = serde_json::from_value(event(stage.namespace.name()))?;
+    let events: Api<Event> = Api::namespaced(standby, environment.namespace.name());
+    let event: Event = serde_json::from_value(event(environment.namespace.name()))?;
     let sent = events.create(&PostParams::default(), &event).await;
     sent.context("an Event").map(drop)
 }

@@ -9,13 +9,13 @@ use kube::{
 use portreeve_api::Foo;
 use serde_json::json;
 
-use crate::shared::scene;
+use crate::shared::fixture;
 
 #[tokio::test]
 async fn what_no_deployment_can_be_made_of_is_refused_by_field() -> Result<()> {
-    let scene = scene("admission").await?;
+    let fixture = fixture("admission").await?;
     let resource = ApiResource::erase::<Foo>(&());
-    let foos: Api<DynamicObject> = Api::namespaced_with(scene.namespace.client().clone(), scene.name(), &resource);
+    let foos: Api<DynamicObject> = Api::namespaced_with(fixture.namespace.client().clone(), fixture.name(), &resource);
     let long = "a".repeat(64);
     let table = [
         ("a", json!({"deploymentName": "a", "replicas": 0}), "spec.replicas"),
@@ -42,10 +42,10 @@ async fn what_no_deployment_can_be_made_of_is_refused_by_field() -> Result<()> {
 
 #[tokio::test]
 async fn the_largest_and_smallest_that_is_allowed_is_reconciled() -> Result<()> {
-    let scene = scene("bounds").await?;
+    let fixture = fixture("bounds").await?;
     let long = "a".repeat(63);
-    let (_, deployment) = scene.settled_foo(&long, 10).await?;
-    ensure!(crate::support::scene::replicas(&deployment) == Some(10));
-    scene.settled_foo("a", 1).await?;
+    let (_, deployment) = fixture.settled_foo(&long, 10).await?;
+    ensure!(crate::support::fixtures::replicas(&deployment) == Some(10));
+    fixture.settled_foo("a", 1).await?;
     Ok(())
 }

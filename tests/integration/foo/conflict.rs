@@ -5,121 +5,144 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, PropagationPolicy},
 };
-use portreeve_api::conditions::{self, Truth};
+use portreeve_api::conditions::{self, ConditionStatus};
 use serde_json::json;
 
 use crate::{
-    shared::scene,
-    support::scene::{in_time, replicas},
+    shared::fixture,
+    support::fixtures::{in_time, replicas},
 };
 
 #[tokio::test]
 async fn a_foreign_deployment_is_never_touched_and_the_foo_recovers_when_it_goes() -> Result<()> {
-    let scene = scene("foreign").await?;
-    let mut foreign = scene.create_foreign("web").await?;
-    scene.create_foo("web", "web", 2).await?;
-    let foo = scene.wait_for_condition("web", "Conflict", Truth::True).await?;
+    let fixture = fixture("foreign").await?;
+    let mut foreign = fixture.create_foreign("web").await?;
+    fixture.create_foo("web", "web", 2).await?;
+    let foo = fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::True)
+        .await?;
     let status = foo.status.unwrap_or_default();
-    let ready = conditions::find(&status.conditions, "Ready").map(|ready| (ready.status, ready.reason.clone()));
+    let ready = conditions::find_status_condition(&status.conditions, "Ready")
+        .map(|ready| (ready.status, ready.reason.clone()));
     ensure!(
-        ready == Some((Truth::False, "ErrResourceExists".to_owned())),
+        ready == Some((ConditionStatus::False, "ErrResourceExists".to_owned())),
         "{ready:?}"
     );
     // Every change of it is a reason to look again.
     for number in 0..5 {
         let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}, "spec": {"replicas": number}});
-        foreign = scene.merge_deployment("web", touch).await?;
+        foreign = fixture.merge_deployment("web", touch).await?;
     }
-    scene.merge_foo("web", json!({"spec": {"replicas": 3}})).await?;
-    scene.wait_for_condition("web", "Conflict", Truth::True).await?;
-    let now = scene.deployments().get("web").await?;
+    fixture.merge_foo("web", json!({"spec": {"replicas": 3}})).await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::True)
+        .await?;
+    let now = fixture.deployments().get("web").await?;
     ensure!(now.resource_version() == foreign.resource_version(), "{now:?}");
     ensure!(now.managed_fields() == foreign.managed_fields(), "{now:?}");
 
-    scene.delete_deployment("web").await?;
-    let ours = scene.wait_for_deployment("web", "the Foo's", |found| replicas(found) == Some(3));
+    fixture.delete_deployment("web").await?;
+    let ours = fixture.wait_for_deployment("web", "the Foo's", |found| replicas(found) == Some(3));
     let ours = in_time("a Foo recovers from a conflict", ours).await?;
     ensure!(
         ours.owner_references()
             .iter()
             .any(|owner| Some(&owner.uid) == foo.metadata.uid.as_ref())
     );
-    let events = scene.wait_for_events("web", &["ErrResourceExists", "Synced"]).await?;
+    let events = fixture.wait_for_events("web", &["ErrResourceExists", "Synced"]).await?;
     ensure!(events[0].type_.as_deref() == Some("Warning"));
     let note = r#"Resource "web" already exists and is not managed by Foo"#;
     ensure!(events[0].note.as_deref() == Some(note), "{:?}", events[0].note);
-    scene.wait_for_condition("web", "Conflict", Truth::False).await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::False)
+        .await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_deployment_that_loses_its_owner_is_foreign_from_then_on() -> Result<()> {
-    let scene = scene("disowned").await?;
-    scene.settled_foo("web", 2).await?;
+    let fixture = fixture("disowned").await?;
+    fixture.settled_foo("web", 2).await?;
     let disown = json!({"metadata": {"ownerReferences": null}, "spec": {"replicas": 9}});
-    let disowned = scene.merge_deployment("web", disown).await?;
-    scene.wait_for_condition("web", "Conflict", Truth::True).await?;
-    scene.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
-    let now = scene.deployments().get("web").await?;
+    let disowned = fixture.merge_deployment("web", disown).await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::True)
+        .await?;
+    fixture.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
+    let now = fixture.deployments().get("web").await?;
     ensure!(now.resource_version() == disowned.resource_version(), "{now:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn of_two_foos_that_want_one_name_one_gets_it_and_the_other_one_waits() -> Result<()> {
-    let scene = scene("rivals").await?;
-    scene.settled_foo("first", 1).await?;
-    scene.create_foo("second", "first", 2).await?;
-    scene.wait_for_condition("second", "Conflict", Truth::True).await?;
-    scene.wait_for_condition("first", "Ready", Truth::True).await?;
-    scene
+    let fixture = fixture("rivals").await?;
+    fixture.settled_foo("first", 1).await?;
+    fixture.create_foo("second", "first", 2).await?;
+    fixture
+        .wait_for_condition("second", "Conflict", ConditionStatus::True)
+        .await?;
+    fixture
+        .wait_for_condition("first", "Ready", ConditionStatus::True)
+        .await?;
+    fixture
         .merge_foo("first", json!({"spec": {"deploymentName": "elsewhere"}}))
         .await?;
-    let taken_over = scene.wait_for_deployment("first", "the second Foo's", |found| replicas(found) == Some(2));
+    let taken_over = fixture.wait_for_deployment("first", "the second Foo's", |found| replicas(found) == Some(2));
     in_time("the name passes to the Foo that waited for it", taken_over).await?;
-    scene.wait_for_condition("second", "Ready", Truth::True).await?;
-    scene.wait_for_condition("first", "Ready", Truth::True).await?;
+    fixture
+        .wait_for_condition("second", "Ready", ConditionStatus::True)
+        .await?;
+    fixture
+        .wait_for_condition("first", "Ready", ConditionStatus::True)
+        .await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<()> {
-    let scene = scene("namesake").await?;
-    let (earlier, orphan) = scene.settled_foo("web", 2).await?;
+    let fixture = fixture("namesake").await?;
+    let (earlier, orphan) = fixture.settled_foo("web", 2).await?;
     // Nothing collects garbage here, so the Deployment stays as it would with orphaning.
     let parameters = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),
         ..DeleteParams::default()
     };
-    scene.foos().delete("web", &parameters).await?;
-    let later = scene.create_foo("web", "web", 5).await?;
+    fixture.foos().delete("web", &parameters).await?;
+    let later = fixture.create_foo("web", "web", 5).await?;
     ensure!(later.uid() != earlier.uid());
-    scene.wait_for_condition("web", "Conflict", Truth::True).await?;
-    let now = scene.deployments().get("web").await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::True)
+        .await?;
+    let now = fixture.deployments().get("web").await?;
     ensure!(now.resource_version() == orphan.resource_version(), "{now:?}");
-    scene.delete_deployment("web").await?;
-    let ours = scene.wait_for_deployment("web", "the later Foo's", |found| replicas(found) == Some(5));
+    fixture.delete_deployment("web").await?;
+    let ours = fixture.wait_for_deployment("web", "the later Foo's", |found| replicas(found) == Some(5));
     in_time("the later Foo gets its Deployment", ours).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_foo_that_is_renamed_into_a_conflict_keeps_what_it_has() -> Result<()> {
-    let scene = scene("keeps").await?;
-    let (_, kept) = scene.settled_foo("web", 2).await?;
-    scene.create_foreign("taken").await?;
-    scene
+    let fixture = fixture("keeps").await?;
+    let (_, kept) = fixture.settled_foo("web", 2).await?;
+    fixture.create_foreign("taken").await?;
+    fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
         .await?;
-    scene.wait_for_condition("web", "Conflict", Truth::True).await?;
-    let now = scene.deployments().get("web").await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::True)
+        .await?;
+    let now = fixture.deployments().get("web").await?;
     ensure!(now.resource_version() == kept.resource_version(), "{now:?}");
-    scene.delete_deployment("taken").await?;
+    fixture.delete_deployment("taken").await?;
     in_time(
         "the old one goes when the conflict ends",
-        scene.wait_for_no_deployment("web"),
+        fixture.wait_for_no_deployment("web"),
     )
     .await?;
-    scene.wait_for_condition("web", "Ready", Truth::True).await?;
+    fixture
+        .wait_for_condition("web", "Ready", ConditionStatus::True)
+        .await?;
     Ok(())
 }

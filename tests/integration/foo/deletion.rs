@@ -7,38 +7,40 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{shared::scene, support::scene::replicas};
+use crate::{shared::fixture, support::fixtures::replicas};
 
 /// Foreground deletion keeps the Foo, with a deletionTimestamp, until its dependents are gone.
 #[tokio::test]
 async fn a_terminating_foo_gets_no_apply_and_no_create() -> Result<()> {
-    let scene = scene("terminating").await?;
-    let (_, deployment) = scene.settled_foo("web", 2).await?;
+    let fixture = fixture("terminating").await?;
+    let (_, deployment) = fixture.settled_foo("web", 2).await?;
     let foreground = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
     };
-    scene.foos().delete("web", &foreground).await?;
-    let foo = scene.foos().get("web").await?;
+    fixture.foos().delete("web", &foreground).await?;
+    let foo = fixture.foos().get("web").await?;
     ensure!(foo.metadata.deletion_timestamp.is_some(), "{foo:?}");
     ensure!(foo.finalizers() == ["foregroundDeletion"], "{foo:?}");
     // Until the watch of Foos has told of that, the Deployment would be repaired.
-    wait_for_a_later_foo(&scene, "after-the-beginning").await?;
+    wait_for_a_later_foo(&fixture, "after-the-beginning").await?;
 
-    let drifted = scene.merge_deployment("web", json!({"spec": {"replicas": 9}})).await?;
-    wait_for_a_later_foo(&scene, "after-the-drift").await?;
-    let now = scene.deployments().get("web").await?;
+    let drifted = fixture
+        .merge_deployment("web", json!({"spec": {"replicas": 9}}))
+        .await?;
+    wait_for_a_later_foo(&fixture, "after-the-drift").await?;
+    let now = fixture.deployments().get("web").await?;
     ensure!(now.uid() == deployment.uid() && replicas(&now) == Some(9), "{now:?}");
     ensure!(now.resource_version() == drifted.resource_version(), "{now:?}");
 
-    scene.delete_deployment("web").await?;
-    wait_for_a_later_foo(&scene, "after-the-deletion").await?;
-    ensure!(scene.deployments().get_opt("web").await?.is_none(), "it came back");
+    fixture.delete_deployment("web").await?;
+    wait_for_a_later_foo(&fixture, "after-the-deletion").await?;
+    ensure!(fixture.deployments().get_opt("web").await?.is_none(), "it came back");
     Ok(())
 }
 
 /// The queue is first in, first out, and a Foo settles in several steps: what was due before is done by then.
-async fn wait_for_a_later_foo(scene: &crate::support::scene::Scene, name: &str) -> Result<()> {
-    scene.settled_foo(name, 1).await?;
+async fn wait_for_a_later_foo(fixture: &crate::support::fixtures::NamespaceFixture, name: &str) -> Result<()> {
+    fixture.settled_foo(name, 1).await?;
     Ok(())
 }

@@ -6,14 +6,14 @@ use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
 };
-use portreeve_api::{Foo, conditions::Truth};
+use portreeve_api::{Foo, conditions::ConditionStatus};
 use serde_json::{Value, json};
 
 use crate::{
-    shared::scene,
+    shared::fixture,
     support::{
+        fixtures::{image, in_time, replicas},
         manifests,
-        scene::{image, in_time, replicas},
     },
 };
 
@@ -53,8 +53,8 @@ fn asked_for(foo: &Foo) -> Value {
 
 #[tokio::test]
 async fn a_foo_gets_the_deployment_that_it_asks_for() -> Result<()> {
-    let scene = scene("create").await?;
-    let (foo, deployment) = in_time("a new Foo is settled", scene.settled_foo("web", 2)).await?;
+    let fixture = fixture("create").await?;
+    let (foo, deployment) = in_time("a new Foo is settled", fixture.settled_foo("web", 2)).await?;
     ensure!(owned(&deployment) == asked_for(&foo), "{:#}", owned(&deployment));
     let managers: Vec<_> = deployment
         .managed_fields()
@@ -67,16 +67,16 @@ async fn a_foo_gets_the_deployment_that_it_asks_for() -> Result<()> {
 
 #[tokio::test]
 async fn one_replica_is_the_default() -> Result<()> {
-    let scene = scene("default").await?;
+    let fixture = fixture("default").await?;
     let foo = json!({
         "apiVersion": "samplecontroller.k8s.io/v1alpha1",
         "kind": "Foo",
         "metadata": {"name": "web"},
         "spec": {"deploymentName": "web"},
     });
-    let client = scene.namespace.client();
-    manifests::apply(client, &foo, Some(scene.name()), &PatchParams::apply("a-user")).await?;
-    scene
+    let client = fixture.namespace.client();
+    manifests::apply(client, &foo, Some(fixture.name()), &PatchParams::apply("a-user")).await?;
+    fixture
         .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
         .await?;
     Ok(())
@@ -84,45 +84,47 @@ async fn one_replica_is_the_default() -> Result<()> {
 
 #[tokio::test]
 async fn the_samples_are_reconciled() -> Result<()> {
-    let scene = scene("samples").await?;
+    let fixture = fixture("samples").await?;
     let mut samples = manifests::documents(include_str!("../../../deploy/samples/foo.yaml"))?;
     samples.extend(manifests::documents(include_str!(
         "../../../deploy/samples/foo-clash.yaml"
     ))?);
     ensure!(samples.len() == 2, "{samples:?}");
     for mut sample in samples {
-        sample["metadata"]["namespace"] = scene.name().into();
+        sample["metadata"]["namespace"] = fixture.name().into();
         let parameters = PatchParams::apply("a-user");
-        manifests::apply(scene.namespace.client(), &sample, Some(scene.name()), &parameters).await?;
+        manifests::apply(fixture.namespace.client(), &sample, Some(fixture.name()), &parameters).await?;
         let name = sample["metadata"]["name"].as_str().context("it has a name")?;
         let ready = if name == "example-clash" {
-            Truth::False
+            ConditionStatus::False
         } else {
-            Truth::True
+            ConditionStatus::True
         };
-        scene.wait_for_condition(name, "Ready", ready).await?;
+        fixture.wait_for_condition(name, "Ready", ready).await?;
     }
-    scene.wait_for_events("example-foo", &["Synced"]).await?;
-    scene.wait_for_events("example-clash", &["ErrResourceExists"]).await?;
+    fixture.wait_for_events("example-foo", &["Synced"]).await?;
+    fixture.wait_for_events("example-clash", &["ErrResourceExists"]).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn the_deployment_follows_the_spec() -> Result<()> {
-    let scene = scene("rescale").await?;
-    scene.settled_foo("web", 1).await?;
-    scene.merge_foo("web", json!({"spec": {"replicas": 5}})).await?;
-    let grown = scene.wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5));
+    let fixture = fixture("rescale").await?;
+    fixture.settled_foo("web", 1).await?;
+    fixture.merge_foo("web", json!({"spec": {"replicas": 5}})).await?;
+    let grown = fixture.wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5));
     in_time("a new size arrives", grown).await?;
-    let foo = scene.wait_for_condition("web", "Ready", Truth::True).await?;
+    let foo = fixture
+        .wait_for_condition("web", "Ready", ConditionStatus::True)
+        .await?;
     ensure!(foo.metadata.generation == Some(2), "{foo:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
-    let scene = scene("drift").await?;
-    let (foo, deployment) = scene.settled_foo("web", 2).await?;
+    let fixture = fixture("drift").await?;
+    let (foo, deployment) = fixture.settled_foo("web", 2).await?;
     let mut owners = json!(deployment.owner_references());
     owners[0]["blockOwnerDeletion"] = false.into();
     let containers = |name: &str, image: &str| json!({"spec": {"template": {"spec": {"containers": [{"name": name, "image": image}]}}}});
@@ -136,9 +138,9 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
         ("the owner's blocking", json!({"metadata": {"ownerReferences": owners}})),
     ];
     for (what, drift) in table {
-        let drifted = scene.merge_deployment("web", drift).await?;
+        let drifted = fixture.merge_deployment("web", drift).await?;
         ensure!(owned(&drifted) != asked_for(&foo), "{what} is no drift");
-        let repaired = scene.wait_for_deployment("web", "as asked", |found| owned(found) == asked_for(&foo));
+        let repaired = fixture.wait_for_deployment("web", "as asked", |found| owned(found) == asked_for(&foo));
         let repaired = in_time(&format!("drift of {what} is repaired"), repaired).await?;
         ensure!(repaired.uid() == deployment.uid(), "{what}: it is another Deployment");
     }
@@ -147,16 +149,16 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
 
 #[tokio::test]
 async fn the_container_is_put_back_beside_the_one_of_others() -> Result<()> {
-    let scene = scene("container").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = fixture("container").await?;
+    fixture.settled_foo("web", 1).await?;
     let other = json!({"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "other:1"}]}}}});
-    scene.merge_deployment("web", other).await?;
+    fixture.merge_deployment("web", other).await?;
     let containers = |found: &Deployment| {
         let template = found.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
         let containers = template.map(|template| template.containers.iter().map(|container| container.name.clone()));
         containers.into_iter().flatten().collect::<Vec<_>>()
     };
-    scene
+    fixture
         .wait_for_deployment("web", "both containers", |found| {
             let mut names = containers(found);
             names.sort();
@@ -168,8 +170,8 @@ async fn the_container_is_put_back_beside_the_one_of_others() -> Result<()> {
 
 #[tokio::test]
 async fn what_others_add_survives_a_repair() -> Result<()> {
-    let scene = scene("extras").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = fixture("extras").await?;
+    fixture.settled_foo("web", 1).await?;
     let theirs = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -177,12 +179,14 @@ async fn what_others_add_survives_a_repair() -> Result<()> {
         "spec": {"minReadySeconds": 7},
     });
     let patch = Patch::Apply(&theirs);
-    scene
+    fixture
         .deployments()
         .patch("web", &PatchParams::apply("a-user"), &patch)
         .await?;
-    scene.merge_deployment("web", json!({"spec": {"replicas": 8}})).await?;
-    let repaired = scene
+    fixture
+        .merge_deployment("web", json!({"spec": {"replicas": 8}}))
+        .await?;
+    let repaired = fixture
         .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
         .await?;
     ensure!(
@@ -198,10 +202,10 @@ async fn what_others_add_survives_a_repair() -> Result<()> {
 
 #[tokio::test]
 async fn a_deleted_deployment_comes_back() -> Result<()> {
-    let scene = scene("deleted").await?;
-    let (foo, before) = scene.settled_foo("web", 2).await?;
-    scene.delete_deployment("web").await?;
-    let again = scene.wait_for_deployment("web", "another one", |found| found.uid() != before.uid());
+    let fixture = fixture("deleted").await?;
+    let (foo, before) = fixture.settled_foo("web", 2).await?;
+    fixture.delete_deployment("web").await?;
+    let again = fixture.wait_for_deployment("web", "another one", |found| found.uid() != before.uid());
     let again = in_time("a deleted Deployment comes back", again).await?;
     ensure!(owned(&again) == asked_for(&foo), "{:#}", owned(&again));
     Ok(())
@@ -209,14 +213,17 @@ async fn a_deleted_deployment_comes_back() -> Result<()> {
 
 #[tokio::test]
 async fn a_renamed_deployment_leaves_no_old_one_behind() -> Result<()> {
-    let scene = scene("renamed").await?;
-    scene.settled_foo("web", 2).await?;
-    scene
+    let fixture = fixture("renamed").await?;
+    fixture.settled_foo("web", 2).await?;
+    fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "shop"}}))
         .await?;
-    let gone = scene.wait_for_no_deployment("web");
+    let gone = fixture.wait_for_no_deployment("web");
     in_time("the old Deployment goes after a rename", gone).await?;
-    let (foo, shop) = (scene.foos().get("web").await?, scene.deployments().get("shop").await?);
+    let (foo, shop) = (
+        fixture.foos().get("web").await?,
+        fixture.deployments().get("shop").await?,
+    );
     ensure!(owned(&shop) == asked_for(&foo), "{:#}", owned(&shop));
     Ok(())
 }

@@ -8,101 +8,103 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
-use portreeve_api::{FOOS, Foo, ObjectKey, Resource, conditions::Truth};
+use portreeve_api::{FOOS, Foo, ObjectKey, Resource, conditions::ConditionStatus};
 use portreeve_reconcile::{
-    Applied, Applier, Effect, Events, Instruments, Object, Plan, Propagation, SystemClock, Target,
+    Applied, Applier, ControllerMetrics, Effect, Events, Object, Plan, Propagation, SystemClock, Target,
 };
 use portreeve_testing::ControlPlane;
 use prometheus::Registry;
 use serde_json::json;
 
 use crate::{
-    shared::scene,
+    shared::fixture,
     support::{
-        gate::Gate,
-        scene::{Scene, foreign},
+        admission_gate::AdmissionGate,
+        fixtures::{NamespaceFixture, unrelated_deployment},
     },
 };
 
 const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
 
 /// As a worker has it. Its events are never written.
-fn applier(scene: &Scene) -> Result<Applier> {
-    let client = scene.namespace.client().clone();
+fn applier(fixture: &NamespaceFixture) -> Result<Applier> {
+    let client = fixture.namespace.client().clone();
     let (events, _) = Events::channel(client.clone(), "a-test", &Registry::new())?;
     Ok(Applier {
         client,
         events,
         manager: "sample-controller".to_owned(),
         dry_run: false,
-        instruments: Instruments::default(),
+        controller_metrics: ControllerMetrics::default(),
         clock: Arc::new(SystemClock),
     })
 }
 
 /// What a Foo would make of a Deployment.
-fn desired(scene: &Scene, foo: &Foo, name: &str) -> Object {
-    let mut body = foreign(name);
+fn desired(fixture: &NamespaceFixture, foo: &Foo, name: &str) -> Object {
+    let mut body = unrelated_deployment(name);
     body["metadata"]["ownerReferences"] = json!([{
         "apiVersion": FOOS.api_version(), "kind": "Foo", "name": foo.name_any(), "uid": foo.uid(),
         "controller": true, "blockOwnerDeletion": true,
     }]);
     Object {
         resource: DEPLOYMENTS,
-        key: ObjectKey::namespaced(scene.name(), name),
+        key: ObjectKey::namespaced(fixture.name(), name),
         body,
     }
 }
 
-fn target(scene: &Scene, deployment: &Deployment) -> Result<Target> {
+fn target(fixture: &NamespaceFixture, deployment: &Deployment) -> Result<Target> {
     Ok(Target {
         resource: DEPLOYMENTS,
-        key: ObjectKey::namespaced(scene.name(), deployment.name_any()),
+        key: ObjectKey::namespaced(fixture.name(), deployment.name_any()),
         uid: deployment.uid().context("it has a UID")?.into(),
         version: deployment.resource_version().context("it has a version")?.into(),
     })
 }
 
 /// A Foo that no daemon reconciles: its name is a conflict for ever.
-async fn idle_foo(scene: &Scene) -> Result<Foo> {
-    scene.create_foreign("occupied").await?;
-    scene.create_foo("idle", "occupied", 1).await
+async fn idle_foo(fixture: &NamespaceFixture) -> Result<Foo> {
+    fixture.create_foreign("occupied").await?;
+    fixture.create_foo("idle", "occupied", 1).await
 }
 
 async fn expect_look_again(applier: &Applier, effect: Effect) -> Result<()> {
     let plan = Plan::of(vec![effect]);
     let end = applier.run(&plan).await;
-    ensure!(matches!(end, Applied::LookAgain(_)), "{plan}: {end:?}");
+    ensure!(matches!(end, Applied::Stale(_)), "{plan}: {end:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn an_object_that_was_replaced_since_the_decision_is_not_taken_over() -> Result<()> {
-    let scene = scene("replaced").await?;
-    let (applier, foo) = (applier(&scene)?, idle_foo(&scene).await?);
-    let Target { uid, version, .. } = target(&scene, &scene.create_foreign("web").await?)?;
-    scene.delete_deployment("web").await?;
-    let theirs = scene.create_foreign("web").await?;
-    let object = desired(&scene, &foo, "web");
+    let fixture = fixture("replaced").await?;
+    let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
+    let Target { uid, version, .. } = target(&fixture, &fixture.create_foreign("web").await?)?;
+    fixture.delete_deployment("web").await?;
+    let theirs = fixture.create_foreign("web").await?;
+    let object = desired(&fixture, &foo, "web");
     let now: Arc<str> = theirs.resource_version().context("it has a version")?.into();
     for version in [version, now] {
         let (object, uid) = (object.clone(), Arc::clone(&uid));
         expect_look_again(&applier, Effect::Apply { object, uid, version }).await?;
     }
     expect_look_again(&applier, Effect::Create(object)).await?;
-    let after = scene.deployments().get("web").await?;
+    let after = fixture.deployments().get("web").await?;
     ensure!(json!(after) == json!(theirs), "{after:#?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn an_object_that_was_changed_since_the_decision_is_left_as_it_is() -> Result<()> {
-    let scene = scene("changed").await?;
-    let (applier, foo) = (applier(&scene)?, idle_foo(&scene).await?);
-    let seen = target(&scene, &scene.create_foreign("web").await?)?;
-    let changed = scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
+    let fixture = fixture("changed").await?;
+    let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
+    let seen = target(&fixture, &fixture.create_foreign("web").await?)?;
+    let changed = fixture
+        .merge_deployment("web", json!({"spec": {"replicas": 3}}))
+        .await?;
     let apply = Effect::Apply {
-        object: desired(&scene, &foo, "web"),
+        object: desired(&fixture, &foo, "web"),
         uid: Arc::clone(&seen.uid),
         version: Arc::clone(&seen.version),
     };
@@ -119,24 +121,27 @@ async fn an_object_that_was_changed_since_the_decision_is_left_as_it_is() -> Res
     for effect in [apply, patch, delete] {
         expect_look_again(&applier, effect).await?;
     }
-    let after = scene.deployments().get("web").await?;
+    let after = fixture.deployments().get("web").await?;
     ensure!(json!(after) == json!(changed), "{after:#?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn an_object_that_is_gone_is_not_made_by_an_apply_and_not_missed_by_a_delete() -> Result<()> {
-    let scene = scene("gone").await?;
-    let (applier, foo) = (applier(&scene)?, idle_foo(&scene).await?);
-    let seen = target(&scene, &scene.create_foreign("web").await?)?;
-    scene.delete_deployment("web").await?;
+    let fixture = fixture("gone").await?;
+    let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
+    let seen = target(&fixture, &fixture.create_foreign("web").await?)?;
+    fixture.delete_deployment("web").await?;
     let apply = Effect::Apply {
-        object: desired(&scene, &foo, "web"),
+        object: desired(&fixture, &foo, "web"),
         uid: Arc::clone(&seen.uid),
         version: Arc::clone(&seen.version),
     };
     expect_look_again(&applier, apply).await?;
-    ensure!(scene.deployments().get_opt("web").await?.is_none(), "the apply made it");
+    ensure!(
+        fixture.deployments().get_opt("web").await?.is_none(),
+        "the apply made it"
+    );
     let delete = Effect::Delete {
         target: seen,
         propagation: Propagation::Background,
@@ -150,19 +155,25 @@ async fn an_object_that_is_gone_is_not_made_by_an_apply_and_not_missed_by_a_dele
 /// refused; what this shows is that the daemon then looks again, at once, and sees the conflict.
 #[tokio::test]
 async fn an_object_that_is_replaced_while_a_repair_is_under_way_is_not_taken_over() -> Result<()> {
-    let scene = scene("under-way").await?;
-    scene.settled_foo("web", 2).await?;
-    let gate = Gate::close(ControlPlane::shared().await, &scene).await?;
-    scene.merge_deployment("web", json!({"spec": {"replicas": 9}})).await?;
+    let fixture = fixture("under-way").await?;
+    fixture.settled_foo("web", 2).await?;
+    let gate = AdmissionGate::close(ControlPlane::shared().await, &fixture).await?;
+    fixture
+        .merge_deployment("web", json!({"spec": {"replicas": 9}}))
+        .await?;
     let apply = gate.hold().await?;
-    scene.delete_deployment("web").await?;
-    let theirs = scene.create_foreign("web").await?;
+    fixture.delete_deployment("web").await?;
+    let theirs = fixture.create_foreign("web").await?;
     drop(apply);
-    scene.wait_for_condition("web", "Conflict", Truth::True).await?;
-    let after = scene.deployments().get("web").await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::True)
+        .await?;
+    let after = fixture.deployments().get("web").await?;
     ensure!(json!(after) == json!(theirs), "{after:#?}");
     drop(gate);
-    scene.delete_deployment("web").await?;
-    scene.wait_for_condition("web", "Ready", Truth::True).await?;
+    fixture.delete_deployment("web").await?;
+    fixture
+        .wait_for_condition("web", "Ready", ConditionStatus::True)
+        .await?;
     Ok(())
 }

@@ -6,25 +6,25 @@ use kube::{
     ResourceExt,
     api::{Patch, PatchParams, WatchEvent, WatchParams},
 };
-use portreeve_api::conditions::{self, Truth};
+use portreeve_api::conditions::{self, ConditionStatus};
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::{
-    shared::scene,
+    shared::fixture,
     support::{
         LIMIT,
-        scene::{Scene, in_time, replicas},
+        fixtures::{NamespaceFixture, in_time, replicas},
     },
 };
 
 /// Does what a deployment controller would.
-async fn set_available(scene: &Scene, name: &str, available: i32) -> Result<()> {
+async fn set_available(fixture: &NamespaceFixture, name: &str, available: i32) -> Result<()> {
     let status = json!({"status": {
         "replicas": available, "updatedReplicas": available, "readyReplicas": available, "availableReplicas": available,
     }});
     let patch = Patch::Merge(status);
-    scene
+    fixture
         .deployments()
         .patch_status(name, &PatchParams::default(), &patch)
         .await?;
@@ -33,12 +33,12 @@ async fn set_available(scene: &Scene, name: &str, available: i32) -> Result<()> 
 
 #[tokio::test]
 async fn the_status_follows_the_deployment() -> Result<()> {
-    let scene = scene("status").await?;
-    scene.settled_foo("web", 3).await?;
+    let fixture = fixture("status").await?;
+    fixture.settled_foo("web", 3).await?;
     for available in [1, 3, 0] {
-        set_available(&scene, "web", available).await?;
+        set_available(&fixture, "web", available).await?;
         let what = format!("{available} available");
-        let foo = scene.wait_for_foo("web", &what, |foo| {
+        let foo = fixture.wait_for_foo("web", &what, |foo| {
             foo.status
                 .as_ref()
                 .is_some_and(|status| status.available_replicas == available)
@@ -59,8 +59,8 @@ async fn the_status_follows_the_deployment() -> Result<()> {
             })
             .collect();
         let expected = [
-            ("Ready", Truth::True, "Synced", 1),
-            ("Conflict", Truth::False, "Synced", 1),
+            ("Ready", ConditionStatus::True, "Synced", 1),
+            ("Conflict", ConditionStatus::False, "Synced", 1),
         ];
         ensure!(conditions == expected, "{conditions:?}");
     }
@@ -69,20 +69,23 @@ async fn the_status_follows_the_deployment() -> Result<()> {
 
 #[tokio::test]
 async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
-    let scene = scene("scale").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = fixture("scale").await?;
+    fixture.settled_foo("web", 1).await?;
     let patch = Patch::Merge(json!({"spec": {"replicas": 4}}));
-    scene.foos().patch_scale("web", &PatchParams::default(), &patch).await?;
-    scene
+    fixture
+        .foos()
+        .patch_scale("web", &PatchParams::default(), &patch)
+        .await?;
+    fixture
         .wait_for_deployment("web", "4 replicas", |found| replicas(found) == Some(4))
         .await?;
-    set_available(&scene, "web", 3).await?;
-    scene
+    set_available(&fixture, "web", 3).await?;
+    fixture
         .wait_for_foo("web", "3 available", |foo| {
             foo.status.as_ref().is_some_and(|status| status.available_replicas == 3)
         })
         .await?;
-    let scale = scene.foos().get_scale("web").await?;
+    let scale = fixture.foos().get_scale("web").await?;
     let asked = scale.spec.and_then(|spec| spec.replicas);
     let there = scale.status.map(|status| status.replicas);
     ensure!((asked, there) == (Some(4), Some(3)), "{asked:?} {there:?}");
@@ -91,13 +94,17 @@ async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
 
 #[tokio::test]
 async fn synced_is_told_once_however_often_a_foo_is_reconciled() -> Result<()> {
-    let scene = scene("synced").await?;
-    scene.settled_foo("web", 1).await?;
+    let fixture = fixture("synced").await?;
+    fixture.settled_foo("web", 1).await?;
     for replicas in 2..6 {
-        scene.merge_foo("web", json!({"spec": {"replicas": replicas}})).await?;
-        scene.wait_for_condition("web", "Ready", Truth::True).await?;
-        set_available(&scene, "web", replicas).await?;
-        scene
+        fixture
+            .merge_foo("web", json!({"spec": {"replicas": replicas}}))
+            .await?;
+        fixture
+            .wait_for_condition("web", "Ready", ConditionStatus::True)
+            .await?;
+        set_available(&fixture, "web", replicas).await?;
+        fixture
             .wait_for_foo("web", "all available", |foo| {
                 foo.status
                     .as_ref()
@@ -106,11 +113,11 @@ async fn synced_is_told_once_however_often_a_foo_is_reconciled() -> Result<()> {
             .await?;
     }
     // The next event is the proof that no other one came before it.
-    scene.create_foreign("taken").await?;
-    scene
+    fixture.create_foreign("taken").await?;
+    fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
         .await?;
-    let events = scene.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
+    let events = fixture.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
     ensure!(events[0].type_.as_deref() == Some("Normal"));
     ensure!(
         events[0].note.as_deref() == Some("Foo synced successfully"),
@@ -127,22 +134,24 @@ async fn synced_is_told_once_however_often_a_foo_is_reconciled() -> Result<()> {
 
 #[tokio::test]
 async fn the_status_is_written_only_when_it_changes() -> Result<()> {
-    let scene = scene("quiet").await?;
-    let (foo, _) = scene.settled_foo("web", 2).await?;
+    let fixture = fixture("quiet").await?;
+    let (foo, _) = fixture.settled_foo("web", 2).await?;
     let from = foo.resource_version().context("it has a version")?;
     let only = WatchParams::default().fields("metadata.name=web");
-    let foos = scene.foos();
+    let foos = fixture.foos();
     let mut changes = foos.watch(&only, &from).await?.boxed();
     for number in 0..5 {
         let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}});
-        scene.merge_deployment("web", touch).await?;
-        scene.merge_deployment("web", json!({"spec": {"replicas": 9}})).await?;
-        scene
+        fixture.merge_deployment("web", touch).await?;
+        fixture
+            .merge_deployment("web", json!({"spec": {"replicas": 9}}))
+            .await?;
+        fixture
             .wait_for_deployment("web", "2 replicas", |found| replicas(found) == Some(2))
             .await?;
     }
     // The first change that the watch tells of is the one that had a reason.
-    set_available(&scene, "web", 2).await?;
+    set_available(&fixture, "web", 2).await?;
     let change = timeout(LIMIT, changes.next()).await.context("a change of the Foo")?;
     let Some(Ok(WatchEvent::Modified(later))) = change else {
         anyhow::bail!("{change:?}");
@@ -150,7 +159,8 @@ async fn the_status_is_written_only_when_it_changes() -> Result<()> {
     let status = later.status.context("it has a status")?;
     ensure!(status.available_replicas == 2, "written for nothing: {status:?}");
     let before = foo.status.context("it had a status")?;
-    let time = |conditions| conditions::find(conditions, "Ready").map(|ready| ready.last_transition_time);
+    let time =
+        |conditions| conditions::find_status_condition(conditions, "Ready").map(|ready| ready.last_transition_time);
     ensure!(
         time(&status.conditions) == time(&before.conditions),
         "no transition, no new time"

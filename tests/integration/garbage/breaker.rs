@@ -14,14 +14,14 @@ use tokio::time::interval;
 
 use super::{
     collector::{CONTROLLER, Collector},
+    dynamic_client::stays,
+    fixtures::{CollectorCluster, CollectorEnvironment},
     processes::{REPLICAS, replica, wait_for_leader},
     shared,
-    stage::{Scenery, Stage},
-    yard::stays,
 };
 use crate::support::{LIMIT, daemon::PROGRAM};
 
-/// Far fewer than the estate needs.
+/// Far fewer than the ownership tree needs.
 const PER_MINUTE: u64 = 40;
 const FLAG: &str = "--gc-max-deletions-per-minute=40";
 const LEASE: &str = "portreeve";
@@ -29,8 +29,8 @@ const TRIPPED: &str = "garbage-collector.portreeve.dev/tripped";
 /// That nothing is deleted is looked at for so long.
 const QUIET: Duration = Duration::from_secs(1);
 
-fn leases(scenery: &Scenery) -> Result<Api<Lease>> {
-    Ok(Api::namespaced(scenery.plane.client()?, "kube-system"))
+fn leases(cluster: &CollectorCluster) -> Result<Api<Lease>> {
+    Ok(Api::namespaced(cluster.plane.client()?, "kube-system"))
 }
 
 async fn is_tripped(leases: &Api<Lease>) -> Result<bool> {
@@ -38,8 +38,8 @@ async fn is_tripped(leases: &Api<Lease>) -> Result<bool> {
     Ok(lease.metadata.annotations.is_some_and(|all| all.contains_key(TRIPPED)))
 }
 
-async fn wait_until_tripped(scenery: &Scenery) -> Result<()> {
-    let leases = leases(scenery)?;
+async fn wait_until_tripped(cluster: &CollectorCluster) -> Result<()> {
+    let leases = leases(cluster)?;
     eventually(LIMIT, "the breaker to trip", || async {
         ensure!(is_tripped(&leases).await?, "the Lease has no such annotation");
         anyhow::Ok(())
@@ -55,8 +55,8 @@ async fn clear(leases: &Api<Lease>) -> Result<()> {
 }
 
 /// Clears the breaker as often as it trips.
-async fn keep_clear(scenery: &Scenery) -> Result<()> {
-    let leases = leases(scenery)?;
+async fn keep_clear(cluster: &CollectorCluster) -> Result<()> {
+    let leases = leases(cluster)?;
     let mut interval = interval(Duration::from_millis(200));
     loop {
         interval.tick().await;
@@ -92,19 +92,19 @@ async fn wait_for_gauge(collector: &Collector, expected: f64) -> Result<()> {
 }
 
 /// Nothing is deleted any more.
-async fn ensure_quiet(scenery: &Scenery) -> Result<()> {
-    let before = scenery.deletions.seen();
+async fn ensure_quiet(cluster: &CollectorCluster) -> Result<()> {
+    let before = cluster.deletions.matched();
     stays(QUIET, || async {
-        let now = scenery.deletions.seen();
+        let now = cluster.deletions.matched();
         ensure!(now == before, "{before} deletions, and then {now}");
-        ensure!(is_tripped(&leases(scenery)?).await?, "the annotation is gone");
+        ensure!(is_tripped(&leases(cluster)?).await?, "the annotation is gone");
         Ok(())
     })
     .await
 }
 
-fn ensure_none_since(scenery: &Scenery, sent: u64) -> Result<()> {
-    let now = scenery.deletions.seen();
+fn ensure_none_since(cluster: &CollectorCluster, sent: u64) -> Result<()> {
+    let now = cluster.deletions.matched();
     ensure!(now == sent, "{} deletions were sent since", now - sent);
     Ok(())
 }
@@ -132,64 +132,64 @@ async fn a_limit_without_leader_election_is_refused() -> Result<()> {
 
 #[tokio::test]
 async fn the_breaker_stays_tripped_over_restarts_until_somebody_clears_it() -> Result<()> {
-    let mut scenery = Scenery::new("breaker").await?;
-    let collector = replica(&scenery, "first", &[FLAG]).await?;
+    let mut cluster = CollectorCluster::new("breaker").await?;
+    let collector = replica(&cluster, "first", &[FLAG]).await?;
     collector.wait_until_synced().await?;
-    scenery.bring_down().await?;
-    wait_until_tripped(&scenery).await?;
+    cluster.delete_owners().await?;
+    wait_until_tripped(&cluster).await?;
     wait_until_it_says_so(&collector).await?;
     wait_for_gauge(&collector, 1.0).await?;
-    ensure_quiet(&scenery).await?;
-    let sent = scenery.deletions.seen();
+    ensure_quiet(&cluster).await?;
+    let sent = cluster.deletions.matched();
     ensure!(sent <= PER_MINUTE, "{sent} deletions");
-    wait_for_event(&scenery).await?;
+    wait_for_event(&cluster).await?;
 
     collector.daemon.process.signal(Signal::TERM)?;
     collector.daemon.process.wait(LIMIT).await?;
-    let collector = replica(&scenery, "second", &[FLAG]).await?;
+    let collector = replica(&cluster, "second", &[FLAG]).await?;
     wait_until_it_says_so(&collector).await?;
-    ensure_quiet(&scenery).await?;
+    ensure_quiet(&cluster).await?;
     collector.daemon.process.signal(Signal::KILL)?;
     collector.daemon.process.wait(LIMIT).await?;
-    let collector = replica(&scenery, "third", &[FLAG]).await?;
-    wait_for_leader(&scenery, Some("second")).await?;
+    let collector = replica(&cluster, "third", &[FLAG]).await?;
+    wait_for_leader(&cluster, Some("second")).await?;
     wait_until_it_says_so(&collector).await?;
-    ensure_quiet(&scenery).await?;
-    ensure_none_since(&scenery, sent)?;
+    ensure_quiet(&cluster).await?;
+    ensure_none_since(&cluster, sent)?;
 
-    clear(&leases(&scenery)?).await?;
-    scenery.deletions.until_seen(sent + 1, LIMIT).await?;
-    finish(Stage { collector, scenery }).await
+    clear(&leases(&cluster)?).await?;
+    cluster.deletions.wait_for_matched(sent + 1, LIMIT).await?;
+    finish(CollectorEnvironment { collector, cluster }).await
 }
 
 #[tokio::test]
 async fn the_breaker_trips_after_a_failover_too_and_stays_tripped_over_the_next() -> Result<()> {
-    let mut scenery = Scenery::new("breakers").await?;
+    let mut cluster = CollectorCluster::new("breakers").await?;
     let mut replicas = Vec::new();
     for name in REPLICAS {
-        replicas.push((name, replica(&scenery, name, &[FLAG]).await?));
+        replicas.push((name, replica(&cluster, name, &[FLAG]).await?));
     }
-    let first = wait_for_leader(&scenery, None).await?;
-    scenery.bring_down().await?;
+    let first = wait_for_leader(&cluster, None).await?;
+    cluster.delete_owners().await?;
     kill(&mut replicas, &first).await?;
-    let second = wait_for_leader(&scenery, Some(&first)).await?;
-    wait_until_tripped(&scenery).await?;
-    ensure_quiet(&scenery).await?;
+    let second = wait_for_leader(&cluster, Some(&first)).await?;
+    wait_until_tripped(&cluster).await?;
+    ensure_quiet(&cluster).await?;
     // What the first had counted went with it.
-    let sent = scenery.deletions.seen();
+    let sent = cluster.deletions.matched();
     ensure!(sent <= 2 * PER_MINUTE, "{sent} deletions");
     kill(&mut replicas, &second).await?;
-    wait_for_leader(&scenery, Some(&second)).await?;
+    wait_for_leader(&cluster, Some(&second)).await?;
     for (_, replica) in &replicas {
         wait_until_it_says_so(replica).await?;
     }
-    ensure_quiet(&scenery).await?;
-    ensure_none_since(&scenery, sent)?;
+    ensure_quiet(&cluster).await?;
+    ensure_none_since(&cluster, sent)?;
 
-    clear(&leases(&scenery)?).await?;
-    scenery.deletions.until_seen(sent + 1, LIMIT).await?;
+    clear(&leases(&cluster)?).await?;
+    cluster.deletions.wait_for_matched(sent + 1, LIMIT).await?;
     let (_, collector) = replicas.pop().context("one of three is left")?;
-    finish(Stage { collector, scenery }).await
+    finish(CollectorEnvironment { collector, cluster }).await
 }
 
 /// Kills a replica, and returns once it has ended.
@@ -202,18 +202,18 @@ async fn kill(replicas: &mut Vec<(&'static str, Collector)>, name: &str) -> Resu
 }
 
 /// Clears the breaker again and again, until all is as it must be.
-async fn finish(stage: Stage) -> Result<()> {
+async fn finish(environment: CollectorEnvironment) -> Result<()> {
     let finished = tokio::select! {
-        judged = stage.judge() => judged,
-        failed = keep_clear(&stage.scenery) => failed,
+        judged = environment.verify() => judged,
+        failed = keep_clear(&environment.cluster) => failed,
     };
     finished?;
-    clear(&leases(&stage.scenery)?).await?;
-    wait_for_gauge(&stage.collector, 0.0).await
+    clear(&leases(&environment.cluster)?).await?;
+    wait_for_gauge(&environment.collector, 0.0).await
 }
 
-async fn wait_for_event(scenery: &Scenery) -> Result<()> {
-    let events: Api<Event> = Api::all(scenery.plane.client()?);
+async fn wait_for_event(cluster: &CollectorCluster) -> Result<()> {
+    let events: Api<Event> = Api::all(cluster.plane.client()?);
     eventually(LIMIT, "an event on the Lease", || async {
         let found = events.list(&ListParams::default()).await?.items;
         let is_it = |event: &&Event| event.reason.as_deref() == Some("DeletionLimitReached");

@@ -9,7 +9,7 @@ use kube::{
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
-use super::{draft::Draft, yard::Yard};
+use super::{dynamic_client::DynamicClient, object_builder::ObjectBuilder};
 use crate::support::LIMIT;
 
 const GROUP: &str = "mygroup.example.com";
@@ -24,20 +24,20 @@ pub(super) struct Definition {
 
 impl Definition {
     /// Creates one whose objects are in namespaces. Its name is made of that of the namespace, so that no two are the same.
-    pub(super) async fn namespaced(yard: &Yard) -> Result<Self> {
-        Self::create(yard, true).await
+    pub(super) async fn namespaced(dynamic_client: &DynamicClient) -> Result<Self> {
+        Self::create(dynamic_client, true).await
     }
 
     /// The same for objects without a namespace.
-    pub(super) async fn for_cluster(yard: &Yard) -> Result<Self> {
-        Self::create(yard, false).await
+    pub(super) async fn for_cluster(dynamic_client: &DynamicClient) -> Result<Self> {
+        Self::create(dynamic_client, false).await
     }
 
-    async fn create(yard: &Yard, is_namespaced: bool) -> Result<Self> {
-        let (_, suffix) = yard.name().rsplit_once('-').unwrap_or_default();
+    async fn create(dynamic_client: &DynamicClient, is_namespaced: bool) -> Result<Self> {
+        let (_, suffix) = dynamic_client.name().rsplit_once('-').unwrap_or_default();
         let definition = Self {
-            api: Api::all(yard.client().clone()),
-            client: yard.client().clone(),
+            api: Api::all(dynamic_client.client().clone()),
+            client: dynamic_client.client().clone(),
             kind: format!("foo{suffix}a"),
             is_namespaced,
         };
@@ -75,8 +75,8 @@ impl Definition {
     }
 
     /// An object of it.
-    pub(super) fn instance(&self, name: &str) -> Draft {
-        Draft::new(&format!("{GROUP}/{VERSION}"), &self.kind, name)
+    pub(super) fn instance(&self, name: &str) -> ObjectBuilder {
+        ObjectBuilder::new(&format!("{GROUP}/{VERSION}"), &self.kind, name)
     }
 
     /// The name of its resource in metrics and in /readyz.

@@ -8,17 +8,17 @@ use portreeve_testing::{ControlPlane, FaultProxy, Matcher, eventually};
 use super::{
     collector::Collector,
     definition::Definition,
-    draft::config_map,
+    dynamic_client::{DynamicClient, Policy, stays},
+    object_builder::config_map,
     shared,
-    yard::{Policy, Yard, stays},
 };
-use crate::support::{LIMIT, SETTLED, scene::in_time};
+use crate::support::{LIMIT, SETTLED, fixtures::in_time};
 
 #[tokio::test]
 async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result<()> {
     for round in 1..=3 {
-        let (yard, collector) = shared::yard("gc-new-definition").await?;
-        let definition = Definition::namespaced(&yard).await?;
+        let (dynamic_client, collector) = shared::client_and_collector("gc-new-definition").await?;
+        let definition = Definition::namespaced(&dynamic_client).await?;
         let resource = definition.resource("v1beta1");
         let watched = eventually(LIMIT, "its objects to be watched", || async {
             ensure!(is_synced(collector, &resource).await?, "{resource} is not");
@@ -30,14 +30,16 @@ async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result
         )
         .await?;
         // The apiserver itself keeps the first object of a new definition waiting, for two seconds.
-        let owner = yard.create(definition.instance("owner")).await?;
-        let core = yard.create(config_map("dependent").owned_by(&owner)).await?;
-        let custom = yard.create(definition.instance("dependent").owned_by(&owner)).await?;
+        let owner = dynamic_client.create(definition.instance("owner")).await?;
+        let core = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
+        let custom = dynamic_client
+            .create(definition.instance("dependent").owned_by(&owner))
+            .await?;
         let collected = async {
-            yard.delete(&owner, Policy::Foreground).await?;
-            yard.wait_until_gone(&core).await?;
-            yard.wait_until_gone(&custom).await?;
-            yard.wait_until_gone(&owner).await
+            dynamic_client.delete(&owner, Policy::Foreground).await?;
+            dynamic_client.wait_until_gone(&core).await?;
+            dynamic_client.wait_until_gone(&custom).await?;
+            dynamic_client.wait_until_gone(&owner).await
         };
         in_time(&format!("round {round}: and collected"), collected).await?;
         definition.delete().await?;
@@ -52,7 +54,7 @@ async fn watches_that_hear_nothing_are_named_until_they_do() -> Result<()> {
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "deaf")?;
     let collector = Collector::start_as(&plane, &kubeconfig, "deaf", &["--watch-idle-timeout=3s"]).await?;
     collector.wait_until_synced().await?;
-    proxy.mute();
+    proxy.hold_responses();
     eventually(LIMIT, "stale watches to be named", || async {
         let (_, text) = collector.daemon.admin.get("/readyz?verbose").await?;
         let line = text
@@ -81,7 +83,7 @@ async fn watches_of_quiet_resources_are_begun_anew_and_nobody_complains() -> Res
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "quiet")?;
     let watches = proxy.count(Matcher::watches().resource("podtemplates"));
     let collector = Collector::start_as(&plane, &kubeconfig, "quiet", &["--watch-idle-timeout=2s"]).await?;
-    watches.until_seen(3, LIMIT).await?;
+    watches.wait_for_matched(3, LIMIT).await?;
     collector.wait_until_synced().await?;
     let log = collector.daemon.log()?;
     let of_them = log.lines().filter(|line| line.contains("podtemplates"));
@@ -96,13 +98,13 @@ async fn watches_of_a_removed_definition_end_within_a_second_and_nobody_complain
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "definitions")?;
     let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
-    let yard = Yard::new(&plane, "gc-removed").await?;
-    let definition = Definition::namespaced(&yard).await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-removed").await?;
+    let definition = Definition::namespaced(&dynamic_client).await?;
     let requests = proxy.count(Matcher::any().resource(definition.plural()));
     let resource = definition.resource("v1beta1");
     for round in 1..=2 {
-        let owner = yard.create(definition.instance("owner")).await?;
-        let dependent = yard.create(config_map("dependent").owned_by(&owner)).await?;
+        let owner = dynamic_client.create(definition.instance("owner")).await?;
+        let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
         collector.wait_until_observes(&[&owner, &dependent]).await?;
         ensure!(is_watched(&collector, &resource).await?, "{resource} has no metric");
 
@@ -112,10 +114,10 @@ async fn watches_of_a_removed_definition_end_within_a_second_and_nobody_complain
             anyhow::Ok(())
         });
         in_time(&format!("round {round}: watches of a removed definition end"), ended).await?;
-        let before = requests.seen();
-        yard.wait_until_gone(&dependent).await?;
+        let before = requests.matched();
+        dynamic_client.wait_until_gone(&dependent).await?;
         stays(Duration::from_secs(2), || async {
-            ensure!(requests.seen() == before, "it is asked for still");
+            ensure!(requests.matched() == before, "it is asked for still");
             Ok(())
         })
         .await?;

@@ -13,10 +13,10 @@ use serde_json::{from_value, json};
 
 use super::{
     collector::Collector,
-    draft::{pod, replication_controller},
-    judge::Ledger,
+    dynamic_client::{DynamicClient, Policy, stays},
+    expectations::ExpectedObjects,
+    object_builder::{pod, replication_controller},
     shared,
-    yard::{Policy, Yard, stays},
 };
 use crate::support::LIMIT;
 
@@ -25,78 +25,86 @@ const UNHANDLED: &str = "x/y";
 
 #[tokio::test]
 async fn test_solid_owner_does_not_block_waiting_owner() -> Result<()> {
-    let (yard, _) = shared::yard("gc-foreground1").await?;
-    let mut ledger = Ledger::default();
-    let doomed = ledger.create_one(&yard, replication_controller("test.rc.1")).await?;
-    let remaining = ledger.create_one(&yard, replication_controller("test.rc.2")).await?;
+    let (dynamic_client, _) = shared::client_and_collector("gc-foreground1").await?;
+    let mut expected_objects = ExpectedObjects::default();
+    let doomed = expected_objects
+        .create_one(&dynamic_client, replication_controller("test.rc.1"))
+        .await?;
+    let remaining = expected_objects
+        .create_one(&dynamic_client, replication_controller("test.rc.2"))
+        .await?;
     let pod = pod("pod").blocking(&doomed, true).owned_by(&remaining);
-    let pod = ledger.create_one(&yard, pod).await?;
+    let pod = expected_objects.create_one(&dynamic_client, pod).await?;
 
-    ledger.delete(&yard, &doomed, Policy::Foreground).await?;
-    yard.wait_until_gone(&doomed).await?;
-    let pod = yard.get(&pod).await?;
+    expected_objects
+        .delete(&dynamic_client, &doomed, Policy::Foreground)
+        .await?;
+    dynamic_client.wait_until_gone(&doomed).await?;
+    let pod = dynamic_client.get(&pod).await?;
     let owners: Vec<_> = pod.owner_references().iter().map(|owner| &*owner.name).collect();
     ensure!(owners == ["test.rc.2"], "{owners:?}");
-    ledger.judge(&yard).await
+    expected_objects.verify(&dynamic_client).await
 }
 
 #[tokio::test]
 async fn test_non_blocking_owner_ref_does_not_block() -> Result<()> {
-    let (yard, _) = shared::yard("gc-foreground2").await?;
-    let doomed = yard.create(replication_controller("test.rc.1")).await?;
-    let unsaid = yard.create(pod("pod1").owned_by(&doomed).finalizer(UNHANDLED)).await?;
-    let denied = yard
+    let (dynamic_client, _) = shared::client_and_collector("gc-foreground2").await?;
+    let doomed = dynamic_client.create(replication_controller("test.rc.1")).await?;
+    let unsaid = dynamic_client
+        .create(pod("pod1").owned_by(&doomed).finalizer(UNHANDLED))
+        .await?;
+    let denied = dynamic_client
         .create(pod("pod2").blocking(&doomed, false).finalizer(UNHANDLED))
         .await?;
 
-    yard.delete(&doomed, Policy::Foreground).await?;
-    yard.wait_until_gone(&doomed).await?;
-    let pods = yard.list("v1", "Pod").await?;
+    dynamic_client.delete(&doomed, Policy::Foreground).await?;
+    dynamic_client.wait_until_gone(&doomed).await?;
+    let pods = dynamic_client.list("v1", "Pod").await?;
     ensure!(pods.len() == 2, "{pods:?}");
-    yard.get(&unsaid).await?;
-    yard.get(&denied).await?;
+    dynamic_client.get(&unsaid).await?;
+    dynamic_client.get(&denied).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn test_double_deletion_with_finalizer() -> Result<()> {
-    let (yard, _) = shared::yard("gc-double-foreground").await?;
-    let lucy = yard.create(pod("lucy").finalizer(UNHANDLED)).await?;
+    let (dynamic_client, _) = shared::client_and_collector("gc-double-foreground").await?;
+    let lucy = dynamic_client.create(pod("lucy").finalizer(UNHANDLED)).await?;
     for _ in 0..2 {
-        yard.delete(&lucy, Policy::Foreground).await?;
+        dynamic_client.delete(&lucy, Policy::Foreground).await?;
         eventually(LIMIT, "only the finalizer of its own to be left", || async {
-            let found = yard.get(&lucy).await?;
+            let found = dynamic_client.get(&lucy).await?;
             ensure!(found.finalizers() == [UNHANDLED], "{:?}", found.finalizers());
             anyhow::Ok(())
         })
         .await?;
     }
 
-    let pods: Api<Pod> = Api::namespaced(yard.client().clone(), yard.name());
+    let pods: Api<Pod> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
     let patch = from_value(json!([{"op": "remove", "path": "/metadata/finalizers"}]))?;
     pods.patch("lucy", &PatchParams::default(), &Patch::<Pod>::Json(patch))
         .await?;
-    yard.wait_until_gone(&lucy).await
+    dynamic_client.wait_until_gone(&lucy).await
 }
 
 #[tokio::test]
 async fn test_blocking_owner_ref_does_block() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let yard = Yard::new(&plane, "foo").await?;
-    let doomed = yard.create(replication_controller("test.rc.1")).await?;
+    let dynamic_client = DynamicClient::new(&plane, "foo").await?;
+    let doomed = dynamic_client.create(replication_controller("test.rc.1")).await?;
     let pod = pod("pod").blocking(&doomed, true).finalizer(UNHANDLED);
-    let pod = yard.create(pod).await?;
+    let pod = dynamic_client.create(pod).await?;
     // What was there before the collector is in its graph before it hears of the deletion.
     let collector = Collector::start(&plane, &[]).await?;
     collector.wait_until_synced().await?;
 
-    yard.delete(&doomed, Policy::Foreground).await?;
-    yard.wait_for_round().await?;
+    dynamic_client.delete(&doomed, Policy::Foreground).await?;
+    dynamic_client.wait_for_round().await?;
     stays(Duration::from_secs(1), || async {
-        yard.get(&doomed).await?;
-        let pods = yard.list("v1", "Pod").await?;
+        dynamic_client.get(&doomed).await?;
+        let pods = dynamic_client.list("v1", "Pod").await?;
         ensure!(pods.len() == 1, "{pods:?}");
-        yard.get(&pod).await?;
+        dynamic_client.get(&pod).await?;
         Ok(())
     })
     .await

@@ -7,7 +7,7 @@ use portreeve_testing::{Signal, eventually};
 
 use super::{
     collector::Collector,
-    stage::{Scenery, Stage},
+    fixtures::{CollectorCluster, CollectorEnvironment},
 };
 use crate::{election::TIMES, support::LIMIT};
 
@@ -16,50 +16,50 @@ pub(super) const REPLICAS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
 
 #[tokio::test]
 async fn a_collector_that_is_killed_in_mid_cascade_leaves_the_rest_to_the_next() -> Result<()> {
-    let Stage { collector, mut scenery } = Stage::start("killed").await?;
-    let before = scenery.bring_down().await?;
+    let CollectorEnvironment { collector, mut cluster } = CollectorEnvironment::start("killed").await?;
+    let before = cluster.delete_owners().await?;
     collector.daemon.process.signal(Signal::KILL)?;
     collector.daemon.process.wait(LIMIT).await?;
-    let collector = scenery.collector().await?;
-    let stage = Stage { collector, scenery };
-    stage.judge().await?;
-    stage.scenery.ensure_more_deletions_than(before)
+    let collector = cluster.collector().await?;
+    let environment = CollectorEnvironment { collector, cluster };
+    environment.verify().await?;
+    environment.cluster.ensure_more_deletions_than(before)
 }
 
 #[tokio::test]
 async fn when_the_leader_of_three_is_killed_in_mid_cascade_another_goes_on() -> Result<()> {
-    let mut scenery = Scenery::new("replicas").await?;
+    let mut cluster = CollectorCluster::new("replicas").await?;
     let mut replicas = Vec::new();
     for name in REPLICAS {
-        replicas.push(replica(&scenery, name, &[]).await?);
+        replicas.push(replica(&cluster, name, &[]).await?);
     }
-    let leader = wait_for_leader(&scenery, None).await?;
-    let before = scenery.bring_down().await?;
+    let leader = wait_for_leader(&cluster, None).await?;
+    let before = cluster.delete_owners().await?;
     let place = REPLICAS.iter().position(|name| *name == leader);
     let killed = replicas.remove(place.context("a replica leads")?);
     killed.daemon.process.signal(Signal::KILL)?;
     killed.daemon.process.wait(LIMIT).await?;
 
-    let next = wait_for_leader(&scenery, Some(&leader)).await?;
+    let next = wait_for_leader(&cluster, Some(&leader)).await?;
     println!("{leader} was killed, and {next} goes on");
     let collector = replicas.pop().context("two are left")?;
-    let stage = Stage { collector, scenery };
-    stage.judge().await?;
+    let environment = CollectorEnvironment { collector, cluster };
+    environment.verify().await?;
     for replica in &replicas {
         replica.ensure_nothing_forbidden().await?;
     }
-    stage.scenery.ensure_more_deletions_than(before)
+    environment.cluster.ensure_more_deletions_than(before)
 }
 
 /// Starts a replica, which is ready: leading or standing by.
-pub(super) async fn replica(scenery: &Scenery, name: &str, more: &[&str]) -> Result<Collector> {
+pub(super) async fn replica(cluster: &CollectorCluster, name: &str, more: &[&str]) -> Result<Collector> {
     let args: Vec<&str> = TIMES.iter().chain(more).copied().collect();
-    Collector::start_with(&scenery.plane, &scenery.kubeconfig, name, &args, &[("POD_NAME", name)]).await
+    Collector::start_with(&cluster.plane, &cluster.kubeconfig, name, &args, &[("POD_NAME", name)]).await
 }
 
 /// Waits until a replica leads, and another than that one.
-pub(super) async fn wait_for_leader(scenery: &Scenery, former: Option<&str>) -> Result<String> {
-    let leases: Api<Lease> = Api::namespaced(scenery.plane.client()?, "kube-system");
+pub(super) async fn wait_for_leader(cluster: &CollectorCluster, former: Option<&str>) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(cluster.plane.client()?, "kube-system");
     eventually(LIMIT, "a replica to lead", || async {
         let spec = leases.get_opt(LEASE).await?.and_then(|lease| lease.spec);
         let holder = spec.and_then(|spec| spec.holder_identity).unwrap_or_default();

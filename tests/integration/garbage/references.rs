@@ -5,15 +5,15 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use kube::{ResourceExt, api::DynamicObject};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Times};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat};
 use serde_json::{Value, json};
 
 use super::{
     collector::Collector,
-    draft::{Draft, config_map, persistent_volume, reference, secret},
-    judge::Ledger,
+    dynamic_client::{DynamicClient, stays},
+    expectations::ExpectedObjects,
+    object_builder::{ObjectBuilder, config_map, persistent_volume, reference, secret},
     shared,
-    yard::{Yard, stays},
 };
 
 /// How many objects have nothing but wrong owners, of each sort.
@@ -34,12 +34,12 @@ async fn test_cross_namespace_references_without_watch_cache() -> Result<()> {
 
 async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     let plane = ControlPlane::builder().apiserver_arg(watch_cache).start().await?;
-    let (mut ledger, there) = (Ledger::default(), Yard::new(&plane, "b").await?);
-    let parent = ledger.create_one(&there, config_map("parent")).await?;
+    let (mut expected_objects, there) = (ExpectedObjects::default(), DynamicClient::new(&plane, "b").await?);
+    let parent = expected_objects.create_one(&there, config_map("parent")).await?;
     let children = (0..10).map(|number| secret(&format!("child-{number}")).owned_by(&parent));
-    let children = ledger.create(&there, children).await?;
+    let children = expected_objects.create(&there, children).await?;
 
-    let here = Yard::new(&plane, "a").await?;
+    let here = DynamicClient::new(&plane, "a").await?;
     // The parent's UID, but of another kind and in another namespace.
     let mut misnamed = reference(&parent);
     misnamed["kind"] = "Pod".into();
@@ -70,7 +70,7 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     let late = here.create(secret("invalid-child-c").owner(misnamed)).await?;
     here.wait_until_gone(&late).await?;
     are_left().await?;
-    ledger.judge(&there).await
+    expected_objects.verify(&there).await
 }
 
 /// The same UID in another namespace is another owner.
@@ -80,9 +80,9 @@ async fn an_absent_uid_that_is_named_in_many_namespaces_keeps_nothing_alive() ->
     let child = |number| {
         let child = secret("child").owner(nobody.clone());
         async move {
-            let (yard, _) = shared::yard(&format!("gc-absent-{number}")).await?;
-            let child = yard.create(child).await?;
-            yard.wait_until_gone(&child).await
+            let (dynamic_client, _) = shared::client_and_collector(&format!("gc-absent-{number}")).await?;
+            let child = dynamic_client.create(child).await?;
+            dynamic_client.wait_until_gone(&child).await
         }
     };
     try_join_all((0..10).map(child)).await?;
@@ -91,21 +91,21 @@ async fn an_absent_uid_that_is_named_in_many_namespaces_keeps_nothing_alive() ->
 
 #[tokio::test]
 async fn an_owner_that_was_found_absent_before_keeps_no_later_child_alive() -> Result<()> {
-    let (yard, _) = shared::yard("gc-absent-still").await?;
+    let (dynamic_client, _) = shared::client_and_collector("gc-absent-still").await?;
     let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-children"});
     for name in ["first", "second", "third"] {
-        let child = yard.create(secret(name).owner(nobody.clone())).await?;
-        yard.wait_until_gone(&child).await?;
+        let child = dynamic_client.create(secret(name).owner(nobody.clone())).await?;
+        dynamic_client.wait_until_gone(&child).await?;
     }
     Ok(())
 }
 
-fn owned_by_all(draft: Draft, owners: &[Value]) -> Draft {
-    owners.iter().cloned().fold(draft, Draft::owner)
+fn owned_by_all(builder: ObjectBuilder, owners: &[Value]) -> ObjectBuilder {
+    owners.iter().cloned().fold(builder, ObjectBuilder::owner)
 }
 
-async fn are_there(yard: &Yard, children: &[DynamicObject]) -> Result<()> {
-    let found = yard.list("v1", "Secret").await?;
+async fn are_there(dynamic_client: &DynamicClient, children: &[DynamicObject]) -> Result<()> {
+    let found = dynamic_client.list("v1", "Secret").await?;
     for child in children {
         let is_there = found.iter().any(|found| found.metadata.uid == child.metadata.uid);
         ensure!(is_there, "{} is gone", child.name_any());
@@ -118,26 +118,26 @@ async fn test_cluster_scoped_owners() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let volumes = Matcher::watches().resource("persistentvolumes");
-    proxy.lag(volumes, Duration::from_secs(30), Times::UntilHealed);
+    proxy.delay_responses(volumes, Duration::from_secs(30), Repeat::UntilHealed);
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "slow")?;
     let _collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
 
-    let yard = Yard::new(&plane, "gc-cluster-scope-deletion").await?;
-    let volume = yard.create_for_cluster(persistent_volume("pv-valid")).await?;
-    let valid = yard.create(config_map("cm-valid").owned_by(&volume)).await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-cluster-scope-deletion").await?;
+    let volume = dynamic_client.create_for_cluster(persistent_volume("pv-valid")).await?;
+    let valid = dynamic_client.create(config_map("cm-valid").owned_by(&volume)).await?;
     let owner = |api_version: &str, kind: &str, of: &str| json!({"apiVersion": api_version, "kind": kind, "name": format!("{of}-name"), "uid": format!("{of}-uid")});
     let missing = config_map("cm-missing").label("missing", "true");
-    let missing = yard
+    let missing = dynamic_client
         .create(missing.owner(owner("v1", "PersistentVolume", "missing")))
         .await?;
     let invalid = owner("unknown.group/v1", "UnknownType", "invalid");
-    let invalid = yard.create(config_map("cm-invalid").owner(invalid)).await?;
+    let invalid = dynamic_client.create(config_map("cm-invalid").owner(invalid)).await?;
 
-    yard.wait_until_gone(&missing).await?;
-    yard.wait_for_round().await?;
+    dynamic_client.wait_until_gone(&missing).await?;
+    dynamic_client.wait_for_round().await?;
     stays(LEFT, || async {
-        yard.get(&invalid).await?;
-        yard.get(&valid).await?;
+        dynamic_client.get(&invalid).await?;
+        dynamic_client.get(&valid).await?;
         Ok(())
     })
     .await

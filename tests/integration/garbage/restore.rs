@@ -7,29 +7,31 @@ use portreeve_testing::ControlPlane;
 
 use super::{
     collector::Collector,
-    draft::{config_map, secret},
-    judge::Ledger,
-    yard::{Policy, Yard},
+    dynamic_client::{DynamicClient, Policy},
+    expectations::ExpectedObjects,
+    object_builder::{config_map, secret},
 };
 
 /// The collector knows that the owner is gone, and then it is there again, with the same UID.
 #[tokio::test]
 async fn what_a_restored_etcd_brings_back_is_not_collected() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let yard = Yard::new(&plane, "gc-restored").await?;
-    let mut ledger = Ledger::default();
-    let owner = ledger.create_one(&yard, config_map("owner")).await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-restored").await?;
+    let mut expected_objects = ExpectedObjects::default();
+    let owner = expected_objects
+        .create_one(&dynamic_client, config_map("owner"))
+        .await?;
     let children = (0..20).map(|number| secret(&format!("child-{number}")).owned_by(&owner));
-    let children = ledger.create(&yard, children).await?;
+    let children = expected_objects.create(&dynamic_client, children).await?;
     let (data, saved) = (plane.folder().join("etcd"), plane.folder().join("saved"));
     plane.etcd().stop().await?;
     copy(&data, &saved)?;
     plane.etcd().start().await?;
 
     let collector = Collector::start(&plane, &[]).await?;
-    yard.delete(&owner, Policy::Background).await?;
+    dynamic_client.delete(&owner, Policy::Background).await?;
     for child in &children {
-        yard.wait_until_gone(child).await?;
+        dynamic_client.wait_until_gone(child).await?;
     }
     plane.apiserver().stop().await?;
     plane.etcd().stop().await?;
@@ -38,8 +40,8 @@ async fn what_a_restored_etcd_brings_back_is_not_collected() -> Result<()> {
     plane.etcd().start().await?;
     plane.apiserver().start().await?;
 
-    // No deletion was written down: the ledger is that of the restored etcd.
-    let judged = ledger.judge(&yard).await;
+    // No deletion was written down: the expected objects are those of the restored etcd.
+    let judged = expected_objects.verify(&dynamic_client).await;
     judged.with_context(|| format!("the collector was wrong{}", collector.daemon.process.log_tail()))
 }
 

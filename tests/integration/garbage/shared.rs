@@ -6,13 +6,13 @@ use tokio::sync::OnceCell;
 
 use super::{
     collector::{Collector, bound_kubeconfig},
-    yard::Yard,
+    dynamic_client::DynamicClient,
 };
 
 /// A namespace of its own, and the collector, which has exactly the rights that `portreeve rbac` prints.
-pub(super) async fn yard(prefix: &str) -> Result<(Yard, &'static Collector)> {
+pub(super) async fn client_and_collector(prefix: &str) -> Result<(DynamicClient, &'static Collector)> {
     let (plane, collector) = both().await?;
-    Ok((Yard::new(plane, prefix).await?, collector))
+    Ok((DynamicClient::new(plane, prefix).await?, collector))
 }
 
 /// The cluster, for collectors that only look on.

@@ -8,7 +8,7 @@ use std::{
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use portreeve_api::ObjectKey;
-use portreeve_reconcile::{Controller, Crash, Descriptor, Plan, Reconciler, Shutdown, Vital};
+use portreeve_reconcile::{Controller, ControllerFailure, Descriptor, Plan, QueueHealthChecker, Reconciler, Shutdown};
 use portreeve_workqueue::{Lane, Outcome, Queue};
 use tokio::sync::Notify;
 
@@ -45,8 +45,8 @@ pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller
     let queue = Queue::new("Unattended", &setup.shared.queues);
     let tell = |key: &&str| (*key).to_owned();
     setup
-        .vitals
-        .push(Vital::of(setup.name, "Unattended", queue.clone(), tell));
+        .queue_health_checkers
+        .push(QueueHealthChecker::of(setup.name, "Unattended", queue.clone(), tell));
     Ok(Box::new(Unattended(queue)))
 })];
 
@@ -99,7 +99,7 @@ impl Reconciler for Hanging {
 struct Unattended(Queue<&'static str>);
 
 impl Controller for Unattended {
-    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), Crash>> {
+    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>> {
         Box::pin(async move {
             self.0.add("default/web", Lane::Urgent);
             let work = async {

@@ -3,9 +3,9 @@
 use anyhow::{Result, ensure};
 use kube::{Api, CustomResourceExt, api::PostParams};
 use portreeve_api::Foo;
-use portreeve_testing::{Canned, ControlPlane, Fault, FaultProxy, Matcher, Spoil, Times};
+use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use super::{ensure_green, failing, wait_until_green, wait_until_red};
+use super::{ensure_passing, failing, wait_until_failing, wait_until_passing};
 use crate::{
     shared,
     support::{
@@ -35,17 +35,17 @@ async fn onlooker(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
 /// Waits until these are stale, which is nothing that a restart would cure, and heals what made them so.
 async fn stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
     for check in checks {
-        wait_until_red(&daemon.admin, "/readyz", check, &["stale, last heard of"]).await?;
+        wait_until_failing(&daemon.admin, "/readyz", check, &["stale, last heard of"]).await?;
     }
-    ensure_green(&daemon.admin, "/livez").await?;
+    ensure_passing(&daemon.admin, "/livez").await?;
     proxy.heal();
-    wait_until_green(&daemon.admin, "/readyz").await
+    wait_until_passing(&daemon.admin, "/readyz").await
 }
 
 #[tokio::test]
 async fn watches_that_hear_nothing_fail_readiness_until_they_do() -> Result<()> {
     let (proxy, daemon) = onlooker("deaf-daemon", IDLE).await?;
-    proxy.mute();
+    proxy.hold_responses();
     stale_until_healed(&proxy, &daemon, &[FOOS, DEPLOYMENTS]).await
 }
 
@@ -53,15 +53,15 @@ async fn watches_that_hear_nothing_fail_readiness_until_they_do() -> Result<()> 
 #[tokio::test]
 async fn watches_whose_lines_are_held_back_are_made_up_for_by_lists() -> Result<()> {
     let (proxy, daemon) = onlooker("patient-daemon", "--watch-idle-timeout=3s").await?;
-    let silent = Fault::Spoil(Spoil::SilentAt(0));
-    proxy.fault(Matcher::watches(), silent, Times::UntilHealed);
+    let silent = Fault::Body(BodyFault::StallAt(0));
+    proxy.fault(Matcher::watches(), silent, Repeat::UntilHealed);
     proxy.reset();
     let lists = proxy.count(Matcher::lists().resource("foos"));
-    lists.until_seen(1, SETTLED).await?;
+    lists.wait_for_matched(1, SETTLED).await?;
     // A list has shown what there is: nothing is wrong.
-    wait_until_green(&daemon.admin, "/readyz").await?;
+    wait_until_passing(&daemon.admin, "/readyz").await?;
     // Not the lists either: nobody knows any more.
-    proxy.answer(Matcher::lists(), Canned::unavailable(), Times::UntilHealed);
+    proxy.respond(Matcher::lists(), CannedResponse::unavailable(), Repeat::UntilHealed);
     stale_until_healed(&proxy, &daemon, &[FOOS]).await
 }
 
@@ -69,9 +69,9 @@ async fn watches_whose_lines_are_held_back_are_made_up_for_by_lists() -> Result<
 async fn a_list_that_is_never_complete_fails_readiness_whatever_its_first_pages_say() -> Result<()> {
     let (proxy, daemon) = onlooker("page-turner", IDLE).await?;
     let pages = Matcher::later_pages().resource("customresourcedefinitions");
-    proxy.answer(pages, Canned::internal_error(), Times::UntilHealed);
-    proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
-    proxy.answer(Matcher::watches(), Canned::expired(), Times::UntilHealed);
+    proxy.respond(pages, CannedResponse::internal_error(), Repeat::UntilHealed);
+    proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
+    proxy.respond(Matcher::watches(), CannedResponse::expired(), Repeat::UntilHealed);
     proxy.reset();
     stale_until_healed(&proxy, &daemon, &[DEFINITIONS]).await
 }
@@ -80,9 +80,9 @@ async fn a_list_that_is_never_complete_fails_readiness_whatever_its_first_pages_
 async fn a_watch_that_is_refused_fails_readiness_by_its_name_alone() -> Result<()> {
     let (proxy, daemon) = onlooker("refused-daemon", IDLE).await?;
     let deployments = Matcher::any().resource("deployments");
-    proxy.answer(deployments, Canned::unavailable(), Times::UntilHealed);
+    proxy.respond(deployments, CannedResponse::unavailable(), Repeat::UntilHealed);
     // It goes on for as long as the connection is heard of, and then for its limit.
-    wait_until_red(
+    wait_until_failing(
         &daemon.admin,
         "/readyz",
         DEPLOYMENTS,
@@ -91,9 +91,9 @@ async fn a_watch_that_is_refused_fails_readiness_by_its_name_alone() -> Result<(
     .await?;
     let red = failing(&daemon.admin, "/readyz").await?;
     ensure!(red.iter().all(|line| line.contains(DEPLOYMENTS)), "{red:?}");
-    ensure_green(&daemon.admin, "/livez").await?;
+    ensure_passing(&daemon.admin, "/livez").await?;
     proxy.heal();
-    wait_until_green(&daemon.admin, "/readyz").await
+    wait_until_passing(&daemon.admin, "/readyz").await
 }
 
 #[tokio::test]
@@ -113,12 +113,12 @@ async fn a_right_that_is_revoked_fails_readiness_until_it_is_restored() -> Resul
     daemon.admin.wait_until_ready().await?;
     shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
     let words = ["forbidden: ", "deployments", "`portreeve rbac` prints the rules"];
-    wait_until_red(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
+    wait_until_failing(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
     let red = failing(&daemon.admin, "/readyz").await?;
     ensure!(red.len() == 1, "{red:?}");
-    ensure_green(&daemon.admin, "/livez").await?;
+    ensure_passing(&daemon.admin, "/livez").await?;
     shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
-    wait_until_green(&daemon.admin, "/readyz").await
+    wait_until_passing(&daemon.admin, "/readyz").await
 }
 
 #[tokio::test]
@@ -133,9 +133,9 @@ async fn an_apiserver_that_is_away_for_long_fails_readiness_and_not_liveness() -
     let daemon = Daemon::start(&plane, "abandoned-daemon", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     plane.apiserver().stop().await?;
-    wait_until_red(&daemon.admin, "/readyz", FOOS, &["stale, last heard of"]).await?;
-    ensure_green(&daemon.admin, "/livez").await?;
+    wait_until_failing(&daemon.admin, "/readyz", FOOS, &["stale, last heard of"]).await?;
+    ensure_passing(&daemon.admin, "/livez").await?;
     plane.apiserver().start().await?;
-    wait_until_green(&daemon.admin, "/readyz").await?;
-    ensure_green(&daemon.admin, "/livez").await
+    wait_until_passing(&daemon.admin, "/readyz").await?;
+    ensure_passing(&daemon.admin, "/livez").await
 }

@@ -12,10 +12,10 @@ use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
 use super::{
-    bits::printed_roles,
-    needed::{ALONE, Court},
+    permissions::printed_roles,
+    required_verbs::{ALONE, RightsChecker},
 };
-use crate::support::{LIMIT, scene::Scene};
+use crate::support::{LIMIT, fixtures::NamespaceFixture};
 
 pub(super) const NAME: &str = "garbage-collector-controller";
 const FLAG: &str = "--controllers=garbage-collector-controller";
@@ -29,8 +29,8 @@ fn owned(name: &str, owners: &[(&str, &str)]) -> Value {
 }
 
 /// An owner that was never seen is asked for; one object is deleted, and another one is kept by one of its two owners.
-async fn collect(scene: &Scene) -> Result<()> {
-    let maps: Api<ConfigMap> = scene.namespace.api();
+async fn collect(fixture: &NamespaceFixture) -> Result<()> {
+    let maps: Api<ConfigMap> = fixture.namespace.api();
     let create = |manifest: Value| {
         let maps = maps.clone();
         async move {
@@ -62,17 +62,17 @@ async fn collect(scene: &Scene) -> Result<()> {
 
 #[tokio::test]
 async fn whatever_is_taken_away_from_the_collector_is_missed() -> Result<()> {
-    let court = Court::open().await?;
+    let checker = RightsChecker::start_control_plane().await?;
     let printed = printed_roles(&[FLAG, ALONE])?;
     let all: Vec<_> = printed.values().flatten().collect();
-    let bits = &printed[&format!("portreeve:{NAME}")];
-    ensure!(bits.len() == 5, "{bits:?}");
-    for bit in bits {
-        let scene = Scene::new(&court.plane, "without").await?;
-        court
-            .miss(&all, bit, &[FLAG, ALONE], |_| async move {
+    let permissions = &printed[&format!("portreeve:{NAME}")];
+    ensure!(permissions.len() == 5, "{permissions:?}");
+    for permission in permissions {
+        let fixture = NamespaceFixture::new(&checker.plane, "without").await?;
+        checker
+            .check_refusal_without(&all, permission, &[FLAG, ALONE], |_| async move {
                 // What is missing may be what all of it takes.
-                let done = tokio::time::timeout(LIMIT, collect(&scene)).await;
+                let done = tokio::time::timeout(LIMIT, collect(&fixture)).await;
                 drop(done);
                 std::future::pending().await
             })
@@ -83,13 +83,13 @@ async fn whatever_is_taken_away_from_the_collector_is_missed() -> Result<()> {
 
 #[tokio::test]
 async fn what_is_printed_for_the_collector_is_used_and_suffices() -> Result<()> {
-    let court = Court::open().await?;
+    let checker = RightsChecker::start_control_plane().await?;
     let printed = printed_roles(&[FLAG, ALONE])?;
     let all: Vec<_> = printed.values().flatten().collect();
-    let _daemon = court.start("collector", &all, &[FLAG, ALONE]).await?;
-    let scene = Scene::new(&court.plane, "everything").await?;
-    collect(&scene).await?;
-    let heard = court.heard("collector", 0)?;
+    let _daemon = checker.start("collector", &all, &[FLAG, ALONE]).await?;
+    let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
+    collect(&fixture).await?;
+    let heard = checker.audit_events_of("collector", 0)?;
     let verbs: BTreeSet<_> = heard.iter().filter_map(|event| event["verb"].as_str()).collect();
     let allowed: BTreeSet<_> = ["delete", "get", "list", "patch", "watch"].into();
     ensure!(allowed.is_subset(&verbs), "{verbs:?}");

@@ -6,43 +6,45 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use portreeve_api::conditions::Truth;
+use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
 use crate::{
     clock::OffsetClock,
     schedules::{
+        fixtures::{job_of, minutes, next_minute},
         kinds::Kind,
-        stage::{job_of, minutes, next_minute},
     },
     support::{
         LIMIT,
-        scene::{Scene, replicas},
+        fixtures::{NamespaceFixture, replicas},
     },
 };
 
 /// A Deployment is made, mended, made anew and deleted, and the same is said twice.
-pub(super) async fn foo(scene: &Scene) -> Result<()> {
-    scene.settled_foo("web", 1).await?;
-    scene.merge_deployment("web", json!({"spec": {"replicas": 3}})).await?;
-    scene
+pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
+    fixture.settled_foo("web", 1).await?;
+    fixture
+        .merge_deployment("web", json!({"spec": {"replicas": 3}}))
+        .await?;
+    fixture
         .wait_for_deployment("web", "one replica", |found| replicas(found) == Some(1))
         .await?;
-    scene.delete_deployment("web").await?;
-    scene
+    fixture.delete_deployment("web").await?;
+    fixture
         .wait_for_deployment("web", "that it is back", |found| replicas(found) == Some(1))
         .await?;
-    let renamed = |name: &str| scene.merge_foo("web", json!({"spec": {"deploymentName": name}}));
+    let renamed = |name: &str| fixture.merge_foo("web", json!({"spec": {"deploymentName": name}}));
     renamed("shop").await?;
-    scene.wait_for_no_deployment("web").await?;
-    scene.create_foreign("taken").await?;
+    fixture.wait_for_no_deployment("web").await?;
+    fixture.create_foreign("taken").await?;
     for (name, type_) in [("taken", "Conflict"), ("shop", "Ready"), ("taken", "Conflict")] {
         renamed(name).await?;
-        scene.wait_for_condition("web", type_, Truth::True).await?;
+        fixture.wait_for_condition("web", type_, ConditionStatus::True).await?;
     }
     eventually(LIMIT, "the conflict to be told of a second time", || async {
-        let events = scene.events_on("web").await?;
+        let events = fixture.events_on("web").await?;
         ensure!(events.iter().any(|event| event.series.is_some()), "{events:?}");
         Ok(())
     })
@@ -50,8 +52,8 @@ pub(super) async fn foo(scene: &Scene) -> Result<()> {
 }
 
 /// A Job is started, ends and is cleaned up; the next one is lost.
-pub(super) async fn schedule(scene: &Scene, clock: &OffsetClock, kind: Kind) -> Result<()> {
-    let namespace = &scene.namespace;
+pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -> Result<()> {
+    let namespace = &fixture.namespace;
     let objects = kind.objects(namespace);
     let (jobs, name): (Api<Job>, _) = (namespace.api(), kind.name());
     let keep_none = json!({"successfulJobsHistoryLimit": 0});
@@ -95,8 +97,8 @@ pub(super) async fn schedule(scene: &Scene, clock: &OffsetClock, kind: Kind) -> 
 }
 
 /// A finished Job is kept for its time, and then deleted.
-pub(super) async fn ttl(scene: &Scene, clock: &OffsetClock) -> Result<()> {
-    let jobs: Api<Job> = scene.namespace.api();
+pub(super) async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Result<()> {
+    let jobs: Api<Job> = fixture.namespace.api();
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"}, "spec": {
         "ttlSecondsAfterFinished": 600,
         "template": {"spec": {"containers": [{"name": "main", "image": "example.com/main:1"}], "restartPolicy": "Never"}},

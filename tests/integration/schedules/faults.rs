@@ -10,10 +10,10 @@ use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
 use super::{
+    fixtures::{ScheduleEnvironment, job_of, minutes, next_minute},
     kinds::Kind,
-    stage::{Stage, job_of, minutes, next_minute},
 };
-use crate::support::{LIMIT, manifests, scene::Scene};
+use crate::support::{LIMIT, fixtures::NamespaceFixture, manifests};
 
 fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
     let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -23,7 +23,7 @@ fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
 
 #[tokio::test]
 async fn what_cannot_be_read_is_said_by_condition_and_event() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;
     let table = [
         ("minute", json!({"schedule": "61 * * * *"}), "InvalidSchedule", "minute"),
@@ -42,76 +42,78 @@ async fn what_cannot_be_read_is_said_by_condition_and_event() -> Result<()> {
         ),
     ];
     for (name, spec, reason, word) in &table {
-        stage.create(kind, name, "@daily", spec.clone()).await?;
+        environment.create(kind, name, "@daily", spec.clone()).await?;
         let is_invalid = |status: &Value| {
             let valid = condition(status, "Valid");
             let message = valid["message"].as_str().unwrap_or_default();
             valid["status"] == "False" && valid["reason"] == **reason && message.contains(word)
         };
-        stage.status(kind, name, "its fault", is_invalid).await?;
-        stage.wait_for_events(name, &[reason]).await?;
+        environment.status(kind, name, "its fault", is_invalid).await?;
+        environment.wait_for_events(name, &[reason]).await?;
     }
     let empty = json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "empty"}});
     let empty = serde_json::from_value(empty)?;
-    stage.objects(kind).create(&PostParams::default(), &empty).await?;
+    environment.objects(kind).create(&PostParams::default(), &empty).await?;
     let is_missing = |status: &Value| condition(status, "Valid")["reason"] == "MissingSpec";
-    stage.status(kind, "empty", "that it has no spec", is_missing).await?;
+    environment
+        .status(kind, "empty", "that it has no spec", is_missing)
+        .await?;
     // What was wrong can be mended.
-    stage
+    environment
         .merge(kind, "minute", json!({"spec": {"schedule": "1 * * * *"}}))
         .await?;
     let is_ready = |status: &Value| condition(status, "Ready")["status"] == "True";
-    stage.status(kind, "minute", "that it is ready", is_ready).await?;
-    stage.finish().await
+    environment.status(kind, "minute", "that it is ready", is_ready).await?;
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn a_job_that_is_refused_is_reported_and_made_once_it_can_be() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;
     let template = json!({"jobTemplate": {"containers": [{"name": "no-image"}]}});
-    let created = stage.create(kind, "tab", "0 * * * *", template).await?;
+    let created = environment.create(kind, "tab", "0 * * * *", template).await?;
     let slot = next_minute(created, 60);
-    stage.clock.set(slot);
+    environment.clock.set(slot);
     let is_refused = |status: &Value| {
         let ready = condition(status, "Ready");
         let message = ready["message"].as_str().unwrap_or_default();
         ready["reason"] == "FailedCreate" && message.contains("spec.template.spec.containers[0].image")
     };
-    let status = stage.status(kind, "tab", "the refusal", is_refused).await?;
+    let status = environment.status(kind, "tab", "the refusal", is_refused).await?;
     ensure!(condition(&status, "Valid")["status"] == "True", "{status}");
-    stage.wait_for_events("tab", &["FailedCreate"]).await?;
+    environment.wait_for_events("tab", &["FailedCreate"]).await?;
     let template = json!({"spec": {"jobTemplate": {"containers": [{"name": "main", "image": "example.com/now:1"}]}}});
-    stage.merge(kind, "tab", template).await?;
-    stage.wait_for_jobs("tab", &[job_of("tab", slot)]).await?;
+    environment.merge(kind, "tab", template).await?;
+    environment.wait_for_jobs("tab", &[job_of("tab", slot)]).await?;
     let is_ready = |status: &Value| condition(status, "Ready")["status"] == "True";
-    stage.status(kind, "tab", "that it is ready", is_ready).await?;
-    stage.finish().await
+    environment.status(kind, "tab", "that it is ready", is_ready).await?;
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn a_name_that_somebody_else_has_is_not_touched_and_waited_for() -> Result<()> {
-    let stage = Stage::start().await?;
-    let jobs: Api<Job> = stage.scene.namespace.api();
+    let environment = ScheduleEnvironment::start().await?;
+    let jobs: Api<Job> = environment.fixture.namespace.api();
     for kind in Kind::BOTH {
-        stage.clock.reset();
+        environment.clock.reset();
         let name = kind.name();
-        let created = stage.create(kind, name, "0 * * * *", json!({})).await?;
+        let created = environment.create(kind, name, "0 * * * *", json!({})).await?;
         let slot = next_minute(created, 60);
         let taken = job_of(name, slot);
         let foreign = foreign(&taken)?;
         let foreign = jobs.create(&PostParams::default(), &foreign).await?;
-        stage.clock.set(slot);
-        stage.wait_for_events(name, &["FailedCreate"]).await?;
+        environment.clock.set(slot);
+        environment.wait_for_events(name, &["FailedCreate"]).await?;
         let found = jobs.get(&taken).await?;
         ensure!(
             found.metadata.resource_version == foreign.metadata.resource_version,
             "{found:#?}"
         );
         jobs.delete(&taken, &DeleteParams::background()).await?;
-        stage.wait_for_jobs(name, &[taken]).await?;
+        environment.wait_for_jobs(name, &[taken]).await?;
     }
-    stage.finish().await
+    environment.finish().await
 }
 
 fn foreign(name: &str) -> Result<Job> {
@@ -125,108 +127,108 @@ fn foreign(name: &str) -> Result<Job> {
 
 #[tokio::test]
 async fn an_apiserver_that_is_away_when_a_run_is_due_gets_its_job_when_it_is_back() -> Result<()> {
-    let stage = Stage::start().await?;
-    stage.until_between(5).await;
+    let environment = ScheduleEnvironment::start().await?;
+    environment.until_between(5).await;
     let mut slot = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
-        let created = stage.create(kind, kind.name(), "*/5 * * * *", json!({})).await?;
-        stage.seen(kind, kind.name()).await?;
+        let created = environment.create(kind, kind.name(), "*/5 * * * *", json!({})).await?;
+        environment.seen(kind, kind.name()).await?;
         slot = slot.max(next_minute(created, 5));
     }
-    stage.plane.apiserver().stop().await?;
-    stage.clock.set(slot);
-    stage.plane.apiserver().start().await?;
+    environment.plane.apiserver().stop().await?;
+    environment.clock.set(slot);
+    environment.plane.apiserver().start().await?;
     for kind in Kind::BOTH {
         let name = kind.name();
-        stage.wait_for_jobs(name, &[job_of(name, slot)]).await?;
+        environment.wait_for_jobs(name, &[job_of(name, slot)]).await?;
         let time = format!("{slot:.0}");
-        stage
+        environment
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
             .await?;
     }
     // It is served before its authorizer is ready, so some requests may have been refused.
-    stage.daemon.stop().await
+    environment.daemon.stop().await
 }
 
 #[tokio::test]
 async fn a_restart_around_the_due_time_makes_nothing_twice() -> Result<()> {
-    let mut stage = Stage::start().await?;
-    stage.until_between(1).await;
+    let mut environment = ScheduleEnvironment::start().await?;
+    environment.until_between(1).await;
     let mut created = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
         // With no history, nothing but the status remembers a run that has ended.
         let keep_none = json!({"successfulJobsHistoryLimit": 0});
-        created = created.max(stage.create(kind, kind.name(), "* * * * *", keep_none).await?);
+        created = created.max(environment.create(kind, kind.name(), "* * * * *", keep_none).await?);
     }
     let first = next_minute(created, 1);
     for run in 0..3 {
         let slot = first + minutes(run);
-        stage.clock.set(slot);
+        environment.clock.set(slot);
         // Whatever it is doing just now.
-        stage = stage.restart().await?;
+        environment = environment.restart().await?;
         for kind in Kind::BOTH {
             let (name, time) = (kind.name(), format!("{slot:.0}"));
-            stage.wait_for_jobs(name, &[job_of(name, slot)]).await?;
-            stage.end_job(&job_of(name, slot), true).await?;
-            stage
+            environment.wait_for_jobs(name, &[job_of(name, slot)]).await?;
+            environment.end_job(&job_of(name, slot), true).await?;
+            environment
                 .status(kind, name, "the end of the run", |status| {
                     let is_over = status["active"].as_array().is_none_or(Vec::is_empty);
                     is_over && status["lastScheduleTime"] == *time
                 })
                 .await?;
-            stage.wait_for_jobs(name, &[]).await?;
+            environment.wait_for_jobs(name, &[]).await?;
         }
-        stage = stage.restart().await?;
+        environment = environment.restart().await?;
     }
     for kind in Kind::BOTH {
-        let found = stage.scene.events_on(kind.name()).await?;
+        let found = environment.fixture.events_on(kind.name()).await?;
         let reasons = found.iter().filter_map(|event| event.reason.as_deref());
         let starts = reasons.filter(|reason| *reason == "SuccessfulCreate").count();
         ensure!(starts <= 3, "{found:#?}");
-        ensure!(stage.jobs(kind.name()).await?.is_empty(), "a run was repeated");
+        ensure!(environment.jobs(kind.name()).await?.is_empty(), "a run was repeated");
     }
-    stage.finish().await
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn a_deletion_that_is_refused_is_told_of_and_changes_no_condition() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     let (kind, name) = (Kind::CronTab, "tab");
-    let created = stage
+    let created = environment
         .create(kind, name, "* * * * *", json!({"successfulJobsHistoryLimit": 0}))
         .await?;
     let slot = next_minute(created, 1);
-    let jobs: Api<Job> = stage.scene.namespace.api();
-    refuse_deletions(&stage.scene).await?;
-    stage.clock.set(slot);
+    let jobs: Api<Job> = environment.fixture.namespace.api();
+    refuse_deletions(&environment.fixture).await?;
+    environment.clock.set(slot);
     let job = job_of(name, slot);
-    stage.wait_for_jobs(name, std::slice::from_ref(&job)).await?;
-    stage.end_job(&job, true).await?;
-    stage
+    environment.wait_for_jobs(name, std::slice::from_ref(&job)).await?;
+    environment.end_job(&job, true).await?;
+    environment
         .wait_for_events(name, &["SuccessfulCreate", "SawCompletedJob", "FailedDelete"])
         .await?;
-    let before = stage.objects(kind).get(name).await?.metadata.resource_version;
-    stage
+    let before = environment.objects(kind).get(name).await?.metadata.resource_version;
+    environment
         .merge(kind, name, json!({"metadata": {"labels": {"look": "again"}}}))
         .await?;
-    let status = stage
+    let status = environment
         .status(kind, name, "no other condition", |status| {
             condition(status, "Ready")["status"] == "True"
         })
         .await?;
-    let after = stage.objects(kind).get(name).await?.metadata.resource_version;
+    let after = environment.objects(kind).get(name).await?.metadata.resource_version;
     let version = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
     ensure!(
         version(after) <= version(before) + 20,
         "it is written again and again: {status}"
     );
     ensure!(jobs.get_opt(&job).await?.is_some(), "it was deleted nevertheless");
-    stage.daemon.stop().await
+    environment.daemon.stop().await
 }
 
 /// Has the apiserver refuse the deletion of every Job.
-pub(crate) async fn refuse_deletions(scene: &Scene) -> Result<()> {
-    let client = scene.namespace.client();
+pub(crate) async fn refuse_deletions(fixture: &NamespaceFixture) -> Result<()> {
+    let client = fixture.namespace.client();
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": "keep-jobs"},
@@ -245,7 +247,7 @@ pub(crate) async fn refuse_deletions(scene: &Scene) -> Result<()> {
         manifests::apply(client, document, None, &PatchParams::apply("an-administrator").force()).await?;
     }
     // Policies take effect a moment later.
-    let jobs: Api<Job> = scene.namespace.api();
+    let jobs: Api<Job> = fixture.namespace.api();
     eventually(LIMIT, "the policy to refuse deletions", || async {
         jobs.create(&PostParams::default(), &foreign("probe")?).await.ok();
         let deleted = jobs.delete("probe", &DeleteParams::background()).await;

@@ -7,8 +7,8 @@ use portreeve_api::RUN_NOW;
 use serde_json::json;
 
 use super::{
+    fixtures::{ScheduleEnvironment, job_of, minutes, next_minute},
     kinds::Kind,
-    stage::{Stage, job_of, minutes, next_minute},
 };
 use crate::support::manifests;
 
@@ -17,20 +17,20 @@ const DOCUMENTATION: &str = include_str!("../../../docs/crontab.md");
 
 #[tokio::test]
 async fn a_time_that_comes_makes_one_job_which_is_told_of_from_start_to_end() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
-        stage.clock.reset();
+        environment.clock.reset();
         let name = kind.name();
-        let created = stage
+        let created = environment
             .create(kind, name, "*/10 * * * *", json!({"timeZone": "Asia/Tokyo"}))
             .await?;
         let slot = next_minute(created, 10);
-        stage.clock.set(slot);
+        environment.clock.set(slot);
         let expected = job_of(name, slot);
-        let jobs = stage.wait_for_jobs(name, std::slice::from_ref(&expected)).await?;
-        check_job(&stage, kind, &jobs[0], slot).await?;
+        let jobs = environment.wait_for_jobs(name, std::slice::from_ref(&expected)).await?;
+        check_job(&environment, kind, &jobs[0], slot).await?;
         let time = format!("{slot:.0}");
-        let status = stage
+        let status = environment
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
             .await?;
         ensure!(status["active"][0]["name"] == *expected, "{status}");
@@ -45,29 +45,29 @@ async fn a_time_that_comes_makes_one_job_which_is_told_of_from_start_to_end() ->
                 "{status}"
             );
         }
-        stage.end_job(&expected, true).await?;
-        let status = stage
+        environment.end_job(&expected, true).await?;
+        let status = environment
             .status(kind, name, "the end", |status| status["lastSuccessfulTime"].is_string())
             .await?;
         ensure!(status["active"].as_array().is_none_or(Vec::is_empty), "{status}");
-        stage
+        environment
             .wait_for_events(name, &["SuccessfulCreate", "SawCompletedJob"])
             .await?;
     }
-    let metrics = stage.daemon.admin.metrics().await?;
+    let metrics = environment.daemon.admin.metrics().await?;
     for metric in
         ["cronjob", "crontab"].map(|kind| format!("{kind}_controller_job_creation_skew_duration_seconds_count"))
     {
         ensure!(metrics.sum(&metric, &[]) >= 1.0, "{metric}: {}", metrics.0);
     }
-    stage.finish().await
+    environment.finish().await
 }
 
-async fn check_job(stage: &Stage, kind: Kind, job: &Job, slot: jiff::Timestamp) -> Result<()> {
+async fn check_job(environment: &ScheduleEnvironment, kind: Kind, job: &Job, slot: jiff::Timestamp) -> Result<()> {
     let annotation = &job.annotations()["batch.kubernetes.io/cronjob-scheduled-timestamp"];
     let scheduled: jiff::Timestamp = annotation.parse()?;
     ensure!(scheduled == slot && annotation.ends_with("+09:00"), "{annotation}");
-    let owner = stage.objects(kind).get(kind.name()).await?;
+    let owner = environment.objects(kind).get(kind.name()).await?;
     let [reference] = job.owner_references() else {
         anyhow::bail!("{:?}", job.owner_references());
     };
@@ -92,7 +92,7 @@ async fn check_job(stage: &Stage, kind: Kind, job: &Job, slot: jiff::Timestamp) 
 
 #[tokio::test]
 async fn the_manifest_of_the_documentation_works_as_it_stands() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     let example = DOCUMENTATION
         .split("```")
         .find_map(|block| block.strip_prefix("yaml\n"));
@@ -100,7 +100,7 @@ async fn the_manifest_of_the_documentation_works_as_it_stands() -> Result<()> {
         anyhow::bail!("the example is one object");
     };
     let object = serde_json::from_value(example.clone())?;
-    let created = stage
+    let created = environment
         .objects(Kind::CronTab)
         .create(&kube::api::PostParams::default(), &object)
         .await?;
@@ -108,23 +108,23 @@ async fn the_manifest_of_the_documentation_works_as_it_stands() -> Result<()> {
     let slot = next_minute(created, 24 * 60);
     let next = format!("{slot:.0}");
     let is_planned = |status: &serde_json::Value| status["nextScheduleTime"] == *next;
-    stage
+    environment
         .status(Kind::CronTab, "backup", "the next midnight", is_planned)
         .await?;
-    stage.clock.set(slot);
-    stage.wait_for_jobs("backup", &[job_of("backup", slot)]).await?;
-    stage.finish().await
+    environment.clock.set(slot);
+    environment.wait_for_jobs("backup", &[job_of("backup", slot)]).await?;
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn concurrency_policies_decide_about_a_run_that_finds_another() -> Result<()> {
-    let stage = Stage::start().await?;
-    stage.until_between(1).await;
+    let environment = ScheduleEnvironment::start().await?;
+    environment.until_between(1).await;
     let mut slots = Vec::new();
     for kind in Kind::BOTH {
         for policy in ["Allow", "Forbid", "Replace"] {
             let name = format!("{}-{}", kind.name(), policy.to_lowercase());
-            let created = stage
+            let created = environment
                 .create(kind, &name, "* * * * *", json!({"concurrencyPolicy": policy}))
                 .await?;
             slots.push((kind, policy, name, created));
@@ -133,91 +133,93 @@ async fn concurrency_policies_decide_about_a_run_that_finds_another() -> Result<
     let last_created = slots.iter().map(|(.., created)| *created).max().context("some")?;
     let first = next_minute(last_created, 1);
     let second = first + minutes(1);
-    stage.clock.set(first);
+    environment.clock.set(first);
     for (kind, _, name, _) in &slots {
-        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
         let time = format!("{first:.0}");
-        stage
+        environment
             .status(*kind, name, "the first run", |status| {
                 status["lastScheduleTime"] == *time
             })
             .await?;
     }
-    stage.clock.set(second);
+    environment.clock.set(second);
     for (kind, policy, name, _) in &slots {
         let (old, new) = (job_of(name, first), job_of(name, second));
         match *policy {
             "Allow" => {
-                stage.wait_for_jobs(name, &[old, new]).await?;
-                stage
+                environment.wait_for_jobs(name, &[old, new]).await?;
+                environment
                     .wait_for_events(name, &["SuccessfulCreate", "SuccessfulCreate"])
                     .await?;
             }
             "Replace" => {
-                stage.wait_for_jobs(name, std::slice::from_ref(&new)).await?;
+                environment.wait_for_jobs(name, std::slice::from_ref(&new)).await?;
                 let one =
                     |status: &serde_json::Value| status["active"].as_array().is_some_and(|active| active.len() == 1);
-                let status = stage.status(*kind, name, "the new run alone", one).await?;
+                let status = environment.status(*kind, name, "the new run alone", one).await?;
                 ensure!(status["active"][0]["name"] == *new, "{status}");
-                stage
+                environment
                     .wait_for_events(name, &["SuccessfulCreate", "SuccessfulDelete", "SuccessfulCreate"])
                     .await?;
             }
             _ => {
-                stage
+                environment
                     .wait_for_events(name, &["SuccessfulCreate", "JobAlreadyActive"])
                     .await?;
-                stage.wait_for_jobs(name, std::slice::from_ref(&old)).await?;
+                environment.wait_for_jobs(name, std::slice::from_ref(&old)).await?;
                 // The run that waited starts once the one before it has ended.
-                stage.end_job(&old, true).await?;
-                stage.wait_for_jobs(name, &[old, new]).await?;
+                environment.end_job(&old, true).await?;
+                environment.wait_for_jobs(name, &[old, new]).await?;
             }
         }
     }
-    stage.finish().await
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn finished_jobs_are_kept_up_to_the_limits() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
-        stage.clock.reset();
+        environment.clock.reset();
         let name = kind.name();
         let limits = json!({"successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 0});
-        let created = stage.create(kind, name, "* * * * *", limits).await?;
+        let created = environment.create(kind, name, "* * * * *", limits).await?;
         let first = next_minute(created, 1);
         let names = [0, 1, 2].map(|minute| job_of(name, first + minutes(minute)));
         for (minute, succeeded) in [(0, true), (1, false), (2, true)] {
             let slot = first + minutes(minute);
-            stage.clock.set(slot);
+            environment.clock.set(slot);
             let job = job_of(name, slot);
-            stage
+            environment
                 .status(kind, name, "the run", |status| status["active"][0]["name"] == *job)
                 .await?;
-            stage.end_job(&job, succeeded).await?;
-            stage
+            environment.end_job(&job, succeeded).await?;
+            environment
                 .status(kind, name, "its end", |status| {
                     status["active"].as_array().is_none_or(Vec::is_empty)
                 })
                 .await?;
         }
-        stage.wait_for_jobs(name, &names[2..]).await?;
+        environment.wait_for_jobs(name, &names[2..]).await?;
     }
-    stage.finish().await
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn each_value_of_the_annotation_makes_one_job() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;
-    stage.create(kind, "tab", "@yearly", json!({"suspend": true})).await?;
+    environment
+        .create(kind, "tab", "@yearly", json!({"suspend": true}))
+        .await?;
     let ask = |value: &str| json!({"metadata": {"annotations": {RUN_NOW: value}}});
     for (value, jobs) in [("first", 1), ("second", 2)] {
-        stage.merge(kind, "tab", ask(value)).await?;
-        stage
+        environment.merge(kind, "tab", ask(value)).await?;
+        environment
             .status(kind, "tab", "the run", |status| status["lastRunNow"] == *value)
             .await?;
-        let found = stage.jobs("tab").await?;
+        let found = environment.jobs("tab").await?;
         ensure!(found.len() == jobs, "{found:#?}");
         ensure!(
             found.iter().all(|job| job.name_any().starts_with("tab-run-")),
@@ -225,84 +227,92 @@ async fn each_value_of_the_annotation_makes_one_job() -> Result<()> {
         );
     }
     // The same value again asks for nothing, also not after a restart.
-    stage.merge(kind, "tab", ask("second")).await?;
-    let stage = stage.restart().await?;
-    stage
+    environment.merge(kind, "tab", ask("second")).await?;
+    let environment = environment.restart().await?;
+    environment
         .merge(kind, "tab", json!({"metadata": {"annotations": {RUN_NOW: "third"}}}))
         .await?;
-    stage
+    environment
         .status(kind, "tab", "the third run", |status| status["lastRunNow"] == "third")
         .await?;
-    let found = stage.jobs("tab").await?;
+    let found = environment.jobs("tab").await?;
     ensure!(found.len() == 3, "{found:#?}");
-    stage
+    environment
         .wait_for_events("tab", &["SuccessfulCreate", "SuccessfulCreate", "SuccessfulCreate"])
         .await?;
-    stage.finish().await
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn a_change_takes_effect_at_once() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
-        stage.clock.reset();
+        environment.clock.reset();
         let name = kind.name();
-        let created = stage.create(kind, name, "@yearly", json!({})).await?;
+        let created = environment.create(kind, name, "@yearly", json!({})).await?;
         let start = next_minute(created, 10) + minutes(10);
-        stage.clock.set(start);
-        stage
+        environment.clock.set(start);
+        environment
             .merge(kind, name, json!({"spec": {"schedule": "*/5 * * * *"}}))
             .await?;
-        stage.catch_up(kind, &format!("{name}-witness-1"), start).await?;
+        environment.catch_up(kind, &format!("{name}-witness-1"), start).await?;
         // Times of the new schedule that came before the change are not made up for.
-        ensure!(stage.jobs(name).await?.is_empty(), "{:?}", stage.jobs(name).await?);
+        ensure!(
+            environment.jobs(name).await?.is_empty(),
+            "{:?}",
+            environment.jobs(name).await?
+        );
         let first = start + minutes(5);
-        stage.clock.set(first);
-        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.clock.set(first);
+        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
 
-        stage.merge(kind, name, json!({"spec": {"suspend": true}})).await?;
-        stage
+        environment
+            .merge(kind, name, json!({"spec": {"suspend": true}}))
+            .await?;
+        environment
             .catch_up(kind, &format!("{name}-witness-of-suspension"), start)
             .await?;
         let second = start + minutes(10);
-        stage.clock.set(second);
-        stage.catch_up(kind, &format!("{name}-witness-2"), second).await?;
-        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.clock.set(second);
+        environment.catch_up(kind, &format!("{name}-witness-2"), second).await?;
+        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
         if kind == Kind::CronTab {
             let is_off = |status: &serde_json::Value| {
                 status["nextScheduleTime"].is_null() && status["conditions"][1]["reason"] == "Suspended"
             };
-            stage.status(kind, name, "that it is suspended", is_off).await?;
+            environment.status(kind, name, "that it is suspended", is_off).await?;
         }
         // As with CronJob, the latest run that came meanwhile starts.
-        stage.merge(kind, name, json!({"spec": {"suspend": false}})).await?;
-        stage
+        environment
+            .merge(kind, name, json!({"spec": {"suspend": false}}))
+            .await?;
+        environment
             .wait_for_jobs(name, &[job_of(name, first), job_of(name, second)])
             .await?;
     }
-    stage.finish().await
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn what_was_deleted_runs_no_more() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
-        stage.clock.reset();
-        stage.until_between(10).await;
+        environment.clock.reset();
+        environment.until_between(10).await;
         let name = kind.name();
-        let created = stage.create(kind, name, "*/10 * * * *", json!({})).await?;
+        let created = environment.create(kind, name, "*/10 * * * *", json!({})).await?;
         let first = next_minute(created, 10);
-        stage.clock.set(first);
-        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
-        stage.delete(kind, name).await?;
+        environment.clock.set(first);
+        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.delete(kind, name).await?;
         // A time that comes before the deletion was heard of is still served.
-        stage
+        environment
             .catch_up(kind, &format!("{name}-witness-of-deletion"), first)
             .await?;
         let second = first + minutes(10);
-        stage.clock.set(second);
-        stage.catch_up(kind, &format!("{name}-witness"), second).await?;
-        stage.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.clock.set(second);
+        environment.catch_up(kind, &format!("{name}-witness"), second).await?;
+        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
     }
-    stage.finish().await
+    environment.finish().await
 }

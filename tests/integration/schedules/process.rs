@@ -10,14 +10,14 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
 };
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Signal, Times, eventually};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
 use serde_json::json;
 
 use super::{
+    fixtures::{job_of, next_minute},
     kinds::Kind,
-    stage::{job_of, next_minute},
 };
-use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
+use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 /// Of each kind.
 const SCHEDULES: usize = 100;
@@ -42,13 +42,13 @@ async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> 
     let proxy = FaultProxy::start(&plane).await?;
     let making = proxy.fault(
         Matcher::any().method("POST").resource("jobs"),
-        Fault::Delay(LATE),
-        Times::UntilHealed,
+        Fault::DelayRequest(LATE),
+        Repeat::UntilHealed,
     );
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "mortal-scheduler")?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-scheduler", &flags).await?;
     daemon.admin.wait_until_ready().await?;
-    let scene = Scene::new(&plane, "killed").await?;
+    let fixture = NamespaceFixture::new(&plane, "killed").await?;
     let slot = next_minute(Timestamp::now() + Duration::from_secs(HEAD_START.unsigned_abs()), 1);
     let all: Vec<(Kind, String)> = Kind::BOTH
         .into_iter()
@@ -56,11 +56,11 @@ async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> 
         .collect();
     // One minute of the hour: none is due again while this runs.
     let minute = slot.as_second() / 60 % 60;
-    try_join_all(all.iter().map(|(kind, name)| create(&scene, *kind, name, minute))).await?;
+    try_join_all(all.iter().map(|(kind, name)| create(&fixture, *kind, name, minute))).await?;
     ensure!(Timestamp::now() < slot, "the schedules were made too late");
 
-    let jobs: Api<Job> = scene.namespace.api();
-    making.until_answered(FIRST, A_MINUTE + LIMIT).await?;
+    let jobs: Api<Job> = fixture.namespace.api();
+    making.wait_for_applied(FIRST, A_MINUTE + LIMIT).await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let made = jobs.list(&ListParams::default()).await?.items;
@@ -90,12 +90,12 @@ async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> 
     Ok(())
 }
 
-async fn create(scene: &Scene, kind: Kind, name: &str, minute: i64) -> Result<()> {
+async fn create(fixture: &NamespaceFixture, kind: Kind, name: &str, minute: i64) -> Result<()> {
     let manifest = kind.manifest(name, &format!("{minute} * * * *"), &json!({}));
-    let path = kind.resource().collection_path(Some(scene.name()));
+    let path = kind.resource().collection_path(Some(fixture.name()));
     let request = kube::core::request::Request::new(path);
     let request = request.create(&PostParams::default(), serde_json::to_vec(&manifest)?)?;
-    let created = scene.namespace.client().request::<serde_json::Value>(request).await;
+    let created = fixture.namespace.client().request::<serde_json::Value>(request).await;
     created.with_context(|| format!("failed to create {name}"))?;
     Ok(())
 }

@@ -4,23 +4,23 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::{
+    fixtures::{ScheduleEnvironment, job_of, minutes, next_minute},
     kinds::Kind,
-    stage::{Stage, job_of, minutes, next_minute},
 };
 
 #[tokio::test]
 async fn a_clock_set_forwards_runs_the_latest_and_reports_the_rest_as_missed() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
-        stage.clock.reset();
+        environment.clock.reset();
         let name = kind.name();
-        let created = stage.create(kind, name, "*/5 * * * *", json!({})).await?;
-        stage.seen(kind, name).await?;
+        let created = environment.create(kind, name, "*/5 * * * *", json!({})).await?;
+        environment.seen(kind, name).await?;
         let latest = next_minute(created, 5) + minutes(5 * 7);
-        stage.clock.set(latest + minutes(2));
-        stage.wait_for_jobs(name, &[job_of(name, latest)]).await?;
+        environment.clock.set(latest + minutes(2));
+        environment.wait_for_jobs(name, &[job_of(name, latest)]).await?;
         let time = format!("{latest:.0}");
-        let status = stage
+        let status = environment
             .status(kind, name, "the latest run", |status| {
                 status["lastScheduleTime"] == *time
             })
@@ -31,53 +31,53 @@ async fn a_clock_set_forwards_runs_the_latest_and_reports_the_rest_as_missed() -
                 status["lastMissedTime"] == *before && status["missedRuns"] == 7,
                 "{status}"
             );
-            let events = stage
+            let events = environment
                 .wait_for_events(name, &["SuccessfulCreate", "MissSchedule"])
                 .await?;
             let note = events[1].note.clone().unwrap_or_default();
             ensure!(note.starts_with("Missed 7 scheduled times"), "{note}");
-            let metrics = stage.daemon.admin.metrics().await?;
+            let metrics = environment.daemon.admin.metrics().await?;
             let missed = metrics.sum("crontab_controller_missed_runs_total", &[]);
             ensure!((missed - 7.0).abs() < f64::EPSILON, "{missed}");
         } else {
-            stage.wait_for_events(name, &["SuccessfulCreate"]).await?;
+            environment.wait_for_events(name, &["SuccessfulCreate"]).await?;
         }
     }
-    stage.finish().await
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn a_clock_set_back_runs_nothing_twice() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
-        stage.clock.reset();
+        environment.clock.reset();
         let name = kind.name();
         // With no history, nothing but the status remembers a run.
-        let created = stage
+        let created = environment
             .create(kind, name, "* * * * *", json!({"successfulJobsHistoryLimit": 0}))
             .await?;
         let first = next_minute(created, 1) + minutes(30);
-        stage.clock.set(first);
+        environment.clock.set(first);
         let time = format!("{first:.0}");
-        stage
+        environment
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
             .await?;
-        stage.end_job(&job_of(name, first), true).await?;
-        stage.wait_for_jobs(name, &[]).await?;
+        environment.end_job(&job_of(name, first), true).await?;
+        environment.wait_for_jobs(name, &[]).await?;
         // Half an hour again: a witness shows each time that the daemon has decided by that clock.
         for (number, minute) in (-30..=0).step_by(10).enumerate() {
             let time = first + minutes(minute);
-            stage.clock.set(time);
+            environment.clock.set(time);
             let witness = format!("{name}-witness-{number}");
             let schedule = format!("{} * * * *", time.as_second() / 60 % 60);
-            stage.create(kind, &witness, &schedule, json!({})).await?;
-            stage.wait_for_jobs(&witness, &[job_of(&witness, time)]).await?;
-            stage.delete(kind, &witness).await?;
-            stage.wait_for_jobs(name, &[]).await?;
+            environment.create(kind, &witness, &schedule, json!({})).await?;
+            environment.wait_for_jobs(&witness, &[job_of(&witness, time)]).await?;
+            environment.delete(kind, &witness).await?;
+            environment.wait_for_jobs(name, &[]).await?;
         }
         let second = first + minutes(1);
-        stage.clock.set(second);
-        stage.wait_for_jobs(name, &[job_of(name, second)]).await?;
+        environment.clock.set(second);
+        environment.wait_for_jobs(name, &[job_of(name, second)]).await?;
         let mut events = vec![
             "SuccessfulCreate",
             "SawCompletedJob",
@@ -88,34 +88,34 @@ async fn a_clock_set_back_runs_nothing_twice() -> Result<()> {
             // Of the half an hour that was skipped first.
             events.insert(1, "MissSchedule");
         }
-        stage.wait_for_events(name, &events).await?;
+        environment.wait_for_events(name, &events).await?;
     }
-    stage.finish().await
+    environment.finish().await
 }
 
 #[tokio::test]
 async fn a_run_that_is_too_late_is_missed_and_said_to_be_so_once() -> Result<()> {
-    let stage = Stage::start().await?;
+    let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
-        stage.clock.reset();
+        environment.clock.reset();
         let name = kind.name();
-        let created = stage
+        let created = environment
             .create(kind, name, "*/10 * * * *", json!({"startingDeadlineSeconds": 60}))
             .await?;
-        stage.seen(kind, name).await?;
+        environment.seen(kind, name).await?;
         let slot = next_minute(created, 10);
-        stage.clock.set(slot + minutes(3));
-        stage.wait_for_events(name, &["MissSchedule"]).await?;
-        stage.clock.set(slot + minutes(4));
-        stage
+        environment.clock.set(slot + minutes(3));
+        environment.wait_for_events(name, &["MissSchedule"]).await?;
+        environment.clock.set(slot + minutes(4));
+        environment
             .merge(kind, name, json!({"metadata": {"labels": {"look": "again"}}}))
             .await?;
         let next = slot + minutes(10);
-        stage.clock.set(next);
-        stage.wait_for_jobs(name, &[job_of(name, next)]).await?;
-        stage
+        environment.clock.set(next);
+        environment.wait_for_jobs(name, &[job_of(name, next)]).await?;
+        environment
             .wait_for_events(name, &["MissSchedule", "SuccessfulCreate"])
             .await?;
     }
-    stage.finish().await
+    environment.finish().await
 }

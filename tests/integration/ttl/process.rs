@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use portreeve_testing::{ControlPlane, FaultProxy, Signal, eventually};
 use serde_json::json;
 
-use super::stage::{CONTROLLERS, Jobs, account, seconds};
-use crate::support::{LIMIT, daemon::Daemon, scene::Scene};
+use super::fixtures::{CONTROLLERS, Jobs, account, seconds};
+use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 const FINALIZER: &str = "example.com/a-dummy-finalizer";
 const JOBS: usize = 200;
@@ -26,7 +26,7 @@ async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()
     let plane = ControlPlane::start().await?;
     let daemon = Daemon::start_as(&plane, &account(&plane).await?, "ttl", &[CONTROLLERS]).await?;
     daemon.admin.wait_until_ready().await?;
-    let jobs = Jobs::of(&Scene::new(&plane, "ttl").await?);
+    let jobs = Jobs::of(&NamespaceFixture::new(&plane, "ttl").await?);
     let spec = json!({"ttlSecondsAfterFinished": ttl, "backoffLimit": 2, "completions": 1, "parallelism": 1});
     jobs.create_with("rand-non-local", spec, &[FINALIZER]).await?;
     jobs.end(
@@ -86,7 +86,7 @@ async fn killed_amid_its_deletions_it_does_the_rest_and_none_too_early() -> Resu
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(&account(&plane).await?, "portreeve")?;
     let flags = [CONTROLLERS, "--concurrent-ttl-after-finished-syncs=1"];
-    let jobs = Jobs::of(&Scene::new(&plane, "killed").await?);
+    let jobs = Jobs::of(&NamespaceFixture::new(&plane, "killed").await?);
     // Every other one expires now, and the others in an hour.
     let now = Timestamp::from_second(Timestamp::now().as_second())?;
     let ttl = |number: usize| if number.is_multiple_of(2) { 0 } else { 3_600 };
@@ -145,7 +145,7 @@ async fn a_dry_run_says_what_it_would_delete_and_deletes_nothing() -> Result<()>
     let plane = ControlPlane::start().await?;
     let flags = [CONTROLLERS, "--dry-run"];
     let daemon = Daemon::start_as(&plane, &account(&plane).await?, "dry-janitor", &flags).await?;
-    let jobs = Jobs::of(&Scene::new(&plane, "dry").await?);
+    let jobs = Jobs::of(&NamespaceFixture::new(&plane, "dry").await?);
     jobs.create("due", json!({"ttlSecondsAfterFinished": 0})).await?;
     jobs.end("due", Timestamp::from_second(Timestamp::now().as_second())?, true)
         .await?;

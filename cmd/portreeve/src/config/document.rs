@@ -30,10 +30,10 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) enum Value {
     /// `null`, or nothing at all
-    Nothing,
+    Null,
     Boolean(bool),
     /// A whole number, in decimal digits
-    Whole(String),
+    Integer(String),
     /// A number with a fraction or an exponent, or one too large for 64 bits
     Number(f64),
     Text(String),
@@ -53,7 +53,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
     })?;
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: DEEPEST },
-        // Both places are named by whoever compares the keys.
+        // Both locations are named by whoever compares the keys.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         merge_keys: MergeKeyPolicy::Error,
         strict_booleans: true,
@@ -64,7 +64,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
         serde_saphyr::from_str_with_options(text, options).map_err(|error| problem(&error, text))?;
     match root.value {
         Value::Mapping(entries) => Ok(entries),
-        Value::Nothing => Ok(Vec::new()),
+        Value::Null => Ok(Vec::new()),
         _ => Err(Problem {
             line: root.referenced.line(),
             text: "the file is no mapping; give a key and its value on each line, such as leaderElect: true".to_owned(),
@@ -122,7 +122,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Nothing)
+        Ok(Value::Null)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
@@ -130,11 +130,11 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Whole(value.to_string()))
+        Ok(Value::Integer(value.to_string()))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Whole(value.to_string()))
+        Ok(Value::Integer(value.to_string()))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {

@@ -8,7 +8,7 @@ use axum::http::Uri;
 use clap::{Arg, ArgAction, Command, builder::PossibleValue};
 
 /// Flags that say what this call does, or where the settings are, and set nothing.
-const NO_SETTINGS: &[&str] = &["config", "list-controllers", "output"];
+const COMMAND_LINE_ONLY: &[&str] = &["config", "list-controllers", "output"];
 
 /// One key of the file.
 pub(super) struct Key<'a> {
@@ -17,16 +17,16 @@ pub(super) struct Key<'a> {
     /// `leader-elect`
     pub(super) flag: &'a str,
     /// What a value, or each item of a list, has to be.
-    pub(super) form: Form,
+    pub(super) form: ValueType,
     pub(super) is_list: bool,
     pub(super) arg: &'a Arg,
 }
 
 /// The forms that values have in the file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Form {
+pub(super) enum ValueType {
     Boolean,
-    Whole,
+    Integer,
     Number,
     Duration,
     Path,
@@ -37,14 +37,14 @@ pub(super) enum Form {
 
 /// The keys for the flags of a command, in the order of `--help`.
 pub(super) fn keys(command: &Command) -> Vec<Key<'_>> {
-    let is_setting = |key: &Key<'_>| !NO_SETTINGS.contains(&key.flag);
+    let is_setting = |key: &Key<'_>| !COMMAND_LINE_ONLY.contains(&key.flag);
     flags(command).filter(is_setting).collect()
 }
 
 /// The flag that is no setting and has this name in camelCase.
-pub(super) fn no_setting<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
+pub(super) fn command_line_only<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     let key = flags(command).find(|key| key.name == name)?;
-    NO_SETTINGS.contains(&key.flag).then_some(key.flag)
+    COMMAND_LINE_ONLY.contains(&key.flag).then_some(key.flag)
 }
 
 fn flags(command: &Command) -> impl Iterator<Item = Key<'_>> {
@@ -53,7 +53,7 @@ fn flags(command: &Command) -> impl Iterator<Item = Key<'_>> {
         Some(Key {
             name: camel_case(flag),
             flag,
-            form: Form::of(arg),
+            form: ValueType::of(arg),
             is_list: matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some(),
             arg,
         })
@@ -65,11 +65,11 @@ impl Key<'_> {
     pub(super) fn one_of(&self) -> Option<String> {
         let values: Vec<_> = self.arg.get_possible_values();
         let names: Vec<_> = values.iter().map(PossibleValue::get_name).collect();
-        (self.form == Form::Text && !names.is_empty()).then(|| format!("one of {}", names.join(", ")))
+        (self.form == ValueType::Text && !names.is_empty()).then(|| format!("one of {}", names.join(", ")))
     }
 }
 
-impl Form {
+impl ValueType {
     fn of(arg: &Arg) -> Self {
         let kind = arg.get_value_parser().type_id();
         let is_one_of = |kinds: &[TypeId]| kinds.iter().any(|one| kind == *one);
@@ -85,7 +85,7 @@ impl Form {
         if kind == TypeId::of::<bool>() {
             Self::Boolean
         } else if is_one_of(&whole) {
-            Self::Whole
+            Self::Integer
         } else if is_one_of(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) {
             Self::Number
         } else if kind == TypeId::of::<Duration>() {
@@ -103,7 +103,7 @@ impl Form {
     pub(super) fn wanted(self) -> &'static str {
         match self {
             Self::Boolean => "true or false",
-            Self::Whole => "a whole number",
+            Self::Integer => "a whole number",
             Self::Number => "a number",
             Self::Duration => "a duration",
             Self::Path => "a path",

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     API_VERSION, KIND,
-    in_force::written,
+    effective::written,
     keys::{Key, keys},
 };
 

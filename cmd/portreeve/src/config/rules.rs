@@ -12,9 +12,9 @@ use clap::{
 use portreeve_manager::selection::nearest;
 
 use super::{
-    API_VERSION, Given, KIND, Problem,
+    API_VERSION, FileSetting, KIND, Problem,
     document::{self, Entry, Value},
-    keys::{Form, Key, keys, no_setting},
+    keys::{Key, ValueType, command_line_only, keys},
 };
 
 /// What a file gives for the flags of `command`. `folder` is where its relative paths begin.
@@ -22,7 +22,7 @@ use super::{
 /// # Errors
 ///
 /// Every mistake, in the order of the lines.
-pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result<Vec<Given>, Vec<Problem>> {
+pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result<Vec<FileSetting>, Vec<Problem>> {
     let entries = document::parse(bytes).map_err(|problem| vec![problem])?;
     let mut problems = header(&entries);
     // What is meant for another program is not judged by our keys.
@@ -41,7 +41,7 @@ pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result
         } else if matches!(&*name, "apiVersion" | "kind") {
         } else if let Some(key) = keys.iter().find(|key| key.name == name) {
             match values(key, line, value, command, folder) {
-                Ok(values) => given.push(Given {
+                Ok(values) => given.push(FileSetting {
                     flag: key.arg.get_id().clone(),
                     key: name,
                     line,
@@ -60,7 +60,7 @@ pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result
 }
 
 /// The command with what a file gives for one flag as the flag's default.
-pub(super) fn with(command: Command, given: &Given) -> Command {
+pub(super) fn with(command: Command, given: &FileSetting) -> Command {
     command.mut_arg(&given.flag, |flag| flag.default_values(given.values.clone()))
 }
 
@@ -87,7 +87,7 @@ fn header(entries: &[Entry]) -> Vec<Problem> {
 }
 
 fn unknown(name: &str, keys: &[Key<'_>], command: &Command) -> String {
-    if let Some(flag) = no_setting(command, name) {
+    if let Some(flag) = command_line_only(command, name) {
         return format!("it is no setting; give --{flag} on the command line");
     }
     let header = ["apiVersion", "kind"].into_iter();
@@ -102,14 +102,14 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
     let items = match (key.is_list, value) {
         (true, Value::List(items)) => items,
         (true, value) => {
-            let text = format!("{} is no list; give one, such as [a, b]", told(&value));
+            let text = format!("{} is no list; give one, such as [a, b]", describe(&value));
             return Err(Problem { line, text });
         }
         (false, value) => vec![(line, value)],
     };
     let one = |(line, value): (u64, Value)| {
         let text = scalar(key, value).map_err(|text| Problem { line, text })?;
-        let given = Given {
+        let given = FileSetting {
             flag: key.arg.get_id().clone(),
             key: key.name.clone(),
             line,
@@ -117,7 +117,7 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
         };
         check(key.form, &text, with(command.clone(), &given)).map_err(|text| Problem { line, text })?;
         Ok(match key.form {
-            Form::Path => folder.join(text).into_os_string(),
+            ValueType::Path => folder.join(text).into_os_string(),
             _ => text.into(),
         })
     };
@@ -125,7 +125,7 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
 }
 
 /// Whether the parser of the flag takes the value, which is its default in this command.
-fn check(form: Form, text: &str, command: Command) -> Result<(), String> {
+fn check(form: ValueType, text: &str, command: Command) -> Result<(), String> {
     let Err(error) = command.try_get_matches_from(["portreeve"]) else {
         return Ok(());
     };
@@ -136,33 +136,36 @@ fn check(form: Form, text: &str, command: Command) -> Result<(), String> {
     };
     Err(match form {
         // What is no URL for us may still have a password in it.
-        Form::Url => reason,
+        ValueType::Url => reason,
         _ if reason.starts_with(text) => reason,
-        Form::Boolean | Form::Whole | Form::Number => format!("{text}: {reason}"),
-        Form::Duration | Form::Path | Form::Text => format!("{text:?}: {reason}"),
+        ValueType::Boolean | ValueType::Integer | ValueType::Number => format!("{text}: {reason}"),
+        ValueType::Duration | ValueType::Path | ValueType::Text => format!("{text:?}: {reason}"),
     })
 }
 
 /// The text that stands for a value on the command line, if the value has the form.
 fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
     let form = key.form;
-    let is_of_text = matches!(form, Form::Duration | Form::Path | Form::Url | Form::Text);
+    let is_of_text = matches!(
+        form,
+        ValueType::Duration | ValueType::Path | ValueType::Url | ValueType::Text
+    );
     let one_of = key.one_of();
     let wanted = one_of.as_deref().unwrap_or(form.wanted());
-    let said = told(&value);
+    let said = describe(&value);
     match (form, value) {
-        (Form::Boolean, Value::Boolean(value)) => Ok(value.to_string()),
-        (Form::Whole | Form::Number, Value::Whole(digits)) => Ok(digits),
-        (Form::Number, Value::Number(value)) => Ok(value.to_string()),
+        (ValueType::Boolean, Value::Boolean(value)) => Ok(value.to_string()),
+        (ValueType::Integer | ValueType::Number, Value::Integer(digits)) => Ok(digits),
+        (ValueType::Number, Value::Number(value)) => Ok(value.to_string()),
         (_, Value::Text(text)) if is_of_text => Ok(text),
-        (_, Value::Nothing) => Err(format!("there is no value; give {wanted}, or leave the key out")),
-        (Form::Whole, Value::Number(_)) => Err(format!(
+        (_, Value::Null) => Err(format!("there is no value; give {wanted}, or leave the key out")),
+        (ValueType::Integer, Value::Number(_)) => Err(format!(
             "{said} is no whole number; give one without a fraction, exponent or leading zeros"
         )),
-        (Form::Duration, Value::Whole(_) | Value::Number(_)) => Err(format!(
+        (ValueType::Duration, Value::Integer(_) | Value::Number(_)) => Err(format!(
             "{said} is a number; give a duration with its unit, such as 30s, 1m30s or 12h"
         )),
-        (_, Value::Whole(_) | Value::Number(_) | Value::Boolean(_)) if is_of_text && one_of.is_none() => {
+        (_, Value::Integer(_) | Value::Number(_) | Value::Boolean(_)) if is_of_text && one_of.is_none() => {
             Err(format!("{said} is no text; put it in quotes"))
         }
         (_, Value::Text(text)) if is_plainly(form, &text) => {
@@ -177,21 +180,21 @@ fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
 }
 
 /// Whether a text would be what is wanted if it had no quotes.
-fn is_plainly(form: Form, text: &str) -> bool {
+fn is_plainly(form: ValueType, text: &str) -> bool {
     match form {
-        Form::Boolean => matches!(text, "true" | "false"),
-        Form::Whole => text.parse::<i64>().is_ok(),
-        Form::Number => text.parse::<f64>().is_ok_and(f64::is_finite),
-        Form::Duration | Form::Path | Form::Url | Form::Text => false,
+        ValueType::Boolean => matches!(text, "true" | "false"),
+        ValueType::Integer => text.parse::<i64>().is_ok(),
+        ValueType::Number => text.parse::<f64>().is_ok_and(f64::is_finite),
+        ValueType::Duration | ValueType::Path | ValueType::Url | ValueType::Text => false,
     }
 }
 
 /// A value of the wrong form, for a sentence.
-fn told(value: &Value) -> String {
+fn describe(value: &Value) -> String {
     match value {
-        Value::Nothing => "nothing".to_owned(),
+        Value::Null => "nothing".to_owned(),
         Value::Boolean(value) => value.to_string(),
-        Value::Whole(digits) => digits.clone(),
+        Value::Integer(digits) => digits.clone(),
         Value::Number(value) => value.to_string(),
         Value::Text(text) => format!("{text:?}"),
         Value::List(_) => "a list".to_owned(),

@@ -6,12 +6,12 @@ use clap::ArgAction;
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use super::{keys::Form, *};
+use super::{keys::ValueType, *};
 use crate::{CONTROLLERS, options::command};
 
 const FOLDER: &str = "/etc/portreeve";
 
-fn settings(text: &str) -> Result<Vec<Given>, Vec<Problem>> {
+fn settings(text: &str) -> Result<Vec<FileSetting>, Vec<Problem>> {
     rules::settings(text.as_bytes(), &command(CONTROLLERS), Path::new(FOLDER))
 }
 
@@ -25,7 +25,7 @@ fn check(bodies: &[&str], expected: &Expect) {
 fn check_whole<T: AsRef<str>>(texts: &[T], expected: &Expect) {
     let told = |text: &T| match settings(text.as_ref()) {
         Ok(given) => {
-            let line = |given: &Given| format!("{} {} = {:?}\n", given.line, given.flag, given.values);
+            let line = |given: &FileSetting| format!("{} {} = {:?}\n", given.line, given.flag, given.values);
             given.iter().map(line).collect()
         }
         Err(problems) => lines(Path::new("portreeve.yaml"), &problems) + "\n",
@@ -34,7 +34,7 @@ fn check_whole<T: AsRef<str>>(texts: &[T], expected: &Expect) {
 }
 
 /// What is in force with this file and these flags.
-fn in_force(file: Option<&str>, flags: &[&str]) -> Value {
+fn effective_config(file: Option<&str>, flags: &[&str]) -> Value {
     let mut command = command(CONTROLLERS);
     if let Some(file) = file {
         let given = settings(file).unwrap_or_else(|problems| panic!("{problems:?}"));
@@ -42,7 +42,7 @@ fn in_force(file: Option<&str>, flags: &[&str]) -> Value {
     }
     let arguments = std::iter::once(&"portreeve").chain(flags);
     let matches = command.clone().try_get_matches_from(arguments).unwrap();
-    shown(&command, &matches, Path::new("/work"))
+    render_effective(&command, &matches, Path::new("/work"))
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn a_flag_on_the_command_line_wins_over_the_file() {
         "apiVersion: {API_VERSION}\nkind: {KIND}\ndryRun: true\nv: 4\ncontrollers: [foo]\nleaderElectGroups: [foo=a]\nminResyncPeriod: 1h\n"
     );
     let of = |flags: &[&str]| {
-        let all = in_force(Some(&file), flags);
+        let all = effective_config(Some(&file), flags);
         let all = &all["controllermanager.portreeve.dev"];
         [
             "dryRun",
@@ -360,7 +360,7 @@ fn every_setting_of_the_command_line_has_a_key_and_every_switch_can_be_turned_of
             key.flag
         );
         assert!(
-            key.form != Form::Boolean || key.arg.get_num_args() == Some((0..=1).into()),
+            key.form != ValueType::Boolean || key.arg.get_num_args() == Some((0..=1).into()),
             "--{}",
             key.flag
         );
@@ -389,10 +389,10 @@ fn what_is_in_force_is_a_config_file_that_gives_the_same() {
         &["--controllers=", "--authorization-always-allow-paths="],
         &everything,
     ] {
-        let told = in_force(None, flags);
+        let told = effective_config(None, flags);
         assert!(!told.to_string().contains("secret"), "{told}");
         let file = told["controllermanager.portreeve.dev"].to_string();
-        assert_eq!(in_force(Some(&file), &[]), told);
+        assert_eq!(effective_config(Some(&file), &[]), told);
     }
 }
 
@@ -446,5 +446,5 @@ fn what_is_in_force_has_every_default() {
             "watchIdleTimeout": "90s"
           }
         }"#]]
-    .assert_eq(&format!("{:#}", in_force(None, &["--kubeconfig=admin.conf"])));
+    .assert_eq(&format!("{:#}", effective_config(None, &["--kubeconfig=admin.conf"])));
 }

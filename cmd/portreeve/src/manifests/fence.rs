@@ -30,7 +30,7 @@ pub(crate) enum Action {
 }
 
 /// The Lease that whoever writes must hold.
-pub(crate) struct Lease<'a> {
+pub(crate) struct LeaseRef<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Lease<'a> {
 pub(crate) fn fence(
     controllers: &[Descriptor],
     account: &Account,
-    lease: &Lease<'_>,
+    lease: &LeaseRef<'_>,
     action: Action,
 ) -> Result<String, Error> {
     let resources = resource_rules(controllers);
@@ -51,7 +51,7 @@ pub(crate) fn fence(
     yaml(&[policy(&name, &resources, account, lease), binding(&name, lease, action)])
 }
 
-fn policy(name: &str, resources: &[Value], account: &Account, lease: &Lease<'_>) -> Value {
+fn policy(name: &str, resources: &[Value], account: &Account, lease: &LeaseRef<'_>) -> Value {
     let Account {
         namespace,
         service_account,
@@ -102,8 +102,8 @@ fn variables() -> Value {
 }
 
 /// For whoever reads the log: who wrote, and who leads.
-fn message(lease: &Lease<'_>) -> String {
-    let Lease { namespace, name } = lease;
+fn message(lease: &LeaseRef<'_>) -> String {
+    let LeaseRef { namespace, name } = lease;
     format!(
         "'{FENCED_BY_SERVER}: ' + (variables.pod == '' ? 'a token that is bound to no pod' : 'pod ' + variables.pod) \
         + ' does not hold Lease {namespace}/{name}, ' \
@@ -111,7 +111,7 @@ fn message(lease: &Lease<'_>) -> String {
     )
 }
 
-fn binding(name: &str, lease: &Lease<'_>, action: Action) -> Value {
+fn binding(name: &str, lease: &LeaseRef<'_>, action: Action) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",

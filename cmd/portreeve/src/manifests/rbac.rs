@@ -30,7 +30,7 @@ const INSTALL: &[Rule] = &[Rule {
 const LEASE_VERBS: &[&str] = &["get", "patch", "watch"];
 
 /// What the roles are for, besides the controllers.
-pub(crate) struct Needs<'a> {
+pub(crate) struct RoleOptions<'a> {
     /// The daemon runs with `--install-crds`.
     pub(crate) install_crds: bool,
     /// The Leases that it runs for, by name; none without an election.
@@ -40,7 +40,7 @@ pub(crate) struct Needs<'a> {
 }
 
 /// The roles of these controllers, with their bindings to the account.
-pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, needs: &Needs<'_>) -> Result<String, Error> {
+pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, needs: &RoleOptions<'_>) -> Result<String, Error> {
     let prefix = &account.service_account;
     let mut roles = vec![(prefix.clone(), BASE)];
     if needs.install_crds {
@@ -104,7 +104,7 @@ mod tests {
             namespace: "somewhere".to_owned(),
             service_account: "portreeve".to_owned(),
         };
-        let needs = Needs {
+        let needs = RoleOptions {
             install_crds,
             leases: leases.to_vec(),
             lease_namespace: "elsewhere",

@@ -1,6 +1,7 @@
-//! What holds of every sight: a plan that was carried out leaves nothing to do, a stale plan is harmless, and every write is bound to
+//! What holds of every case: a plan that was carried out leaves nothing to do, a stale plan is harmless, and every write is bound to
 //! what was seen. What is planned, what is written, and what an interruption does to it, is in the files beside.
 
+mod cases;
 mod clock;
 mod corpus;
 mod crashes;
@@ -8,188 +9,202 @@ mod kubernetes;
 mod kubernetes_times;
 mod plans;
 mod samples;
-mod sights;
-mod world;
+mod simulation;
 mod written;
 
 use self::{
+    cases::{Cases, common_cases, cronjob_only, crontab_only, due, routine, with_recorded},
     samples::{Sample, slot},
-    sights::{Sights, common, due, of_a_cronjob, of_a_crontab, routine, since_ever},
-    world::{Outcome, World, identity},
+    simulation::{Outcome, Simulation, identity},
 };
 use super::*;
-use crate::{cronjob::SeenCronJob, crontab::SeenCronTab};
+use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
-fn of_crontabs() -> Sights<SeenCronTab> {
-    [common(), of_a_crontab()].concat()
+fn crontab_cases() -> Cases<CachedCronTab> {
+    [common_cases(), crontab_only()].concat()
 }
 
-fn of_cronjobs() -> Sights<SeenCronJob> {
-    [common(), of_a_cronjob()].concat()
+fn cronjob_cases() -> Cases<CachedCronJob> {
+    [common_cases(), cronjob_only()].concat()
 }
 
 #[test]
 fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
-    fn check<K: Sample>(sights: Sights<K>) {
-        for (case, mut world) in sights {
-            let rounds = world.settle();
+    fn check<K: Sample>(cases: Cases<K>) {
+        for (case, mut simulation) in cases {
+            let rounds = simulation.converge();
             assert!(rounds <= 4, "{case}: {rounds} rounds");
-            let plan = world.plan();
-            assert_eq!(plan, world.plan(), "{case}: a decision is pure");
-            let is_said_once = |effect: &Effect| matches!(effect, Effect::Event(_, note) if note.once.is_some());
+            let plan = simulation.plan();
+            assert_eq!(plan, simulation.plan(), "{case}: a decision is pure");
+            let is_said_once = |effect: &Effect| matches!(effect, Effect::Event(_, note) if note.report_once.is_some());
             assert!(plan.effects.iter().all(is_said_once), "{case}: {plan}");
         }
     }
-    check(of_crontabs());
-    check(of_cronjobs());
+    check(crontab_cases());
+    check(cronjob_cases());
 }
 
 #[test]
 fn a_plan_that_was_decided_on_a_stale_cache_changes_nothing() {
-    fn check<K: Sample>(sights: Sights<K>) {
-        for (case, mut world) in sights {
-            world.sync();
-            let stale = world.plan();
-            world.settle();
+    fn check<K: Sample>(cases: Cases<K>) {
+        for (case, mut simulation) in cases {
+            simulation.sync();
+            let stale = simulation.plan();
+            simulation.converge();
             // Nothing can bind a Create to what was seen: from one that comes after the Job's end the lease's fence protects.
             let is_too_late = |effect: &Effect| match effect {
-                Effect::Create(job) => world.record.deleted.contains(&job.key.name.to_string()),
+                Effect::Create(job) => simulation.record.deleted.contains(&job.key.name.to_string()),
                 _ => false,
             };
             if stale.effects.iter().any(is_too_late) {
                 continue;
             }
-            let before = (world.picture(), world.activity());
-            world.carry_out(&stale.effects);
-            assert_eq!((world.picture(), world.activity()), before, "{case}: {stale}");
+            let before = (simulation.snapshot(), simulation.activity());
+            simulation.carry_out(&stale.effects);
+            assert_eq!(
+                (simulation.snapshot(), simulation.activity()),
+                before,
+                "{case}: {stale}"
+            );
         }
     }
-    check(of_crontabs());
-    check(of_cronjobs());
+    check(crontab_cases());
+    check(cronjob_cases());
 }
 
 #[test]
 fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
-    fn check<K: Sample>(sights: Sights<K>) {
-        for (case, mut world) in sights {
-            world.sync();
-            for effect in world.plan().effects {
+    fn check<K: Sample>(cases: Cases<K>) {
+        for (case, mut simulation) in cases {
+            simulation.sync();
+            for effect in simulation.plan().effects {
                 match effect {
                     Effect::Create(job) => {
                         let owner = &job.body["metadata"]["ownerReferences"][0];
-                        assert_eq!(owner["uid"], world.object["metadata"]["uid"], "{case}");
+                        assert_eq!(owner["uid"], simulation.object["metadata"]["uid"], "{case}");
                         assert_eq!(job.body["metadata"].get("uid"), None, "{case}");
                     }
                     Effect::Delete { target, .. } => {
-                        let job = &world.jobs[&*target.key.name];
+                        let job = &simulation.jobs[&*target.key.name];
                         assert_eq!((target.uid, target.version), identity(job), "{case}");
                     }
                     Effect::PatchStatus { target, .. } | Effect::Event(target, _) => {
-                        assert_eq!((target.uid, target.version), identity(&world.object), "{case}");
+                        assert_eq!((target.uid, target.version), identity(&simulation.object), "{case}");
                     }
-                    Effect::Absent { key, uid, .. } => {
-                        let active = world.object["status"]["active"].as_array().expect("a list");
+                    Effect::RequireAbsent { key, uid, .. } => {
+                        let active = simulation.object["status"]["active"].as_array().expect("a list");
                         let is_it = |job: &&serde_json::Value| job["name"] == *key.name;
                         assert_eq!(active.iter().find(is_it).expect("it was active")["uid"], *uid, "{case}");
                     }
-                    Effect::Count { .. } | Effect::Lag { .. } => {}
-                    Effect::Apply { .. } | Effect::Present { .. } => panic!("{case}: nothing is applied here"),
+                    Effect::Count { .. } | Effect::ObserveLatency { .. } => {}
+                    Effect::Apply { .. } | Effect::RequirePresent { .. } => panic!("{case}: nothing is applied here"),
                 }
             }
         }
     }
-    check(of_crontabs());
-    check(of_cronjobs());
+    check(crontab_cases());
+    check(cronjob_cases());
 }
 
 #[test]
 fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
-    let mut world = due(routine::<SeenCronTab>());
-    world.refusal = Some(("create", "quota exceeded"));
-    world.settle();
-    assert_eq!(world.reasons(), ["FailedCreate"]);
-    let ready = |world: &World<SeenCronTab>| world.object["status"]["conditions"][1].clone();
+    let mut simulation = due(routine::<CachedCronTab>());
+    simulation.refusal = Some(("create", "quota exceeded"));
+    simulation.converge();
+    assert_eq!(simulation.reasons(), ["FailedCreate"]);
+    let ready = |simulation: &Simulation<CachedCronTab>| simulation.object["status"]["conditions"][1].clone();
     assert_eq!(
-        (ready(&world)["reason"].as_str(), ready(&world)["message"].as_str()),
+        (
+            ready(&simulation)["reason"].as_str(),
+            ready(&simulation)["message"].as_str()
+        ),
         (Some("FailedCreate"), Some("quota exceeded"))
     );
-    world.restart();
-    world.settle();
-    assert_eq!(world.reasons(), ["FailedCreate"], "the status remembers it");
-    world.refusal = None;
-    world.settle();
-    assert_eq!(world.reasons(), ["FailedCreate", "SuccessfulCreate"]);
-    assert_eq!(ready(&world)["status"], "True");
-    assert_eq!(world.stored(), Some(world.clock));
+    simulation.restart();
+    simulation.converge();
+    assert_eq!(simulation.reasons(), ["FailedCreate"], "the status remembers it");
+    simulation.refusal = None;
+    simulation.converge();
+    assert_eq!(simulation.reasons(), ["FailedCreate", "SuccessfulCreate"]);
+    assert_eq!(ready(&simulation)["status"], "True");
+    assert_eq!(simulation.stored(), Some(simulation.clock));
 }
 
 #[test]
 fn a_refusal_of_one_thing_does_not_stop_the_others() {
-    let mut world = due(since_ever(routine::<SeenCronJob>(), "concurrencyPolicy", "Replace"));
-    world.settle();
-    world.go("11:00");
-    world.refusal = Some(("delete", "not allowed"));
-    world.settle();
-    assert_eq!(world.reasons(), ["SuccessfulCreate", "FailedDelete"]);
+    let mut simulation = due(with_recorded(
+        routine::<CachedCronJob>(),
+        "concurrencyPolicy",
+        "Replace",
+    ));
+    simulation.converge();
+    simulation.set_clock("11:00");
+    simulation.refusal = Some(("delete", "not allowed"));
+    simulation.converge();
+    assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedDelete"]);
     assert!(
-        !world.jobs.contains_key(&slot("11:00")),
+        !simulation.jobs.contains_key(&slot("11:00")),
         "what is to be replaced is still there"
     );
-    world.refusal = Some(("create", "quota exceeded"));
-    world.set("successfulJobsHistoryLimit", 0);
-    world.settle();
+    simulation.refusal = Some(("create", "quota exceeded"));
+    simulation.set("successfulJobsHistoryLimit", 0);
+    simulation.converge();
     assert_eq!(
-        world.record.deleted,
+        simulation.record.deleted,
         [slot("10:00"), slot("09:00")],
         "a full quota is no reason to keep the old ones"
     );
-    world.refusal = None;
-    world.settle();
-    assert_eq!(world.active(), [slot("11:00")]);
+    simulation.refusal = None;
+    simulation.converge();
+    assert_eq!(simulation.active(), [slot("11:00")]);
 }
 
 #[test]
 fn a_cache_that_misses_an_active_job_is_not_believed() {
     for policy in ["Forbid", "Replace"] {
-        let mut world = since_ever(routine::<SeenCronTab>(), "concurrencyPolicy", policy);
-        world.refusal = Some(("make sure", "no"));
-        world.go("10:00");
-        world.settle();
-        world.remove_job(&slot("10:00"));
-        world.go("11:00");
-        world.settle();
-        assert_eq!(world.reasons(), ["SuccessfulCreate", "FailedGet"], "{policy}");
-        assert_eq!(world.record.created.len(), 1, "{policy}: what was active may still be");
+        let mut simulation = with_recorded(routine::<CachedCronTab>(), "concurrencyPolicy", policy);
+        simulation.refusal = Some(("make sure", "no"));
+        simulation.set_clock("10:00");
+        simulation.converge();
+        simulation.remove_job(&slot("10:00"));
+        simulation.set_clock("11:00");
+        simulation.converge();
+        assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedGet"], "{policy}");
+        assert_eq!(
+            simulation.record.created.len(),
+            1,
+            "{policy}: what was active may still be"
+        );
     }
 }
 
 #[test]
 fn a_run_is_not_repeated_when_its_job_goes_before_the_status_tells_of_it() {
-    fn check<K: Sample>(start: &World<K>, job: &str) {
+    fn check<K: Sample>(start: &Simulation<K>, job: &str) {
         for (is_stored, is_other_process) in [(true, false), (false, false), (true, true), (false, true)] {
-            let mut world = start.clone();
-            world.step();
-            world.advance(0, usize::MAX);
+            let mut simulation = start.clone();
+            simulation.step();
+            simulation.deliver(0, usize::MAX);
             if is_stored {
-                let effects = world.plan().effects;
-                assert_eq!(world.carry_out(&effects), Outcome::Done);
+                let effects = simulation.plan().effects;
+                assert_eq!(simulation.carry_out(&effects), Outcome::Done);
             }
-            world.remove_job(job);
+            simulation.remove_job(job);
             if is_other_process {
-                world.fail_over();
+                simulation.fail_over();
             }
             // Of its own status the process has not heard.
-            world.advance(0, usize::MAX);
-            let effects = world.plan().effects;
-            world.carry_out(&effects);
-            assert_eq!(world.record.created[job], 1, "stored: {is_stored}");
-            world.settle();
-            assert_eq!(world.record.created[job], 1, "stored: {is_stored}");
+            simulation.deliver(0, usize::MAX);
+            let effects = simulation.plan().effects;
+            simulation.carry_out(&effects);
+            assert_eq!(simulation.record.created[job], 1, "stored: {is_stored}");
+            simulation.converge();
+            assert_eq!(simulation.record.created[job], 1, "stored: {is_stored}");
         }
     }
-    check(&due(routine::<SeenCronTab>()), &slot("10:00"));
-    check(&due(routine::<SeenCronJob>()), &slot("10:00"));
-    let mut asked = routine::<SeenCronTab>();
+    check(&due(routine::<CachedCronTab>()), &slot("10:00"));
+    check(&due(routine::<CachedCronJob>()), &slot("10:00"));
+    let mut asked = routine::<CachedCronTab>();
     asked.run_now("1");
     check(&asked, "a-run-340ca71c");
 }

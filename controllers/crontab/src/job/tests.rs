@@ -8,7 +8,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().expect("a time")
 }
 
-fn job(name: &str, annotations: &Value, status: &Value) -> SeenJob {
+fn job(name: &str, annotations: &Value, status: &Value) -> CachedJob {
     let metadata = json!({"name": name, "annotations": annotations});
     serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("a Job")
 }
@@ -17,20 +17,20 @@ fn job(name: &str, annotations: &Value, status: &Value) -> SeenJob {
 fn the_name_says_for_which_time_a_job_is_and_the_mark_adds_the_seconds() {
     let ten = at("2026-03-10T10:00:00Z");
     let table = [
-        ("a-29552280", None, Origin::Slot(ten)),
-        ("a-29552280", Some("2026-03-10T10:00:00Z"), Origin::Slot(ten)),
-        ("a-29552280", Some("2026-03-10T11:00:00+01:00"), Origin::Slot(ten)),
+        ("a-29552280", None, Origin::Scheduled(ten)),
+        ("a-29552280", Some("2026-03-10T10:00:00Z"), Origin::Scheduled(ten)),
+        ("a-29552280", Some("2026-03-10T11:00:00+01:00"), Origin::Scheduled(ten)),
         (
             "a-29552280",
             Some("2026-03-10T10:00:59Z"),
-            Origin::Slot(at("2026-03-10T10:00:59Z")),
+            Origin::Scheduled(at("2026-03-10T10:00:59Z")),
         ),
         // In whole seconds, as times are stored.
-        ("a-29552280", Some("2026-03-10T10:00:00.999Z"), Origin::Slot(ten)),
+        ("a-29552280", Some("2026-03-10T10:00:00.999Z"), Origin::Scheduled(ten)),
         // Whoever may edit a mark cannot move a run.
-        ("a-29552280", Some("2026-03-10T10:01:00Z"), Origin::Slot(ten)),
-        ("a-29552280", Some("2027-03-10T10:00:00Z"), Origin::Slot(ten)),
-        ("a-29552280", Some("yesterday"), Origin::Slot(ten)),
+        ("a-29552280", Some("2026-03-10T10:01:00Z"), Origin::Scheduled(ten)),
+        ("a-29552280", Some("2027-03-10T10:00:00Z"), Origin::Scheduled(ten)),
+        ("a-29552280", Some("yesterday"), Origin::Scheduled(ten)),
         ("a-29552280x", Some("2026-03-10T10:00:00Z"), Origin::Unknown),
         ("a-", None, Origin::Unknown),
         ("a", None, Origin::Unknown),
@@ -41,11 +41,15 @@ fn the_name_says_for_which_time_a_job_is_and_the_mark_adds_the_seconds() {
         ("a-999999999999", None, Origin::Unknown),
     ];
     for (name, mark, expected) in table {
-        let marks = json!({ SCHEDULED: mark });
+        let marks = json!({ SCHEDULED_TIMESTAMP_ANNOTATION: mark });
         assert_eq!(job(name, &marks, &json!({})).origin("a"), expected, "{name} {mark:?}");
     }
     let others = job("a-b-29552280", &json!(null), &json!({}));
-    assert_eq!(others.origin("a-b"), Origin::Slot(ten), "a namesake with a longer name");
+    assert_eq!(
+        others.origin("a-b"),
+        Origin::Scheduled(ten),
+        "a namesake with a longer name"
+    );
 }
 
 #[test]
@@ -61,21 +65,21 @@ fn marks_say_who_asked_for_a_job() {
         assert_eq!(job(name, marks, &json!({})).origin("a"), expected, "{name} {marks}");
         // They may come from the template, and then the Job is a run like any other.
         let mut both = marks.clone();
-        both[SCHEDULED] = "2026-03-10T10:00:00Z".into();
+        both[SCHEDULED_TIMESTAMP_ANNOTATION] = "2026-03-10T10:00:00Z".into();
         let origin = job("a-29552280", &both, &json!({})).origin("a");
-        assert_eq!(origin, Origin::Slot(at("2026-03-10T10:00:00Z")), "{both}");
+        assert_eq!(origin, Origin::Scheduled(at("2026-03-10T10:00:00Z")), "{both}");
     }
 }
 
 #[test]
 fn a_job_is_found_again_by_the_name_and_the_mark_that_it_was_given() {
-    let zurich = portreeve_cron::zone("Europe/Zurich").expect("a zone");
+    let zurich = portreeve_cron::load_zone("Europe/Zurich").expect("a zone");
     for zone in [TimeZone::UTC, zurich] {
         for time in ["2026-03-10T10:00:00Z", "2026-10-25T00:30:20Z", "1969-12-31T23:59:59Z"] {
-            let run = Run::Slot(at(time));
+            let run = Run::Scheduled(at(time));
             let (key, value) = run.annotation(&zone);
             let made = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
-            assert_eq!(made.origin("a"), Origin::Slot(at(time)), "{value}");
+            assert_eq!(made.origin("a"), Origin::Scheduled(at(time)), "{value}");
         }
         let run = Run::Now("v".into());
         let (key, value) = run.annotation(&zone);
@@ -87,8 +91,8 @@ fn a_job_is_found_again_by_the_name_and_the_mark_that_it_was_given() {
 #[test]
 fn the_mark_has_the_time_in_the_zone_as_go_writes_it() {
     let written = |zone: &str, time: &str| {
-        let zone = portreeve_cron::zone(zone).expect("a zone");
-        Run::Slot(at(time)).annotation(&zone).1
+        let zone = portreeve_cron::load_zone(zone).expect("a zone");
+        Run::Scheduled(at(time)).annotation(&zone).1
     };
     for (zone, time, expected) in [
         ("UTC", "2026-03-10T10:00:00Z", "2026-03-10T10:00:00Z"),
@@ -104,7 +108,7 @@ fn the_mark_has_the_time_in_the_zone_as_go_writes_it() {
 
 #[test]
 fn names_are_the_same_for_ever() {
-    let slot = |time| Run::Slot(at(time)).job_name("backup");
+    let slot = |time| Run::Scheduled(at(time)).job_name("backup");
     assert_eq!(slot("2026-03-10T10:00:00Z"), format!("backup-{TEN}"));
     assert_eq!(slot("2026-03-10T10:00:59Z"), format!("backup-{TEN}"));
     assert_eq!(slot("2026-03-10T10:01:00Z"), format!("backup-{}", TEN + 1));
@@ -135,8 +139,8 @@ fn names_are_the_same_for_ever() {
     }
     let neighbour = format!("{fifty}xx");
     assert_ne!(
-        run_now_name(&fifty_two, "1"),
-        run_now_name(&neighbour, "1"),
+        run_now_job_name(&fifty_two, "1"),
+        run_now_job_name(&neighbour, "1"),
         "what is cut off counts"
     );
 }
@@ -166,26 +170,26 @@ fn a_job_ends_with_a_condition_that_is_true() {
         (json!({"conditions": [condition("FailureTarget", "True")]}), None),
         (
             json!({"conditions": [condition("Complete", "True")]}),
-            Some(End::Complete(five)),
+            Some(FinishedStatus::Complete(five)),
         ),
         (
             json!({"conditions": [condition("SuccessCriteriaMet", "True"), condition("Complete", "True")], "completionTime": completed}),
-            Some(End::Complete(four)),
+            Some(FinishedStatus::Complete(four)),
         ),
         (
             json!({"conditions": [condition("FailureTarget", "True"), condition("Failed", "True")]}),
-            Some(End::Failed(five)),
+            Some(FinishedStatus::Failed(five)),
         ),
         (
             json!({"conditions": [{"type": "Failed", "status": "True"}]}),
-            Some(End::Failed(None)),
+            Some(FinishedStatus::Failed(None)),
         ),
     ] {
         let mut whole = json!({"metadata": {"name": "a"}, "status": status});
         if status.is_null() {
             whole.as_object_mut().expect("an object").remove("status");
         }
-        let job: SeenJob = serde_json::from_value(whole).expect("a Job");
-        assert_eq!(job.end(), expected, "{status}");
+        let job: CachedJob = serde_json::from_value(whole).expect("a Job");
+        assert_eq!(job.finished_status(), expected, "{status}");
     }
 }

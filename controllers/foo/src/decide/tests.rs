@@ -1,23 +1,23 @@
-//! A table of sights and the plans for them, and what holds for every row: a plan that was carried out leaves nothing to do, a
+//! A table of cases and the plans for them, and what holds for every row: a plan that was carried out leaves nothing to do, a
 //! crash after any of its effects changes neither the end nor how often anything is done, and a stale plan is harmless.
 
+mod cases;
 mod corpus;
 mod random;
-mod sights;
-mod world;
+mod simulation;
 
 use expect_test::{Expect, expect};
 use serde_json::json;
 
 use super::*;
-use sights::{drifted, foo, foreign, worlds};
-use world::{Outcome, World};
+use cases::{all_cases, drifted, foo, foreign};
+use simulation::{Outcome, Simulation};
 
 #[test]
 fn each_sight_has_its_plan() {
-    let width = worlds().iter().map(|(case, _)| case.len()).max().unwrap_or_default();
-    let row = |(case, world): &(&str, World)| format!("{case:width$}  {}\n", world.plan());
-    let table: String = worlds().iter().map(row).collect();
+    let width = all_cases().iter().map(|(case, _)| case.len()).max().unwrap_or_default();
+    let row = |(case, simulation): &(&str, Simulation)| format!("{case:width$}  {}\n", simulation.plan());
+    let table: String = all_cases().iter().map(row).collect();
     expect![[r"
         no Deployment                            create Deployment n/web
         settled                                  nothing
@@ -55,35 +55,35 @@ fn each_sight_has_its_plan() {
 
 #[test]
 fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
-    for (case, mut world) in worlds() {
-        let rounds = world.settle();
+    for (case, mut simulation) in all_cases() {
+        let rounds = simulation.converge();
         assert!(rounds <= 3, "{case}: {rounds} rounds");
-        assert_eq!(world.plan(), Plan::nothing(), "{case}");
+        assert_eq!(simulation.plan(), Plan::nothing(), "{case}");
     }
 }
 
 #[test]
 fn a_crash_after_any_effect_changes_neither_the_end_nor_how_often_anything_is_done() {
     let mut crashes = 0;
-    for (case, start) in worlds() {
+    for (case, start) in all_cases() {
         let mut undisturbed = start.clone();
-        let rounds = undisturbed.settle();
+        let rounds = undisturbed.converge();
         for round in 0..rounds {
             let mut before = start.clone();
             (0..round).for_each(|_| before.step());
             for done in 0..before.plan().effects.len() {
-                let mut world = before.clone();
-                let plan = world.plan();
+                let mut simulation = before.clone();
+                let plan = simulation.plan();
                 for effect in &plan.effects[..done] {
-                    assert_eq!(world.perform(effect), Outcome::Done, "{case}: {effect}");
+                    assert_eq!(simulation.perform(effect), Outcome::Done, "{case}: {effect}");
                 }
-                world.settle();
+                simulation.converge();
                 assert_eq!(
-                    world.picture(),
-                    undisturbed.picture(),
+                    simulation.snapshot(),
+                    undisturbed.snapshot(),
                     "{case}: crash in round {round} after {done}"
                 );
-                for (what, times) in world.history() {
+                for (what, times) in simulation.history() {
                     let allowed = undisturbed.history().get(&what).copied().unwrap_or_default();
                     assert!(
                         times <= allowed,
@@ -99,37 +99,43 @@ fn a_crash_after_any_effect_changes_neither_the_end_nor_how_often_anything_is_do
 
 #[test]
 fn a_plan_that_was_decided_on_a_stale_cache_changes_nothing() {
-    for (case, mut world) in worlds() {
-        let stale = world.plan();
-        world.settle();
-        let (picture, history) = (world.picture(), world.history());
+    for (case, mut simulation) in all_cases() {
+        let stale = simulation.plan();
+        simulation.converge();
+        let (picture, history) = (simulation.snapshot(), simulation.history());
         // The applier stops at the first effect that is refused; events come last.
-        let outcomes = stale.effects.iter().map(|effect| (effect, world.perform(effect)));
-        let mut outcomes = outcomes.skip_while(|(effect, _)| matches!(effect, Effect::Present { .. }));
+        let outcomes = stale.effects.iter().map(|effect| (effect, simulation.perform(effect)));
+        let mut outcomes = outcomes.skip_while(|(effect, _)| matches!(effect, Effect::RequirePresent { .. }));
         let refused = outcomes.next().map(|(_, outcome)| outcome);
         assert_ne!(refused, Some(Outcome::Done), "{case}: {stale}");
-        assert_eq!((world.picture(), world.history()), (picture, history), "{case}");
+        assert_eq!(
+            (simulation.snapshot(), simulation.history()),
+            (picture, history),
+            "{case}"
+        );
     }
 }
 
 #[test]
 fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
-    for (case, world) in worlds() {
-        for effect in world.plan().effects {
+    for (case, simulation) in all_cases() {
+        for effect in simulation.plan().effects {
             match effect {
                 Effect::Create(object) => assert_eq!(object.body["metadata"].get("uid"), None, "{case}"),
                 Effect::Apply { object, uid, version } => {
-                    assert_eq!((uid, version), world.identity(&object.key.name), "{case}");
+                    assert_eq!((uid, version), simulation.identity(&object.key.name), "{case}");
                 }
                 Effect::Delete { target, .. } => {
                     let name = &target.key.name;
-                    assert_eq!((target.uid, target.version), world.identity(name), "{case}");
+                    assert_eq!((target.uid, target.version), simulation.identity(name), "{case}");
                 }
                 Effect::PatchStatus { target, .. } | Effect::Event(target, _) => {
-                    assert_eq!((target.uid, target.version), world.foo_identity(), "{case}");
+                    assert_eq!((target.uid, target.version), simulation.foo_identity(), "{case}");
                 }
-                Effect::Present { uid, .. } => assert_eq!(uid, world.foo_identity().0, "{case}"),
-                Effect::Absent { .. } | Effect::Count { .. } | Effect::Lag { .. } => panic!("{case}: {effect}"),
+                Effect::RequirePresent { uid, .. } => assert_eq!(uid, simulation.foo_identity().0, "{case}"),
+                Effect::RequireAbsent { .. } | Effect::Count { .. } | Effect::ObserveLatency { .. } => {
+                    panic!("{case}: {effect}")
+                }
             }
         }
     }
@@ -137,24 +143,24 @@ fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
 
 #[test]
 fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
-    let mut world = foo();
-    let said = world.plan_refused("quota exceeded");
+    let mut simulation = foo();
+    let said = simulation.plan_refused("quota exceeded");
     assert_eq!(
         said.to_string(),
         "patch status of Foo n/a, event FailedCreate on Foo n/a"
     );
     for effect in &said.effects {
-        world.perform(effect);
+        simulation.perform(effect);
     }
     assert_eq!(
-        world.plan_refused("quota exceeded"),
+        simulation.plan_refused("quota exceeded"),
         Plan::nothing(),
         "it is said already"
     );
     let again = "make sure that Foo n/a is there, create Deployment n/web";
-    assert_eq!(world.plan().to_string(), again, "and tried again");
-    world.settle();
-    assert_eq!(world.events(), ["FailedCreate", "Synced"]);
+    assert_eq!(simulation.plan().to_string(), again, "and tried again");
+    simulation.converge();
+    assert_eq!(simulation.events(), ["FailedCreate", "Synced"]);
     let drifted = drifted("/spec/replicas", 9.into()).plan_refused("denied");
     assert_eq!(
         drifted.to_string(),
@@ -241,9 +247,9 @@ fn a_drifted_deployment_is_applied_as_it_would_be_created() {
 
 #[test]
 fn the_status_says_what_was_seen() {
-    let mut world = foo();
-    world.step();
-    let effects = world.plan().effects;
+    let mut simulation = foo();
+    simulation.step();
+    let effects = simulation.plan().effects;
     let [Effect::PatchStatus { status, .. }, Effect::Event(_, note)] = &effects[..] else {
         panic!("a status and an event: {effects:?}");
     };
@@ -274,7 +280,7 @@ fn the_status_says_what_was_seen() {
         }
     "#]],
     );
-    assert_eq!((note.type_, note.reason), (NoteType::Normal, "Synced"));
+    assert_eq!((note.type_, note.reason), (EventSeverity::Normal, "Synced"));
     assert_eq!(note.message, "Foo synced successfully");
 }
 
@@ -297,7 +303,7 @@ fn a_conflict_is_told_in_the_words_of_sample_controller() {
         }
     "#]],
     );
-    assert_eq!((note.type_, note.reason), (NoteType::Warning, "ErrResourceExists"));
+    assert_eq!((note.type_, note.reason), (EventSeverity::Warning, "ErrResourceExists"));
     assert_eq!(
         note.message,
         r#"Resource "web" already exists and is not managed by Foo"#
@@ -306,32 +312,32 @@ fn a_conflict_is_told_in_the_words_of_sample_controller() {
 
 #[test]
 fn events_tell_transitions_and_nothing_else() {
-    let mut world = foo();
-    world.settle();
+    let mut simulation = foo();
+    simulation.converge();
     for replicas in 3..6 {
-        world.foo["spec"]["replicas"] = replicas.into();
-        world.settle();
-        world.change("web", "/status", json!({"availableReplicas": replicas}));
-        world.settle();
+        simulation.foo["spec"]["replicas"] = replicas.into();
+        simulation.converge();
+        simulation.change("web", "/status", json!({"availableReplicas": replicas}));
+        simulation.converge();
     }
-    assert_eq!(world.events(), ["Synced"]);
-    world.remove("web");
-    world.add("web", json!({}));
-    world.settle();
-    world.change("web", "/metadata/labels", json!({"touched": "often"}));
-    world.settle();
-    assert_eq!(world.events(), ["Synced", "ErrResourceExists"]);
-    world.remove("web");
-    world.settle();
-    assert_eq!(world.events(), ["Synced", "ErrResourceExists", "Synced"]);
-    world.foo["spec"]["deploymentName"] = "taken".into();
-    world.add("taken", json!({}));
-    world.add("taken-too", json!({}));
-    world.settle();
-    world.foo["spec"]["deploymentName"] = "taken-too".into();
-    world.settle();
+    assert_eq!(simulation.events(), ["Synced"]);
+    simulation.remove("web");
+    simulation.add("web", json!({}));
+    simulation.converge();
+    simulation.change("web", "/metadata/labels", json!({"touched": "often"}));
+    simulation.converge();
+    assert_eq!(simulation.events(), ["Synced", "ErrResourceExists"]);
+    simulation.remove("web");
+    simulation.converge();
+    assert_eq!(simulation.events(), ["Synced", "ErrResourceExists", "Synced"]);
+    simulation.foo["spec"]["deploymentName"] = "taken".into();
+    simulation.add("taken", json!({}));
+    simulation.add("taken-too", json!({}));
+    simulation.converge();
+    simulation.foo["spec"]["deploymentName"] = "taken-too".into();
+    simulation.converge();
     assert_eq!(
-        world.events()[3..],
+        simulation.events()[3..],
         ["ErrResourceExists", "ErrResourceExists"],
         "each clash is news"
     );

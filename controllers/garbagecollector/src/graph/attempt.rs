@@ -1,14 +1,14 @@
 //! One attempt at one object: what has to be asked, until it is clear what is to be done.
 //!
-//! The apiserver's answers come in through [`Attempt::tell`]; [`Graph::step`] then goes on. So the whole rule, with every answer that there
+//! The apiserver's answers come in through [`Attempt::record`]; [`Graph::step`] then goes on. So the whole rule, with every answer that there
 //! can be, runs without a server.
 
-use super::{Edge, Graph, Id, Invalidity, NONE};
+use super::{Edge, Graph, Id, InvalidReason, NONE};
 use crate::{
     identity::Identity,
-    seen::{Reference, Seen},
+    metadata::{PartialObject, Reference},
     uid::Uid,
-    verdict::{Case, Policy, Reason, Standing, Verdict, decide},
+    verdict::{DecisionInput, KeepReason, OwnerState, PropagationPolicy, Verdict, decide},
 };
 
 /// How far an attempt has come.
@@ -16,16 +16,16 @@ use crate::{
 pub struct Attempt {
     uid: Uid,
     /// The object as the apiserver has just shown it; it counts more than what a watch has shown.
-    live: Option<(Identity, Box<Seen>)>,
+    live: Option<(Identity, Box<PartialObject>)>,
     /// What is known of owners, as its dependent means them.
-    facts: Vec<(Identity, Fact)>,
+    facts: Vec<(Identity, ReadResult)>,
 }
 
 /// What the apiserver said of an object.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Fact {
+pub enum ReadResult {
     /// It exists, with that UID.
-    Alive(Box<Seen>),
+    Found(Box<PartialObject>),
     /// There is none, or another one in its place. The graph has been told.
     Absent,
     /// Nobody can tell: its kind is not served, it may not be read, or the apiserver has failed.
@@ -36,7 +36,7 @@ pub enum Fact {
 
 /// What to ask the apiserver.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Question {
+pub struct ReadRequest {
     /// The object.
     pub identity: Identity,
     /// Whether it is the object itself that the attempt is about, and no owner of it.
@@ -45,18 +45,18 @@ pub struct Question {
 
 /// What comes next.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum AttemptStep {
     /// Ask this, and tell the answer.
-    Ask(Question),
+    Read(ReadRequest),
     /// Do this; the attempt is over.
-    Do(Intent),
+    Apply(Intent),
     /// Nothing is to be done; the attempt is over.
-    Rest(Rest),
+    Noop(NoopReason),
 }
 
 /// How an attempt ends that has nothing to do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Rest {
+pub enum NoopReason {
     /// There is no such node any more.
     Gone,
     /// All that it could be is proven absent.
@@ -66,11 +66,11 @@ pub enum Rest {
     /// It exists, and no watch has shown it yet. It is to be looked at again: it may come and go unseen.
     Unobserved,
     /// It stays, for this reason.
-    Kept(Reason),
+    Kept(KeepReason),
 }
 
 /// References of an object: each by its place among them, and the UID that it has there.
-pub type Places = Vec<(usize, Box<str>)>;
+pub type ReferencePositions = Vec<(usize, Box<str>)>;
 
 /// A change of the world that an attempt has come to.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -82,23 +82,23 @@ pub enum Intent {
         /// In which version.
         version: Box<str>,
         /// What becomes of its dependents.
-        policy: Policy,
+        policy: PropagationPolicy,
         /// Let these references no longer block their owners first: places and UIDs.
-        unblock: Places,
+        unblock: ReferencePositions,
         /// Why: each owner, and how it stands.
-        owners: Vec<(Identity, Standing)>,
+        owners: Vec<(Identity, OwnerState)>,
     },
     /// Take references away: places and UIDs.
-    Release {
+    RemoveReferences {
         /// Of which object.
         item: Identity,
         /// Which references.
-        references: Places,
+        references: ReferencePositions,
         /// Why: each owner, and how it stands.
-        owners: Vec<(Identity, Standing)>,
+        owners: Vec<(Identity, OwnerState)>,
     },
     /// Take the finalizer `foregroundDeletion` away.
-    Finish {
+    RemoveFinalizer {
         /// From which object.
         item: Identity,
     },
@@ -107,7 +107,7 @@ pub enum Intent {
 impl Intent {
     /// The object that is changed.
     pub fn item(&self) -> &Identity {
-        let (Self::Delete { item, .. } | Self::Release { item, .. } | Self::Finish { item }) = self;
+        let (Self::Delete { item, .. } | Self::RemoveReferences { item, .. } | Self::RemoveFinalizer { item }) = self;
         item
     }
 }
@@ -118,7 +118,7 @@ pub struct Orphaning {
     /// The owner, which waits for it.
     pub owner: Identity,
     /// Its dependents, with their references to it: places and UIDs.
-    pub dependents: Vec<(Identity, Places)>,
+    pub dependents: Vec<(Identity, ReferencePositions)>,
 }
 
 impl Attempt {
@@ -131,18 +131,18 @@ impl Attempt {
         }
     }
 
-    /// The answer to a question. That something is absent has to be told to the graph first.
-    pub fn tell(&mut self, question: Question, fact: Fact) {
+    /// The answer to a request. That something is absent has to be told to the graph first.
+    pub fn record(&mut self, request: ReadRequest, fact: ReadResult) {
         match fact {
-            Fact::Alive(seen) if question.is_item => {
+            ReadResult::Found(seen) if request.is_item => {
                 // One that is known by references alone was taken to be where they are; where it is, it says itself.
-                let mut identity = question.identity;
+                let mut identity = request.identity;
                 identity.namespace.clone_from(&seen.metadata.namespace);
                 self.live = Some((identity, seen));
             }
             fact => {
-                self.facts.retain(|(known, _)| *known != question.identity);
-                self.facts.push((question.identity, fact));
+                self.facts.retain(|(known, _)| *known != request.identity);
+                self.facts.push((request.identity, fact));
             }
         }
     }
@@ -154,18 +154,20 @@ impl Attempt {
 
     /// How an object stands with an owner, by what was asked in this attempt.
     fn stand(&self, owner: Identity) -> Known {
-        let standing = match self.fact(&owner) {
-            None => return Known::Ask(owner),
-            Some(Fact::Alive(seen)) if seen.metadata.is_waiting() => Standing::Waiting,
-            Some(Fact::Alive(_)) => Standing::Solid,
-            Some(Fact::Misplaced) => Standing::Misplaced,
+        let owner_state = match self.fact(&owner) {
+            None => return Known::Read(owner),
+            Some(ReadResult::Found(seen)) if seen.metadata.is_waiting_for_dependents() => {
+                OwnerState::WaitingForDependents
+            }
+            Some(ReadResult::Found(_)) => OwnerState::Solid,
+            Some(ReadResult::Misplaced) => OwnerState::Misplaced,
             // What is absent the graph knows, unless it has seen it since: then somebody looks again.
-            Some(Fact::Absent | Fact::Unknown) => Standing::Unknown,
+            Some(ReadResult::Absent | ReadResult::Unknown) => OwnerState::Unknown,
         };
-        Known::Standing(standing)
+        Known::OwnerState(owner_state)
     }
 
-    fn fact(&self, identity: &Identity) -> Option<&Fact> {
+    fn fact(&self, identity: &Identity) -> Option<&ReadResult> {
         let mut facts = self.facts.iter();
         facts.find(|(known, _)| known == identity).map(|(_, fact)| fact)
     }
@@ -173,19 +175,19 @@ impl Attempt {
 
 /// How an object stands with an owner, or what has to be asked for that.
 enum Known {
-    Standing(Standing),
-    Ask(Identity),
+    OwnerState(OwnerState),
+    Read(Identity),
 }
 
 impl Graph {
     /// What an attempt comes to next.
-    pub fn step(&mut self, attempt: &Attempt) -> Step {
+    pub fn step(&mut self, attempt: &Attempt) -> AttemptStep {
         let Some(id) = self.find(attempt.uid) else {
-            return Step::Rest(Rest::Gone);
+            return AttemptStep::Noop(NoopReason::Gone);
         };
         let (item, seen) = match &attempt.live {
             Some((identity, seen)) => (identity.clone(), (**seen).clone()),
-            None if self.nodes[id].is_observed() => (self.identity(id), self.seen(id)),
+            None if self.nodes[id].is_observed() => (self.identity(id), self.partial_object(id)),
             None => return self.guess(id, attempt),
         };
         let mut owners = Vec::with_capacity(seen.metadata.owner_references.len());
@@ -193,9 +195,9 @@ impl Graph {
             for reference in &seen.metadata.owner_references {
                 let owner = Identity::of_owner(reference, item.namespace.as_deref());
                 match self.stand(reference, owner.clone(), attempt) {
-                    Known::Standing(standing) => owners.push((owner, standing)),
-                    Known::Ask(identity) => {
-                        return Step::Ask(Question {
+                    Known::OwnerState(owner_state) => owners.push((owner, owner_state)),
+                    Known::Read(identity) => {
+                        return AttemptStep::Read(ReadRequest {
                             identity,
                             is_item: false,
                         });
@@ -203,7 +205,7 @@ impl Graph {
                 }
             }
         }
-        let case = self.case(id, &seen, &owners);
+        let case = self.decision_input(id, &seen, &owners);
         self.conclude(id, item, &seen, owners, &decide(&case))
     }
 
@@ -211,29 +213,29 @@ impl Graph {
         &self,
         id: Id,
         item: Identity,
-        seen: &Seen,
-        owners: Vec<(Identity, Standing)>,
+        seen: &PartialObject,
+        owners: Vec<(Identity, OwnerState)>,
         verdict: &Verdict,
-    ) -> Step {
+    ) -> AttemptStep {
         let references = &seen.metadata.owner_references;
         let place = |place: usize| (place, references[place].uid.clone());
         match verdict {
-            Verdict::Keep(_) if !self.nodes[id].is_observed() => Step::Rest(Rest::Unobserved),
-            Verdict::Keep(reason) => Step::Rest(Rest::Kept(*reason)),
-            Verdict::Finish => Step::Do(Intent::Finish { item }),
-            Verdict::Release(places) => Step::Do(Intent::Release {
+            Verdict::Keep(_) if !self.nodes[id].is_observed() => AttemptStep::Noop(NoopReason::Unobserved),
+            Verdict::Keep(reason) => AttemptStep::Noop(NoopReason::Kept(*reason)),
+            Verdict::RemoveFinalizer => AttemptStep::Apply(Intent::RemoveFinalizer { item }),
+            Verdict::RemoveReferences(places) => AttemptStep::Apply(Intent::RemoveReferences {
                 item,
                 references: places.iter().copied().map(place).collect(),
                 owners,
             }),
             // A version that is no number is not kept.
-            Verdict::Delete { .. } if seen.metadata.resource_version.is_empty() => Step::Ask(Question {
+            Verdict::Delete { .. } if seen.metadata.resource_version.is_empty() => AttemptStep::Read(ReadRequest {
                 identity: item,
                 is_item: true,
             }),
             Verdict::Delete { policy, unblock } => {
                 let blocking = (0..references.len()).filter(|place| *unblock && references[*place].blocks);
-                Step::Do(Intent::Delete {
+                AttemptStep::Apply(Intent::Delete {
                     item,
                     version: seen.metadata.resource_version.clone(),
                     policy: *policy,
@@ -245,18 +247,28 @@ impl Graph {
     }
 
     /// What is known of an object when its fate is decided.
-    pub(super) fn case(&self, id: Id, seen: &Seen, owners: &[(Identity, Standing)]) -> Case {
+    pub(super) fn decision_input(
+        &self,
+        id: Id,
+        seen: &PartialObject,
+        owners: &[(Identity, OwnerState)],
+    ) -> DecisionInput {
         let node = &self.nodes[id];
         let meta = &seen.metadata;
-        let waits = owners.iter().any(|(_, standing)| *standing == Standing::Waiting);
-        Case {
+        let waits = owners
+            .iter()
+            .any(|(_, owner_state)| *owner_state == OwnerState::WaitingForDependents);
+        DecisionInput {
             stage: meta.stage(),
             orphan: meta.finalizers.orphan,
             foreground: meta.finalizers.foreground,
             dependents: node.dependent_count,
             blocking: node.blocking,
-            circle: waits && self.dependents(id).any(|dependent| self.nodes[dependent].is_waiting()),
-            owners: owners.iter().map(|(_, standing)| *standing).collect(),
+            cycle: waits
+                && self
+                    .dependents(id)
+                    .any(|dependent| self.nodes[dependent].is_waiting_for_dependents()),
+            owners: owners.iter().map(|(_, owner_state)| *owner_state).collect(),
         }
     }
 
@@ -278,22 +290,25 @@ impl Graph {
         let Some(uid) = self.uid(&reference.uid) else {
             // A live object may refer to what nobody in the graph does: what was just asked is all that there is to know.
             return match attempt.fact(&owner) {
-                Some(Fact::Absent) => Known::Standing(Standing::Dangling),
+                Some(ReadResult::Absent) => Known::OwnerState(OwnerState::Dangling),
                 _ => attempt.stand(owner),
             };
         };
-        if self.absent.look_up(uid, reference, owner.namespace.as_deref()) {
-            return Known::Standing(Standing::Dangling);
+        if self.absent.lookup(uid, reference, owner.namespace.as_deref()) {
+            return Known::OwnerState(OwnerState::Dangling);
         }
-        match self.find(uid).filter(|id| self.means(*id, reference, &owner)) {
-            Some(id) if !self.nodes[id].is_waiting() => Known::Standing(Standing::Solid),
+        match self
+            .find(uid)
+            .filter(|id| self.matches_reference(*id, reference, &owner))
+        {
+            Some(id) if !self.nodes[id].is_waiting_for_dependents() => Known::OwnerState(OwnerState::Solid),
             // Who is deleted for an owner that waits has to be sure that it still does: it may orphan them instead by now.
             _ => attempt.stand(owner),
         }
     }
 
     /// Whether a node that was seen is what is meant.
-    pub(super) fn means(&self, id: Id, reference: &Reference, owner: &Identity) -> bool {
+    pub(super) fn matches_reference(&self, id: Id, reference: &Reference, owner: &Identity) -> bool {
         let node = &self.nodes[id];
         node.is_observed()
             && *node.name == *reference.name
@@ -302,7 +317,7 @@ impl Graph {
     }
 
     /// A node that nobody watches: its dependents say what it could be.
-    fn guess(&self, id: Id, attempt: &Attempt) -> Step {
+    fn guess(&self, id: Id, attempt: &Attempt) -> AttemptStep {
         let mut is_unknown = false;
         let mut next = self.nodes[id].dependents;
         // What was watched once and has owners is somewhere, whatever its dependents say.
@@ -311,7 +326,7 @@ impl Graph {
         let guesses = std::iter::from_fn(|| {
             let edge = next?;
             next = self.edges[edge].next_dependent;
-            Some(self.meant(edge))
+            Some(self.referenced_owner(edge))
         });
         for identity in own.into_iter().chain(guesses) {
             if self.is_absent(&identity) {
@@ -319,17 +334,21 @@ impl Graph {
             }
             match attempt.fact(&identity) {
                 None => {
-                    return Step::Ask(Question {
+                    return AttemptStep::Read(ReadRequest {
                         identity,
                         is_item: true,
                     });
                 }
                 // What is misplaced is collected by nobody, whatever is asked.
-                Some(Fact::Absent | Fact::Alive(_) | Fact::Misplaced) => {}
-                Some(Fact::Unknown) => is_unknown = true,
+                Some(ReadResult::Absent | ReadResult::Found(_) | ReadResult::Misplaced) => {}
+                Some(ReadResult::Unknown) => is_unknown = true,
             }
         }
-        Step::Rest(if is_unknown { Rest::Unknown } else { Rest::Absent })
+        AttemptStep::Noop(if is_unknown {
+            NoopReason::Unknown
+        } else {
+            NoopReason::Absent
+        })
     }
 
     pub(super) fn is_absent(&self, identity: &Identity) -> bool {
@@ -341,7 +360,7 @@ impl Graph {
             blocks: false,
         };
         let uid = self.uids.find(&identity.uid);
-        uid.is_some_and(|uid| self.absent.knows(uid, &reference, identity.namespace.as_deref()))
+        uid.is_some_and(|uid| self.absent.contains(uid, &reference, identity.namespace.as_deref()))
     }
 
     /// What orphaning the dependents of this owner takes, if it still waits for that.
@@ -372,16 +391,16 @@ impl Graph {
     }
 
     /// How a reference stands as far as is known without asking; `None`: it would have to be asked.
-    pub(super) fn stands(&self, edge: Id) -> Option<Standing> {
-        let owner = self.meant(edge);
+    pub(super) fn known_owner_state(&self, edge: Id) -> Option<OwnerState> {
+        let owner = self.referenced_owner(edge);
         if self.is_absent(&owner) {
-            return Some(Standing::Dangling);
+            return Some(OwnerState::Dangling);
         }
         let node = &self.nodes[self.edges[edge].owner];
         match self.invalidity(edge) {
-            Some(Invalidity::Scope) if node.is_observed() => Some(Standing::Misplaced),
-            None if node.is_observed() && node.is_waiting() => Some(Standing::Waiting),
-            None if node.is_observed() => Some(Standing::Solid),
+            Some(InvalidReason::Scope) if node.is_observed() => Some(OwnerState::Misplaced),
+            None if node.is_observed() && node.is_waiting_for_dependents() => Some(OwnerState::WaitingForDependents),
+            None if node.is_observed() => Some(OwnerState::Solid),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! What watches and answers tell, taken into the graph.
 
-use super::{Effects, Flags, Graph, Id, Monitor, NO_VERSION, NONE, Watched};
-use crate::{identity::Identity, seen::Seen, uid::Uid};
+use super::{Flags, FollowUps, Graph, Id, Monitor, NO_VERSION, NONE, Watched};
+use crate::{identity::Identity, metadata::PartialObject, uid::Uid};
 
 /// The number that a version is, if it is one as Kubernetes writes it.
 fn number(version: &str) -> Option<u64> {
@@ -33,15 +33,15 @@ impl Graph {
     }
 
     /// Nobody watches the resource any more. That is no evidence: what it had is asked for from now on.
-    pub fn remove_monitor(&mut self, monitor: Monitor, effects: &mut Effects) {
-        self.distrust(monitor, effects);
+    pub fn remove_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
+        self.invalidate_monitor(monitor, follow_ups);
         if let Some(watched) = self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::take) {
             self.kinds.release(watched.kind);
         }
     }
 
     /// A list of the resource begins.
-    pub fn relisting(&mut self, monitor: Monitor) {
+    pub fn begin_list(&mut self, monitor: Monitor) {
         if let Some(watched) = self.watched(monitor) {
             watched.generation = watched.generation.wrapping_add(1);
             watched.listed = 0;
@@ -51,7 +51,7 @@ impl Graph {
 
     /// The list is complete, and as of `version`: what it lacks does not exist any more, unless the list is older than what was seen before.
     /// Then versions have gone back, and nothing is proven any more.
-    pub fn complete(&mut self, monitor: Monitor, version: Option<&str>, effects: &mut Effects) {
+    pub fn complete_list(&mut self, monitor: Monitor, version: Option<&str>, follow_ups: &mut FollowUps) {
         let Some(watched) = self.watched(monitor) else { return };
         let has_gaps = watched.has_gaps;
         let (generation, before) = (watched.generation, watched.version);
@@ -62,7 +62,7 @@ impl Graph {
         if went_back {
             self.absent.clear();
             let unsure: Vec<_> = self.nodes.iter().filter(|(_, node)| !node.is_observed()).collect();
-            effects.attempt.extend(unsure.iter().map(|(_, node)| node.uid));
+            follow_ups.attempt.extend(unsure.iter().map(|(_, node)| node.uid));
         }
         if !lacks_some {
             return;
@@ -70,9 +70,9 @@ impl Graph {
         for id in self.nodes_of(monitor, |missing| missing != generation) {
             // Who owned it may have taken it out already.
             if went_back || has_gaps || listed.is_none() {
-                self.lose(id, effects);
+                self.lose(id, follow_ups);
             } else {
-                self.remove(id, effects);
+                self.remove(id, follow_ups);
             }
         }
     }
@@ -91,7 +91,7 @@ impl Graph {
     }
 
     /// An object exists, and this is how it is.
-    pub fn observe(&mut self, monitor: Monitor, seen: &Seen, effects: &mut Effects) {
+    pub fn observe(&mut self, monitor: Monitor, seen: &PartialObject, follow_ups: &mut FollowUps) {
         let Some(&Some(Watched { kind, generation, .. })) = self.monitors.get(usize::from(monitor.0)) else {
             return;
         };
@@ -103,11 +103,14 @@ impl Graph {
             return;
         }
         let id = known.unwrap_or_else(|| {
-            self.kinds.share(kind);
+            self.kinds.acquire(kind);
             let namespace = self.namespace(meta.namespace.as_deref());
             self.insert(uid, kind, namespace, &meta.name)
         });
-        let (was_orphaning, was_waiting) = (self.nodes[id].is_orphaning(), self.nodes[id].is_waiting());
+        let (was_orphaning, was_waiting) = (
+            self.nodes[id].is_orphaning(),
+            self.nodes[id].is_waiting_for_dependents(),
+        );
         let is_known = self.nodes[id].is_observed() && self.nodes[id].monitor == monitor;
         self.enlist(id, monitor, generation, version);
         let is_news = !self.nodes[id].is_observed();
@@ -124,7 +127,7 @@ impl Graph {
         node.flags.set(Flags::DELETING, meta.deleting);
         node.flags.set(Flags::FOREGROUND, meta.finalizers.foreground);
         node.flags.set(Flags::ORPHAN, meta.finalizers.orphan);
-        let (is_orphaning, is_waiting) = (node.is_orphaning(), node.is_waiting());
+        let (is_orphaning, is_waiting_for_dependents) = (node.is_orphaning(), node.is_waiting_for_dependents());
         if is_news {
             let tally = &mut self.tallies[kind as usize];
             tally.observed += 1;
@@ -135,20 +138,20 @@ impl Graph {
             }
         }
         if is_news || !is_it {
-            self.judge_dependents(id, effects);
+            self.check_references_to(id, follow_ups);
         }
-        self.set_owners(id, &meta.owner_references, effects);
+        self.set_owners(id, &meta.owner_references, follow_ups);
         if is_orphaning && !was_orphaning {
-            effects.orphan.push(uid);
+            follow_ups.orphan.push(uid);
         }
-        if is_waiting {
+        if is_waiting_for_dependents {
             self.waiting.insert(id);
         } else {
             self.waiting.remove(&id);
         }
-        if is_waiting && !was_waiting {
-            self.begin(id, effects);
-            effects.attempt.push(uid);
+        if is_waiting_for_dependents && !was_waiting {
+            self.begin(id, follow_ups);
+            follow_ups.attempt.push(uid);
         }
     }
 
@@ -163,14 +166,14 @@ impl Graph {
     }
 
     /// What the resource has shown is no evidence any more: it may not be read now. What it had is asked for until it is listed again.
-    pub fn distrust(&mut self, monitor: Monitor, effects: &mut Effects) {
+    pub fn invalidate_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
         for id in self.nodes_of(monitor, |_| true) {
-            self.lose(id, effects);
+            self.lose(id, follow_ups);
         }
     }
 
     /// Whether a watch has shown the object later than this answer does.
-    pub fn is_newer_than(&self, seen: &Seen) -> bool {
+    pub fn is_newer_than(&self, seen: &PartialObject) -> bool {
         let id = self.uids.find(&seen.metadata.uid).and_then(|uid| self.find(uid));
         let then = number(&seen.metadata.resource_version);
         id.map(|id| &self.nodes[id])
@@ -200,7 +203,7 @@ impl Graph {
     }
 
     /// An object exists that could not be read. What was known of it is kept.
-    pub fn keep(&mut self, monitor: Monitor, uid: &str) {
+    pub fn keep_undecodable(&mut self, monitor: Monitor, uid: &str) {
         let Some(id) = self.uids.find(uid).and_then(|uid| self.find(uid)) else {
             if let Some(watched) = self.watched(monitor) {
                 watched.has_gaps = true;
@@ -217,7 +220,7 @@ impl Graph {
     }
 
     /// The deletion of an object was seen.
-    pub fn deleted(&mut self, monitor: Monitor, seen: &Seen, effects: &mut Effects) {
+    pub fn deleted(&mut self, monitor: Monitor, seen: &PartialObject, follow_ups: &mut FollowUps) {
         let meta = &seen.metadata;
         let version = number(&meta.resource_version).unwrap_or(NO_VERSION);
         let kind = self.watched(monitor).map(|watched| {
@@ -228,17 +231,23 @@ impl Graph {
             return;
         };
         if self.nodes[id].is_observed() {
-            return self.remove(id, effects);
+            return self.remove(id, follow_ups);
         }
         // What is known by references alone is called as the first of them says, which may be wrong: no such thing is proven absent.
         if let Some(kind) = kind {
-            let owner = self.called(kind, meta.namespace.as_deref(), &meta.name, self.nodes[id].uid);
-            self.absent(&owner, effects);
+            let owner = self.build_identity(kind, meta.namespace.as_deref(), &meta.name, self.nodes[id].uid);
+            self.mark_absent(&owner, follow_ups);
         }
     }
 
     /// The deletion of an object was seen whose last state could not be read.
-    pub fn deleted_by_name(&mut self, monitor: Monitor, namespace: Option<&str>, name: &str, effects: &mut Effects) {
+    pub fn deleted_by_name(
+        &mut self,
+        monitor: Monitor,
+        namespace: Option<&str>,
+        name: &str,
+        follow_ups: &mut FollowUps,
+    ) {
         let found = self.nodes.iter().find(|(_, node)| {
             node.is_observed()
                 && node.monitor == monitor
@@ -246,23 +255,23 @@ impl Graph {
                 && self.is_namespace(node.namespace, namespace)
         });
         if let Some(id) = found.map(|(id, _)| id) {
-            self.remove(id, effects);
+            self.remove(id, follow_ups);
         }
     }
 
     /// The apiserver says of an object that was tried at, as it was in `version`, that there is no such object any more. Nothing follows
     /// if it was seen since.
-    pub fn vanished(&mut self, uid: Uid, version: &str, effects: &mut Effects) {
+    pub fn mark_gone(&mut self, uid: Uid, version: &str, follow_ups: &mut FollowUps) {
         if let Some(id) = self.find(uid)
             && self.nodes[id].is_observed()
             && number(version) == Some(self.nodes[id].version)
         {
-            self.remove(id, effects);
+            self.remove(id, follow_ups);
         }
     }
 
     /// The apiserver says of an owner that was asked for that there is no such object. Nothing follows if it was seen meanwhile.
-    pub fn absent(&mut self, owner: &Identity, effects: &mut Effects) {
+    pub fn mark_absent(&mut self, owner: &Identity, follow_ups: &mut FollowUps) {
         let Some(id) = self.uids.find(&owner.uid).and_then(|uid| self.find(uid)) else {
             return;
         };
@@ -278,73 +287,73 @@ impl Graph {
             let dependent = self.edges[edge].dependent;
             let is_meant = owner.namespace.is_none()
                 || self.is_namespace(self.nodes[dependent].namespace, owner.namespace.as_deref());
-            if is_meant && self.says(edge, owner) {
-                effects.attempt.push(self.nodes[dependent].uid);
+            if is_meant && self.names_owner(edge, owner) {
+                follow_ups.attempt.push(self.nodes[dependent].uid);
             }
             next = self.edges[edge].next_dependent;
         }
         if !self.nodes[id].is_observed() && is_it && is_there {
             // It blocks nobody any more.
-            self.set_owners(id, &[], effects);
-            self.settle_if_there(id, effects);
+            self.set_owners(id, &[], follow_ups);
+            self.settle_if_there(id, follow_ups);
         }
     }
 
     /// The object is gone. It stays as what others refer to.
-    fn remove(&mut self, id: Id, effects: &mut Effects) {
+    fn remove(&mut self, id: Id, follow_ups: &mut FollowUps) {
         let uid = self.nodes[id].uid;
         self.unobserve(id);
         if self.nodes[id].dependent_count > 0 {
             let identity = self.identity(id);
             self.absent.add(uid, &identity);
-            self.begin(id, effects);
+            self.begin(id, follow_ups);
         }
-        self.set_owners(id, &[], effects);
-        self.settle_if_there(id, effects);
+        self.set_owners(id, &[], follow_ups);
+        self.settle_if_there(id, follow_ups);
     }
 
     /// The same as [`Graph::settle`] for a node that may have owned itself, and be gone with its last reference.
-    fn settle_if_there(&mut self, id: Id, effects: &mut Effects) {
+    fn settle_if_there(&mut self, id: Id, follow_ups: &mut FollowUps) {
         if self.nodes.has(id) {
-            self.settle(id, effects);
+            self.settle(id, follow_ups);
         }
     }
 
     /// What was seen of the object is no evidence any more. It is asked for if anything depends on it.
-    fn lose(&mut self, id: Id, effects: &mut Effects) {
+    fn lose(&mut self, id: Id, follow_ups: &mut FollowUps) {
         self.unobserve(id);
-        effects.attempt.push(self.nodes[id].uid);
-        self.settle(id, effects);
+        follow_ups.attempt.push(self.nodes[id].uid);
+        self.settle(id, follow_ups);
     }
 
     /// The dependents of the node are to go.
-    fn begin(&mut self, id: Id, effects: &mut Effects) {
+    fn begin(&mut self, id: Id, follow_ups: &mut FollowUps) {
         if self.nodes[id].dependent_count == 0 {
             return;
         }
         if !self.nodes[id].flags.has(Flags::CASCADING) {
             self.nodes[id].flags.set(Flags::CASCADING, true);
-            effects.begun.push(self.nodes[id].uid);
+            follow_ups.cascades_started.push(self.nodes[id].uid);
         }
         let mut next = self.nodes[id].dependents;
         while let Some(edge) = next {
-            effects.attempt.push(self.nodes[self.edges[edge].dependent].uid);
+            follow_ups.attempt.push(self.nodes[self.edges[edge].dependent].uid);
             next = self.edges[edge].next_dependent;
         }
     }
 
     /// What follows for a node that may have lost a dependent, or its own existence.
-    pub(super) fn settle(&mut self, id: Id, effects: &mut Effects) {
+    pub(super) fn settle(&mut self, id: Id, follow_ups: &mut FollowUps) {
         let node = &mut self.nodes[id];
         if node.dependent_count == 0 && node.flags.has(Flags::CASCADING) {
             node.flags.set(Flags::CASCADING, false);
-            effects.ended.push(node.uid);
+            follow_ups.cascades_finished.push(node.uid);
         }
-        if node.is_waiting() && node.blocking == 0 {
-            effects.attempt.push(node.uid);
+        if node.is_waiting_for_dependents() && node.blocking == 0 {
+            follow_ups.attempt.push(node.uid);
         }
         if !node.is_observed() && node.dependent_count == 0 && node.owners.is_none() {
-            self.take_out(id, effects);
+            self.take_out(id, follow_ups);
         }
     }
 

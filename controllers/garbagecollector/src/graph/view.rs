@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::{Edge, Graph, Id, Kind, Node};
 use crate::{
     identity::Identity,
-    seen::{Finalizers, Meta, Reference, Seen},
+    metadata::{Finalizers, PartialMetadata, PartialObject, Reference},
     uid::Uid,
-    verdict::{Stage, Standing, Verdict, decide},
+    verdict::{DeletionStage, OwnerState, Verdict, decide},
 };
 
 /// How many of the dependents that block an object are named.
@@ -15,7 +15,7 @@ const NAMED: usize = 5;
 
 /// One node, as pages show it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct View {
+pub struct NodeView {
     /// What it is.
     pub identity: Identity,
     /// In which version it was seen; empty when it was not.
@@ -25,7 +25,7 @@ pub struct View {
     /// It is proven not to exist; others refer to it still.
     pub is_absent: bool,
     /// How far it is on its way out.
-    pub stage: Stage,
+    pub stage: DeletionStage,
     /// How many references there are to it.
     pub dependents: u32,
     /// How many of them block its deletion.
@@ -33,21 +33,21 @@ pub struct View {
     /// Some of those that block it.
     pub blockers: Vec<Identity>,
     /// What it refers to, and how that stands; `None`: it would have to be asked.
-    pub owners: Vec<(Identity, bool, Option<Standing>)>,
+    pub owners: Vec<(Identity, bool, Option<OwnerState>)>,
     /// What would be done, if nothing has to be asked for that.
     pub verdict: Option<Verdict>,
 }
 
 /// Nodes and edges, as the dump shows them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Shape {
+pub struct GraphSnapshot {
     /// By UID.
-    pub nodes: Vec<View>,
+    pub nodes: Vec<NodeView>,
     /// From dependents to owners, by UID.
     pub edges: Vec<(Box<str>, Box<str>)>,
 }
 
-impl Shape {
+impl GraphSnapshot {
     /// Puts nodes and edges into the order of their UIDs.
     pub fn sort(&mut self) {
         self.nodes.sort_by(|a, b| a.identity.uid.cmp(&b.identity.uid));
@@ -58,10 +58,10 @@ impl Shape {
 impl Graph {
     pub(super) fn identity(&self, id: Id) -> Identity {
         let node = &self.nodes[id];
-        self.called(node.kind, self.namespace_of(id), &node.name, node.uid)
+        self.build_identity(node.kind, self.namespace_of(id), &node.name, node.uid)
     }
 
-    pub(super) fn called(&self, kind: u32, namespace: Option<&str>, name: &str, uid: Uid) -> Identity {
+    pub(super) fn build_identity(&self, kind: u32, namespace: Option<&str>, name: &str, uid: Uid) -> Identity {
         let (api_version, kind) = match self.kinds.get(kind).map(AsRef::as_ref) {
             Some(Kind { api_version, kind }) => (api_version.clone(), kind.clone()),
             None => Default::default(),
@@ -76,10 +76,10 @@ impl Graph {
     }
 
     /// The owner as the dependent of an edge means it.
-    pub(super) fn meant(&self, edge: Id) -> Identity {
+    pub(super) fn referenced_owner(&self, edge: Id) -> Identity {
         let Edge { owner, dependent, .. } = self.edges[edge];
-        let (kind, name) = self.said(edge);
-        self.called(kind, self.namespace_of(dependent), name, self.nodes[owner].uid)
+        let (kind, name) = self.reference_coordinates(edge);
+        self.build_identity(kind, self.namespace_of(dependent), name, self.nodes[owner].uid)
     }
 
     fn edges_of(&self, id: Id) -> impl Iterator<Item = Id> {
@@ -99,7 +99,7 @@ impl Graph {
                 name,
                 uid,
                 ..
-            } = self.meant(edge);
+            } = self.referenced_owner(edge);
             Reference {
                 api_version,
                 kind,
@@ -112,14 +112,14 @@ impl Graph {
     }
 
     /// What was seen of a node.
-    pub(super) fn seen(&self, id: Id) -> Seen {
+    pub(super) fn partial_object(&self, id: Id) -> PartialObject {
         let node = &self.nodes[id];
         let version = match node.version {
             super::NO_VERSION => String::new(),
             version => version.to_string(),
         };
-        Seen {
-            metadata: Meta {
+        PartialObject {
+            metadata: PartialMetadata {
                 namespace: self.namespace_of(id).map(Into::into),
                 name: node.name.clone(),
                 uid: self.uids.text(node.uid).into(),
@@ -141,24 +141,30 @@ impl Graph {
     }
 
     /// A node, as pages show it.
-    pub fn view(&self, uid: Uid) -> Option<View> {
+    pub fn view(&self, uid: Uid) -> Option<NodeView> {
         self.find(uid).map(|id| self.view_of(id))
     }
 
-    fn view_of(&self, id: Id) -> View {
+    fn view_of(&self, id: Id) -> NodeView {
         let node = &self.nodes[id];
         let identity = self.identity(id);
-        let seen = self.seen(id);
-        let owner = |edge| (self.meant(edge), self.edges[edge].blocks, self.stands(edge));
+        let seen = self.partial_object(id);
+        let owner = |edge| {
+            (
+                self.referenced_owner(edge),
+                self.edges[edge].blocks,
+                self.known_owner_state(edge),
+            )
+        };
         let owners: Vec<_> = self.edges_of(id).map(owner).collect();
         let known: Option<Vec<_>> = owners
             .iter()
-            .map(|(identity, _, standing)| Some((identity.clone(), (*standing)?)))
+            .map(|(identity, _, owner_state)| Some((identity.clone(), (*owner_state)?)))
             .collect();
         let verdict = known
             .filter(|_| node.is_observed())
-            .map(|owners| decide(&self.case(id, &seen, &owners)));
-        View {
+            .map(|owners| decide(&self.decision_input(id, &seen, &owners)));
+        NodeView {
             is_virtual: !node.is_observed(),
             is_absent: !node.is_observed() && self.is_absent(&identity),
             stage: seen.metadata.stage(),
@@ -173,7 +179,7 @@ impl Graph {
     }
 
     /// Every node that has an edge, or those among these and all that they are connected with; nothing of what is not there.
-    pub fn choose(&self, around: &[&str]) -> Vec<Uid> {
+    pub fn select(&self, around: &[&str]) -> Vec<Uid> {
         let is_linked = |node: &Node| node.owners.is_some() || node.dependents.is_some();
         let chosen: BTreeSet<Id> = if around.is_empty() {
             let nodes = self.nodes.iter();
@@ -189,24 +195,24 @@ impl Graph {
     }
 
     /// Adds these nodes and their references to a drawing, as far as they are there still.
-    pub fn draw(&self, uids: &[Uid], shape: &mut Shape) {
+    pub fn add_to_snapshot(&self, uids: &[Uid], snapshot: &mut GraphSnapshot) {
         for id in uids.iter().filter_map(|uid| self.find(*uid)) {
             let view = self.view_of(id);
             for edge in self.edges_of(id) {
                 let owner = self.uids.text(self.nodes[self.edges[edge].owner].uid);
-                shape.edges.push((view.identity.uid.clone(), owner.into()));
+                snapshot.edges.push((view.identity.uid.clone(), owner.into()));
             }
-            shape.nodes.push(view);
+            snapshot.nodes.push(view);
         }
     }
 
     /// All of it at once, in order.
     #[cfg(test)]
-    pub(crate) fn shape(&self, around: &[&str]) -> Shape {
-        let mut shape = Shape::default();
-        self.draw(&self.choose(around), &mut shape);
-        shape.sort();
-        shape
+    pub(crate) fn snapshot(&self, around: &[&str]) -> GraphSnapshot {
+        let mut snapshot = GraphSnapshot::default();
+        self.add_to_snapshot(&self.select(around), &mut snapshot);
+        snapshot.sort();
+        snapshot
     }
 
     /// The nodes and everything that edges lead to from them, in either direction.

@@ -7,11 +7,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
-use portreeve_reconcile::{Note, Notebook, Shutdown};
+use portreeve_reconcile::{EventContent, LeaseAnnotations, Shutdown};
 use portreeve_workqueue::Lane;
 use tokio::{sync::Notify, time::Instant};
 
-use super::Core;
+use super::CollectorContext;
 use crate::{Identity, Uid};
 
 /// The annotation.
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Breaker {
     limit: u32,
-    notebook: Option<Arc<dyn Notebook>>,
+    lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
     state: Mutex<State>,
     news: Notify,
 }
@@ -71,7 +71,7 @@ impl Window {
 
 impl Window {
     /// Counts one less.
-    fn give_back(&mut self) {
+    fn refund(&mut self) {
         if let Some((_, count)) = self.seconds.iter_mut().rev().find(|(_, count)| *count > 0) {
             *count -= 1;
             self.sum -= 1;
@@ -80,17 +80,17 @@ impl Window {
 }
 
 impl Breaker {
-    pub(super) fn new(limit: u32, notebook: Option<Arc<dyn Notebook>>) -> Self {
+    pub(super) fn new(limit: u32, lease_annotations: Option<Arc<dyn LeaseAnnotations>>) -> Self {
         Self {
             limit,
-            notebook,
+            lease_annotations,
             state: Mutex::default(),
             news: Notify::new(),
         }
     }
 
     /// Whether one more object may be deleted now.
-    pub(super) fn admit(&self, core: &Core) -> bool {
+    pub(super) fn admit(&self, ctx: &CollectorContext) -> bool {
         if self.limit == 0 {
             return true;
         }
@@ -101,7 +101,7 @@ impl Breaker {
         if state.window.admit(Instant::now(), self.limit) {
             return true;
         }
-        let sentence = sentence(core.clock.now(), self.limit);
+        let sentence = sentence(ctx.clock.now(), self.limit);
         tracing::error!(reason = sentence, annotation = TRIPPED, "no object is deleted any more");
         state.tripped = Some(Tripped {
             sentence,
@@ -113,8 +113,8 @@ impl Breaker {
     }
 
     /// The object is to be looked at again once the breaker is closed.
-    pub(super) fn park(&self, core: &Core, item: &Identity) {
-        let Some(uid) = core.graph.lock().uid(&item.uid) else {
+    pub(super) fn park(&self, ctx: &CollectorContext, item: &Identity) {
+        let Some(uid) = ctx.graph.lock().uid(&item.uid) else {
             return;
         };
         let mut state = self.state.lock();
@@ -123,14 +123,14 @@ impl Breaker {
         } else {
             // Somebody has closed it meanwhile.
             drop(state);
-            core.attempts.add(uid, Lane::Routine);
+            ctx.attempts.add(uid, Lane::Routine);
         }
     }
 
     /// What was admitted was not deleted after all.
-    pub(super) fn give_back(&self) {
+    pub(super) fn refund(&self) {
         if self.limit > 0 {
-            self.state.lock().window.give_back();
+            self.state.lock().window.refund();
         }
     }
 
@@ -139,14 +139,20 @@ impl Breaker {
         if self.limit == 0 {
             return None;
         }
-        let noted = self.notebook.as_ref().and_then(|notebook| notebook.read(TRIPPED));
+        let noted = self
+            .lease_annotations
+            .as_ref()
+            .and_then(|lease_annotations| lease_annotations.read(TRIPPED));
         let state = self.state.lock();
         let sentence = state
             .tripped
             .as_ref()
             .map(|tripped| tripped.sentence.clone())
             .or(noted)?;
-        let lease = self.notebook.as_ref().and_then(|notebook| notebook.target());
+        let lease = self
+            .lease_annotations
+            .as_ref()
+            .and_then(|lease_annotations| lease_annotations.target());
         let lease = lease.map_or_else(|| "its Lease".to_owned(), |lease| format!("Lease {}", lease.key));
         Some(format!(
             "{sentence}; {} objects wait; see what is to be deleted, then remove the annotation {TRIPPED} from {lease} to go on",
@@ -162,13 +168,13 @@ fn sentence(now: Timestamp, limit: u32) -> String {
 }
 
 /// Writes down that the breaker has tripped, and hears when it is to be closed again.
-pub(super) async fn keep(core: Arc<Core>, stop: Shutdown) {
-    let breaker = &core.breaker;
-    let Some(notebook) = breaker.notebook.clone().filter(|_| breaker.limit > 0) else {
+pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
+    let breaker = &ctx.breaker;
+    let Some(lease_annotations) = breaker.lease_annotations.clone().filter(|_| breaker.limit > 0) else {
         return stop.requested().await;
     };
     loop {
-        breaker.agree(&core, notebook.read(TRIPPED));
+        breaker.agree(&ctx, lease_annotations.read(TRIPPED));
         let unwritten = {
             let state = breaker.state.lock();
             let tripped = state.tripped.as_ref().filter(|tripped| tripped.written.is_none());
@@ -177,8 +183,8 @@ pub(super) async fn keep(core: Arc<Core>, stop: Shutdown) {
         let pause = async {
             match &unwritten {
                 None => std::future::pending().await,
-                Some(sentence) => match notebook.write(TRIPPED, sentence).await {
-                    Ok(()) => breaker.written(&core, &*notebook),
+                Some(sentence) => match lease_annotations.write(TRIPPED, sentence).await {
+                    Ok(()) => breaker.written(&ctx, &*lease_annotations),
                     Err(error) => {
                         tracing::warn!(reason = %error, "failed to write down that the breaker has tripped");
                         tokio::time::sleep(PAUSE).await;
@@ -190,21 +196,21 @@ pub(super) async fn keep(core: Arc<Core>, stop: Shutdown) {
             () = stop.requested() => return,
             () = pause => {}
             () = breaker.news.notified(), if unwritten.is_none() => {}
-            () = notebook.changed(), if unwritten.is_none() => {}
+            () = lease_annotations.changed(), if unwritten.is_none() => {}
         }
     }
 }
 
 impl Breaker {
     /// Takes over what predecessors have left.
-    pub(super) fn catch_up(&self, core: &Core) {
-        if let Some(notebook) = self.notebook.as_ref().filter(|_| self.limit > 0) {
-            self.agree(core, notebook.read(TRIPPED));
+    pub(super) fn catch_up(&self, ctx: &CollectorContext) {
+        if let Some(lease_annotations) = self.lease_annotations.as_ref().filter(|_| self.limit > 0) {
+            self.agree(ctx, lease_annotations.read(TRIPPED));
         }
     }
 
     /// Takes over what the annotation says.
-    fn agree(&self, core: &Core, noted: Option<String>) {
+    fn agree(&self, ctx: &CollectorContext, noted: Option<String>) {
         let lease = self.lease();
         let mut state = self.state.lock();
         match (&mut state.tripped, noted) {
@@ -219,7 +225,7 @@ impl Breaker {
             }
             (Some(tripped), None) => match (&tripped.written, lease) {
                 (Some((then, since)), Some((now, version))) if *then == now && version >= *since => {
-                    clear(core, state);
+                    clear(ctx, state);
                 }
                 // The Lease is another one, or as it was before: nobody has removed anything. It is written down again.
                 (Some(_), _) => tripped.written = None,
@@ -231,11 +237,11 @@ impl Breaker {
 
     /// The Lease by UID and version.
     fn lease(&self) -> Option<(Arc<str>, u64)> {
-        let target = self.notebook.as_ref()?.target()?;
+        let target = self.lease_annotations.as_ref()?.target()?;
         Some((target.uid, target.version.parse().ok()?))
     }
 
-    fn written(&self, core: &Core, notebook: &dyn Notebook) {
+    fn written(&self, ctx: &CollectorContext, lease_annotations: &dyn LeaseAnnotations) {
         let lease = self.lease();
         let sentence = {
             let mut state = self.state.lock();
@@ -243,25 +249,25 @@ impl Breaker {
             tripped.written = lease;
             tripped.sentence.clone()
         };
-        if let Some(target) = notebook.target() {
+        if let Some(target) = lease_annotations.target() {
             let sentence = format!(
                 "The garbage collector deletes nothing any more: {sentence}. Remove the annotation {TRIPPED} to go on."
             );
-            let note = Note::warning("DeletionLimitReached", "Collect", sentence);
-            core.events.send(core.name, &target, &note);
+            let note = EventContent::warning("DeletionLimitReached", "Collect", sentence);
+            ctx.events.send(ctx.name, &target, &note);
         }
     }
 }
 
 /// Somebody lets the collector go on.
-fn clear(core: &Core, mut state: MutexGuard<'_, State>) {
+fn clear(ctx: &CollectorContext, mut state: MutexGuard<'_, State>) {
     state.tripped = None;
     state.window = Window::default();
     let parked = std::mem::take(&mut state.parked);
     drop(state);
     tracing::info!(objects = parked.len(), "the annotation is removed, going on");
     for uid in parked {
-        core.attempts.add(uid, Lane::Routine);
+        ctx.attempts.add(uid, Lane::Routine);
     }
 }
 
@@ -284,7 +290,7 @@ mod tests {
         assert_eq!(admitted(&mut window, 89, 1), 0);
         assert_eq!(admitted(&mut window, 90, 20), 6);
         assert!(window.seconds.len() <= 3);
-        window.give_back();
+        window.refund();
         assert_eq!(admitted(&mut window, 90, 20), 1, "what was not deleted does not count");
     }
 }

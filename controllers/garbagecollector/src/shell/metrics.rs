@@ -11,8 +11,8 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
-use super::Core;
-use crate::{Invalidity, Statistics};
+use super::CollectorContext;
+use crate::{InvalidReason, Statistics};
 
 /// What is counted as it happens.
 pub(super) struct Metrics {
@@ -49,14 +49,14 @@ impl Metrics {
         Ok(metrics)
     }
 
-    pub(super) fn attempt(&self, action: &str, result: &str) {
+    pub(super) fn count_attempt(&self, action: &str, result: &str) {
         self.attempts.with_label_values(&[action, result]).inc();
     }
 }
 
 /// What is read when it is scraped.
-struct Observed {
-    core: Weak<Core>,
+struct GraphCollector {
+    ctx: Weak<CollectorContext>,
     nodes: IntGaugeVec,
     edges: IntGauge,
     bytes: IntGauge,
@@ -73,10 +73,10 @@ struct Observed {
 }
 
 /// Has the collector looked at with each scrape.
-pub(super) fn observe(core: &Arc<Core>, registry: &Registry) -> Result<(), prometheus::Error> {
+pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -> Result<(), prometheus::Error> {
     let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
-    let observed = Observed {
-        core: Arc::downgrade(core),
+    let observed = GraphCollector {
+        ctx: Arc::downgrade(ctx),
         nodes: gauges(
             "gc_graph_nodes",
             "Number of objects in the graph, by resource: observed by a watch, or virtual: known by references alone.",
@@ -123,7 +123,7 @@ pub(super) fn observe(core: &Arc<Core>, registry: &Registry) -> Result<(), prome
     registry.register(Box::new(observed))
 }
 
-impl Observed {
+impl GraphCollector {
     fn all(&self) -> [&dyn Collector; 11] {
         [
             &self.nodes,
@@ -140,7 +140,7 @@ impl Observed {
         ]
     }
 
-    fn refresh(&self, core: &Core) {
+    fn refresh(&self, ctx: &CollectorContext) {
         let Statistics {
             nodes,
             edges,
@@ -149,11 +149,11 @@ impl Observed {
             lookups,
             blocked,
             invalid,
-        } = core.graph.lock().statistics();
+        } = ctx.graph.lock().statistics();
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.nodes.reset();
         for (api_version, kind, observed, virtual_) in nodes {
-            let resource = core
+            let resource = ctx
                 .served
                 .borrow()
                 .as_ref()
@@ -172,7 +172,7 @@ impl Observed {
         self.misses.inc_by(lookups.misses.saturating_sub(self.misses.get()));
         self.blocked.set(count(blocked));
         for (reason, number) in invalid {
-            let name = Invalidity::ALL
+            let name = InvalidReason::ALL
                 .iter()
                 .find(|(known, _)| *known == reason)
                 .map_or("", |(_, name)| name);
@@ -180,44 +180,44 @@ impl Observed {
                 .with_label_values(&[name])
                 .set(i64::try_from(number).unwrap_or(i64::MAX));
         }
-        self.oldest.set(core.oldest_pending());
+        self.oldest.set(ctx.oldest_pending());
         self.synced.reset();
-        for state in core.watched.borrow().iter() {
+        for state in ctx.watched.borrow().iter() {
             let gvr = state.resource.to_string();
             self.synced.with_label_values(&[&gvr]).set(state.is_synced().into());
         }
-        self.tripped.set(core.breaker.tripped().is_some().into());
+        self.tripped.set(ctx.breaker.tripped().is_some().into());
     }
 }
 
-impl Core {
+impl CollectorContext {
     /// In seconds.
     fn oldest_pending(&self) -> f64 {
         let queued = [&self.attempts, &self.orphans].map(|queue| queue.observe().oldest_ready);
         let queued = queued.into_iter().flatten().max().unwrap_or_default();
         let now = Instant::now();
-        let troubles = self.troubles.lock();
+        let failures = self.failures.lock();
         // What nobody can tell of waits for as long as it takes, and that is as it should be.
-        let failing = troubles
+        let failing = failures
             .failing
             .iter()
-            .filter(|((uid, _), _)| !troubles.unknown.contains(uid));
+            .filter(|((uid, _), _)| !failures.unknown.contains(uid));
         let failing = failing.map(|(_, (since, _))| now.duration_since(*since)).max();
         queued.max(failing.unwrap_or_default()).as_secs_f64()
     }
 }
 
-impl Collector for Observed {
+impl Collector for GraphCollector {
     fn desc(&self) -> Vec<&Desc> {
         self.all().iter().flat_map(|metric| metric.desc()).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         let _alone = self.scraping.lock();
-        let Some(core) = self.core.upgrade() else {
+        let Some(ctx) = self.ctx.upgrade() else {
             return Vec::new();
         };
-        self.refresh(&core);
+        self.refresh(&ctx);
         self.all().iter().flat_map(|metric| metric.collect()).collect()
     }
 }

@@ -11,8 +11,10 @@ use std::{
 };
 
 use portreeve_api::Resource;
-use portreeve_client::Answer;
-use portreeve_informer::{Discovery, Event, Loop, Reporting, Served, Sink, Tuning, Verb, Watch, reflect};
+use portreeve_client::ApiErrorKind;
+use portreeve_informer::{
+    Discovery, Event, InformerConfig, ReflectorConfig, ServedResources, Sink, StatusReporter, Verb, Watch, reflect,
+};
 use tokio::{
     sync::{Notify, watch},
     task::{AbortHandle, JoinSet},
@@ -20,8 +22,8 @@ use tokio::{
 };
 use tracing::Instrument;
 
-use super::Core;
-use crate::{Effects, Monitor, Seen};
+use super::CollectorContext;
+use crate::{FollowUps, Monitor, PartialObject};
 
 /// What a resource must offer to be collected.
 const VERBS: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
@@ -32,14 +34,14 @@ const LEAVE: Duration = Duration::from_millis(300);
 
 /// How a watch fares.
 #[derive(Clone)]
-pub(crate) struct State {
+pub(crate) struct MonitorState {
     pub(crate) resource: Resource,
     complete: Arc<AtomicBool>,
-    reporting: Reporting,
+    reporter: StatusReporter,
     stale_after: Duration,
 }
 
-impl State {
+impl MonitorState {
     /// Whether every object of the resource was seen, and nothing is known to be wrong.
     pub(crate) fn is_synced(&self) -> bool {
         self.complete.load(Ordering::Relaxed) && !self.is_lost()
@@ -47,32 +49,32 @@ impl State {
 
     /// Why nothing has been heard of the resource for too long, if so: what was seen of it may have changed.
     pub(crate) fn stale(&self, now: Instant) -> Option<String> {
-        let age = now.saturating_duration_since(self.reporting.last_contact()?);
+        let age = now.saturating_duration_since(self.reporter.last_contact()?);
         (self.is_synced() && age > self.stale_after).then(|| {
-            let trouble = self.reporting.present().map(|trouble| trouble.message);
-            let reason = trouble.as_deref().unwrap_or("the connection is silent");
+            let failure = self.reporter.failure().map(|failure| failure.message);
+            let reason = failure.as_deref().unwrap_or("the connection is silent");
             format!("{}, last heard of {} s ago: {reason}", self.resource, age.as_secs())
         })
     }
 
     /// The resource may not be read any more, or is not served: what was seen of it is no evidence.
     fn is_lost(&self) -> bool {
-        let trouble = self.reporting.present();
-        trouble.is_some_and(|trouble| matches!(trouble.answer, Answer::Forbidden | Answer::NotFound))
+        let failure = self.reporter.failure();
+        failure.is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound))
     }
 }
 
 /// The resource, and why it is not synced.
-impl fmt::Display for State {
+impl fmt::Display for MonitorState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let trouble = self.reporting.present().map(|trouble| trouble.message);
-        let reason = trouble.as_deref().unwrap_or("the first list is still under way");
+        let failure = self.reporter.failure().map(|failure| failure.message);
+        let reason = failure.as_deref().unwrap_or("the first list is still under way");
         write!(f, "{}: {reason}", self.resource)
     }
 }
 
 struct Running {
-    state: State,
+    state: MonitorState,
     monitor: Monitor,
     task: AbortHandle,
     wake: Arc<Notify>,
@@ -80,9 +82,9 @@ struct Running {
 
 /// Follows discovery.
 pub(crate) struct Monitors {
-    core: Arc<Core>,
+    ctx: Arc<CollectorContext>,
     discovery: Discovery,
-    tuning: Tuning,
+    informer_config: InformerConfig,
     loops: JoinSet<()>,
     /// By plural and group.
     running: BTreeMap<(String, String), Running>,
@@ -93,11 +95,11 @@ pub(crate) struct Monitors {
 }
 
 impl Monitors {
-    pub(crate) fn new(core: Arc<Core>, discovery: Discovery, tuning: Tuning) -> Self {
+    pub(crate) fn new(ctx: Arc<CollectorContext>, discovery: Discovery, informer_config: InformerConfig) -> Self {
         Self {
-            core,
+            ctx,
             discovery,
-            tuning,
+            informer_config,
             loops: JoinSet::new(),
             running: BTreeMap::new(),
             leaving: Vec::new(),
@@ -108,7 +110,7 @@ impl Monitors {
     }
 
     pub(crate) async fn run(mut self) {
-        let mut served = self.core.served.clone();
+        let mut served = self.ctx.served.clone();
         let mut is_news = true;
         loop {
             let present = served.borrow_and_update().clone();
@@ -140,23 +142,23 @@ impl Monitors {
         for running in self.running.values() {
             if running.state.is_lost() && running.state.complete.swap(false, Ordering::Relaxed) {
                 tracing::warn!(resource = %running.state.resource, "what was seen of it is no evidence any more");
-                self.core
-                    .change(|graph, effects| graph.distrust(running.monitor, effects));
+                self.ctx
+                    .change(|graph, follow_ups| graph.invalidate_monitor(running.monitor, follow_ups));
             }
         }
     }
 
     fn count_failures(&mut self) {
         let failures = self.discovery.failures();
-        self.core.metrics.sync_errors.inc_by(failures - self.failures);
+        self.ctx.metrics.sync_errors.inc_by(failures - self.failures);
         self.failures = failures;
     }
 
     /// Starts what is new, and lets go what is no longer served.
-    fn follow(&mut self, served: &Served) {
-        let ignored = &self.core.settings.ignored;
+    fn follow(&mut self, served: &ServedResources) {
+        let ignored = &self.ctx.settings.ignored;
         if self.running.is_empty() {
-            let is_served = |name: &String| served.preferred(&[]).any(|known| short(known) == *name);
+            let is_served = |name: &String| served.preferred(&[]).any(|known| resource_name(known) == *name);
             for name in ignored.iter().filter(|name| !is_served(name)) {
                 tracing::warn!(
                     resource = name,
@@ -166,7 +168,7 @@ impl Monitors {
         }
         let wanted = served
             .preferred(VERBS)
-            .filter(|resource| !ignored.contains(&short(resource)));
+            .filter(|resource| !ignored.contains(&resource_name(resource)));
         let wanted: HashMap<_, _> = wanted.map(|resource| (id(resource), resource)).collect();
         let gone: Vec<_> = self
             .running
@@ -194,8 +196,8 @@ impl Monitors {
             }
         }
         let states = self.running.values().map(|running| running.state.clone()).collect();
-        self.core.watched.send_replace(states);
-        self.core.ask_again();
+        self.ctx.watched.send_replace(states);
+        self.ctx.retry_unknown();
     }
 
     /// The watch of a resource that is served again before it was let go.
@@ -208,36 +210,36 @@ impl Monitors {
     fn start(&mut self, resource: &Resource) -> Running {
         tracing::debug!(%resource, "collected from now on");
         let monitor = self
-            .core
+            .ctx
             .change(|graph, _| graph.add_monitor(&resource.api_version(), &resource.kind));
-        let state = State {
+        let state = MonitorState {
             resource: resource.clone(),
             complete: Arc::default(),
-            reporting: Reporting::default(),
-            stale_after: self.tuning.stale_after(),
+            reporter: StatusReporter::default(),
+            stale_after: self.informer_config.stale_after(),
         };
         let wake = Arc::<Notify>::default();
-        let watch_loop = Loop {
-            client: self.core.client.clone(),
+        let reflector_config = ReflectorConfig {
+            client: self.ctx.client.clone(),
             watch: Watch::all(resource.clone()),
-            page_size: self.tuning.page_size,
-            idle_limit: self.tuning.idle_limit,
-            reporting: state.reporting.clone(),
+            page_size: self.informer_config.page_size,
+            idle_timeout: self.informer_config.idle_timeout,
+            reporter: state.reporter.clone(),
             wake: Arc::clone(&wake),
-            gone: Arc::default(),
+            definition_deleted: Arc::default(),
             terms: self.never.clone(),
-            may_vanish: true,
+            is_optional: true,
         };
-        let tap = Tap {
-            core: Arc::clone(&self.core),
+        let tap = GraphSink {
+            ctx: Arc::clone(&self.ctx),
             monitor,
             complete: Arc::clone(&state.complete),
             listing: false,
-            effects: Effects::default(),
+            follow_ups: FollowUps::default(),
         };
         let span = tracing::info_span!("monitor", %resource);
         Running {
-            task: self.loops.spawn(reflect(watch_loop, tap).instrument(span)),
+            task: self.loops.spawn(reflect(reflector_config, tap).instrument(span)),
             state,
             monitor,
             wake,
@@ -254,8 +256,8 @@ impl Monitors {
         // Only then: an event that is still on its way must not be taken for one of whoever gets the monitor's number next.
         while due.iter().any(|(_, running)| !running.task.is_finished()) && self.loops.join_next().await.is_some() {}
         for (_, running) in due {
-            self.core
-                .change(|graph, effects| graph.remove_monitor(running.monitor, effects));
+            self.ctx
+                .change(|graph, follow_ups| graph.remove_monitor(running.monitor, follow_ups));
         }
     }
 }
@@ -265,7 +267,7 @@ fn id(resource: &Resource) -> (String, String) {
 }
 
 /// As `--gc-ignore-resources` names it.
-pub(super) fn short(resource: &Resource) -> String {
+pub(super) fn resource_name(resource: &Resource) -> String {
     if resource.group.is_empty() {
         resource.plural.to_string()
     } else {
@@ -274,63 +276,63 @@ pub(super) fn short(resource: &Resource) -> String {
 }
 
 /// Where the events of one watch go.
-struct Tap {
-    core: Arc<Core>,
+struct GraphSink {
+    ctx: Arc<CollectorContext>,
     monitor: Monitor,
     complete: Arc<AtomicBool>,
     /// A list is under way. Until it is complete nothing is done about it: only then is it known whether versions have gone back.
     listing: bool,
-    effects: Effects,
+    follow_ups: FollowUps,
 }
 
 /// What a list has shown that was not completed is not lost with its watch.
-impl Drop for Tap {
+impl Drop for GraphSink {
     fn drop(&mut self) {
-        self.core.carry_out(&mut self.effects);
+        self.ctx.enqueue(&mut self.follow_ups);
     }
 }
 
-impl Sink for Tap {
-    type Object = Seen;
+impl Sink for GraphSink {
+    type Object = PartialObject;
 
-    fn apply(&mut self, event: Event<Seen>) {
+    fn apply(&mut self, event: Event<PartialObject>) {
         let began = Instant::now();
         // A list that was given up leaves what it has shown: it is not waited for the next one, which may never be complete.
         let is_given_up = self.listing && matches!(event, Event::Relisting);
-        let (monitor, effects) = (self.monitor, &mut self.effects);
-        let mut graph = self.core.graph.lock();
+        let (monitor, follow_ups) = (self.monitor, &mut self.follow_ups);
+        let mut graph = self.ctx.graph.lock();
         let entered = Instant::now();
         match event {
             Event::Relisting => {
-                graph.relisting(monitor);
+                graph.begin_list(monitor);
                 self.listing = true;
             }
-            Event::Listed(seen) | Event::Applied(seen) => graph.observe(monitor, &seen, effects),
-            Event::Deleted(seen) => graph.deleted(monitor, &seen, effects),
-            Event::Undecodable { uid, .. } => graph.keep(monitor, &uid),
+            Event::Listed(seen) | Event::Applied(seen) => graph.observe(monitor, &seen, follow_ups),
+            Event::Deleted(seen) => graph.deleted(monitor, &seen, follow_ups),
+            Event::Undecodable { uid, .. } => graph.keep_undecodable(monitor, &uid),
             Event::DeletedUndecodable(key) => {
-                graph.deleted_by_name(monitor, key.namespace.as_deref(), &key.name, effects);
+                graph.deleted_by_name(monitor, key.namespace.as_deref(), &key.name, follow_ups);
             }
             Event::Synced => return,
         }
         drop(graph);
-        self.core.changes.done(entered.duration_since(began), entered.elapsed());
+        self.ctx.changes.done(entered.duration_since(began), entered.elapsed());
         if is_given_up || !self.listing {
-            self.core.carry_out(effects);
+            self.ctx.enqueue(follow_ups);
         }
     }
 
     fn complete(&mut self, _term: u64, version: Option<&str>) {
-        self.core
+        self.ctx
             .graph
             .lock()
-            .complete(self.monitor, version, &mut self.effects);
+            .complete_list(self.monitor, version, &mut self.follow_ups);
         self.listing = false;
-        self.core.carry_out(&mut self.effects);
+        self.ctx.enqueue(&mut self.follow_ups);
         if !self.complete.swap(true, Ordering::Relaxed) {
             // Who waits for the first lists looks again.
-            self.core.watched.send_modify(|_| {});
-            self.core.ask_again();
+            self.ctx.watched.send_modify(|_| {});
+            self.ctx.retry_unknown();
         }
     }
 }

@@ -6,38 +6,39 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream};
-use portreeve_client::Answer;
+use portreeve_client::ApiErrorKind;
 use portreeve_reconcile::Shutdown;
 use portreeve_workqueue::{Outcome, Work};
 
 use super::{
-    Core, in_turn,
-    journal::{Action, Decision},
+    CollectorContext,
+    decision_log::{Action, Decision},
     key_of,
-    requests::{self, Failure},
+    requests::{self, RequestError},
+    wait_with_progress,
 };
-use crate::{Fact, Identity, Orphaning, Places, Uid, seen::ORPHAN, verdict::Standing};
+use crate::{Identity, Orphaning, ReadResult, ReferencePositions, Uid, metadata::ORPHAN, verdict::OwnerState};
 
 /// How often a dependent that changes under our hands is read again at once.
 const CONFLICTS: u32 = 10;
 
 /// Works until the queue is closed. What takes long ends early when `stop` is requested: who comes next begins again.
-pub(super) async fn run(core: Arc<Core>, stop: Shutdown) {
-    while let Some(work) = core.orphans.take().await {
+pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
+    while let Some(work) = ctx.orphans.take().await {
         let uid = *work.key();
         let ended = tokio::select! {
-            ended = core.orphan(&work) => ended,
+            ended = ctx.orphan(&work) => ended,
             () = stop.requested() => return,
         };
         let outcome = match ended {
             Ok(()) => {
-                core.succeeded(uid, true);
+                ctx.succeeded(uid, true);
                 Outcome::Forget
             }
             Err(failure) => {
-                core.failed((uid, true), failure.to_string(), false);
+                ctx.failed((uid, true), failure.to_string(), false);
                 match failure {
-                    Failure::Other { after: Some(after), .. } => Outcome::RetryAfter(after),
+                    RequestError::Other { after: Some(after), .. } => Outcome::RetryAfter(after),
                     _ => Outcome::Retry,
                 }
             }
@@ -46,11 +47,11 @@ pub(super) async fn run(core: Arc<Core>, stop: Shutdown) {
     }
 }
 
-impl Core {
-    async fn orphan(&self, work: &Work<Uid>) -> Result<(), Failure> {
+impl CollectorContext {
+    async fn orphan(&self, work: &Work<Uid>) -> Result<(), RequestError> {
         let uid = *work.key();
         let Some(Orphaning { owner, dependents }) = self.graph.lock().orphaning(uid) else {
-            self.censuses.release(uid);
+            self.dependent_scans.release(uid);
             return Ok(());
         };
         let count = dependents.len();
@@ -63,12 +64,12 @@ impl Core {
         };
         if self.settings.observe {
             tracing::info!(%owner, dependents = count, "observed: nothing is orphaned");
-            self.journal.write(decision("observed: nothing was written"));
+            self.decision_log.write(decision("observed: nothing was written"));
             return Ok(());
         }
         let mut released: BTreeSet<Box<str>> = dependents.iter().map(|(item, _)| item.uid.clone()).collect();
         self.release_all(work, &owner, dependents).await?;
-        let strays = self.census(work, &owner).await?;
+        let strays = self.scan_dependents(work, &owner).await?;
         let strays: Vec<_> = strays
             .into_iter()
             .filter(|(item, _)| released.insert(item.uid.clone()))
@@ -79,20 +80,21 @@ impl Core {
         }
         if !self.graph.lock().is_orphaning(uid) {
             // It was lost sight of, or has changed its mind: what was found is not all.
-            self.censuses.release(uid);
-            return Err(Failure::Conflict);
+            self.dependent_scans.release(uid);
+            return Err(RequestError::Conflict);
         }
         let resource = self.served_as(&owner)?;
-        let finished = requests::finish(&self.client, &resource, &key_of(&resource, &owner), &owner.uid, ORPHAN).await;
+        let finished =
+            requests::remove_finalizer(&self.client, &resource, &key_of(&resource, &owner), &owner.uid, ORPHAN).await;
         match finished {
-            Ok(()) | Err(Failure::Gone) => {}
+            Ok(()) | Err(RequestError::NotFound) => {}
             Err(failure) => return Err(failure),
         }
-        self.censuses.release(uid);
+        self.dependent_scans.release(uid);
         tracing::info!(%owner, dependents = released.len(), "orphaned the dependents");
         let plural = if released.len() == 1 { "" } else { "s" };
         let result = format!("{} dependent{plural} orphaned", released.len());
-        self.journal.write(decision(&result));
+        self.decision_log.write(decision(&result));
         Ok(())
     }
 
@@ -100,8 +102,8 @@ impl Core {
         &self,
         work: &Work<Uid>,
         owner: &Identity,
-        dependents: Vec<(Identity, Places)>,
-    ) -> Result<(), Failure> {
+        dependents: Vec<(Identity, ReferencePositions)>,
+    ) -> Result<(), RequestError> {
         let releases = dependents
             .into_iter()
             .map(|(item, references)| self.release(work, owner, item, references));
@@ -109,13 +111,13 @@ impl Core {
         let mut failed = None;
         while let Some(end) = running.next().await {
             // An owner of thousands takes its time, and is not stuck.
-            work.step();
+            work.report_progress();
             self.orphaned.notify_waiters();
             let result = match &end {
                 Ok(()) => "success",
                 Err(_) => "error",
             };
-            self.metrics.attempt("orphan", result);
+            self.metrics.count_attempt("orphan", result);
             failed = failed.or(end.err());
         }
         failed.map_or(Ok(()), Err)
@@ -127,49 +129,49 @@ impl Core {
         work: &Work<Uid>,
         owner: &Identity,
         item: Identity,
-        mut references: Places,
-    ) -> Result<(), Failure> {
+        mut references: ReferencePositions,
+    ) -> Result<(), RequestError> {
         // All owners together send no more at once than the workers of deletions do.
-        let _permit = in_turn(self.orphaning.acquire(), &self.orphaned, work).await;
+        let _permit = wait_with_progress(self.orphaning.acquire(), &self.orphaned, work).await;
         let resource = self.served_as(&item)?;
         let key = key_of(&resource, &item);
         for _ in 0..CONFLICTS {
-            work.step();
-            let patch = requests::releasing(&item.uid, &references);
+            work.report_progress();
+            let patch = requests::remove_references_patch(&item.uid, &references);
             match requests::patch(&self.client, &resource, &key, &patch).await {
-                Ok(_) | Err(Failure::Gone) => return Ok(()),
-                Err(Failure::Conflict) => {}
+                Ok(_) | Err(RequestError::NotFound) => return Ok(()),
+                Err(RequestError::Conflict) => {}
                 Err(failure) => return Err(failure),
             }
-            match self.read(&item).await {
-                Fact::Alive(seen) => references = seen.metadata.references_to(&owner.uid),
-                Fact::Absent => return Ok(()),
-                Fact::Unknown | Fact::Misplaced => break,
+            match self.read_live(&item).await {
+                ReadResult::Found(seen) => references = seen.metadata.references_to(&owner.uid),
+                ReadResult::Absent => return Ok(()),
+                ReadResult::Unknown | ReadResult::Misplaced => break,
             }
-            work.step();
+            work.report_progress();
             if references.is_empty() {
                 return Ok(());
             }
         }
-        Err(Failure::Conflict)
+        Err(RequestError::Conflict)
     }
 
-    fn served_as(&self, item: &Identity) -> Result<portreeve_api::Resource, Failure> {
-        self.resource(item).ok_or_else(|| Failure::Other {
+    fn served_as(&self, item: &Identity) -> Result<portreeve_api::Resource, RequestError> {
+        self.resource(item).ok_or_else(|| RequestError::Other {
             message: format!("{} of {} is not served", item.kind, item.api_version),
-            answer: Answer::NotFound,
+            kind: ApiErrorKind::NotFound,
             after: None,
         })
     }
 }
 
-impl Standing {
+impl OwnerState {
     /// As logs and pages say it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Solid => "there",
             Self::Dangling => "absent",
-            Self::Waiting => "waiting for its dependents to be deleted",
+            Self::WaitingForDependents => "waiting for its dependents to be deleted",
             Self::Unknown => "unknown",
             Self::Misplaced => "in a namespace, which an owner of an object of the cluster cannot be",
         }

@@ -2,34 +2,34 @@
 
 use std::sync::{Arc, Weak};
 
-use portreeve_reconcile::{Condition, Finding, Inspect, Page, Query, Shown};
+use portreeve_reconcile::{DebugPage, DebugQuery, DebugResponse, ReadinessCheck, ReadinessChecker, ReadinessStatus};
 
-use super::Core;
+use super::CollectorContext;
 use crate::{
-    Shape, dump,
-    explain::{self, Circumstances},
+    GraphSnapshot, dump,
+    explain::{self, ExplainContext},
 };
 
 /// How many objects are drawn without letting anybody else at the graph.
 const PIECE: usize = 500;
 
-type Show = fn(&Core, &Query) -> Shown;
+type Show = fn(&CollectorContext, &DebugQuery) -> DebugResponse;
 
 /// The pages.
-pub(super) fn of(core: &Arc<Core>) -> Vec<Page> {
+pub(super) fn all(ctx: &Arc<CollectorContext>) -> Vec<DebugPage> {
     let pages: [(&'static str, Show); 3] = [("graph", graph), ("explain", explain), ("decisions", decisions)];
     let page = |(path, show): (&'static str, Show)| {
-        let weak = Arc::downgrade(core);
-        Page {
-            controller: core.name,
+        let weak = Arc::downgrade(ctx);
+        DebugPage {
+            controller: ctx.name,
             path,
-            show: Arc::new(move |query| {
-                let core = Weak::upgrade(&weak);
-                core.map_or_else(
-                    || Shown::not_found("the garbage collector has ended"),
-                    |core| match unknown_format(query) {
+            handler: Arc::new(move |query| {
+                let ctx = Weak::upgrade(&weak);
+                ctx.map_or_else(
+                    || DebugResponse::not_found("the garbage collector has ended"),
+                    |ctx| match unknown_format(query) {
                         Some(refusal) => refusal,
-                        None => show(&core, query),
+                        None => show(&ctx, query),
                     },
                 )
             }),
@@ -38,100 +38,102 @@ pub(super) fn of(core: &Arc<Core>) -> Vec<Page> {
     pages.into_iter().map(page).collect()
 }
 
-fn unknown_format(query: &Query) -> Option<Shown> {
+fn unknown_format(query: &DebugQuery) -> Option<DebugResponse> {
     let format = query.get("format")?;
     let is_known = matches!(format, "json" | "dot" | "text");
     (!is_known).then(|| {
-        Shown::bad_request(format!(
+        DebugResponse::bad_request(format!(
             "format={format}: there are json, and dot or text, which is the default"
         ))
     })
 }
 
-fn is_json(query: &Query) -> bool {
+fn is_json(query: &DebugQuery) -> bool {
     query.get("format") == Some("json")
 }
 
-fn graph(core: &Core, query: &Query) -> Shown {
+fn graph(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
     let around: Vec<_> = query.all("uid").collect();
-    let chosen = core.graph.lock().choose(&around);
-    let mut shape = Shape::default();
+    let chosen = ctx.graph.lock().select(&around);
+    let mut snapshot = GraphSnapshot::default();
     // Piece by piece: the watches must not wait for a page.
     for piece in chosen.chunks(PIECE) {
-        core.graph.lock().draw(piece, &mut shape);
+        ctx.graph.lock().add_to_snapshot(piece, &mut snapshot);
     }
-    shape.sort();
+    snapshot.sort();
     if is_json(query) {
-        Shown::json(&dump::json(&shape))
+        DebugResponse::json(&dump::json(&snapshot))
     } else {
-        let mut shown = Shown::text(dump::dot(&shape));
+        let mut shown = DebugResponse::text(dump::dot(&snapshot));
         shown.content_type = "text/vnd.graphviz";
         shown
     }
 }
 
-fn explain(core: &Core, query: &Query) -> Shown {
+fn explain(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
     let Some(text) = query.get("uid").filter(|uid| !uid.is_empty()) else {
-        return Shown::bad_request("explain needs ?uid=UID, as `kubectl get -o jsonpath={.metadata.uid}` prints it");
+        return DebugResponse::bad_request(
+            "explain needs ?uid=UID, as `kubectl get -o jsonpath={.metadata.uid}` prints it",
+        );
     };
     let (uid, view) = {
-        let graph = core.graph.lock();
+        let graph = ctx.graph.lock();
         let uid = graph.uid(text);
         (uid, uid.and_then(|uid| graph.view(uid)))
     };
     let (Some(uid), Some(view)) = (uid, view) else {
-        return Shown::not_found(format!(
+        return DebugResponse::not_found(format!(
             "no object of UID {text} is in the graph: it does not exist, or its resource is ignored or not served; decisions?uid={text} \
              says whether the collector has deleted it"
         ));
     };
     let failing = {
-        let troubles = core.troubles.lock();
+        let failures = ctx.failures.lock();
         let failing = [false, true]
             .into_iter()
-            .find_map(|orphaning| troubles.failing.get(&(uid, orphaning)));
+            .find_map(|orphaning| failures.failing.get(&(uid, orphaning)));
         failing.map(|(since, reason)| (reason.clone(), since.elapsed().as_secs()))
     };
-    let around = Circumstances {
+    let around = ExplainContext {
         failing,
-        unsynced: core.unsynced(),
-        tripped: core.breaker.tripped(),
-        observes: core.settings.observe,
+        unsynced: ctx.unsynced(),
+        tripped: ctx.breaker.tripped(),
+        observes: ctx.settings.observe,
     };
     if is_json(query) {
-        Shown::json(&explain::json(&view, &around))
+        DebugResponse::json(&explain::json(&view, &around))
     } else {
-        Shown::text(explain::sentences(&view, &around).join("\n") + "\n")
+        DebugResponse::text(explain::sentences(&view, &around).join("\n") + "\n")
     }
 }
 
-fn decisions(core: &Core, query: &Query) -> Shown {
-    Shown::json(&core.journal.read(query.get("uid")))
+fn decisions(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
+    DebugResponse::json(&ctx.decision_log.read(query.get("uid")))
 }
 
 /// Two lines that never fail readiness: one resource that cannot be listed, or a limit that was reached, is nothing that another replica
 /// would do better.
-pub(super) fn findings(core: &Arc<Core>) -> Inspect {
-    let weak = Arc::downgrade(core);
+pub(super) fn readiness_checks(ctx: &Arc<CollectorContext>) -> ReadinessChecker {
+    let weak = Arc::downgrade(ctx);
     Arc::new(move || {
-        let Some(core) = weak.upgrade() else { return Vec::new() };
-        let listed = [("not synced", core.unsynced()), ("stale", core.stale())];
+        let Some(ctx) = weak.upgrade() else { return Vec::new() };
+        let listed = [("not synced", ctx.unsynced()), ("stale", ctx.stale())];
         let wrong = listed.into_iter().filter(|(_, resources)| !resources.is_empty());
         let wrong: Vec<_> = wrong
             .map(|(what, resources)| format!("{what}: {}", resources.join("; ")))
             .collect();
-        let resources = if core.watched.borrow().is_empty() {
-            Condition::Note("not synced: discovery has not answered yet".to_owned())
+        let resources = if ctx.watched.borrow().is_empty() {
+            ReadinessStatus::Note("not synced: discovery has not answered yet".to_owned())
         } else if wrong.is_empty() {
-            Condition::Fine
+            ReadinessStatus::Ok
         } else {
-            Condition::Note(wrong.join("; "))
+            ReadinessStatus::Note(wrong.join("; "))
         };
-        let breaker = core.breaker.tripped().map_or(Condition::Fine, Condition::Note);
-        let finding = |name: &str, state| Finding {
+        let breaker = ctx.breaker.tripped().map_or(ReadinessStatus::Ok, ReadinessStatus::Note);
+        let check = |name: &str, state| ReadinessCheck {
             name: name.to_owned(),
             state,
         };
-        vec![finding("gc/resources", resources), finding("gc/breaker", breaker)]
+        vec![check("gc/resources", resources), check("gc/breaker", breaker)]
     })
 }

@@ -6,11 +6,11 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_client::{Answer, chain, is_gone, refusal, retry_after};
+use portreeve_client::{ApiErrorKind, error_chain, is_object_not_found, refusal, retry_after};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{Seen, verdict::Policy};
+use crate::{PartialObject, verdict::PropagationPolicy};
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
@@ -19,10 +19,10 @@ const PAGE: u32 = 500;
 
 /// Why a request was not answered as hoped.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum RequestError {
     /// There is no such object: the apiserver names it.
     #[error("it does not exist any more")]
-    Gone,
+    NotFound,
     /// The object has changed, or another one is in its place.
     #[error("it has changed meanwhile")]
     Conflict,
@@ -32,17 +32,17 @@ pub(super) enum Failure {
         /// What the apiserver says.
         message: String,
         /// What can cure it.
-        answer: Answer,
+        kind: ApiErrorKind,
         /// How long it asks to be left alone.
         after: Option<Duration>,
     },
 }
 
-impl Failure {
+impl RequestError {
     fn other(message: impl Into<String>) -> Self {
         Self::Other {
             message: message.into(),
-            answer: Answer::Transient,
+            kind: ApiErrorKind::Transient,
             after: None,
         }
     }
@@ -50,30 +50,30 @@ impl Failure {
     /// Whether the apiserver has answered, and done nothing.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
-            Self::Gone | Self::Conflict => true,
-            Self::Other { answer, after, .. } => {
+            Self::NotFound | Self::Conflict => true,
+            Self::Other { kind, after, .. } => {
                 after.is_some()
                     || matches!(
-                        answer,
-                        Answer::Forbidden | Answer::Invalid | Answer::NotFound | Answer::Fenced
+                        kind,
+                        ApiErrorKind::Forbidden | ApiErrorKind::Invalid | ApiErrorKind::NotFound | ApiErrorKind::Fenced
                     )
             }
         }
     }
 
     fn of(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> Self {
-        if is_gone(error, resource, key) {
-            return Self::Gone;
+        if is_object_not_found(error, resource, key) {
+            return Self::NotFound;
         }
-        match (Answer::of(error), error) {
-            (Answer::Conflict, _) => Self::Conflict,
+        match (ApiErrorKind::of(error), error) {
+            (ApiErrorKind::Conflict, _) => Self::Conflict,
             // A test in a JSON patch that does not hold.
-            (Answer::Invalid, kube::Error::Api(status)) if status.code == 422 && status.details_are_empty() => {
+            (ApiErrorKind::Invalid, kube::Error::Api(status)) if status.code == 422 && status.details_are_empty() => {
                 Self::Conflict
             }
-            (answer, error) => Self::Other {
-                message: chain(error),
-                answer,
+            (kind, error) => Self::Other {
+                message: error_chain(error),
+                kind,
                 after: retry_after(error),
             },
         }
@@ -94,9 +94,9 @@ impl Details for Status {
 }
 
 /// The path of an object. A reference may say anything, and its name must not lead elsewhere.
-fn path(resource: &Resource, key: &ObjectKey) -> Result<String, Failure> {
+fn path(resource: &Resource, key: &ObjectKey) -> Result<String, RequestError> {
     if key.name.is_empty() || matches!(&*key.name, "." | "..") || key.name.contains(['/', '%']) {
-        return Err(Failure::other(format!("no object can be called {:?}", key.name)));
+        return Err(RequestError::other(format!("no object can be called {:?}", key.name)));
     }
     let mut path = resource.collection_path(key.namespace.as_deref());
     path.push('/');
@@ -143,10 +143,10 @@ async fn send(
     Ok(body.map_err(|error| kube::Error::Service(error.into()))?.to_bytes())
 }
 
-fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Failure> {
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RequestError> {
     // The error may quote what an object holds.
     serde_json::from_slice(bytes).map_err(|error| {
-        Failure::other(format!(
+        RequestError::other(format!(
             "the answer cannot be read: {:?} in line {}, column {}",
             error.classify(),
             error.line(),
@@ -156,11 +156,15 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Failure> {
 }
 
 /// The metadata of an object; `None` if there is none.
-pub(super) async fn get(client: &Client, resource: &Resource, key: &ObjectKey) -> Result<Option<Seen>, Failure> {
+pub(super) async fn get(
+    client: &Client,
+    resource: &Resource,
+    key: &ObjectKey,
+) -> Result<Option<PartialObject>, RequestError> {
     let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
-    match answer.map_err(|error| Failure::of(&error, resource, key)) {
+    match answer.map_err(|error| RequestError::of(&error, resource, key)) {
         Ok(bytes) => decode(&bytes).map(Some),
-        Err(Failure::Gone) => Ok(None),
+        Err(RequestError::NotFound) => Ok(None),
         Err(failure) => Err(failure),
     }
 }
@@ -171,7 +175,7 @@ pub(super) async fn list(
     resource: &Resource,
     namespace: Option<&str>,
     next: Option<&str>,
-) -> Result<(Vec<Seen>, Option<String>), Failure> {
+) -> Result<(Vec<PartialObject>, Option<String>), RequestError> {
     let mut path = format!("{}?limit={PAGE}", resource.collection_path(namespace));
     if let Some(next) = next {
         path.push_str("&continue=");
@@ -179,12 +183,12 @@ pub(super) async fn list(
     }
     let answer = send(client, Method::GET, path, (METADATA_LIST, ""), None).await;
     let key = ObjectKey::cluster("");
-    let bytes = answer.map_err(|error| Failure::of(&error, resource, &key))?;
+    let bytes = answer.map_err(|error| RequestError::of(&error, resource, &key))?;
     read_page(&bytes)
 }
 
 /// Reads what is a list and nothing else. Who is not in it depends on nobody: any other answer must not pass for an empty one.
-fn read_page(bytes: &[u8]) -> Result<(Vec<Seen>, Option<String>), Failure> {
+fn read_page(bytes: &[u8]) -> Result<(Vec<PartialObject>, Option<String>), RequestError> {
     #[derive(Deserialize)]
     struct Page {
         kind: String,
@@ -192,7 +196,7 @@ fn read_page(bytes: &[u8]) -> Result<(Vec<Seen>, Option<String>), Failure> {
         metadata: PageMetadata,
         /// They may be null, and not absent.
         #[serde(deserialize_with = "Option::deserialize")]
-        items: Option<Vec<Seen>>,
+        items: Option<Vec<PartialObject>>,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -202,7 +206,7 @@ fn read_page(bytes: &[u8]) -> Result<(Vec<Seen>, Option<String>), Failure> {
     }
     let page: Page = decode(bytes)?;
     if !page.kind.ends_with("List") {
-        return Err(Failure::other("the answer is no list"));
+        return Err(RequestError::other("the answer is no list"));
     }
     let next = page.metadata.next.filter(|next| !next.is_empty());
     Ok((page.items.unwrap_or_default(), next))
@@ -214,12 +218,12 @@ pub(super) async fn delete(
     resource: &Resource,
     key: &ObjectKey,
     (uid, version): (&str, &str),
-    policy: Policy,
-) -> Result<(), Failure> {
+    policy: PropagationPolicy,
+) -> Result<(), RequestError> {
     let policy = match policy {
-        Policy::Background => "Background",
-        Policy::Foreground => "Foreground",
-        Policy::Orphan => "Orphan",
+        PropagationPolicy::Background => "Background",
+        PropagationPolicy::Foreground => "Foreground",
+        PropagationPolicy::Orphan => "Orphan",
     };
     let options = json!({
         "apiVersion": "v1",
@@ -236,7 +240,9 @@ pub(super) async fn delete(
         Some(&options),
     )
     .await;
-    answer.map(drop).map_err(|error| Failure::of(&error, resource, key))
+    answer
+        .map(drop)
+        .map_err(|error| RequestError::of(&error, resource, key))
 }
 
 /// Patches an object, if every test of the patch holds. Returns its metadata.
@@ -245,7 +251,7 @@ pub(super) async fn patch(
     resource: &Resource,
     key: &ObjectKey,
     operations: &Value,
-) -> Result<Seen, Failure> {
+) -> Result<PartialObject, RequestError> {
     let path = path(resource, key)?;
     let answer = send(
         client,
@@ -255,11 +261,11 @@ pub(super) async fn patch(
         Some(operations),
     )
     .await;
-    decode(&answer.map_err(|error| Failure::of(&error, resource, key))?)
+    decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
 }
 
 /// The patch that takes references away: each is tested to be of its owner still.
-pub(super) fn releasing(uid: &str, references: &[(usize, Box<str>)]) -> Value {
+pub(super) fn remove_references_patch(uid: &str, references: &[(usize, Box<str>)]) -> Value {
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
     // From the last on, so that places do not move.
     let mut references: Vec<_> = references.iter().collect();
@@ -274,7 +280,7 @@ pub(super) fn releasing(uid: &str, references: &[(usize, Box<str>)]) -> Value {
 
 /// The patch by which references no longer block their owners. Only of the version that was decided on: the object is deleted in the one that
 /// comes of it, and by now it might have an owner that keeps it.
-pub(super) fn unblocking(uid: &str, version: &str, references: &[(usize, Box<str>)]) -> Value {
+pub(super) fn unblock_patch(uid: &str, version: &str, references: &[(usize, Box<str>)]) -> Value {
     let mut operations = vec![
         json!({ "op": "test", "path": "/metadata/uid", "value": uid }),
         json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }),
@@ -288,15 +294,15 @@ pub(super) fn unblocking(uid: &str, version: &str, references: &[(usize, Box<str
 }
 
 /// Takes a finalizer away from an object that is being deleted. Nothing is done where there is none.
-pub(super) async fn finish(
+pub(super) async fn remove_finalizer(
     client: &Client,
     resource: &Resource,
     key: &ObjectKey,
     uid: &str,
     finalizer: &str,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
-    let bytes = answer.map_err(|error| Failure::of(&error, resource, key))?;
+    let bytes = answer.map_err(|error| RequestError::of(&error, resource, key))?;
     let Some(place) = place_of(finalizer, uid, &bytes)? else {
         return Ok(());
     };
@@ -310,7 +316,7 @@ pub(super) async fn finish(
 }
 
 /// Where an object has a finalizer; `None` where it has none, or is another object.
-fn place_of(finalizer: &str, uid: &str, answer: &[u8]) -> Result<Option<usize>, Failure> {
+fn place_of(finalizer: &str, uid: &str, answer: &[u8]) -> Result<Option<usize>, RequestError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Object {
@@ -325,7 +331,7 @@ fn place_of(finalizer: &str, uid: &str, answer: &[u8]) -> Result<Option<usize>, 
     let Object { metadata } = decode(answer)?;
     if metadata.uid.is_empty() {
         // What is no object is nothing to go by.
-        return Err(Failure::other("the answer is no object"));
+        return Err(RequestError::other("the answer is no object"));
     }
     let finalizers = metadata.finalizers.unwrap_or_default();
     let place = finalizers.iter().position(|known| known == finalizer);
@@ -355,7 +361,7 @@ mod tests {
 
     #[test]
     fn references_are_unblocked_in_one_version_alone() {
-        let patch = unblocking("u", "7", &[(1, "b".into())]);
+        let patch = unblock_patch("u", "7", &[(1, "b".into())]);
         assert_eq!(
             patch,
             json!([
@@ -369,7 +375,7 @@ mod tests {
 
     #[test]
     fn references_are_taken_away_from_the_last_on() {
-        let patch = releasing("u", &[(0, "a".into()), (2, "c".into())]);
+        let patch = remove_references_patch("u", &[(0, "a".into()), (2, "c".into())]);
         assert_eq!(
             patch,
             json!([

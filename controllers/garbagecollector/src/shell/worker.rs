@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use portreeve_api::Resource;
-use portreeve_client::Answer;
-use portreeve_reconcile::Note;
+use portreeve_client::ApiErrorKind;
+use portreeve_reconcile::EventContent;
 use portreeve_workqueue::{Outcome, Work};
 
 use super::{
-    Core,
-    journal::{Action, Decision},
+    CollectorContext,
+    decision_log::{Action, Decision},
     key_of,
-    monitors::short,
-    requests::{self, Failure},
+    monitors::resource_name,
+    requests::{self, RequestError},
 };
 use crate::{
-    Attempt, Fact, Identity, Intent, Question, Rest, Step, Uid,
-    seen::FOREGROUND,
-    verdict::{Policy, Reason, Standing},
+    Attempt, AttemptStep, Identity, Intent, NoopReason, ReadRequest, ReadResult, Uid,
+    metadata::FOREGROUND,
+    verdict::{KeepReason, OwnerState, PropagationPolicy},
 };
 
 /// How often an object that changes under our hands is decided on again at once.
@@ -26,9 +26,9 @@ const CONFLICTS: u32 = 10;
 const STEPS: u32 = 10_000;
 
 /// Works until the queue is closed.
-pub(super) async fn run(core: Arc<Core>) {
-    while let Some(work) = core.attempts.take().await {
-        let outcome = core.attempt(&work).await;
+pub(super) async fn run(ctx: Arc<CollectorContext>) {
+    while let Some(work) = ctx.attempts.take().await {
+        let outcome = ctx.attempt(&work).await;
         work.finish(outcome);
     }
 }
@@ -38,31 +38,31 @@ enum End {
     Done,
     /// Look at the object again, and decide again.
     Again,
-    Later(Failure),
+    Later(RequestError),
     /// Not now: somebody has to allow it.
     Parked,
 }
 
-impl Core {
+impl CollectorContext {
     /// One attempt at one object.
     async fn attempt(&self, work: &Work<Uid>) -> Outcome {
         let uid = *work.key();
         let mut attempt = Attempt::new(uid);
         let mut conflicts = 0;
         for _ in 0..STEPS {
-            work.step();
+            work.report_progress();
             let step = self.graph.lock().step(&attempt);
             match step {
-                Step::Ask(question) => {
+                AttemptStep::Read(request) => {
                     let fact = if conflicts > 0 {
-                        self.read(&question.identity).await
+                        self.read_live(&request.identity).await
                     } else {
-                        self.ask(&question.identity).await
+                        self.read_coalesced(&request.identity).await
                     };
-                    attempt.tell(question, fact);
+                    attempt.record(request, fact);
                 }
-                Step::Rest(rest) => return self.rest(uid, rest),
-                Step::Do(intent) => match self.carry(&intent).await {
+                AttemptStep::Noop(rest) => return self.rest(uid, rest),
+                AttemptStep::Apply(intent) => match self.carry(&intent).await {
                     End::Parked => return Outcome::Forget,
                     End::Done => {
                         self.succeeded(uid, false);
@@ -71,13 +71,13 @@ impl Core {
                         return if is_virtual { Outcome::Retry } else { Outcome::Forget };
                     }
                     End::Later(failure) => return self.later(uid, &intent, &failure),
-                    End::Again if conflicts == CONFLICTS => return self.later(uid, &intent, &Failure::Conflict),
+                    End::Again if conflicts == CONFLICTS => return self.later(uid, &intent, &RequestError::Conflict),
                     End::Again => {
                         conflicts += 1;
                         attempt = Attempt::new(uid);
                         let again = intent;
                         if !self.look_again(&mut attempt, &again).await {
-                            return self.later(uid, &again, &Failure::Conflict);
+                            return self.later(uid, &again, &RequestError::Conflict);
                         }
                     }
                 },
@@ -93,65 +93,65 @@ impl Core {
             _ => Box::default(),
         };
         let item = intent.item().clone();
-        match self.read(&item).await {
-            Fact::Alive(seen) => {
-                let question = Question {
+        match self.read_live(&item).await {
+            ReadResult::Found(seen) => {
+                let request = ReadRequest {
                     identity: item,
                     is_item: true,
                 };
-                attempt.tell(question, Fact::Alive(seen));
+                attempt.record(request, ReadResult::Found(seen));
                 true
             }
-            Fact::Absent => {
-                self.vanished(&item, &version);
+            ReadResult::Absent => {
+                self.mark_gone(&item, &version);
                 true
             }
-            Fact::Unknown | Fact::Misplaced => false,
+            ReadResult::Unknown | ReadResult::Misplaced => false,
         }
     }
 
     /// The apiserver says that the object is gone which was tried at in that version.
-    fn vanished(&self, item: &Identity, version: &str) {
-        self.change(|graph, effects| {
+    fn mark_gone(&self, item: &Identity, version: &str) {
+        self.change(|graph, follow_ups| {
             if let Some(uid) = graph.uid(&item.uid) {
-                graph.vanished(uid, version, effects);
+                graph.mark_gone(uid, version, follow_ups);
             }
         });
     }
 
-    fn rest(&self, uid: Uid, rest: Rest) -> Outcome {
-        self.metrics.attempt("noop", rest_name(rest));
+    fn rest(&self, uid: Uid, rest: NoopReason) -> Outcome {
+        self.metrics.count_attempt("noop", rest_name(rest));
         match rest {
-            Rest::Unknown | Rest::Kept(Reason::OwnerUnknown) => {
+            NoopReason::Unknown | NoopReason::Kept(KeepReason::OwnerUnknown) => {
                 self.failed((uid, false), "an owner cannot be asked for".to_owned(), true);
                 Outcome::Retry
             }
             // It may be deleted before any watch has shown it: see kubernetes/kubernetes#56121.
-            Rest::Unobserved => Outcome::Retry,
-            Rest::Gone | Rest::Absent | Rest::Kept(_) => {
+            NoopReason::Unobserved => Outcome::Retry,
+            NoopReason::Gone | NoopReason::Absent | NoopReason::Kept(_) => {
                 self.succeeded(uid, false);
                 Outcome::Forget
             }
         }
     }
 
-    fn later(&self, uid: Uid, intent: &Intent, failure: &Failure) -> Outcome {
+    fn later(&self, uid: Uid, intent: &Intent, failure: &RequestError) -> Outcome {
         let message = failure.to_string();
         tracing::debug!(item = %intent.item(), reason = message, "failed, trying again");
         if self.failed((uid, false), message.clone(), false) {
             self.note_down(intent, &format!("failed: {message}"));
-        } else if matches!(failure, Failure::Other { .. }) {
+        } else if matches!(failure, RequestError::Other { .. }) {
             // Once is enough to say that, and why.
             return again(failure);
         }
-        if matches!(failure, Failure::Other { answer, .. } if is_refused(*answer)) {
+        if matches!(failure, RequestError::Other { kind, .. } if is_refused(*kind)) {
             tracing::warn!(item = %intent.item(), reason = message, "the apiserver refuses what the collector asks for");
-            let note = Note::warning(
+            let note = EventContent::warning(
                 "GarbageCollectionRefused",
                 "Collect",
                 format!("The apiserver refuses to let the garbage collector change this object: {message}"),
             );
-            self.note(intent.item(), &note.once(message));
+            self.note(intent.item(), &note.report_once(message));
         }
         again(failure)
     }
@@ -160,20 +160,20 @@ impl Core {
     async fn carry(&self, intent: &Intent) -> End {
         let (action, item) = (Action::of(intent), intent.item());
         let Some(resource) = self.resource(item) else {
-            return End::Later(Failure::Other {
+            return End::Later(RequestError::Other {
                 message: format!("{} of {} is not served", item.kind, item.api_version),
-                answer: Answer::NotFound,
+                kind: ApiErrorKind::NotFound,
                 after: None,
             });
         };
-        if self.settings.ignored.contains(&short(&resource)) {
+        if self.settings.ignored.contains(&resource_name(&resource)) {
             return End::Done;
         }
         if self.settings.observe {
             let because = because(intent);
             tracing::info!(%item, action = action.word(), because, "observed: nothing is written");
             self.note_down(intent, "observed: nothing was written");
-            self.metrics.attempt(action.metric(), "observed");
+            self.metrics.count_attempt(action.metric(), "observed");
             return End::Done;
         }
         if matches!(intent, Intent::Delete { .. }) && !self.breaker.admit(self) {
@@ -181,35 +181,35 @@ impl Core {
             return End::Parked;
         }
         let sent = self.send(intent, &resource).await;
-        if matches!(intent, Intent::Delete { .. }) && sent.as_ref().is_err_and(Failure::is_refusal) {
-            self.breaker.give_back();
+        if matches!(intent, Intent::Delete { .. }) && sent.as_ref().is_err_and(RequestError::is_refusal) {
+            self.breaker.refund();
         }
         let result = match &sent {
             Ok(()) => "success",
-            Err(Failure::Gone) => "gone",
-            Err(Failure::Conflict) => "conflict",
-            Err(Failure::Other { .. }) => "error",
+            Err(RequestError::NotFound) => "gone",
+            Err(RequestError::Conflict) => "conflict",
+            Err(RequestError::Other { .. }) => "error",
         };
-        self.metrics.attempt(action.metric(), result);
+        self.metrics.count_attempt(action.metric(), result);
         match sent {
             Ok(()) => {
                 tracing::info!(%item, action = action.word(), because = because(intent), "done");
                 self.note_down(intent, "done");
                 End::Done
             }
-            Err(Failure::Gone) => {
+            Err(RequestError::NotFound) => {
                 if let Intent::Delete { version, .. } = intent {
-                    self.vanished(item, version);
+                    self.mark_gone(item, version);
                 }
                 End::Done
             }
-            Err(Failure::Conflict) => End::Again,
+            Err(RequestError::Conflict) => End::Again,
             Err(failure) => End::Later(failure),
         }
     }
 
     fn note_down(&self, intent: &Intent, result: &str) {
-        self.journal.write(Decision {
+        self.decision_log.write(Decision {
             at: self.clock.now(),
             action: Action::of(intent),
             item: intent.item().clone(),
@@ -218,7 +218,7 @@ impl Core {
         });
     }
 
-    async fn send(&self, intent: &Intent, resource: &Resource) -> Result<(), Failure> {
+    async fn send(&self, intent: &Intent, resource: &Resource) -> Result<(), RequestError> {
         let item = intent.item();
         let key = key_of(resource, item);
         match intent {
@@ -228,11 +228,13 @@ impl Core {
                 unblock,
                 ..
             } => self.delete(resource, item, version, *policy, unblock).await,
-            Intent::Release { references, .. } => {
-                let patch = requests::releasing(&item.uid, references);
+            Intent::RemoveReferences { references, .. } => {
+                let patch = requests::remove_references_patch(&item.uid, references);
                 requests::patch(&self.client, resource, &key, &patch).await.map(drop)
             }
-            Intent::Finish { .. } => requests::finish(&self.client, resource, &key, &item.uid, FOREGROUND).await,
+            Intent::RemoveFinalizer { .. } => {
+                requests::remove_finalizer(&self.client, resource, &key, &item.uid, FOREGROUND).await
+            }
         }
     }
 
@@ -241,64 +243,64 @@ impl Core {
         resource: &Resource,
         item: &Identity,
         version: &str,
-        policy: Policy,
+        policy: PropagationPolicy,
         unblock: &[(usize, Box<str>)],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestError> {
         let key = key_of(resource, item);
         let mut version = version.to_owned();
         if !unblock.is_empty() {
-            let patch = requests::unblocking(&item.uid, &version, unblock);
+            let patch = requests::unblock_patch(&item.uid, &version, unblock);
             let seen = requests::patch(&self.client, resource, &key, &patch).await;
             self.metrics
-                .attempt("unblock", if seen.is_ok() { "success" } else { "error" });
+                .count_attempt("unblock", if seen.is_ok() { "success" } else { "error" });
             version = seen?.metadata.resource_version.into();
         }
         requests::delete(&self.client, resource, &key, (&item.uid, &version), policy).await
     }
 }
 
-fn is_refused(answer: Answer) -> bool {
-    matches!(answer, Answer::Forbidden | Answer::Invalid)
+fn is_refused(kind: ApiErrorKind) -> bool {
+    matches!(kind, ApiErrorKind::Forbidden | ApiErrorKind::Invalid)
 }
 
 /// When to try again what has failed.
-fn again(failure: &Failure) -> Outcome {
+fn again(failure: &RequestError) -> Outcome {
     match failure {
-        Failure::Other { after: Some(after), .. } => Outcome::RetryAfter(*after),
+        RequestError::Other { after: Some(after), .. } => Outcome::RetryAfter(*after),
         _ => Outcome::Retry,
     }
 }
 
-fn owners(intent: &Intent) -> Vec<(Identity, Standing)> {
+fn owners(intent: &Intent) -> Vec<(Identity, OwnerState)> {
     match intent {
-        Intent::Delete { owners, .. } | Intent::Release { owners, .. } => owners.clone(),
-        Intent::Finish { .. } => Vec::new(),
+        Intent::Delete { owners, .. } | Intent::RemoveReferences { owners, .. } => owners.clone(),
+        Intent::RemoveFinalizer { .. } => Vec::new(),
     }
 }
 
 /// The owners that it was decided by, for the log.
 fn because(intent: &Intent) -> String {
-    if matches!(intent, Intent::Finish { .. }) {
+    if matches!(intent, Intent::RemoveFinalizer { .. }) {
         return "no dependent blocks it any more".to_owned();
     }
     let owners = owners(intent);
     let owners = owners
         .iter()
-        .map(|(owner, standing)| format!("{owner} is {}", standing.word()));
+        .map(|(owner, owner_state)| format!("{owner} is {}", owner_state.word()));
     owners.collect::<Vec<_>>().join(", ")
 }
 
-fn rest_name(rest: Rest) -> &'static str {
+fn rest_name(rest: NoopReason) -> &'static str {
     match rest {
-        Rest::Gone => "gone",
-        Rest::Absent => "absent",
-        Rest::Unknown => "unknown",
-        Rest::Unobserved => "unobserved",
-        Rest::Kept(Reason::BeingDeleted) => "being_deleted",
-        Rest::Kept(Reason::WaitsForDependents) => "waits_for_dependents",
-        Rest::Kept(Reason::NoOwner) => "no_owner",
-        Rest::Kept(Reason::Owned) => "owned",
-        Rest::Kept(Reason::OwnerUnknown) => "owner_unknown",
-        Rest::Kept(Reason::OwnerMisplaced) => "owner_misplaced",
+        NoopReason::Gone => "gone",
+        NoopReason::Absent => "absent",
+        NoopReason::Unknown => "unknown",
+        NoopReason::Unobserved => "unobserved",
+        NoopReason::Kept(KeepReason::BeingDeleted) => "being_deleted",
+        NoopReason::Kept(KeepReason::WaitsForDependents) => "waits_for_dependents",
+        NoopReason::Kept(KeepReason::NoOwner) => "no_owner",
+        NoopReason::Kept(KeepReason::Owned) => "owned",
+        NoopReason::Kept(KeepReason::OwnerUnknown) => "owner_unknown",
+        NoopReason::Kept(KeepReason::OwnerMisplaced) => "owner_misplaced",
     }
 }

@@ -1,4 +1,4 @@
-//! A kind that is not a Job, and a world in which its objects change, vanish, come back and are seen too late, while clocks are set and the
+//! A kind that is not a Job, and a simulation in which its objects change, vanish, come back and are seen too late, while clocks are set and the
 //! process dies between any two steps.
 
 use proptest::{collection::vec, prelude::*};
@@ -6,9 +6,9 @@ use serde::Deserialize;
 
 use super::*;
 
-mod world;
+mod simulation;
 
-use world::World;
+use simulation::Simulation;
 
 /// A loaf of bread, that keeps for some seconds once it is baked.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -24,17 +24,17 @@ impl Projection for Loaf {
     }
 }
 
-impl Perishable for Loaf {
+impl Expiring for Loaf {
     const RESOURCE: Resource = Resource::namespaced("bakery.example", "v1", "Loaf", "loaves");
     const QUEUE: &'static str = "loaves";
-    const LAG: &'static str = "bakery_staleness_seconds";
-    const LAG_HELP: &'static str = "How long bread lies about that nobody should eat.";
-    const BEGINNING: &'static str = "was baked";
+    const LATENCY_METRIC: &'static str = "bakery_staleness_seconds";
+    const LATENCY_HELP: &'static str = "How long bread lies about that nobody should eat.";
+    const START_VERB: &'static str = "was baked";
 
     fn lifetime(&self) -> Option<Lifetime> {
         Some(Lifetime {
             began: Timestamp::from_second(self.baked?).ok()?,
-            lasts: SignedDuration::from_secs(self.keeps?),
+            ttl: SignedDuration::from_secs(self.keeps?),
         })
     }
 }
@@ -90,9 +90,9 @@ fn a_refusal_is_told_of_in_the_apiserver_s_words_once() {
     };
     assert_eq!(
         (note.reason, note.type_),
-        ("FailedDelete", portreeve_reconcile::NoteType::Warning)
+        ("FailedDelete", portreeve_reconcile::EventSeverity::Warning)
     );
-    assert_eq!(note.once.as_ref(), Some(&note.message));
+    assert_eq!(note.report_once.as_ref(), Some(&note.message));
     assert_eq!(
         said.next,
         Next::OnChange,
@@ -102,7 +102,7 @@ fn a_refusal_is_told_of_in_the_apiserver_s_words_once() {
 
 /// What can happen, in any order. Times are in milliseconds, those of the object in seconds.
 #[derive(Clone, Debug)]
-pub(super) enum Happening {
+pub(super) enum Action {
     /// Somebody writes the object, or makes it.
     Write { baked: Option<i64>, keeps: Option<i64> },
     /// Somebody else deletes it; with a finalizer it stays for now.
@@ -110,7 +110,7 @@ pub(super) enum Happening {
     /// The last finalizer goes.
     Finalize,
     /// The cache hears of so many changes.
-    Hear(usize),
+    Deliver(usize),
     /// Time passes.
     Pass(i64),
     /// Somebody sets the clock, forwards or back.
@@ -118,48 +118,48 @@ pub(super) enum Happening {
     /// The process dies and another one starts.
     Restart,
     /// The process dies within its next plan, after so many of its effects.
-    DieAfter(usize),
+    CrashAfter(usize),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn action() -> impl Strategy<Value = Action> {
     let seconds = || proptest::option::weighted(0.8, 0..40_i64);
     prop_oneof![
-        4 => (seconds(), seconds()).prop_map(|(baked, keeps)| Happening::Write { baked, keeps }),
-        1 => any::<bool>().prop_map(|stays| Happening::Delete { stays }),
-        1 => Just(Happening::Finalize),
-        4 => (1..4_usize).prop_map(Happening::Hear),
-        4 => (0..15_000_i64).prop_map(Happening::Pass),
-        1 => (-30_000..30_000_i64).prop_map(Happening::Set),
-        1 => Just(Happening::Restart),
-        1 => (0..2_usize).prop_map(Happening::DieAfter),
+        4 => (seconds(), seconds()).prop_map(|(baked, keeps)| Action::Write { baked, keeps }),
+        1 => any::<bool>().prop_map(|stays| Action::Delete { stays }),
+        1 => Just(Action::Finalize),
+        4 => (1..4_usize).prop_map(Action::Deliver),
+        4 => (0..15_000_i64).prop_map(Action::Pass),
+        1 => (-30_000..30_000_i64).prop_map(Action::Set),
+        1 => Just(Action::Restart),
+        1 => (0..2_usize).prop_map(Action::CrashAfter),
     ]
 }
 
 #[test]
 fn a_death_after_any_effect_of_an_expiry_does_not_show_in_the_end() {
     for effects in 0..2 {
-        let mut world = World::default();
-        let baked = Happening::Write {
+        let mut simulation = Simulation::default();
+        let baked = Action::Write {
             baked: Some(0),
             keeps: Some(10),
         };
-        let end = [Happening::DieAfter(effects), Happening::Pass(20_000)];
-        for happening in [baked, Happening::Hear(1)].iter().chain(&end) {
-            world.befall(happening);
+        let end = [Action::CrashAfter(effects), Action::Pass(20_000)];
+        for action in [baked, Action::Deliver(1)].iter().chain(&end) {
+            simulation.apply(action);
         }
-        world.settle();
-        assert_eq!(world.faults, Vec::<String>::new(), "dead after {effects}");
+        simulation.converge();
+        assert_eq!(simulation.violations, Vec::<String>::new(), "dead after {effects}");
     }
 }
 
 proptest! {
     #[test]
-    fn nothing_goes_before_its_time_and_all_that_has_one_goes_on_the_second(happenings in vec(happening(), 0..40)) {
-        let mut world = World::default();
-        for happening in &happenings {
-            world.befall(happening);
+    fn nothing_goes_before_its_time_and_all_that_has_one_goes_on_the_second(actions in vec(action(), 0..40)) {
+        let mut simulation = Simulation::default();
+        for action in &actions {
+            simulation.apply(action);
         }
-        world.settle();
-        prop_assert_eq!(world.faults, Vec::<String>::new());
+        simulation.converge();
+        prop_assert_eq!(simulation.violations, Vec::<String>::new());
     }
 }

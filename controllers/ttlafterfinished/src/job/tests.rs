@@ -11,12 +11,12 @@ const NOON: &str = "2026-01-01T12:00:00Z";
 const MUCH_LATER: &str = "2030-01-01T00:00:00Z";
 
 /// A Job with conditions of these types and values since noon.
-fn job(ttl: impl Into<Option<i32>>, conditions: &[(&str, &str)]) -> SeenJob {
+fn job(ttl: impl Into<Option<i32>>, conditions: &[(&str, &str)]) -> CachedJob {
     let conditions: Vec<_> = conditions.iter().map(|found| condition(*found)).collect();
     of(ttl.into(), &json!(conditions))
 }
 
-fn of(ttl: Option<i32>, conditions: &Value) -> SeenJob {
+fn of(ttl: Option<i32>, conditions: &Value) -> CachedJob {
     let metadata = json!({"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7"});
     let (spec, status) = (
         json!({"ttlSecondsAfterFinished": ttl}),
@@ -30,11 +30,11 @@ fn condition((type_, status): (&str, &str)) -> Value {
 }
 
 /// Complete at noon.
-fn complete(ttl: impl Into<Option<i32>>) -> SeenJob {
+fn complete(ttl: impl Into<Option<i32>>) -> CachedJob {
     job(ttl, &[("SuccessCriteriaMet", "True"), ("Complete", "True")])
 }
 
-fn decide(job: &SeenJob, now: &str) -> Plan {
+fn decide(job: &CachedJob, now: &str) -> Plan {
     expiry::decide(job, now.parse().unwrap())
 }
 
@@ -44,7 +44,7 @@ fn a_finished_job_lives_for_its_ttl_to_the_second() {
     let mut twice = vec![condition(("Failed", "True")), condition(("Complete", "True"))];
     twice[0]["lastTransitionTime"] = "2026-01-01T11:00:00Z".into();
     let twice = of(Some(60), &json!(twice));
-    let sights = [
+    let cases = [
         ("a moment before", complete(60), "2026-01-01T12:00:59.999999999Z"),
         ("on the second", complete(60), "2026-01-01T12:01:00Z"),
         ("a moment after", complete(60), "2026-01-01T12:01:00.000000001Z"),
@@ -57,23 +57,23 @@ fn a_finished_job_lives_for_its_ttl_to_the_second() {
         ("to finish in a second", complete(0), "2026-01-01T11:59:59Z"),
         ("to finish in hours", complete(60), "2026-01-01T09:29:59.5Z"),
     ];
-    let width = sights.iter().map(|(case, ..)| case.len()).max().unwrap_or_default();
-    let row = |(case, job, now): &(&str, SeenJob, &str)| format!("{case:width$}  {}\n", decide(job, now));
-    let table: String = sights.iter().map(row).collect();
+    let width = cases.iter().map(|(case, ..)| case.len()).max().unwrap_or_default();
+    let row = |(case, job, now): &(&str, CachedJob, &str)| format!("{case:width$}  {}\n", decide(job, now));
+    let table: String = cases.iter().map(row).collect();
     expect![[r"
         a moment before                nothing; again at 2026-01-01T12:01:00Z
-        on the second                  delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LAG
-        a moment after                 delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LAG
-        years later                    delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LAG
-        no time at all                 delete Job n/a, observe the time since 2026-01-01T12:00:00Z in LAG
-        failed                         delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LAG
-        ended twice: the first counts  delete Job n/a, observe the time since 2026-01-01T11:01:00Z in LAG
+        on the second                  delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LATENCY_METRIC
+        a moment after                 delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LATENCY_METRIC
+        years later                    delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LATENCY_METRIC
+        no time at all                 delete Job n/a, observe the time since 2026-01-01T12:00:00Z in LATENCY_METRIC
+        failed                         delete Job n/a, observe the time since 2026-01-01T12:01:00Z in LATENCY_METRIC
+        ended twice: the first counts  delete Job n/a, observe the time since 2026-01-01T11:01:00Z in LATENCY_METRIC
         the longest time               nothing; again at 2094-01-19T15:14:07Z
         to finish in a moment          nothing; again at 2026-01-01T12:00:00Z
         to finish in a second          event ClockSkew on Job n/a; again at 2026-01-01T12:00:00Z
         to finish in hours             event ClockSkew on Job n/a; again at 2026-01-01T12:01:00Z
     "]]
-    .assert_eq(&table.replace(SeenJob::LAG, "LAG"));
+    .assert_eq(&table.replace(CachedJob::LATENCY_METRIC, "LATENCY_METRIC"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn what_has_no_ttl_or_has_not_finished_is_left_alone() {
     );
     let mut going = complete(0);
     going.metadata.deletion_timestamp = NOON.parse().ok();
-    let sights = [
+    let cases = [
         ("no ttl", complete(None)),
         ("new", new),
         ("no conditions", of(Some(0), &json!(null))),
@@ -99,7 +99,7 @@ fn what_has_no_ttl_or_has_not_finished_is_left_alone() {
         ("the time of the finish is null", null),
         ("being deleted", going),
     ];
-    for (case, job) in sights {
+    for (case, job) in cases {
         assert_eq!(decide(&job, MUCH_LATER), Plan::nothing(), "{case}");
     }
 }
@@ -107,12 +107,16 @@ fn what_has_no_ttl_or_has_not_finished_is_left_alone() {
 #[test]
 fn a_deletion_is_of_what_was_seen_and_in_the_foreground() {
     let effects = decide(&complete(60), MUCH_LATER).effects;
-    let [Effect::Delete { target, propagation }, Effect::Lag { metric, since }] = &effects[..] else {
+    let [
+        Effect::Delete { target, propagation },
+        Effect::ObserveLatency { metric, since },
+    ] = &effects[..]
+    else {
         panic!("a deletion, and then how late it was: {effects:?}");
     };
     assert_eq!(*propagation, Propagation::Foreground);
     assert_eq!((&*target.uid, &*target.version), ("u", "7"));
-    assert_eq!(*metric, SeenJob::LAG);
+    assert_eq!(*metric, CachedJob::LATENCY_METRIC);
     assert_eq!(since.to_string(), "2026-01-01T12:01:00Z");
 }
 
@@ -121,7 +125,7 @@ fn a_finish_in_the_future_is_told_of_once_for_each_finish() {
     let told = |now: &str| {
         let mut effects = decide(&complete(60), now).effects;
         match (effects.pop(), effects.is_empty()) {
-            (Some(Effect::Event(_, note)), true) => (note.message, note.once),
+            (Some(Effect::Event(_, note)), true) => (note.message, note.report_once),
             found => panic!("{found:?}"),
         }
     };
@@ -133,7 +137,7 @@ fn a_finish_in_the_future_is_told_of_once_for_each_finish() {
 
 #[test]
 fn what_is_not_decided_on_is_not_kept() {
-    let job: SeenJob = serde_json::from_value(json!({
+    let job: CachedJob = serde_json::from_value(json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "annotations": {"a": "b"}, "managedFields": [{}]},
         "spec": {"ttlSecondsAfterFinished": 5, "suspend": false, "template": {"spec": {"containers": []}}},
@@ -141,9 +145,9 @@ fn what_is_not_decided_on_is_not_kept() {
     }))
     .unwrap();
     let lifetime = job.lifetime().unwrap();
-    assert_eq!(lifetime.expires().unwrap().to_string(), "2026-01-01T12:00:05Z");
+    assert_eq!(lifetime.expires_at().unwrap().to_string(), "2026-01-01T12:00:05Z");
     assert!(
-        size_of::<SeenJob>() - size_of::<Metadata>() <= 32,
+        size_of::<CachedJob>() - size_of::<Metadata>() <= 32,
         "a number and a time"
     );
 }

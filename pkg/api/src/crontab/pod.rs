@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::schema::{Members, each};
+use super::schema::{SchemaObject, visit_schemas};
 
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const CLAIM_METADATA: &str =
@@ -11,8 +11,8 @@ const CLAIM_METADATA: &str =
 const QUANTITY: &str = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
 
 /// Turns the schema of a pod's spec into that of `jobTemplate`.
-pub(super) fn fit(template: &mut Value) {
-    each("", template, &mut |name, members| {
+pub(super) fn adapt_to_job_template(template: &mut Value) {
+    visit_schemas("", template, &mut |name, members| {
         describe(name, members);
         // The ports of probes and hooks are the only others of the kind.
         if members.contains_key(INT_OR_STRING) && name != "port" {
@@ -46,7 +46,7 @@ pub(super) fn fit(template: &mut Value) {
 }
 
 /// Keeps the first sentence for people, and nothing on the items of a list, whose field says it already.
-fn describe(name: &str, members: &mut Members) {
+fn describe(name: &str, members: &mut SchemaObject) {
     if name.is_empty() {
         members.remove("description");
     } else if let Some(Value::String(description)) = members.get_mut("description") {
@@ -69,7 +69,7 @@ fn first_sentence(text: &str) -> &str {
 
 /// Integers, fractions and strings, as the Pod API takes them. `x-kubernetes-int-or-string` would refuse `cpu: 0.5`, and a schema
 /// that takes both cannot have a type; so the types that are none of them are refused one by one.
-fn quantity(members: &mut Members) {
+fn quantity(members: &mut SchemaObject) {
     members.remove(INT_OR_STRING);
     members.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
     members.insert("pattern".into(), QUANTITY.into());

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{CronTabSpec, CronTabStatus, pod};
 
 /// The members of one schema.
-pub(super) type Members = Map<String, Value>;
+pub(super) type SchemaObject = Map<String, Value>;
 
 /// The schema of a whole CronTab.
 #[expect(
@@ -24,7 +24,7 @@ pub(super) fn root() -> JSONSchemaProps {
 fn value() -> Value {
     let mut spec = schema_of::<CronTabSpec>(&["nullable", "title"]);
     if let Some(template) = spec.pointer_mut("/properties/jobTemplate") {
-        pod::fit(template);
+        pod::adapt_to_job_template(template);
     }
     // The controller writes every field of a status, so that a default would only hide that it has not yet.
     let status = schema_of::<CronTabStatus>(&["default", "nullable", "title"]);
@@ -38,7 +38,7 @@ fn value() -> Value {
         }],
     });
     // A doc comment's lines end where a file is wide enough.
-    each("", &mut schema, &mut |_, members| {
+    visit_schemas("", &mut schema, &mut |_, members| {
         if let Some(Value::String(description)) = members.get_mut("description") {
             *description = description.replace('\n', " ");
         }
@@ -54,26 +54,26 @@ fn schema_of<T: JsonSchema>(unwanted: &[&str]) -> Value {
     });
     let generator = settings.with_transform(StructuralSchemaRewriter).into_generator();
     let mut schema = generator.into_root_schema_for::<T>().to_value();
-    each("", &mut schema, &mut |_, members| {
+    visit_schemas("", &mut schema, &mut |_, members| {
         members.retain(|keyword, _| !unwanted.contains(&&**keyword));
     });
     schema
 }
 
 /// Edits a schema and, after it, all schemas within. Those of properties come with their names, those of items without one.
-pub(super) fn each(name: &str, schema: &mut Value, edit: &mut dyn FnMut(&str, &mut Members)) {
+pub(super) fn visit_schemas(name: &str, schema: &mut Value, edit: &mut dyn FnMut(&str, &mut SchemaObject)) {
     let Some(members) = schema.as_object_mut() else {
         return;
     };
     edit(name, members);
     if let Some(properties) = members.get_mut("properties").and_then(Value::as_object_mut) {
         for (name, property) in properties {
-            each(name, property, edit);
+            visit_schemas(name, property, edit);
         }
     }
     for unnamed in ["additionalProperties", "items"] {
         if let Some(inner) = members.get_mut(unnamed) {
-            each("", inner, edit);
+            visit_schemas("", inner, edit);
         }
     }
 }

@@ -8,12 +8,12 @@ use kube::{
 use portreeve_api::{CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobReference};
 use serde_json::{Value, json};
 
-use crate::{Scene, scene, spec};
+use crate::{CronTabFixture, fixture, spec};
 
 #[tokio::test]
 async fn the_example_is_taken_as_it_stands_and_defaulted() -> Result<()> {
-    let scene = scene("example").await?;
-    let made = scene.create("backup", &spec(json!({}))).await?;
+    let fixture = fixture("example").await?;
+    let made = fixture.create("backup", &spec(json!({}))).await?;
     let expected = json!({
         "schedule": "@daily",
         "jobTemplate": {"containers": [{"image": "mybackupscript:v9", "name": "backup"}], "restartPolicy": "Never"},
@@ -26,7 +26,7 @@ async fn the_example_is_taken_as_it_stands_and_defaulted() -> Result<()> {
     ensure!(made["spec"] == expected, "{made:#}");
     ensure!(made.get("status").is_none(), "{made:#}");
 
-    let read = scene.crontabs().get("backup").await?;
+    let read = fixture.crontabs().get("backup").await?;
     let read = read.spec.context("the spec is gone")?;
     ensure!(read.schedule == "@daily");
     ensure!(read.job_template.restart_policy.as_deref() == Some("Never"));
@@ -36,8 +36,8 @@ async fn the_example_is_taken_as_it_stands_and_defaulted() -> Result<()> {
 
 #[tokio::test]
 async fn a_typed_object_is_created_and_its_status_patched() -> Result<()> {
-    let scene = scene("typed").await?;
-    let crontabs = scene.crontabs();
+    let fixture = fixture("typed").await?;
+    let crontabs = fixture.crontabs();
     let wanted: CronTabSpec = serde_json::from_value(spec(json!({"timeZone": "Europe/Zurich"})))?;
     let made = crontabs
         .create(&PostParams::default(), &CronTab::new("typed", wanted))
@@ -49,7 +49,7 @@ async fn a_typed_object_is_created_and_its_status_patched() -> Result<()> {
             api_version: "batch/v1".to_owned(),
             kind: "Job".to_owned(),
             name: "typed-1".to_owned(),
-            namespace: scene.namespace.name().to_owned(),
+            namespace: fixture.namespace.name().to_owned(),
             uid: "1".to_owned(),
         }],
         active_count: 1,
@@ -65,8 +65,8 @@ async fn a_typed_object_is_created_and_its_status_patched() -> Result<()> {
     // What is gone is written as null, and no null is left behind.
     let second = CronTabStatus::default();
     ensure!(patch_status(&crontabs, &second).await? == second);
-    let path = CRONTABS.collection_path(Some(scene.namespace.name())) + "/typed";
-    let stored = scene
+    let path = CRONTABS.collection_path(Some(fixture.namespace.name())) + "/typed";
+    let stored = fixture
         .request(http::Method::GET, &path, "application/json", None)
         .await?;
     let expected = json!({"active": [], "activeCount": 0, "missedRuns": 0, "observedGeneration": 0, "conditions": []});
@@ -82,7 +82,7 @@ async fn patch_status(crontabs: &kube::Api<CronTab>, status: &CronTabStatus) -> 
 
 #[tokio::test]
 async fn a_crontab_without_a_spec_is_stored() -> Result<()> {
-    let scene = scene("empty").await?;
+    let fixture = fixture("empty").await?;
     let empty = CronTab {
         metadata: ObjectMeta {
             name: Some("empty".to_owned()),
@@ -90,14 +90,14 @@ async fn a_crontab_without_a_spec_is_stored() -> Result<()> {
         },
         ..CronTab::default()
     };
-    let made = scene.crontabs().create(&PostParams::default(), &empty).await?;
+    let made = fixture.crontabs().create(&PostParams::default(), &empty).await?;
     ensure!(made.spec.is_none(), "{made:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
-    let scene = scene("bounds").await?;
+    let fixture = fixture("bounds").await?;
     let least = json!({
         "successfulJobsHistoryLimit": 0,
         "failedJobsHistoryLimit": 0,
@@ -106,8 +106,8 @@ async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
         "activeDeadlineSeconds": 1,
         "ttlSecondsAfterFinished": 0,
     });
-    scene.create(&"a".repeat(52), &spec(least)).await?;
-    scene
+    fixture.create(&"a".repeat(52), &spec(least)).await?;
+    fixture
         .create(
             "long",
             &spec(json!({"schedule": "0".repeat(1024), "timeZone": "a".repeat(64)})),
@@ -115,7 +115,7 @@ async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
         .await?;
     // A template engine leaves nulls where nothing was chosen.
     let nothing = json!({"timeZone": null, "suspend": null, "concurrencyPolicy": null, "backoffLimit": null});
-    let made = scene.create("nulls", &spec(nothing)).await?;
+    let made = fixture.create("nulls", &spec(nothing)).await?;
     ensure!(made["spec"]["suspend"] == false, "{made:#}");
     ensure!(made["spec"].get("timeZone").is_none(), "{made:#}");
     Ok(())
@@ -123,15 +123,15 @@ async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
 
 /// Fields, each set alone, and what the refusal says: the field, and what it could be.
 async fn check_refusals(prefix: &str, table: &[(Value, &[&str])]) -> Result<()> {
-    let scene = scene(prefix).await?;
+    let fixture = fixture(prefix).await?;
     for (fields, parts) in table {
-        refused(&scene, "a", fields, parts).await?;
+        refused(&fixture, "a", fields, parts).await?;
     }
     Ok(())
 }
 
-async fn refused(scene: &Scene, name: &str, fields: &Value, parts: &[&str]) -> Result<()> {
-    let answer = scene.create(name, &spec(fields.clone())).await;
+async fn refused(fixture: &CronTabFixture, name: &str, fields: &Value, parts: &[&str]) -> Result<()> {
+    let answer = fixture.create(name, &spec(fields.clone())).await;
     let Err(kube::Error::Api(status)) = answer else {
         bail!("{name} {fields} is not refused: {answer:?}");
     };
@@ -144,9 +144,9 @@ async fn refused(scene: &Scene, name: &str, fields: &Value, parts: &[&str]) -> R
 
 #[tokio::test]
 async fn a_name_that_leaves_no_room_for_those_of_jobs_is_refused() -> Result<()> {
-    let scene = scene("names").await?;
+    let fixture = fixture("names").await?;
     let parts = ["metadata.name", "at most 52 characters", "choose a shorter one"];
-    refused(&scene, &"a".repeat(53), &json!({}), &parts).await
+    refused(&fixture, &"a".repeat(53), &json!({}), &parts).await
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn templates_that_no_job_can_have_are_refused_by_field() -> Result<()> {
 
 #[tokio::test]
 async fn a_field_that_is_none_is_refused_under_strict_validation() -> Result<()> {
-    let scene = scene("strict").await?;
+    let fixture = fixture("strict").await?;
     let misspelt = json!({"containers": [{"name": "a", "image": "a", "comand": ["a"]}]});
     let misplaced = json!({"template": {}, "containers": [{"name": "a", "image": "a"}]});
     let table = [
@@ -244,7 +244,7 @@ async fn a_field_that_is_none_is_refused_under_strict_validation() -> Result<()>
         (json!({"jobTemplate": misplaced}), "spec.jobTemplate.template"),
     ];
     for (fields, field) in table {
-        let refused = scene.create("a", &spec(fields)).await;
+        let refused = fixture.create("a", &spec(fields)).await;
         let Err(kube::Error::Api(status)) = refused else {
             bail!("{field} is not refused: {refused:?}");
         };

@@ -6,25 +6,25 @@ use kube::api::{Patch, PatchParams};
 use portreeve_api::CRONTABS;
 use serde_json::{Value, json};
 
-use crate::{scene, spec};
+use crate::{fixture, spec};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
 #[tokio::test]
 async fn the_columns_tell_when_it_ran_and_when_it_will() -> Result<()> {
-    let scene = scene("columns").await?;
-    scene.create("new", &spec(json!({}))).await?;
-    scene
+    let fixture = fixture("columns").await?;
+    fixture.create("new", &spec(json!({}))).await?;
+    fixture
         .create("old", &spec(json!({"timeZone": "Europe/Zurich", "suspend": true})))
         .await?;
     let status = json!({"activeCount": 2, "lastScheduleTime": "2026-01-01T00:00:00Z", "nextScheduleTime": "2999-12-31T23:59:00Z"});
-    scene
+    fixture
         .crontabs()
         .patch_status("old", &PatchParams::default(), &Patch::Merge(json!({"status": status})))
         .await?;
 
-    let path = CRONTABS.collection_path(Some(scene.namespace.name()));
-    let table = scene.request(Method::GET, &path, TABLE, None).await?;
+    let path = CRONTABS.collection_path(Some(fixture.namespace.name()));
+    let table = fixture.request(Method::GET, &path, TABLE, None).await?;
     let mut names = Vec::new();
     let mut rows = vec![Vec::new(), Vec::new()];
     for (place, column) in table["columnDefinitions"].as_array().into_iter().flatten().enumerate() {

@@ -7,12 +7,12 @@ use kube::{Api, CustomResourceExt};
 use portreeve_api::CronTab;
 use serde_json::json;
 
-use crate::scene;
+use crate::fixture;
 
 #[tokio::test]
 async fn the_definition_is_structural_and_kept_as_it_is() -> Result<()> {
-    let scene = scene("definition").await?;
-    let definitions: Api<CustomResourceDefinition> = Api::all(scene.client().clone());
+    let fixture = fixture("definition").await?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(fixture.client().clone());
     let stored = definitions.get(CronTab::crd_name()).await?;
     // Whatever is wrong with a schema is a condition.
     let conditions = stored.status.and_then(|status| status.conditions).unwrap_or_default();
@@ -32,9 +32,9 @@ async fn the_definition_is_structural_and_kept_as_it_is() -> Result<()> {
 /// `kubectl get ct` finds the resource by this.
 #[tokio::test]
 async fn discovery_knows_the_short_name() -> Result<()> {
-    let scene = scene("discovery").await?;
+    let fixture = fixture("discovery").await?;
     let path = "/apis/stable.example.com/v1";
-    let list = scene.request(Method::GET, path, "application/json", None).await?;
+    let list = fixture.request(Method::GET, path, "application/json", None).await?;
     let resources = list["resources"].as_array().context("no resources")?;
     let found = resources.iter().find(|resource| resource["name"] == "crontabs");
     let found = found.context("no crontabs")?;

@@ -24,11 +24,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A namespace on the shared control plane, which serves CronTabs.
-async fn scene(prefix: &str) -> Result<Scene> {
+async fn fixture(prefix: &str) -> Result<CronTabFixture> {
     static SERVED: OnceCell<()> = OnceCell::const_new();
     let plane = ControlPlane::shared().await;
     SERVED.get_or_try_init(|| install(plane)).await?;
-    Ok(Scene {
+    Ok(CronTabFixture {
         namespace: plane.namespace(prefix).await?,
     })
 }
@@ -62,11 +62,11 @@ async fn install(plane: &ControlPlane) -> Result<()> {
     .await
 }
 
-struct Scene {
+struct CronTabFixture {
     namespace: Namespace,
 }
 
-impl Scene {
+impl CronTabFixture {
     fn client(&self) -> &Client {
         self.namespace.client()
     }

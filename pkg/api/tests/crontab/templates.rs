@@ -11,7 +11,7 @@ use kube::{
 use portreeve_api::{CronTab, Resource};
 use serde_json::{Value, json};
 
-use crate::{scene, spec};
+use crate::{fixture, spec};
 
 const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
 
@@ -54,10 +54,10 @@ fn claim(metadata: &Value) -> Value {
 
 /// Each template, and whether both take it.
 async fn check(prefix: &str, table: impl IntoIterator<Item = (bool, Value)>) -> Result<()> {
-    let scene = scene(prefix).await?;
+    let fixture = fixture(prefix).await?;
     for (place, (taken, template)) in table.into_iter().enumerate() {
         let fields = spec(json!({"jobTemplate": template}));
-        let ours = is_taken(scene.create(&format!("case-{place}"), &fields).await)?;
+        let ours = is_taken(fixture.create(&format!("case-{place}"), &fields).await)?;
         ensure!(ours == taken, "{template} as a CronTab");
         // A Pod is restarted always unless it says something else, which no Job may.
         let mut pod = template.clone();
@@ -70,7 +70,7 @@ async fn check(prefix: &str, table: impl IntoIterator<Item = (bool, Value)>) -> 
             "metadata": {"name": "a"},
             "spec": {"template": {"spec": pod}},
         });
-        let theirs = is_taken(scene.post(&JOBS, "fieldValidation=Strict&dryRun=All", &job).await)?;
+        let theirs = is_taken(fixture.post(&JOBS, "fieldValidation=Strict&dryRun=All", &job).await)?;
         ensure!(theirs == taken, "{template} as a Job");
     }
     Ok(())
@@ -141,7 +141,7 @@ async fn other_fields_are_those_of_a_job() -> Result<()> {
 
 #[tokio::test]
 async fn a_fraction_is_applied_by_the_server_too() -> Result<()> {
-    let scene = scene("applied").await?;
+    let fixture = fixture("applied").await?;
     let manifest = |quantity: &Value| {
         json!({
             "apiVersion": "stable.example.com/v1",
@@ -153,7 +153,7 @@ async fn a_fraction_is_applied_by_the_server_too() -> Result<()> {
     let options = PatchParams::apply("a-user");
     for quantity in [json!(0.5), json!("250m"), json!(2)] {
         let patch = Patch::Apply(manifest(&quantity));
-        let applied = json!(scene.crontabs().patch("a", &options, &patch).await?);
+        let applied = json!(fixture.crontabs().patch("a", &options, &patch).await?);
         let stored = &applied["spec"]["jobTemplate"]["containers"][0]["resources"]["limits"]["cpu"];
         let text = quantity
             .as_str()
@@ -165,8 +165,8 @@ async fn a_fraction_is_applied_by_the_server_too() -> Result<()> {
 
 #[tokio::test]
 async fn a_restart_policy_that_is_not_said_is_never() -> Result<()> {
-    let scene = scene("restarts").await?;
-    let created = scene
+    let fixture = fixture("restarts").await?;
+    let created = fixture
         .create("a", &spec(json!({"jobTemplate": container(json!({}))})))
         .await?;
     ensure!(
@@ -175,7 +175,7 @@ async fn a_restart_policy_that_is_not_said_is_never() -> Result<()> {
     );
     let mut nothing = container(json!({}));
     nothing["restartPolicy"] = Value::Null;
-    let created = scene.create("null", &spec(json!({"jobTemplate": nothing}))).await?;
+    let created = fixture.create("null", &spec(json!({"jobTemplate": nothing}))).await?;
     ensure!(
         created["spec"]["jobTemplate"]["restartPolicy"] == "Never",
         "{created:#}"
@@ -183,7 +183,7 @@ async fn a_restart_policy_that_is_not_said_is_never() -> Result<()> {
     let mut sidecar = container(json!({}));
     sidecar["restartPolicy"] = "OnFailure".into();
     sidecar["initContainers"] = json!([{"name": "b", "image": "b", "restartPolicy": "Always"}]);
-    let created = scene.create("b", &spec(json!({"jobTemplate": sidecar}))).await?;
+    let created = fixture.create("b", &spec(json!({"jobTemplate": sidecar}))).await?;
     ensure!(created["spec"]["jobTemplate"] == sidecar, "{created:#}");
     Ok(())
 }
@@ -221,8 +221,8 @@ fn outline(schema: &Value, schemas: &Value, path: &str, found: &mut BTreeMap<Str
 
 #[tokio::test]
 async fn the_fields_are_those_that_the_apiserver_gives_a_pod() -> Result<()> {
-    let scene = scene("outline").await?;
-    let document = scene
+    let fixture = fixture("outline").await?;
+    let document = fixture
         .request(Method::GET, "/openapi/v3/api/v1", "application/json", None)
         .await?;
     let schemas = &document["components"]["schemas"];

@@ -18,36 +18,36 @@ use serde_json::json;
 use tower::service_fn;
 
 use super::*;
-use crate::{Answer, Fenced, Open, refusal::LARGEST_REFUSAL, retry_after};
+use crate::{AlwaysOpen, ApiErrorKind, Fenced, refusal::LARGEST_REFUSAL, retry_after};
 
 type Scripted = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The stations of one process.
-struct Stations {
+struct TestStack {
     registry: Registry,
-    shared: Shared,
+    shared: CallContext,
 }
 
-fn stations() -> Stations {
+fn test_stack() -> TestStack {
     let registry = Registry::new();
-    let shared = Shared {
-        fence: Arc::new(Open),
+    let shared = CallContext {
+        fence: Arc::new(AlwaysOpen),
         limiter: None,
         metrics: Metrics::register(&registry).unwrap(),
         limit: Duration::from_secs(30),
         host: "apiserver:6443".to_owned(),
     };
-    Stations { registry, shared }
+    TestStack { registry, shared }
 }
 
-impl Stations {
+impl TestStack {
     fn fence(mut self, fence: impl Fence) -> Self {
         self.shared.fence = Arc::new(fence);
         self
     }
 
     fn rate(mut self, qps: f32, burst: u32) -> Self {
-        self.shared.limiter = Some(Arc::new(Mutex::new(Bucket::new(qps, burst))));
+        self.shared.limiter = Some(Arc::new(Mutex::new(TokenBucket::new(qps, burst))));
         self
     }
 
@@ -57,7 +57,7 @@ impl Stations {
         F: Fn(Request<Body>) -> A + Clone + Send + Sync + 'static,
         A: Future<Output = Result<Response<Scripted>, BoxError>> + Send + 'static,
     {
-        let calls = Calls {
+        let calls = ApiService {
             inner: service_fn(answer),
             shared: Arc::new(self.shared),
             user_agent: HeaderValue::from_static("portreeve/0.1.0 (linux/amd64) foo-controller"),
@@ -144,7 +144,7 @@ impl Fence for Gate {
 
 #[tokio::test]
 async fn the_user_agent_names_program_and_component() {
-    let (client, requests) = stations().answering(200, "{}");
+    let (client, requests) = test_stack().answering(200, "{}");
     client
         .request_text(Request::get("/version").body(vec![]).unwrap())
         .await
@@ -158,7 +158,7 @@ async fn the_user_agent_names_program_and_component() {
 async fn the_fence_is_asked_for_what_changes_something_and_for_nothing_else() {
     let fence = gate(Ok(None));
     let body = json!({"metadata": {"name": "a"}, "items": []}).to_string();
-    let (client, requests) = stations().fence(fence.clone()).answering(200, &body);
+    let (client, requests) = test_stack().fence(fence.clone()).answering(200, &body);
     let api = config_maps(client);
     api.get("a").await.unwrap();
     api.list(&ListParams::default()).await.unwrap();
@@ -178,14 +178,14 @@ async fn the_fence_is_asked_for_what_changes_something_and_for_nothing_else() {
 
 #[tokio::test]
 async fn a_fenced_write_is_not_sent_and_the_caller_is_told() {
-    let (client, requests) = stations()
+    let (client, requests) = test_stack()
         .fence(gate(Err(Fenced("not the leader"))))
         .answering(201, "{}");
     let error = config_maps(client)
         .create(&PostParams::default(), &config_map())
         .await
         .unwrap_err();
-    assert_eq!(Answer::of(&error), Answer::Fenced);
+    assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Fenced);
     assert!(error.to_string().contains("not sent: not the leader"), "{error}");
     assert!(requests.methods().is_empty());
 }
@@ -193,7 +193,7 @@ async fn a_fenced_write_is_not_sent_and_the_caller_is_told() {
 #[tokio::test]
 async fn a_post_is_sent_once_whatever_the_answer() {
     for code in [201, 409, 422, 429, 500, 502, 503, 504] {
-        let (client, requests) = stations().answering(code, "{}");
+        let (client, requests) = test_stack().answering(code, "{}");
         let _ = config_maps(client).create(&PostParams::default(), &config_map()).await;
         assert_eq!(requests.methods(), ["POST"], "{code}");
     }
@@ -201,7 +201,7 @@ async fn a_post_is_sent_once_whatever_the_answer() {
 
 #[tokio::test]
 async fn retry_after_is_found_in_the_header_of_a_plain_text_refusal() {
-    let client = stations().client(|_| async {
+    let client = test_stack().client(|_| async {
         let mut answer = answer(429, "Too many requests, please try again later.\n");
         let seconds = HeaderValue::from_static("7");
         answer.headers_mut().insert(header::RETRY_AFTER, seconds);
@@ -209,9 +209,9 @@ async fn retry_after_is_found_in_the_header_of_a_plain_text_refusal() {
     });
     let error = config_maps(client).get("a").await.unwrap_err();
     assert_eq!(retry_after(&error), Some(Duration::from_secs(7)));
-    assert_eq!(Answer::of(&error), Answer::Transient);
+    assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
     assert_eq!(
-        crate::chain(&error),
+        crate::error_chain(&error),
         "Too many requests, please try again later. (TooManyRequests)"
     );
 }
@@ -220,7 +220,7 @@ async fn retry_after_is_found_in_the_header_of_a_plain_text_refusal() {
 async fn retry_after_is_found_in_a_status() {
     let status = json!({"kind": "Status", "status": "Failure", "code": 429, "reason": "TooManyRequests",
                         "message": "storage is (re)initializing", "details": {"retryAfterSeconds": 3}});
-    let (client, _) = stations().answering(429, &status.to_string());
+    let (client, _) = test_stack().answering(429, &status.to_string());
     let error = config_maps(client).get("a").await.unwrap_err();
     assert_eq!(retry_after(&error), Some(Duration::from_secs(3)));
 }
@@ -229,7 +229,7 @@ async fn retry_after_is_found_in_a_status() {
 async fn retry_after_has_a_limit() {
     let status = json!({"kind": "Status", "status": "Failure", "code": 503, "reason": "ServiceUnavailable",
                         "message": "maintenance", "details": {"retryAfterSeconds": 86400}});
-    let (client, _) = stations().answering(503, &status.to_string());
+    let (client, _) = test_stack().answering(503, &status.to_string());
     let error = config_maps(client).get("a").await.unwrap_err();
     assert_eq!(retry_after(&error), Some(Duration::from_mins(5)));
 }
@@ -237,29 +237,29 @@ async fn retry_after_has_a_limit() {
 #[tokio::test]
 async fn a_refusal_is_understood_by_its_code_when_its_body_is_no_status() {
     let table = [
-        (404, "404 page not found\n", Answer::NotFound),
-        (404, "", Answer::NotFound),
-        (403, r#"{"error": "denied by the proxy"}"#, Answer::Forbidden),
-        (410, "[]", Answer::Expired),
-        (502, "<html>Bad Gateway</html>", Answer::Transient),
+        (404, "404 page not found\n", ApiErrorKind::NotFound),
+        (404, "", ApiErrorKind::NotFound),
+        (403, r#"{"error": "denied by the proxy"}"#, ApiErrorKind::Forbidden),
+        (410, "[]", ApiErrorKind::Expired),
+        (502, "<html>Bad Gateway</html>", ApiErrorKind::Transient),
     ];
     for (code, body, expected) in table {
-        let (client, _) = stations().answering(code, body);
+        let (client, _) = test_stack().answering(code, body);
         let error = config_maps(client).get("a").await.unwrap_err();
-        assert_eq!(Answer::of(&error), expected, "{code} {body:?}: {error}");
+        assert_eq!(ApiErrorKind::of(&error), expected, "{code} {body:?}: {error}");
     }
 }
 
 #[tokio::test]
 async fn a_refusal_without_end_is_not_read_to_its_end() {
-    let (client, _) = stations().answering(503, &"x".repeat(LARGEST_REFUSAL + 1));
+    let (client, _) = test_stack().answering(503, &"x".repeat(LARGEST_REFUSAL + 1));
     let error = config_maps(client).get("a").await.unwrap_err();
     assert!(error.to_string().contains("too long to read"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_rate_limit_spaces_calls_after_a_burst() {
-    let (client, requests) = stations().rate(10.0, 2).answering(200, r#"{"metadata":{}}"#);
+    let (client, requests) = test_stack().rate(10.0, 2).answering(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     let started = Instant::now();
     let calls = (0..5).map(|_| api.get("a"));

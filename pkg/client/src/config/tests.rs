@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{Answer, Open, chain};
+use crate::{AlwaysOpen, ApiErrorKind, error_chain};
 
 const TOKEN: &str = "s3cr3t-t0ken";
 
@@ -18,7 +18,7 @@ fn settings(limit: Duration) -> Settings {
     Settings {
         program: "portreeve/0.1.0".to_owned(),
         call_limit: limit,
-        fence: Arc::new(Open),
+        fence: Arc::new(AlwaysOpen),
         metrics: Metrics::register(&Registry::new()).unwrap(),
     }
 }
@@ -36,7 +36,7 @@ async fn open(args: &[&str]) -> Result<Connection, Error> {
 async fn failure(args: &[&str]) -> String {
     match open(args).await {
         Ok(_) => panic!("{args:?} is accepted"),
-        Err(error) => chain(&error),
+        Err(error) => error_chain(&error),
     }
 }
 
@@ -162,7 +162,7 @@ async fn errors_print_no_credentials() {
         let Err(error) = Connection::open(&args, settings(Duration::from_secs(1))).await else {
             panic!("{user} is accepted");
         };
-        let (text, debug) = (chain(&error), format!("{error:?}"));
+        let (text, debug) = (error_chain(&error), format!("{error:?}"));
         assert!(!text.contains(TOKEN), "Display of {user}: {text}");
         assert!(!debug.contains(TOKEN), "Debug of {user}: {debug}");
     }
@@ -197,7 +197,7 @@ async fn what_a_credential_plugin_prints_is_not_told() {
         let Err(error) = open(&["--kubeconfig", path(&plugin.kubeconfig)]).await else {
             panic!("{end} is accepted");
         };
-        let (text, debug) = (chain(&error), format!("{error:?}"));
+        let (text, debug) = (error_chain(&error), format!("{error:?}"));
         assert!(text.ends_with(expected), "{text}");
         assert!(!text.contains(TOKEN) && !debug.contains(TOKEN), "{text} {debug}");
     }
@@ -215,7 +215,7 @@ async fn what_a_credential_plugin_prints_in_a_refresh_is_not_told() {
     fs::write(plugin.folder.path().join("plugin.sh.ran"), "").unwrap();
     let client = connection.client("foo-controller").unwrap();
     let error = client.apiserver_version().await.unwrap_err();
-    let (text, debug) = (chain(&error), format!("{error:?}"));
+    let (text, debug) = (error_chain(&error), format!("{error:?}"));
     assert!(
         text.ends_with("the credential plugin failed (exit status: 4)"),
         "{text}"
@@ -280,7 +280,7 @@ async fn a_black_holed_connection_ends_at_the_limit() {
     };
     let (version, (request, closed)) = tokio::join!(client.apiserver_version(), hole);
     let error = version.unwrap_err();
-    assert_eq!(Answer::of(&error), Answer::Transient);
+    assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
     assert!(error.to_string().contains("no complete answer within 50ms"), "{error}");
     assert!(
         request.contains("user-agent: portreeve/0.1.0 (") && request.contains(") foo-controller"),
@@ -302,7 +302,7 @@ async fn a_connection_that_is_refused_is_transient() {
         .apiserver_version()
         .await
         .unwrap_err();
-    assert_eq!(Answer::of(&error), Answer::Transient);
+    assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use kube::Error;
 use portreeve_testing::Corpus;
 
 use super::*;
-use crate::{Answer, retry_after};
+use crate::{ApiErrorKind, retry_after};
 
 /// How many mutations there are.
 const MUTATIONS: usize = 5_000;
@@ -40,13 +40,13 @@ fn check(code: StatusCode, input: &[u8]) {
     assert_ne!(status.code, 0);
     assert!(status.message.len() <= LARGEST_REFUSAL);
     assert!(retry_after(&error).is_none_or(|after| after <= Duration::from_mins(5)));
-    let classified = Answer::of(&error);
+    let classified = ApiErrorKind::of(&error);
     // What calls of `Api` get to see of it is the same.
     let seen = with_status(answer(code, input)).now_or_never().unwrap().unwrap();
     assert_eq!(seen.status(), code);
     let body = seen.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
     let again: Status = serde_json::from_slice(&body).unwrap();
-    assert_eq!(Answer::of_status(&again), classified);
+    assert_eq!(ApiErrorKind::of_status(&again), classified);
     // What names no reason and no code is judged by the code that it came under.
     let is_status = serde_json::from_slice::<Status>(input).is_ok();
     if !is_status {

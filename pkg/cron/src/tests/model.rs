@@ -132,7 +132,7 @@ fn days_on(date: Date, days: i8) -> Option<Date> {
 
 fn check(text: &str, zone: &str, after: Timestamp) -> Result<(), TestCaseError> {
     let schedule = Schedule::parse(text, CRONTAB).unwrap();
-    let Plan::Fields(fields) = &schedule.plan else {
+    let Recurrence::Fields(fields) = &schedule.recurrence else {
         return Ok(());
     };
     let zone = TimeZone::get(zone).unwrap();

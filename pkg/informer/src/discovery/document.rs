@@ -9,8 +9,8 @@ use std::{borrow::Cow, sync::Arc};
 use portreeve_api::{Resource, Scope};
 use serde::{Deserialize, de::Error as _};
 
-use super::served::{Groups, Offer, Said, Verbs};
-use crate::explain::BadJson;
+use super::served::{DiscoveredResource, Groups, Verbs, VersionResources};
+use crate::explain::JsonError;
 
 /// What `/api` or `/apis` answers.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(super) enum Document {
 }
 
 /// Reads what `/api` or `/apis` answers.
-pub(super) fn root(bytes: &[u8]) -> Result<Document, BadJson> {
-    read_root(bytes).map_err(|error| BadJson::new(&error))
+pub(super) fn root(bytes: &[u8]) -> Result<Document, JsonError> {
+    read_root(bytes).map_err(|error| JsonError::new(&error))
 }
 
 /// Reads the document of one group version.
-pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[Offer]>, BadJson> {
-    let list = read_resources(bytes).map_err(|error| BadJson::new(&error))?;
+pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[DiscoveredResource]>, JsonError> {
+    let list = read_resources(bytes).map_err(|error| JsonError::new(&error))?;
     let offers = list.resources.into_iter().flatten();
     let offers = offers.filter_map(|plain| {
         let PlainResource { name, kind, .. } = &plain;
@@ -80,7 +80,7 @@ fn whole(items: Vec<Group>) -> Groups {
 }
 
 /// The apiserver calls a version stale when the server behind it does not answer: what the document has of it is not what is served.
-fn said(group: &str, version: Version) -> Said {
+fn said(group: &str, version: Version) -> VersionResources {
     let api_version: Box<str> = match group {
         "" => version.name.into(),
         group => format!("{group}/{}", version.name).into(),
@@ -120,13 +120,13 @@ fn offer(
     kind: &str,
     namespaced: bool,
     verbs: Option<&Vec<Cow<str>>>,
-) -> Option<Offer> {
+) -> Option<DiscoveredResource> {
     if plural.is_empty() || plural.contains('/') || kind.is_empty() {
         return None;
     }
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     let owned = |text: &str| Cow::Owned(text.to_owned());
-    Some(Offer {
+    Some(DiscoveredResource {
         resource: Resource {
             group: owned(group),
             version: owned(version),

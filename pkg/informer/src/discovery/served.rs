@@ -59,22 +59,22 @@ impl Verbs {
 
 /// A resource, and what can be done with it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Offer {
+pub(super) struct DiscoveredResource {
     pub(super) resource: Resource,
     pub(super) verbs: Verbs,
 }
 
 /// What an answer says of one group version; `None`: that nobody knows at the moment.
-pub(super) type Said = (Box<str>, Option<Arc<[Offer]>>);
+pub(super) type VersionResources = (Box<str>, Option<Arc<[DiscoveredResource]>>);
 
 /// What an answer says, by group: its versions, the preferred one first.
-pub(super) type Groups = BTreeMap<Box<str>, Vec<Said>>;
+pub(super) type Groups = BTreeMap<Box<str>, Vec<VersionResources>>;
 
 /// Everything that is served, as far as is known.
 ///
 /// What is known outlives failures: a group version that cannot be discovered keeps the resources that it had, and is marked.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub struct Served {
+pub struct ServedResources {
     groups: BTreeMap<Box<str>, Vec<GroupVersion>>,
 }
 
@@ -83,11 +83,11 @@ struct GroupVersion {
     /// As it stands in `apiVersion`.
     api_version: Box<str>,
     /// Shared with the answer that said so.
-    offers: Arc<[Offer]>,
+    offers: Arc<[DiscoveredResource]>,
     failed: bool,
 }
 
-impl Served {
+impl ServedResources {
     /// Exactly these resources: what an apiserver with them would answer. Of each group, the version that comes first is preferred.
     pub fn of(offers: &[(Resource, &[Verb])]) -> Self {
         let mut answer = Groups::new();
@@ -98,14 +98,14 @@ impl Served {
                 continue;
             }
             let of_version = offers.iter().filter(|(other, _)| other.api_version() == api_version);
-            let of_version = of_version.map(|(resource, verbs)| Offer {
+            let of_version = of_version.map(|(resource, verbs)| DiscoveredResource {
                 resource: resource.clone(),
                 verbs: Verbs::of(verbs),
             });
             let of_version = of_version.collect();
             versions.push((api_version.into(), Some(of_version)));
         }
-        Self::default().after(&[&answer], &BTreeSet::new())
+        Self::default().updated_by(&[&answer], &BTreeSet::new())
     }
 
     /// The resources that have all these verbs: each of a group once, in the group's preferred version, or in the first version that has
@@ -160,7 +160,7 @@ impl Served {
 
     /// What is known after an answer. `services` are the names of the API services that exist: a group version that has one and is missing
     /// from the answer has failed, and is not gone. An apiserver that has just started leaves out what it has not loaded yet.
-    pub(super) fn after(&self, answers: &[&Groups], services: &BTreeSet<Box<str>>) -> Self {
+    pub(super) fn updated_by(&self, answers: &[&Groups], services: &BTreeSet<Box<str>>) -> Self {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (group, versions) in answers.iter().copied().flatten() {
             let versions = versions.iter().map(|said| self.heard(said));
@@ -181,7 +181,7 @@ impl Served {
         Self { groups }
     }
 
-    fn heard(&self, (api_version, offers): &Said) -> GroupVersion {
+    fn heard(&self, (api_version, offers): &VersionResources) -> GroupVersion {
         let now = |offers, failed| GroupVersion {
             api_version: api_version.clone(),
             offers,
@@ -195,7 +195,7 @@ impl Served {
     }
 
     /// The names of the resources that `other` does not have, for the log.
-    pub(super) fn beyond(&self, other: &Self) -> String {
+    pub(super) fn names_missing_from(&self, other: &Self) -> String {
         let names = |served: &Self| -> BTreeSet<String> {
             let versions = served.groups.values().flatten();
             let offers = versions.flat_map(|version| &*version.offers);

@@ -23,21 +23,21 @@ type Answered = UnsyncBoxBody<Bytes, BoxError>;
 
 /// What the apiserver answers, by path; what is not here is not found. Watches are silent.
 #[derive(Default)]
-struct World {
+struct FakeApiserver {
     answers: BTreeMap<String, (u16, String)>,
     untagged: bool,
     /// When each request for a discovery document came, its path, and whether it was answered with its tag alone.
     log: Vec<(Instant, String, bool)>,
 }
 
-/// Discovery that runs, and the world that it sees.
-struct Scene {
-    world: Arc<Mutex<World>>,
+/// Discovery that runs, and the apiserver that it sees.
+struct Fixture {
+    apiserver: Arc<Mutex<FakeApiserver>>,
     discovery: Discovery,
-    known: watch::Receiver<Option<Arc<Served>>>,
+    known: watch::Receiver<Option<Arc<ServedResources>>>,
 }
 
-impl World {
+impl FakeApiserver {
     fn answer(&mut self, request: &Request<Body>) -> Response<Answered> {
         let path = request.uri().path().to_owned();
         let missing = || (404, "404 page not found".to_owned());
@@ -71,33 +71,33 @@ impl World {
     }
 }
 
-impl Scene {
-    /// A world with Pods and these groups.
+impl Fixture {
+    /// An apiserver with Pods and these groups.
     fn new(groups: &[Value]) -> Self {
-        let world = Arc::new(Mutex::new(World::default()));
-        world
+        let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));
+        apiserver
             .lock()
             .set("/api", &whole(&[group("", "v1", "Current", &["Pod"])]));
-        world.lock().set("/apis", &whole(groups));
-        Self::beside(world)
+        apiserver.lock().set("/apis", &whole(groups));
+        Self::beside(apiserver)
     }
 
-    fn beside(world: Arc<Mutex<World>>) -> Self {
-        let seen = Arc::clone(&world);
+    fn beside(apiserver: Arc<Mutex<FakeApiserver>>) -> Self {
+        let seen = Arc::clone(&apiserver);
         let service = tower::service_fn(move |request: Request<Body>| {
             let seen = Arc::clone(&seen);
             async move { Ok::<_, BoxError>(seen.lock().answer(&request)) }
         });
-        let (discovery, known) = Discovery::follow(Client::new(service, "default"), &Tuning::default());
+        let (discovery, known) = Discovery::start(Client::new(service, "default"), &InformerConfig::default());
         Self {
-            world,
+            apiserver,
             discovery,
             known,
         }
     }
 
     fn set(&self, groups: &[Value]) {
-        self.world.lock().set("/apis", &whole(groups));
+        self.apiserver.lock().set("/apis", &whole(groups));
     }
 
     /// What is known: each resource, and after a stroke what failed.
@@ -113,9 +113,9 @@ impl Scene {
 
     /// What was asked within the time, and forgets it.
     async fn asked_within(&self, time: Duration) -> Vec<(Instant, String, bool)> {
-        self.world.lock().log.clear();
+        self.apiserver.lock().log.clear();
         sleep(time).await;
-        std::mem::take(&mut self.world.lock().log)
+        std::mem::take(&mut self.apiserver.lock().log)
     }
 }
 
@@ -147,44 +147,44 @@ fn bars() -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn what_does_not_change_is_told_once_and_costs_a_tag_twice_a_minute() {
-    let mut scene = Scene::new(&[foos()]);
-    assert_eq!(scene.known(), "nothing");
+    let mut fixture = Fixture::new(&[foos()]);
+    assert_eq!(fixture.known(), "nothing");
     sleep(PERIOD / 2).await;
-    assert_eq!(scene.known(), "pods.v1 foos.v1.a");
-    let asked = scene.asked_within(PERIOD * 4).await;
+    assert_eq!(fixture.known(), "pods.v1 foos.v1.a");
+    let asked = fixture.asked_within(PERIOD * 4).await;
     assert_eq!(asked.len(), 8, "{asked:?}");
     for (_, path, is_same) in asked {
         assert!(WHOLE.contains(&path.as_str()) && is_same, "{path}");
     }
-    assert!(!scene.known.has_changed().expect("it goes on"));
-    assert_eq!(scene.discovery.failures(), 0);
+    assert!(!fixture.known.has_changed().expect("it goes on"));
+    assert_eq!(fixture.discovery.failures(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_change_without_a_word_is_noticed_within_the_period() {
-    let mut scene = Scene::new(&[foos()]);
+    let mut fixture = Fixture::new(&[foos()]);
     sleep(Duration::from_secs(1)).await;
-    scene.set(&[bars()]);
+    fixture.set(&[bars()]);
     sleep(PERIOD).await;
-    assert_eq!(scene.known(), "pods.v1 bars.v1.b");
+    assert_eq!(fixture.known(), "pods.v1 bars.v1.b");
 }
 
 #[tokio::test(start_paused = true)]
 async fn news_are_answered_soon_and_again_for_a_while_since_discovery_is_later_than_they() {
-    let mut scene = Scene::new(&[foos()]);
+    let mut fixture = Fixture::new(&[foos()]);
     sleep(PERIOD / 2).await;
-    scene.known();
-    scene.discovery.ask_again();
+    fixture.known();
+    fixture.discovery.refresh();
     let heard = Instant::now();
-    let asked = scene.asked_within(Duration::from_secs(1)).await;
+    let asked = fixture.asked_within(Duration::from_secs(1)).await;
     assert_eq!(asked[0].0 - heard, DEBOUNCE);
-    scene.set(&[foos(), bars()]);
+    fixture.set(&[foos(), bars()]);
     let late = Instant::now();
-    scene.known.changed().await.expect("it goes on");
+    fixture.known.changed().await.expect("it goes on");
     assert!(late.elapsed() <= Duration::from_millis(500), "{:?}", late.elapsed());
-    assert_eq!(scene.known(), "pods.v1 foos.v1.a bars.v1.b");
+    assert_eq!(fixture.known(), "pods.v1 foos.v1.a bars.v1.b");
     // Then there is calm.
-    let asked = scene.asked_within(PERIOD).await;
+    let asked = fixture.asked_within(PERIOD).await;
     assert!(
         asked.iter().all(|(at, ..)| *at - heard <= Duration::from_secs(4)),
         "{asked:?}"
@@ -193,174 +193,174 @@ async fn news_are_answered_soon_and_again_for_a_while_since_discovery_is_later_t
 
 #[tokio::test(start_paused = true)]
 async fn many_news_at_once_are_one() {
-    let scene = Scene::new(&[foos()]);
+    let fixture = Fixture::new(&[foos()]);
     sleep(PERIOD / 2).await;
     for _ in 0..100 {
-        scene.discovery.ask_again();
+        fixture.discovery.refresh();
     }
-    let asked = scene.asked_within(LONG).await;
+    let asked = fixture.asked_within(LONG).await;
     // Those in a hurry, and two or three of the period.
     assert!(asked.len() <= 2 * (HURRY.len() + 4), "{}", asked.len());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_keeps_what_is_known_and_is_over_with_the_next_answer() {
-    let mut scene = Scene::new(&[foos()]);
+    let mut fixture = Fixture::new(&[foos()]);
     sleep(Duration::from_secs(20)).await;
-    scene.known();
+    fixture.known();
     for path in WHOLE {
-        scene.world.lock().fail(path);
+        fixture.apiserver.lock().fail(path);
     }
-    let asked = scene.asked_within(LONG * 10).await;
-    let failures = scene.discovery.failures();
+    let asked = fixture.asked_within(LONG * 10).await;
+    let failures = fixture.discovery.failures();
     assert_eq!(usize::try_from(failures).expect("few"), asked.len() / 2);
     assert!((10..=40).contains(&failures), "{failures}");
-    assert!(!scene.known.has_changed().expect("it goes on"), "nothing is emptied");
-    let trouble = scene.discovery.trouble().expect("there is some");
+    assert!(!fixture.known.has_changed().expect("it goes on"), "nothing is emptied");
+    let failure = fixture.discovery.failure().expect("there is some");
     assert_eq!(
-        trouble.message,
+        failure.message,
         "failed to ask /api what is served: no (InternalServerError)"
     );
-    scene
-        .world
+    fixture
+        .apiserver
         .lock()
         .set("/api", &whole(&[group("", "v1", "Current", &["Pod"])]));
-    scene.set(&[bars()]);
-    scene.discovery.ask_again();
+    fixture.set(&[bars()]);
+    fixture.discovery.refresh();
     sleep(LONG * 2).await;
-    assert_eq!(scene.known(), "pods.v1 bars.v1.b");
-    assert!(scene.discovery.trouble().is_none());
-    assert_eq!(scene.discovery.failures(), failures);
+    assert_eq!(fixture.known(), "pods.v1 bars.v1.b");
+    assert!(fixture.discovery.failure().is_none());
+    assert_eq!(fixture.discovery.failures(), failures);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_anything_is_a_failure() {
-    let mut scene = Scene::new(&[]);
-    scene.world.lock().set("/api", &whole(&[]));
+    let mut fixture = Fixture::new(&[]);
+    fixture.apiserver.lock().set("/api", &whole(&[]));
     sleep(LONG).await;
-    assert_eq!(scene.known(), "nothing");
-    assert!(scene.discovery.failures() > 1);
-    scene.set(&[foos()]);
+    assert_eq!(fixture.known(), "nothing");
+    assert!(fixture.discovery.failures() > 1);
+    fixture.set(&[foos()]);
     sleep(LONG * 2).await;
-    assert_eq!(scene.known(), "foos.v1.a");
-    let failures = scene.discovery.failures();
+    assert_eq!(fixture.known(), "foos.v1.a");
+    let failures = fixture.discovery.failures();
     for nothing in [
         json!({"kind": "APIGroupDiscoveryList", "items": null}),
         json!({"kind": "APIGroupList", "groups": []}),
     ] {
-        scene.world.lock().set("/apis", &nothing);
+        fixture.apiserver.lock().set("/apis", &nothing);
         sleep(LONG * 2).await;
     }
-    scene.world.lock().answers.remove("/apis");
+    fixture.apiserver.lock().answers.remove("/apis");
     sleep(LONG * 2).await;
-    assert_eq!(scene.known(), "foos.v1.a");
-    assert!(scene.discovery.failures() >= failures + 3);
-    assert!(scene.discovery.trouble().is_some());
+    assert_eq!(fixture.known(), "foos.v1.a");
+    assert!(fixture.discovery.failures() >= failures + 3);
+    assert!(fixture.discovery.failure().is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_apiserver_may_be_without_the_core_group() {
-    let mut scene = Scene::new(&[foos()]);
-    scene.world.lock().answers.remove("/api");
+    let mut fixture = Fixture::new(&[foos()]);
+    fixture.apiserver.lock().answers.remove("/api");
     sleep(LONG).await;
-    assert_eq!(scene.known(), "foos.v1.a");
-    assert_eq!(scene.discovery.failures(), 0);
+    assert_eq!(fixture.known(), "foos.v1.a");
+    assert_eq!(fixture.discovery.failures(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_group_keeps_what_it_had_until_it_is_back_or_gone() {
-    let mut scene = Scene::new(&[foos(), bars()]);
+    let mut fixture = Fixture::new(&[foos(), bars()]);
     sleep(LONG).await;
-    scene.set(&[foos(), group("b", "v1", "Stale", &[])]);
+    fixture.set(&[foos(), group("b", "v1", "Stale", &[])]);
     sleep(LONG).await;
-    assert_eq!(scene.known(), "pods.v1 foos.v1.a bars.v1.b | b/v1");
-    scene.set(&[foos(), group("b", "v1", "Current", &["Bar", "Baz"])]);
+    assert_eq!(fixture.known(), "pods.v1 foos.v1.a bars.v1.b | b/v1");
+    fixture.set(&[foos(), group("b", "v1", "Current", &["Bar", "Baz"])]);
     sleep(LONG).await;
-    assert_eq!(scene.known(), "pods.v1 foos.v1.a bars.v1.b bazs.v1.b");
-    scene.set(&[foos()]);
+    assert_eq!(fixture.known(), "pods.v1 foos.v1.a bars.v1.b bazs.v1.b");
+    fixture.set(&[foos()]);
     sleep(LONG).await;
-    assert_eq!(scene.known(), "pods.v1 foos.v1.a");
-    assert_eq!(scene.discovery.failures(), 0);
+    assert_eq!(fixture.known(), "pods.v1 foos.v1.a");
+    assert_eq!(fixture.discovery.failures(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_group_that_is_missing_while_its_service_exists_is_kept() {
     let services = "/apis/apiregistration.k8s.io/v1/apiservices";
-    let world = Arc::new(Mutex::new(World::default()));
-    world.lock().set("/apis", &whole(&[foos(), bars()]));
+    let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));
+    apiserver.lock().set("/apis", &whole(&[foos(), bars()]));
     let list = json!({"kind": "APIServiceList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "v1.b", "resourceVersion": "1"}}]});
-    world.lock().set(services, &list);
-    let mut scene = Scene::beside(world);
+    apiserver.lock().set(services, &list);
+    let mut fixture = Fixture::beside(apiserver);
     sleep(LONG).await;
-    scene.set(&[]);
+    fixture.set(&[]);
     sleep(LONG).await;
-    assert_eq!(scene.known(), "foos.v1.a bars.v1.b", "nothing at all is a failure");
-    scene.set(&[group("c", "v1", "Current", &["Baz"])]);
+    assert_eq!(fixture.known(), "foos.v1.a bars.v1.b", "nothing at all is a failure");
+    fixture.set(&[group("c", "v1", "Current", &["Baz"])]);
     sleep(LONG).await;
-    assert_eq!(scene.known(), "bars.v1.b bazs.v1.c | b/v1");
+    assert_eq!(fixture.known(), "bars.v1.b bazs.v1.c | b/v1");
     // The watch is silent, so the services are listed again; now that is forbidden.
-    scene
-        .world
+    fixture
+        .apiserver
         .lock()
         .answers
         .insert(services.to_owned(), (403, "no".to_owned()));
     sleep(LONG * 10).await;
     assert_eq!(
-        scene.known(),
+        fixture.known(),
         "bazs.v1.c",
         "names that nobody keeps up to date keep nothing"
     );
 }
 
 /// An apiserver that does not know of one document of everything.
-fn plain(world: &mut World) {
+fn plain(apiserver: &mut FakeApiserver) {
     let list = |kinds: &[&str]| {
         let resources = kinds.iter().map(|kind| {
             json!({"name": format!("{}s", kind.to_lowercase()), "kind": kind, "namespaced": true, "verbs": ["get"]})
         });
         json!({"kind": "APIResourceList", "resources": resources.collect::<Vec<_>>()})
     };
-    world.untagged = true;
-    world.set("/api", &json!({"kind": "APIVersions", "versions": ["v1"]}));
-    world.set("/api/v1", &list(&["Pod", "Node"]));
+    apiserver.untagged = true;
+    apiserver.set("/api", &json!({"kind": "APIVersions", "versions": ["v1"]}));
+    apiserver.set("/api/v1", &list(&["Pod", "Node"]));
     let groups = json!([
         {"name": "a", "versions": [{"groupVersion": "a/v1"}, {"groupVersion": "a/v2"}], "preferredVersion": {"groupVersion": "a/v2"}},
         {"name": "b", "versions": [{"groupVersion": "b/v1"}]},
     ]);
-    world.set("/apis", &json!({"kind": "APIGroupList", "groups": groups}));
-    world.set("/apis/a/v1", &list(&["Foo", "Old"]));
-    world.set("/apis/a/v2", &list(&["Foo"]));
-    world.set("/apis/b/v1", &list(&["Bar"]));
+    apiserver.set("/apis", &json!({"kind": "APIGroupList", "groups": groups}));
+    apiserver.set("/apis/a/v1", &list(&["Foo", "Old"]));
+    apiserver.set("/apis/a/v2", &list(&["Foo"]));
+    apiserver.set("/apis/b/v1", &list(&["Bar"]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_one_document_of_everything_each_version_is_asked_for_and_fails_alone() {
-    let world = Arc::new(Mutex::new(World::default()));
-    plain(&mut world.lock());
-    world.lock().fail("/apis/b/v1");
-    let mut scene = Scene::beside(world);
+    let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));
+    plain(&mut apiserver.lock());
+    apiserver.lock().fail("/apis/b/v1");
+    let mut fixture = Fixture::beside(apiserver);
     sleep(LONG).await;
-    assert_eq!(scene.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a | b/v1");
-    plain(&mut scene.world.lock());
+    assert_eq!(fixture.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a | b/v1");
+    plain(&mut fixture.apiserver.lock());
     sleep(LONG).await;
-    assert_eq!(scene.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a bars.v1.b");
-    scene.world.lock().fail("/apis/a/v2");
+    assert_eq!(fixture.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a bars.v1.b");
+    fixture.apiserver.lock().fail("/apis/a/v2");
     sleep(LONG).await;
-    assert_eq!(scene.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a bars.v1.b | a/v2");
-    assert_eq!(scene.discovery.failures(), 0);
+    assert_eq!(fixture.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a bars.v1.b | a/v2");
+    assert_eq!(fixture.discovery.failures(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_ends_when_it_is_stopped_and_when_it_is_dropped() {
-    let scene = Scene::new(&[foos()]);
+    let fixture = Fixture::new(&[foos()]);
     sleep(LONG).await;
-    scene.discovery.stop().await;
-    let mut known = scene.known;
+    fixture.discovery.stop().await;
+    let mut known = fixture.known;
     known.borrow_and_update();
     assert!(known.changed().await.is_err());
-    let Scene {
+    let Fixture {
         discovery, mut known, ..
-    } = Scene::new(&[foos()]);
+    } = Fixture::new(&[foos()]);
     drop(discovery);
     tokio::time::timeout(LONG, known.changed())
         .await

@@ -9,26 +9,26 @@ use serde_json::json;
 use super::*;
 use crate::{
     Change, Delta, Index, Subscription, indexes,
-    scripted::{Call, DEFINITIONS, Foo, Server, Watching, bad_foo, foo, foos, list, print, settle, status},
+    scripted::{Call, DEFINITIONS, Foo, ResponseBody, Server, bad_foo, foo, foos, list, print, settle, status},
 };
 
 const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/foos";
 
 /// A factory whose watch on definitions is open, and the server that it talks to.
-struct Scene {
+struct Fixture {
     server: Server,
     factory: Factory,
-    definitions: Watching,
+    definitions: ResponseBody,
 }
 
-impl Scene {
+impl Fixture {
     async fn new() -> Self {
-        Self::tuned(Tuning::default()).await
+        Self::tuned(InformerConfig::default()).await
     }
 
-    async fn tuned(tuning: Tuning) -> Self {
+    async fn tuned(informer_config: InformerConfig) -> Self {
         let (client, mut server) = Server::start();
-        let factory = Factory::new(client, tuning);
+        let factory = Factory::new(client, informer_config);
         server.call_for(DEFINITIONS).await.answer(&list(1, &[]));
         let definitions = server.call_for(DEFINITIONS).await.watch();
         Self {
@@ -47,7 +47,7 @@ impl Scene {
     }
 
     /// Answers the list with these objects and opens the watch.
-    async fn sync(&mut self, items: &[serde_json::Value]) -> Watching {
+    async fn sync(&mut self, items: &[serde_json::Value]) -> ResponseBody {
         self.foos().await.answer(&list(10, items));
         let watch = self.foos().await.watch();
         settle().await;
@@ -57,9 +57,9 @@ impl Scene {
 
 /// What a subscriber was told, one line each.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+struct ChangeLog(Arc<Mutex<Vec<String>>>);
 
-impl Told {
+impl ChangeLog {
     fn handler(&self) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
         let told = self.clone();
         move |delta| {
@@ -83,27 +83,27 @@ impl Told {
 
 #[tokio::test(start_paused = true)]
 async fn two_requests_for_the_same_watch_make_one() {
-    let mut scene = Scene::new().await;
-    let (first, second) = (scene.informer(), scene.informer());
-    let _watch = scene.sync(&[foo("a", 1)]).await;
-    let third = scene.informer();
+    let mut fixture = Fixture::new().await;
+    let (first, second) = (fixture.informer(), fixture.informer());
+    let _watch = fixture.sync(&[foo("a", 1)]).await;
+    let third = fixture.informer();
     for informer in [&first, &second, &third] {
         assert_eq!(informer.list().len(), 1);
     }
     // Nothing more than the list and the watch was asked for.
-    scene.server.expect_silence(Duration::from_secs(10)).await;
+    fixture.server.expect_silence(Duration::from_secs(10)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_projection_or_another_selector_is_another_watch() {
-    let mut scene = Scene::new().await;
-    let _typed = scene.informer();
-    let _names = scene.factory.informer::<MetadataOnly>(foos());
-    let _labelled = scene.factory.informer::<Foo>(Watch {
+    let mut fixture = Fixture::new().await;
+    let _typed = fixture.informer();
+    let _names = fixture.factory.informer::<MetadataOnly>(foos());
+    let _labelled = fixture.factory.informer::<Foo>(Watch {
         labels: "app=x".to_owned(),
         ..foos()
     });
-    let mut calls = [scene.foos().await, scene.foos().await, scene.foos().await]
+    let mut calls = [fixture.foos().await, fixture.foos().await, fixture.foos().await]
         .map(|call| (call.accept.is_some(), call.query.contains_key("labelSelector")));
     calls.sort_unstable();
     assert_eq!(calls, [(false, false), (false, true), (true, false)]);
@@ -111,13 +111,13 @@ async fn another_projection_or_another_selector_is_another_watch() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_subscriber_is_told_of_everything_once() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
-    let early = Told::default();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
+    let early = ChangeLog::default();
     let _early = informer.subscribe(early.handler());
-    let watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    let watch = fixture.sync(&[foo("a", 1), foo("b", 2)]).await;
     assert_eq!(early.take(), ["added a@1 Listed", "added b@2 Listed"]);
-    let late = Told::default();
+    let late = ChangeLog::default();
     let _late = informer.subscribe(late.handler());
     assert_eq!(late.take(), ["added a@1 Replayed", "added b@2 Replayed"]);
     watch.event("MODIFIED", &foo("a", 3));
@@ -132,12 +132,12 @@ async fn a_late_subscriber_is_told_of_everything_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_in_the_middle_of_the_first_list_is_told_of_everything_once() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
     let page = crate::scripted::page(10, "p2", &[foo("a", 1)]);
-    scene.foos().await.answer(&page);
-    let second = scene.foos().await;
-    let told = Told::default();
+    fixture.foos().await.answer(&page);
+    let second = fixture.foos().await;
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
     second.answer(&list(10, &[foo("b", 2)]));
     settle().await;
@@ -146,12 +146,12 @@ async fn a_subscriber_in_the_middle_of_the_first_list_is_told_of_everything_once
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_is_dropped_is_told_no_more() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
-    let (kept, dropped) = (Told::default(), Told::default());
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
+    let (kept, dropped) = (ChangeLog::default(), ChangeLog::default());
     let _kept = informer.subscribe(kept.handler());
     let subscription = informer.subscribe(dropped.handler());
-    let watch = scene.sync(&[]).await;
+    let watch = fixture.sync(&[]).await;
     drop(subscription);
     watch.event("ADDED", &foo("a", 11));
     settle().await;
@@ -162,8 +162,8 @@ async fn a_subscription_that_is_dropped_is_told_no_more() {
 /// What a handler holds is dropped with it: another subscription of the same informer, say.
 #[tokio::test(start_paused = true)]
 async fn a_handler_may_hold_another_subscription_of_the_same_informer() {
-    let scene = Scene::new().await;
-    let informer = scene.informer();
+    let fixture = Fixture::new().await;
+    let informer = fixture.informer();
     let inner: Subscription = informer.subscribe(|_| {});
     let outer = informer.subscribe(move |_| {
         let _ = &inner;
@@ -173,8 +173,8 @@ async fn a_handler_may_hold_another_subscription_of_the_same_informer() {
 
 #[tokio::test(start_paused = true)]
 async fn handlers_see_the_change_in_the_store_and_may_read_any_store() {
-    let mut scene = Scene::new().await;
-    let (informer, names) = (scene.informer(), scene.factory.informer::<MetadataOnly>(foos()));
+    let mut fixture = Fixture::new().await;
+    let (informer, names) = (fixture.informer(), fixture.factory.informer::<MetadataOnly>(foos()));
     let index: Index<Foo> = informer.index("namespace", indexes::by_namespace);
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let (seen, own, other) = (Arc::clone(&sizes), informer.clone(), names.clone());
@@ -184,9 +184,9 @@ async fn handlers_see_the_change_in_the_store_and_may_read_any_store() {
             .push((found, own.list().len(), index.get("n").len(), other.list().len()));
     });
     for _ in 0..2 {
-        scene.foos().await.answer(&list(10, &[foo("a", 1)]));
+        fixture.foos().await.answer(&list(10, &[foo("a", 1)]));
     }
-    let watches = [scene.foos().await.watch(), scene.foos().await.watch()];
+    let watches = [fixture.foos().await.watch(), fixture.foos().await.watch()];
     settle().await;
     sizes.lock().clear();
     for watch in &watches {
@@ -200,12 +200,12 @@ async fn handlers_see_the_change_in_the_store_and_may_read_any_store() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_drop_ends_the_watch() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
     let clone = informer.clone();
     let index = informer.index("namespace", indexes::by_namespace);
     let subscription = informer.subscribe(|_| {});
-    let watch = scene.sync(&[]).await;
+    let watch = fixture.sync(&[]).await;
     drop(informer);
     drop(clone);
     settle().await;
@@ -214,17 +214,17 @@ async fn the_last_drop_ends_the_watch() {
     settle().await;
     assert!(watch.is_abandoned(), "a subscription alone keeps nothing");
     drop(subscription);
-    assert_eq!(scene.factory.reports().len(), 1, "the definitions alone");
+    assert_eq!(fixture.factory.reports().len(), 1, "the definitions alone");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_right_after_the_last_drop_gets_a_working_informer() {
-    let mut scene = Scene::new().await;
-    let first = scene.informer();
-    let _watch = scene.sync(&[foo("a", 1)]).await;
+    let mut fixture = Fixture::new().await;
+    let first = fixture.informer();
+    let _watch = fixture.sync(&[foo("a", 1)]).await;
     drop(first);
-    let second = scene.informer();
-    let watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    let second = fixture.informer();
+    let watch = fixture.sync(&[foo("a", 1), foo("b", 2)]).await;
     assert!(second.is_synced());
     assert_eq!(second.list().len(), 2);
     assert!(!watch.is_abandoned());
@@ -232,35 +232,35 @@ async fn a_request_right_after_the_last_drop_gets_a_working_informer() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_sync_in_vain_is_told_what_is_missing_and_why() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
     let limit = Duration::from_millis(50);
-    let error = informer.synced(limit).await.unwrap_err().to_string();
+    let error = informer.wait_for_sync(limit).await.unwrap_err().to_string();
     let name = "foos.v1alpha1.samplecontroller.k8s.io";
     assert_eq!(
         error,
         format!("{name} is not synced after 50ms: the first list is still under way")
     );
-    scene.foos().await.answer(&status(403, "Forbidden"));
-    let error = informer.synced(limit).await.unwrap_err().to_string();
+    fixture.foos().await.answer(&status(403, "Forbidden"));
+    let error = informer.wait_for_sync(limit).await.unwrap_err().to_string();
     assert_eq!(
         error,
         format!("{name} is not synced after 50ms: failed to list: it is Forbidden (Forbidden)")
     );
     assert!(!informer.is_synced());
-    let _watch = scene.sync(&[]).await;
-    informer.synced(limit).await.unwrap();
+    let _watch = fixture.sync(&[]).await;
+    informer.wait_for_sync(limit).await.unwrap();
     assert!(informer.is_synced());
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_for_the_sync_finds_every_change_told() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
-    let told = Told::default();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    let waiting = informer.synced(Duration::from_secs(1));
-    let call = scene.foos().await;
+    let waiting = informer.wait_for_sync(Duration::from_secs(1));
+    let call = fixture.foos().await;
     let (synced, ()) = tokio::join!(waiting, async { call.answer(&list(10, &[foo("a", 1), foo("b", 2)])) });
     synced.unwrap();
     assert_eq!(told.take().len(), 2);
@@ -269,20 +269,20 @@ async fn whoever_waits_for_the_sync_finds_every_change_told() {
 #[tokio::test(start_paused = true)]
 async fn a_resync_tells_everyone_of_everything_again() {
     let period = Duration::from_mins(10);
-    let mut scene = Scene::tuned(Tuning {
+    let mut fixture = Fixture::tuned(InformerConfig {
         resync_period: Some(period),
         // Nothing is said meanwhile.
-        idle_limit: Duration::from_hours(24),
-        ..Tuning::default()
+        idle_timeout: Duration::from_hours(24),
+        ..InformerConfig::default()
     })
     .await;
-    let informer = scene.informer();
-    let (first, second) = (Told::default(), Told::default());
+    let informer = fixture.informer();
+    let (first, second) = (ChangeLog::default(), ChangeLog::default());
     let _subscriptions = [
         informer.subscribe(first.handler()),
         informer.subscribe(second.handler()),
     ];
-    let _watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    let _watch = fixture.sync(&[foo("a", 1), foo("b", 2)]).await;
     first.take();
     second.take();
     tokio::time::sleep(Duration::from_secs(599)).await;
@@ -295,10 +295,10 @@ async fn a_resync_tells_everyone_of_everything_again() {
 
 #[tokio::test(start_paused = true)]
 async fn reports_tell_how_each_watch_fares() {
-    let mut scene = Scene::new().await;
-    let _informer = scene.informer();
-    let _watch = scene.sync(&[foo("a", 1), bad_foo("b", 2)]).await;
-    let reports = scene.factory.reports();
+    let mut fixture = Fixture::new().await;
+    let _informer = fixture.informer();
+    let _watch = fixture.sync(&[foo("a", 1), bad_foo("b", 2)]).await;
+    let reports = fixture.factory.reports();
     let names: Vec<_> = reports.iter().map(|report| report.name.as_str()).collect();
     assert_eq!(
         names,
@@ -312,7 +312,7 @@ async fn reports_tell_how_each_watch_fares() {
     let (key, error) = &reports[1].undecodable[0];
     assert_eq!(key.to_string(), "n/b");
     assert!(error.starts_with("spec.replicas: "), "{error}");
-    assert!(reports[1].trouble.is_none() && reports[1].last_contact.is_some());
+    assert!(reports[1].failure.is_none() && reports[1].last_contact.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,52 +324,57 @@ async fn reports_of_the_same_objects_have_names_of_their_own() {
             &self.0.metadata
         }
     }
-    let scene = Scene::new().await;
-    let typed = scene.informer();
-    let names = scene.factory.informer::<MetadataOnly>(foos());
-    let other = scene.factory.informer::<Other>(foos());
-    let definitions = scene.factory.informer::<Other>(Watch::all(CRDS));
+    let fixture = Fixture::new().await;
+    let typed = fixture.informer();
+    let names = fixture.factory.informer::<MetadataOnly>(foos());
+    let other = fixture.factory.informer::<Other>(foos());
+    let definitions = fixture.factory.informer::<Other>(Watch::all(CRDS));
     assert_eq!(typed.name(), "foos.v1alpha1.samplecontroller.k8s.io");
     assert_eq!(names.name(), "foos.v1alpha1.samplecontroller.k8s.io (metadata)");
     assert_eq!(other.name(), "foos.v1alpha1.samplecontroller.k8s.io (2)");
     assert_eq!(definitions.name(), format!("{CRDS} (2)"));
-    let mut names: Vec<_> = scene.factory.reports().into_iter().map(|report| report.name).collect();
+    let mut names: Vec<_> = fixture
+        .factory
+        .reports()
+        .into_iter()
+        .map(|report| report.name)
+        .collect();
     names.dedup();
     assert_eq!(names.len(), 5, "{names:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_ends_every_watch_and_returns_when_each_has_ended() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
-    let watch = scene.sync(&[foo("a", 1)]).await;
-    scene.factory.stop().await;
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
+    let watch = fixture.sync(&[foo("a", 1)]).await;
+    fixture.factory.stop().await;
     // No settling: they have ended, not only been told to.
-    assert!(watch.is_abandoned() && scene.definitions.is_abandoned());
-    assert!(scene.factory.0.tasks.is_empty());
+    assert!(watch.is_abandoned() && fixture.definitions.is_abandoned());
+    assert!(fixture.factory.0.tasks.is_empty());
     assert_eq!(informer.list().len(), 1);
     // Too late, but harmless.
-    let _late = scene.factory.informer::<MetadataOnly>(foos());
-    scene.factory.stop().await;
-    scene.server.expect_silence(Duration::from_mins(1)).await;
+    let _late = fixture.factory.informer::<MetadataOnly>(foos());
+    fixture.factory.stop().await;
+    fixture.server.expect_silence(Duration::from_mins(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_in_the_middle_of_a_list_abandons_the_request() {
-    let mut scene = Scene::new().await;
-    let _informer = scene.informer();
-    let call = scene.foos().await;
-    scene.factory.stop().await;
+    let mut fixture = Fixture::new().await;
+    let _informer = fixture.informer();
+    let call = fixture.foos().await;
+    fixture.factory.stop().await;
     assert!(call.is_abandoned());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_watch_on_definitions_ends_with_the_factory() {
-    let Scene {
+    let Fixture {
         server: _server,
         factory,
         definitions,
-    } = Scene::new().await;
+    } = Fixture::new().await;
     drop(factory);
     settle().await;
     assert!(definitions.is_abandoned());

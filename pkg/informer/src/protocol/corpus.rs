@@ -16,13 +16,13 @@ fn corpus(folder: &str) -> anyhow::Result<Corpus> {
 }
 
 /// Everything that the bytes say, when they come in these pieces. What cannot be read is the end, as it is for the loop.
-fn hear_all<T: Decoded>(pieces: &[&[u8]]) -> Vec<Result<Heard<T>, BadJson>> {
+fn hear_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>, JsonError>> {
     let mut lines = Lines::default();
     let mut all = Vec::new();
     for piece in pieces {
         lines.push(piece);
         while let Some(line) = lines.next() {
-            all.push(heard(&line));
+            all.push(decode_line(&line));
             if all.last().is_some_and(Result::is_err) {
                 return all;
             }
@@ -31,13 +31,13 @@ fn hear_all<T: Decoded>(pieces: &[&[u8]]) -> Vec<Result<Heard<T>, BadJson>> {
     all
 }
 
-fn print<T: Projection>(all: &[Result<Heard<T>, BadJson>]) -> Vec<String> {
+fn print<T: Projection>(all: &[Result<WatchMessage<T>, JsonError>]) -> Vec<String> {
     let object = |object: &T| format!("{:?}", object.metadata());
-    let print = |heard: &Result<Heard<T>, BadJson>| match heard {
+    let print = |heard: &Result<WatchMessage<T>, JsonError>| match heard {
         Err(error) => format!("error {error}"),
-        Ok(Heard::Bookmark { version }) => format!("bookmark {version:?}"),
-        Ok(Heard::Failed(status)) => format!("failed {status:?}"),
-        Ok(Heard::Event { event, version }) => match event {
+        Ok(WatchMessage::Bookmark { version }) => format!("bookmark {version:?}"),
+        Ok(WatchMessage::Failed(status)) => format!("failed {status:?}"),
+        Ok(WatchMessage::Event { event, version }) => match event {
             Event::Applied(applied) => format!("applied {} {version:?}", object(applied)),
             Event::Deleted(deleted) => format!("deleted {} {version:?}", object(deleted)),
             Event::Undecodable { key, uid, error } => format!("undecodable {key} {uid} {error} {version:?}"),
@@ -88,7 +88,7 @@ fn check_watch<T: Projection>(input: &[u8]) {
     let begun = print(&hear_all::<T>(&[first]));
     assert!(whole.starts_with(&begun), "{begun:?} of {whole:?}");
     let events = heard.into_iter().filter_map(|heard| match heard {
-        Ok(Heard::Event { event, version }) => {
+        Ok(WatchMessage::Event { event, version }) => {
             assert_ne!(version.as_deref(), Some(""), "an empty version would start anywhere");
             Some(event)
         }
@@ -107,7 +107,7 @@ fn a_watch_says_the_same_however_it_is_cut_and_nothing_that_is_made_up() -> anyh
 
 fn check_list<T: Projection>(input: &[u8]) {
     let Ok(page) = Page::read(input) else { return };
-    let listed = page.items.into_iter().flatten().map(listed::<T>);
+    let listed = page.items.into_iter().flatten().map(decode_item::<T>);
     take_in([Event::Relisting].into_iter().chain(listed).chain([Event::Synced]));
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use kube::core::Status;
-use portreeve_client::{Answer, retry_after};
+use portreeve_client::{ApiErrorKind, retry_after};
 
-use crate::explain::BadJson;
+use crate::explain::JsonError;
 
 /// The longest line of a watch. An object has at most 1.5 MiB in etcd, and conversion may make it longer.
 pub(super) const LONGEST_LINE: usize = 16 << 20;
@@ -20,7 +20,7 @@ pub(super) enum Error {
     #[error("failed to read the answer")]
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("failed to decode the answer")]
-    Decode(#[source] BadJson),
+    Decode(#[source] JsonError),
     #[error("a line of the watch is longer than {LONGEST_LINE} bytes")]
     Endless,
     #[error("nothing was heard for {0:?}")]
@@ -41,13 +41,13 @@ impl Error {
         }
     }
 
-    pub(super) fn answer(&self) -> Answer {
-        self.cause().map_or(Answer::Transient, Answer::of)
+    pub(super) fn kind(&self) -> ApiErrorKind {
+        self.cause().map_or(ApiErrorKind::Transient, ApiErrorKind::of)
     }
 
     /// Whether it is worth telling of. Real apiservers send no bookmark of a resource in which nothing has happened since they started, so
     /// silence alone is none: if the apiserver is away, the next watch will fail, and if lines are held back, a list will find out.
-    pub(super) fn is_trouble(&self) -> bool {
+    pub(super) fn is_reported(&self) -> bool {
         !matches!(self, Self::Silent(_))
     }
 
@@ -64,7 +64,7 @@ impl Error {
 
     /// Whether asking for the same page again may help.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::List(_) | Self::Read(_)) && self.answer() == Answer::Transient
+        matches!(self, Self::List(_) | Self::Read(_)) && self.kind() == ApiErrorKind::Transient
     }
 }
 

@@ -13,12 +13,12 @@ use super::*;
 use crate::scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status};
 
 /// A loop that runs, what its sink was given, and the server that it talks to.
-struct Scene {
+struct Fixture {
     server: Server,
     events: Arc<Mutex<Vec<String>>>,
-    reporting: Reporting,
+    reporter: StatusReporter,
     wake: Arc<Notify>,
-    gone: Arc<AtomicBool>,
+    definition_deleted: Arc<AtomicBool>,
     /// The sink panics on the next event.
     panics: Arc<AtomicBool>,
     /// Ends the loop with the test.
@@ -49,51 +49,51 @@ impl Sink for Recorder {
     }
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
-        Self::with_idle_limit(Duration::from_secs(90))
+        Self::with_idle_timeout(Duration::from_secs(90))
     }
 
-    fn with_idle_limit(idle_limit: Duration) -> Self {
+    fn with_idle_timeout(idle_timeout: Duration) -> Self {
         let (client, server) = Server::start();
         let events = Arc::new(Mutex::new(Vec::new()));
-        let (reporting, wake) = (Reporting::default(), Arc::new(Notify::new()));
-        let (gone, panics) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
-        let watch_loop = Loop {
+        let (reporter, wake) = (StatusReporter::default(), Arc::new(Notify::new()));
+        let (definition_deleted, panics) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let reflector_config = ReflectorConfig {
             client,
             watch: foos(),
             page_size: 500,
-            idle_limit,
-            reporting: reporting.clone(),
+            idle_timeout,
+            reporter: reporter.clone(),
             wake: Arc::clone(&wake),
-            gone: Arc::clone(&gone),
+            definition_deleted: Arc::clone(&definition_deleted),
             terms: tokio::sync::watch::channel(0).1,
-            may_vanish: false,
+            is_optional: false,
         };
         let recorder = Recorder {
             events: Arc::clone(&events),
             panics: Arc::clone(&panics),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(reflect(watch_loop, recorder));
+        tasks.spawn(reflect(reflector_config, recorder));
         Self {
             server,
             events,
-            reporting,
+            reporter,
             wake,
-            gone,
+            definition_deleted,
             panics,
             _loop: tasks,
         }
     }
 
-    /// A loop whose first list, of these objects at version 10, is done and noted.
+    /// A loop whose first list, of these objects at version 10, is done and status.
     async fn listed(items: &[Value]) -> Self {
-        let mut scene = Self::new();
-        scene.server.expect_list().await.answer(&list(10, items));
+        let mut fixture = Self::new();
+        fixture.server.expect_list().await.answer(&list(10, items));
         settle().await;
-        scene.events();
-        scene
+        fixture.events();
+        fixture
     }
 
     /// What the sink was given since the last look.
@@ -101,8 +101,8 @@ impl Scene {
         std::mem::take(&mut self.events.lock())
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.reporting.noted().trouble.map(|trouble| trouble.message)
+    fn failure(&self) -> Option<String> {
+        self.reporter.status().failure.map(|failure| failure.message)
     }
 
     /// How long after `then` the next request comes, and the request.

@@ -31,7 +31,7 @@ async fn a_definition_that_comes_late_is_seen_about_a_second_after_its_creation(
     let informer = factory.informer::<MetadataOnly>(Watch::all(LATE));
     // By now its own back-off is longer than a second.
     let failed = informer
-        .synced(Duration::from_secs(4))
+        .wait_for_sync(Duration::from_secs(4))
         .await
         .map_err(|error| error.to_string());
     assert_eq!(
@@ -44,7 +44,7 @@ async fn a_definition_that_comes_late_is_seen_about_a_second_after_its_creation(
     let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     definitions.create(&PostParams::default(), &definition()?).await?;
     let created = Instant::now();
-    informer.synced(Duration::from_secs(5)).await?;
+    informer.wait_for_sync(Duration::from_secs(5)).await?;
     println!("synced {:?} after the definition was created", created.elapsed());
     factory.stop().await;
     Ok(())

@@ -9,7 +9,7 @@ use k8s_openapi::{
     kube_aggregator::pkg::apis::apiregistration::v1::APIService,
 };
 use kube::client::Body;
-use portreeve_informer::{Discovery, Served, Verb};
+use portreeve_informer::{Discovery, ServedResources, Verb};
 use tokio::sync::watch;
 
 use super::*;
@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 const COLLECTED: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
 
-type Known = watch::Receiver<Option<Arc<Served>>>;
+type Known = watch::Receiver<Option<Arc<ServedResources>>>;
 
 /// A definition of `group`, with one version.
 fn definition(group: &str) -> Result<CustomResourceDefinition> {
@@ -38,13 +38,13 @@ fn definition(group: &str) -> Result<CustomResourceDefinition> {
 }
 
 fn follow(client: Client) -> (Discovery, Known) {
-    Discovery::follow(client, &Tuning::default())
+    Discovery::start(client, &InformerConfig::default())
 }
 
 /// Waits until what is known is as expected, and returns when that was, and what.
-async fn until(known: &Known, expected: impl Fn(&Served) -> bool) -> Result<(Instant, Arc<Served>)> {
+async fn until(known: &Known, expected: impl Fn(&ServedResources) -> bool) -> Result<(Instant, Arc<ServedResources>)> {
     let mut known = known.clone();
-    let is = |served: &Option<Arc<Served>>| served.as_deref().is_some_and(&expected);
+    let is = |served: &Option<Arc<ServedResources>>| served.as_deref().is_some_and(&expected);
     let Ok(served) = tokio::time::timeout(LIMIT, known.wait_for(is)).await else {
         let served = known.borrow().clone().unwrap_or_default();
         let widgets = served.preferred(&[]).filter(|resource| resource.kind == "Widget");
@@ -58,7 +58,7 @@ async fn until(known: &Known, expected: impl Fn(&Served) -> bool) -> Result<(Ins
     Ok((Instant::now(), served.unwrap_or_default()))
 }
 
-fn has_widgets(served: &Served, group: &str) -> bool {
+fn has_widgets(served: &ServedResources, group: &str) -> bool {
     served.lookup(&format!("{group}/v1"), "Widget").is_some()
 }
 
@@ -90,7 +90,7 @@ async fn when(api: &Api<CustomResourceDefinition>, group: &str, here: bool) -> R
 /// Creates the definition: how much later than it was established it was known.
 async fn come(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
     api.create(&PostParams::default(), &definition(group)?).await?;
-    let here = |served: &Served| has_widgets(served, group);
+    let here = |served: &ServedResources| has_widgets(served, group);
     let (established, seen) = tokio::join!(when(api, group, true), until(known, here));
     // What the apiserver has not done, nobody can know of.
     let (established, (seen, _)) = (established?, seen?);
@@ -101,7 +101,7 @@ async fn come(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -
 async fn go(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
     api.delete(&format!("widgets.{group}"), &DeleteParams::default())
         .await?;
-    let gone = |served: &Served| !has_widgets(served, group);
+    let gone = |served: &ServedResources| !has_widgets(served, group);
     let (deleted, forgotten) = tokio::join!(when(api, group, false), until(known, gone));
     let (deleted, (forgotten, _)) = (deleted?, forgotten?);
     Ok(forgotten.saturating_duration_since(deleted))
@@ -242,7 +242,7 @@ async fn a_restart_of_the_apiserver_takes_nothing_away() -> Result<()> {
     };
     println!("{} attempts failed meanwhile", discovery.failures());
     eventually(LIMIT, "the end of the trouble", || async {
-        discovery.trouble().map_or(Ok(()), |trouble| Err(trouble.message))
+        discovery.failure().map_or(Ok(()), |trouble| Err(trouble.message))
     })
     .await
 }
@@ -267,7 +267,7 @@ async fn who_may_not_watch_definitions_and_services_asks_all_the_same() -> Resul
     let group = "unheard.discovery.example.com";
     api.create(&PostParams::default(), &definition(group)?).await?;
     when(&api, group, true).await?;
-    discovery.ask_again();
+    discovery.refresh();
     until(&known, |served| has_widgets(served, group)).await?;
     assert_eq!(discovery.failures(), 0);
     Ok(())

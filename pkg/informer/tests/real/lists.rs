@@ -19,7 +19,7 @@ async fn a_long_list_comes_in_pages() -> Result<()> {
     creations.buffer_unordered(16).try_collect::<()>().await?;
     let (factory, registry) = factory(plane.config()?)?;
     let informer = factory.informer::<Note>(config_maps(namespace.name()));
-    informer.synced(LIMIT).await?;
+    informer.wait_for_sync(LIMIT).await?;
     assert_eq!(informer.list().len(), OBJECTS);
     // Three pages and the watch; one list and one watch of CustomResourceDefinitions.
     eventually(LIMIT, "six requests", || async {

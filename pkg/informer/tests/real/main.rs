@@ -16,8 +16,8 @@ use kube::{
 };
 use parking_lot::Mutex;
 use portreeve_api::{Metadata, ObjectKey, Resource};
-use portreeve_client::{Connection, Metrics, Open, Settings};
-use portreeve_informer::{Change, Delta, Factory, Informer, Projection, Tuning, Watch};
+use portreeve_client::{AlwaysOpen, Connection, Metrics, Settings};
+use portreeve_informer::{Change, Delta, Factory, Informer, InformerConfig, Projection, Watch};
 use portreeve_testing::{ControlPlane, FaultProxy, eventually};
 use prometheus::Registry;
 use serde::Deserialize;
@@ -48,11 +48,11 @@ fn factory(config: Config) -> Result<(Factory, Registry)> {
     let settings = Settings {
         program: "portreeve/test".to_owned(),
         call_limit: Duration::from_secs(10),
-        fence: Arc::new(Open),
+        fence: Arc::new(AlwaysOpen),
         metrics: Metrics::register(&registry)?,
     };
     let client = Connection::from_config(config, settings)?.client("informer-test")?;
-    Ok((Factory::new(client, Tuning::default()), registry))
+    Ok((Factory::new(client, InformerConfig::default()), registry))
 }
 
 /// All ConfigMaps of a namespace.
@@ -92,9 +92,9 @@ async fn delete(api: &Api<ConfigMap>, name: &str) -> Result<()> {
 
 /// What a subscriber was told, one line each.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+struct ChangeLog(Arc<Mutex<Vec<String>>>);
 
-impl Told {
+impl ChangeLog {
     fn handler<T: Projection>(&self) -> impl Fn(&Delta<T>) + Send + Sync + 'static {
         let told = self.clone();
         move |delta| {

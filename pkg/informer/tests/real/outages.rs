@@ -1,7 +1,7 @@
 //! Outages: nothing is lost, nothing is made up. Each test has a control plane of its own.
 
 use portreeve_informer::Subscription;
-use portreeve_testing::{Fault, Matcher, Times};
+use portreeve_testing::{Fault, Matcher, Repeat};
 
 use super::*;
 
@@ -9,13 +9,13 @@ use super::*;
 const HELD_BACK: Duration = Duration::from_secs(3);
 
 /// A synced informer over two objects, and a subscriber that has been told of them.
-async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>, Subscription, Told)> {
+async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>, Subscription, ChangeLog)> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     create(&api, "kept", "1").await?;
     create(&api, "deleted", "1").await?;
     let informer = factory.informer::<Note>(config_maps("default"));
-    informer.synced(LIMIT).await?;
-    let told = Told::default();
+    informer.wait_for_sync(LIMIT).await?;
+    let told = ChangeLog::default();
     let subscription = informer.subscribe(told.handler());
     told.0.lock().clear();
     Ok((informer, subscription, told))
@@ -70,9 +70,9 @@ async fn a_watch_that_is_cut_resumes_with_what_happened_meanwhile() -> Result<()
     let proxy = FaultProxy::start(plane).await?;
     let (factory, _) = factory(proxy.config(plane.config()?))?;
     let informer = factory.informer::<Note>(config_maps(namespace.name()));
-    let told = Told::default();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    informer.synced(LIMIT).await?;
+    informer.wait_for_sync(LIMIT).await?;
     create(&api, "a", "1").await?;
     told.becomes(&["added a"]).await?;
     proxy.cut();
@@ -117,17 +117,17 @@ async fn a_list_whose_next_page_is_compacted_away_is_asked_for_as_a_whole() -> R
         create(&api, name, "1").await?;
     }
     let proxy = FaultProxy::start(&plane).await?;
-    let second = proxy.fault(Matcher::later_pages(), Fault::Delay(HELD_BACK), Times::Nth(1));
-    proxy.fault(Matcher::lists(), Fault::PagesOf(1), Times::UntilHealed);
+    let second = proxy.fault(Matcher::later_pages(), Fault::DelayRequest(HELD_BACK), Repeat::Nth(1));
+    proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
     let lists = proxy.count(Matcher::lists().resource("configmaps"));
     let (factory, _) = factory(proxy.config(plane.config()?))?;
     let informer = factory.informer::<Note>(config_maps("default"));
-    second.until_answered(1, LIMIT).await?;
+    second.wait_for_applied(1, LIMIT).await?;
     create(&api, "c", "1").await?;
     plane.compact().await?;
-    informer.synced(LIMIT).await?;
+    informer.wait_for_sync(LIMIT).await?;
     assert_eq!(names(&informer), ["a", "b", "c"]);
-    assert_eq!(lists.seen(), 3, "a page, one that was gone, and everything");
+    assert_eq!(lists.matched(), 3, "a page, one that was gone, and everything");
     factory.stop().await;
     Ok(())
 }

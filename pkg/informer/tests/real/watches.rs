@@ -13,9 +13,9 @@ async fn changes_reach_a_subscriber_in_order() -> Result<()> {
     create(&api, "before", "1").await?;
     let (factory, _) = factory(plane.config()?)?;
     let informer = factory.informer::<Note>(config_maps(namespace.name()));
-    let told = Told::default();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    informer.synced(LIMIT).await?;
+    informer.wait_for_sync(LIMIT).await?;
     assert_eq!(told.lines(), ["added before"]);
     create(&api, "a", "1").await?;
     set_text(&api, "a", "2").await?;
@@ -41,9 +41,9 @@ async fn metadata_alone_is_listed_and_watched() -> Result<()> {
     create(&api, "before", "1").await?;
     let (factory, _) = factory(plane.config()?)?;
     let informer = factory.informer::<MetadataOnly>(config_maps(namespace.name()));
-    let told = Told::default();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    informer.synced(LIMIT).await?;
+    informer.wait_for_sync(LIMIT).await?;
     create(&api, "after", "1").await?;
     delete(&api, "before").await?;
     told.becomes(&["added before", "added after", "deleted before"]).await?;
@@ -61,9 +61,9 @@ async fn an_object_that_leaves_the_selection_is_deleted_from_it() -> Result<()> 
         labels: "tier in (front, back)".to_owned(),
         ..config_maps(namespace.name())
     });
-    let told = Told::default();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    informer.synced(LIMIT).await?;
+    informer.wait_for_sync(LIMIT).await?;
     create(&api, "never", "1").await?;
     create(&api, "a", "1").await?;
     for tier in ["front", "other"] {
@@ -94,9 +94,9 @@ async fn a_kind_that_is_chosen_at_run_time_is_watched_like_any_other() -> Result
         ..Watch::all(resource)
     };
     let informer = factory.informer::<MetadataOnly>(watch);
-    let told = Told::default();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    informer.synced(LIMIT).await?;
+    informer.wait_for_sync(LIMIT).await?;
     create(&namespace.api(), "a", "1").await?;
     told.becomes(&["added a"]).await?;
     factory.stop().await;

@@ -19,7 +19,7 @@ fn defaults_are_those_of_kube_controller_manager_but_for_the_name() {
     assert!(args.leader_elect);
     assert_eq!(
         args.times(),
-        Ok(Times {
+        Ok(ElectionTimings {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),

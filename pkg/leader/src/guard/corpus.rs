@@ -4,7 +4,7 @@
 use portreeve_testing::Corpus;
 
 use super::*;
-use crate::elector::{Elector, Input, Times, View};
+use crate::elector::{ElectionTimings, Elector, ElectorEvent, StepContext};
 
 /// How many mutations there are.
 const MUTATIONS: usize = 5_000;
@@ -23,40 +23,40 @@ fn check(input: &[u8]) {
         return;
     };
     for me in ["node-1_0b5a", "another"] {
-        let book = Book::new(me.to_owned(), DURATION);
-        if book.read(&lease, None).is_err() {
-            assert!(book.sight().is_none(), "what cannot be read was not seen");
+        let cache = LeaseCache::new(me.to_owned(), DURATION);
+        if cache.record_response(&lease, None).is_err() {
+            assert!(cache.observed().is_none(), "what cannot be read was not seen");
             continue;
         }
-        let shown: Lease = serde_json::from_value(book.shown(&lease)).expect("the lock can read it");
+        let shown: Lease = serde_json::from_value(cache.lease_for_lock(&lease)).expect("the lock can read it");
         assert!(is_complete(&shown), "{shown:?}");
-        let version = book.version();
+        let version = cache.version();
         assert_ne!(version, Some(Value::from("")), "an empty version is no precondition");
         // The same by the watch, and then its end.
         let read: Lease = serde_json::from_value(lease.clone()).expect("it was read before");
-        book.watched(read.clone());
-        decide(&book, me);
-        book.deleted(read);
-        decide(&book, me);
-        assert_eq!(book.version(), None);
+        cache.apply_watch_event(read.clone());
+        decide(&cache, me);
+        cache.apply_delete_event(read);
+        decide(&cache, me);
+        assert_eq!(cache.version(), None);
     }
 }
 
 /// What follows from the sight of it can be told, whatever it says.
-fn decide(book: &Book, me: &str) {
-    let sight = book.sight();
-    let times = Times {
+fn decide(cache: &LeaseCache, me: &str) {
+    let observed = cache.observed();
+    let times = ElectionTimings {
         lease_duration: DURATION,
         renew_deadline: Duration::from_secs(10),
         retry_period: Duration::from_secs(2),
     };
-    let view = View {
-        now: boot::now(),
-        sight: sight.as_ref(),
-        patience: Duration::ZERO,
-        chance: 0.5,
+    let view = StepContext {
+        now: boot_clock::now(),
+        observed: observed.as_ref(),
+        acquire_delay: Duration::ZERO,
+        jitter: 0.5,
     };
-    Elector::new(times).step(Input::Tick, me, &view);
+    Elector::new(times).step(ElectorEvent::Tick, me, &view);
 }
 
 #[test]

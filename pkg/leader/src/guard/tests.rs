@@ -16,7 +16,7 @@ const DURATION: Duration = Duration::from_secs(3);
 /// One candidate of a Lease `lease`.
 struct Candidate {
     lock: LeaseLock,
-    book: Book,
+    cache: LeaseCache,
 }
 
 impl Candidate {
@@ -24,11 +24,11 @@ impl Candidate {
         Self::by(namespace, name, namespace.client().clone(), Arc::new(Timestamp::now))
     }
 
-    fn by(namespace: &Namespace, name: &str, inner: Client, wall: Wall) -> Self {
-        let book = Book::new(name.to_owned(), DURATION);
+    fn by(namespace: &Namespace, name: &str, inner: Client, wall: WallClock) -> Self {
+        let cache = LeaseCache::new(name.to_owned(), DURATION);
         let guard = Guard {
             inner,
-            book: book.clone(),
+            cache: cache.clone(),
             wall,
             manager: "a-test",
         };
@@ -40,16 +40,16 @@ impl Candidate {
         let client = Client::new(guard, namespace.name());
         Self {
             lock: LeaseLock::new(client, namespace.name(), parameters),
-            book,
+            cache,
         }
     }
 
     fn prepare(&self, live: bool, leading: bool) {
-        let patience = Duration::ZERO;
-        self.book.prepare(Attempt {
+        let acquire_delay = Duration::ZERO;
+        self.cache.prepare(Attempt {
             live,
             leading,
-            patience,
+            acquire_delay,
         });
     }
 
@@ -62,13 +62,13 @@ impl Candidate {
 
     /// Waits until what it has seen last is free.
     async fn outwait(&self) -> Result<()> {
-        let sight = self.book.sight().context("it has seen nothing")?;
-        tokio::time::sleep_until(boot::instant(sight.free_from(DURATION))).await;
+        let observed = self.cache.observed().context("it has seen nothing")?;
+        tokio::time::sleep_until(boot_clock::instant(observed.free_from(DURATION))).await;
         Ok(())
     }
 }
 
-async fn scene() -> Result<(Namespace, Api<Lease>)> {
+async fn fixtures() -> Result<(Namespace, Api<Lease>)> {
     let namespace = ControlPlane::shared().await.namespace("guard").await?;
     let leases = namespace.api();
     Ok((namespace, leases))
@@ -80,7 +80,7 @@ fn holder(lease: &Lease) -> Option<&str> {
 
 #[tokio::test]
 async fn a_lease_is_made_renewed_and_released_as_client_go_does() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
     let made = leases.get("lease").await?.spec.context("it has no spec")?;
@@ -110,7 +110,7 @@ async fn a_lease_is_made_renewed_and_released_as_client_go_does() -> Result<()> 
 
 #[tokio::test]
 async fn of_two_that_race_for_an_expired_lease_one_wins() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     ensure!(Candidate::new(&namespace, "dead").acquires().await?);
     let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
     ensure!(
@@ -136,7 +136,7 @@ async fn of_two_that_race_for_an_expired_lease_one_wins() -> Result<()> {
 
 #[tokio::test]
 async fn a_renewal_does_not_win_against_a_takeover() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
     let taken = json!({"spec": {"holderIdentity": "two"}});
@@ -158,7 +158,7 @@ async fn a_renewal_does_not_win_against_a_takeover() -> Result<()> {
 
 #[tokio::test]
 async fn clocks_that_are_wrong_steal_nothing() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     for seconds in [-20, 20] {
         let wall = move || Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         let client = namespace.client().clone();
@@ -180,7 +180,7 @@ async fn clocks_that_are_wrong_steal_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn empty_fields_are_free_and_no_error() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     for spec in [json!(null), json!({}), json!({"holderIdentity": ""})] {
         let lease = json!({"metadata": {"name": "lease"}, "spec": spec});
         leases
@@ -194,7 +194,7 @@ async fn empty_fields_are_free_and_no_error() -> Result<()> {
 
 #[tokio::test]
 async fn a_name_may_be_longer_than_a_field_manager() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let name = "x".repeat(200);
     let one = Candidate::new(&namespace, &name);
     ensure!(one.acquires().await? && one.acquires().await?);
@@ -204,7 +204,7 @@ async fn a_name_may_be_longer_than_a_field_manager() -> Result<()> {
 
 #[tokio::test]
 async fn a_lease_that_is_deleted_stays_its_holders() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
     ensure!(one.acquires().await? && !two.acquires().await?);
     leases.delete("lease", &DeleteParams::default()).await?;
@@ -224,17 +224,17 @@ async fn a_lease_that_is_deleted_stays_its_holders() -> Result<()> {
 
 #[tokio::test]
 async fn who_is_patient_leaves_a_free_lease_to_others_for_a_while() -> Result<()> {
-    let (namespace, _) = scene().await?;
+    let (namespace, _) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
-    one.book.prepare(Attempt {
+    one.cache.prepare(Attempt {
         live: true,
         leading: false,
-        patience: Duration::from_secs(1),
+        acquire_delay: Duration::from_secs(1),
     });
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
     one.outwait().await?;
-    tokio::time::sleep_until(boot::instant(boot::now() + Duration::from_secs(1))).await;
+    tokio::time::sleep_until(boot_clock::instant(boot_clock::now() + Duration::from_secs(1))).await;
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::Acquired(_)), "{result:?}");
     Ok(())
@@ -242,7 +242,7 @@ async fn who_is_patient_leaves_a_free_lease_to_others_for_a_while() -> Result<()
 
 #[tokio::test]
 async fn a_renewal_whose_answer_was_lost_is_found_again() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let proxy = FaultProxy::start(ControlPlane::shared().await).await?;
     let mut config = proxy.config(ControlPlane::shared().await.config()?);
     config.default_retry = false;
@@ -250,7 +250,7 @@ async fn a_renewal_whose_answer_was_lost_is_found_again() -> Result<()> {
     let one = Candidate::by(&namespace, "one", client, Arc::new(Timestamp::now));
     ensure!(one.acquires().await?);
     let before = leases.get("lease").await?.metadata.resource_version;
-    proxy.mute();
+    proxy.hold_responses();
     one.prepare(false, true);
     let lost = tokio::time::timeout(Duration::from_secs(1), one.lock.try_acquire_or_renew()).await;
     ensure!(lost.is_err(), "it was answered");
@@ -280,39 +280,42 @@ async fn annotate(leases: &Api<Lease>, name: &str, value: &str) -> Result<Lease>
 }
 
 /// The annotations that are known to a candidate, and those that there are, which are the same.
-async fn noted(candidate: &Candidate, leases: &Api<Lease>) -> Result<String> {
-    let known = candidate.book.notes().borrow().clone();
+async fn annotations(candidate: &Candidate, leases: &Api<Lease>) -> Result<String> {
+    let known = candidate.cache.lease_snapshots().borrow().clone();
     let lease = leases.get("lease").await?;
-    ensure!(known == Noted::from(lease.clone()), "{known:?} is not {lease:?}");
+    ensure!(
+        known == LeaseSnapshot::from(lease.clone()),
+        "{known:?} is not {lease:?}"
+    );
     let pairs = known.annotations.iter().map(|(name, value)| format!("{name}={value}"));
     Ok(pairs.collect::<Vec<_>>().join(" "))
 }
 
 #[tokio::test]
 async fn annotations_survive_renewals_a_release_and_a_takeover() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
-    ensure!(one.acquires().await? && noted(&one, &leases).await?.is_empty());
+    ensure!(one.acquires().await? && annotations(&one, &leases).await?.is_empty());
     annotate(&leases, "a", "1").await?;
     one.prepare(true, true);
     one.lock.try_acquire_or_renew().await?;
-    ensure!(noted(&one, &leases).await? == "a=1");
+    ensure!(annotations(&one, &leases).await? == "a=1");
     one.prepare(false, true);
     one.lock.try_acquire_or_renew().await?;
-    ensure!(noted(&one, &leases).await? == "a=1");
+    ensure!(annotations(&one, &leases).await? == "a=1");
     ensure!(
-        !two.acquires().await? && noted(&two, &leases).await? == "a=1",
+        !two.acquires().await? && annotations(&two, &leases).await? == "a=1",
         "a standby knows as well"
     );
     one.prepare(true, true);
     one.lock.step_down().await?;
-    ensure!(noted(&one, &leases).await? == "a=1");
-    ensure!(two.acquires().await? && noted(&two, &leases).await? == "a=1");
+    ensure!(annotations(&one, &leases).await? == "a=1");
+    ensure!(two.acquires().await? && annotations(&two, &leases).await? == "a=1");
     two.outwait().await?;
     ensure!(!one.acquires().await?, "it was not seen before");
     one.outwait().await?;
     ensure!(
-        one.acquires().await? && noted(&one, &leases).await? == "a=1",
+        one.acquires().await? && annotations(&one, &leases).await? == "a=1",
         "taken over"
     );
     Ok(())
@@ -320,15 +323,15 @@ async fn annotations_survive_renewals_a_release_and_a_takeover() -> Result<()> {
 
 #[tokio::test]
 async fn annotations_that_were_heard_of_do_not_make_a_renewal_stale() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
     for value in ["1", "2", "3"] {
-        one.book.heard(annotate(&leases, "a", value).await?);
+        one.cache.record_write(annotate(&leases, "a", value).await?);
         one.prepare(false, true);
         let renewed = one.lock.try_acquire_or_renew().await?;
         ensure!(matches!(renewed, LeaseLockResult::Acquired(_)), "{renewed:?}");
-        ensure!(noted(&one, &leases).await? == format!("a={value}"));
+        ensure!(annotations(&one, &leases).await? == format!("a={value}"));
     }
     // Not heard: the server's word counts, and the renewal that reads first is good.
     annotate(&leases, "a", "4").await?;
@@ -337,19 +340,19 @@ async fn annotations_that_were_heard_of_do_not_make_a_renewal_stale() -> Result<
     ensure!(error.to_string().contains("Conflict"), "{error}");
     one.prepare(true, true);
     one.lock.try_acquire_or_renew().await?;
-    ensure!(noted(&one, &leases).await? == "a=4");
+    ensure!(annotations(&one, &leases).await? == "a=4");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_takeover_that_was_heard_of_makes_a_renewal_stale() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
     let taken = Patch::Merge(json!({"spec": {"holderIdentity": "two"}}));
     let taken = leases.patch("lease", &PatchParams::default(), &taken).await?;
     // Whoever hears of the version alone must not take it for one in which the Lease is still its own.
-    one.book.heard(taken);
+    one.cache.record_write(taken);
     one.prepare(false, true);
     let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
     ensure!(error.to_string().contains("Conflict"), "{error}");
@@ -359,13 +362,13 @@ async fn a_takeover_that_was_heard_of_makes_a_renewal_stale() -> Result<()> {
 
 #[tokio::test]
 async fn a_lease_that_is_gone_takes_its_annotations_along() -> Result<()> {
-    let (namespace, leases) = scene().await?;
+    let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
-    one.book.heard(annotate(&leases, "a", "1").await?);
+    one.cache.record_write(annotate(&leases, "a", "1").await?);
     leases.delete("lease", &DeleteParams::default()).await?;
     one.prepare(true, true);
     one.lock.try_acquire_or_renew().await?;
-    ensure!(noted(&one, &leases).await?.is_empty(), "it is another Lease");
+    ensure!(annotations(&one, &leases).await?.is_empty(), "it is another Lease");
     Ok(())
 }

@@ -8,10 +8,10 @@
 
 use std::time::Duration;
 
-use portreeve_client::Answer;
+use portreeve_client::ApiErrorKind;
 use portreeve_informer::Report;
-use portreeve_reconcile::Vitals;
-use portreeve_serving::State;
+use portreeve_reconcile::QueueHealth;
+use portreeve_serving::HealthStatus;
 
 /// How many undecodable objects a line names.
 const NAMED: usize = 3;
@@ -26,50 +26,50 @@ pub(crate) struct Limits {
 }
 
 /// How the threads fare that everything but health runs on, and that have run no task for so long.
-pub(crate) fn runtime(age: Option<Duration>, limit: Duration) -> State {
+pub(crate) fn runtime(age: Option<Duration>, limit: Duration) -> HealthStatus {
     match age {
-        Some(age) if !limit.is_zero() && age > limit => State::Failed(format!(
+        Some(age) if !limit.is_zero() && age > limit => HealthStatus::Failed(format!(
             "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): something blocks the thread, and only a \
              restart frees them",
             age.as_secs()
         )),
-        _ => State::Ok,
+        _ => HealthStatus::Ok,
     }
 }
 
 /// How the workers of one controller fare. While they end they may take as long as the shutdown gives them.
-pub(crate) fn workers(vitals: &[Vitals], limits: Limits, is_stopping: bool) -> State {
-    let stuck: Vec<_> = vitals.iter().filter_map(|vitals| trouble(vitals, limits)).collect();
+pub(crate) fn workers(health: &[QueueHealth], limits: Limits, is_stopping: bool) -> HealthStatus {
+    let stuck: Vec<_> = health.iter().filter_map(|health| trouble(health, limits)).collect();
     if stuck.is_empty() {
-        return State::Ok;
+        return HealthStatus::Ok;
     }
     let stuck = stuck.join("; ");
     if is_stopping {
-        State::Note(format!("stopping: {stuck}"))
+        HealthStatus::Note(format!("stopping: {stuck}"))
     } else {
-        State::Failed(format!(
+        HealthStatus::Failed(format!(
             "{stuck}. Only a restart frees it; the last log lines of the controller tell what it was about"
         ))
     }
 }
 
 /// What is stuck about one queue. An item in work goes first: that nothing else moves follows from it.
-fn trouble(vitals: &Vitals, limits: Limits) -> Option<String> {
-    let Vitals {
+fn trouble(health: &QueueHealth, limits: Limits) -> Option<String> {
+    let QueueHealth {
         queue,
-        stillest,
+        longest_stalled,
         ready,
         oldest_ready,
-        unmoved,
-    } = vitals;
+        since_progress,
+    } = health;
     let exceeds = |age: Duration, limit: Duration| !limit.is_zero() && age > limit;
-    let held = stillest.as_ref().map(|(item, still)| {
+    let held = longest_stalled.as_ref().map(|(item, still)| {
         format!(
             "item {item} of the queue {queue} has been in work for {} s",
             still.as_secs()
         )
     });
-    if let (Some(held), Some((_, still))) = (&held, stillest)
+    if let (Some(held), Some((_, still))) = (&held, longest_stalled)
         && exceeds(*still, limits.item)
     {
         let limit = limits.item;
@@ -79,52 +79,52 @@ fn trouble(vitals: &Vitals, limits: Limits) -> Option<String> {
     }
     let waited = oldest_ready.filter(|waited| exceeds(*waited, limits.queue))?;
     // What was never touched has waited since it was due.
-    let unmoved = unmoved.unwrap_or(waited);
-    exceeds(unmoved, limits.queue).then(|| {
+    let since_progress = since_progress.unwrap_or(waited);
+    exceeds(since_progress, limits.queue).then(|| {
         let held = held.map_or_else(|| "no worker takes any".to_owned(), |held| format!("{held} meanwhile"));
         format!(
             "the queue {queue} has {ready} due, the oldest for {} s, and nothing has moved for {} s, longer than {:?} \
              (--queue-stuck-timeout): {held}",
             waited.as_secs(),
-            unmoved.as_secs(),
+            since_progress.as_secs(),
             limits.queue
         )
     })
 }
 
 /// How a watch fares that was heard of so long ago.
-pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration>) -> State {
-    if let Some(trouble) = &report.trouble {
-        match trouble.answer {
-            Answer::NotFound => {
-                return State::Note(format!(
+pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration>) -> HealthStatus {
+    if let Some(failure) = &report.failure {
+        match failure.kind {
+            ApiErrorKind::NotFound => {
+                return HealthStatus::Note(format!(
                     "the resource is not served, waiting for its definition: {}",
-                    trouble.message
+                    failure.message
                 ));
             }
-            Answer::Forbidden => {
-                return State::Failed(format!(
+            ApiErrorKind::Forbidden => {
+                return HealthStatus::Failed(format!(
                     "forbidden: {}; `portreeve rbac` prints the rules that are needed",
-                    trouble.message
+                    failure.message
                 ));
             }
-            _ if !report.synced => return State::Failed(format!("not synced: {}", trouble.message)),
+            _ if !report.synced => return HealthStatus::Failed(format!("not synced: {}", failure.message)),
             _ => {}
         }
     }
     if !report.synced {
-        return State::Failed("not synced: the first list is still under way".to_owned());
+        return HealthStatus::Failed("not synced: the first list is still under way".to_owned());
     }
-    let trouble = report.trouble.as_ref().map(|trouble| trouble.message.as_str());
+    let failure = report.failure.as_ref().map(|failure| failure.message.as_str());
     if let Some(age) = age.filter(|age| *age > stale_after) {
-        let reason = trouble.unwrap_or("the connection is silent");
-        return State::Failed(format!(
+        let reason = failure.unwrap_or("the connection is silent");
+        return HealthStatus::Failed(format!(
             "stale, last heard of {} s ago, longer than {stale_after:?}: {reason}",
             age.as_secs()
         ));
     }
-    let mut notes: Vec<String> = trouble
-        .map(|trouble| format!("reconnecting: {trouble}"))
+    let mut notes: Vec<String> = failure
+        .map(|failure| format!("reconnecting: {failure}"))
         .into_iter()
         .collect();
     if !report.undecodable.is_empty() {
@@ -137,9 +137,9 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
         ));
     }
     if notes.is_empty() {
-        State::Ok
+        HealthStatus::Ok
     } else {
-        State::Note(notes.join("; "))
+        HealthStatus::Note(notes.join("; "))
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    EventWriter, Next, Note, NoteType, Object, Propagation, Shutdown, SystemClock, Target,
+    EventContent, EventSeverity, EventWriter, Next, Object, Propagation, Shutdown, SystemClock, Target,
     scripted::{self, no_pod, refusal},
 };
 
@@ -48,17 +48,17 @@ fn patch() -> Effect {
 }
 
 fn event() -> Effect {
-    let note = Note {
-        type_: NoteType::Normal,
+    let note = EventContent {
+        type_: EventSeverity::Normal,
         reason: "Synced",
         action: "Sync",
         message: "done".to_owned(),
-        once: None,
+        report_once: None,
     };
     Effect::Event(target(), note)
 }
 
-fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scripted::Asked) {
+fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scripted::RecordedRequests) {
     let (client, asked) = scripted::client(script);
     let (events, writer) = Events::channel(client.clone(), "replica", &Registry::new()).unwrap();
     let applier = Applier {
@@ -66,7 +66,7 @@ fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scri
         events,
         manager: "manager".to_owned(),
         dry_run: false,
-        instruments: Instruments::default(),
+        controller_metrics: ControllerMetrics::default(),
         clock: Arc::new(SystemClock),
     };
     (applier, writer, asked)
@@ -75,7 +75,7 @@ fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scri
 fn name(applied: &Applied) -> &'static str {
     match applied {
         Applied::Done => "done",
-        Applied::LookAgain(_) => "look again",
+        Applied::Stale(_) => "look again",
         Applied::Failed { .. } => "failed",
         Applied::Refused(_) => "refused",
     }
@@ -219,14 +219,14 @@ async fn an_error_names_the_effect_and_the_cause() {
     let Applied::Refused(error) = doer.run(&Plan::of(vec![create()])).await else {
         panic!("a 403 is a refusal");
     };
-    let text = portreeve_client::chain(&error);
+    let text = portreeve_client::error_chain(&error);
     assert!(text.starts_with("failed to create Pod n/a: "), "{text}");
     assert!(text.contains("Forbidden"), "{text}");
 }
 
 #[tokio::test]
 async fn what_is_held_to_be_gone_is_looked_for_once_more() {
-    let absent = Effect::Absent {
+    let absent = Effect::RequireAbsent {
         resource: PODS,
         key: ObjectKey::namespaced("n", "a"),
         uid: "u".into(),
@@ -260,7 +260,7 @@ async fn what_is_held_to_be_gone_is_looked_for_once_more() {
 
 #[tokio::test]
 async fn what_is_held_to_be_there_is_looked_for_once_more() {
-    let present = Effect::Present {
+    let present = Effect::RequirePresent {
         resource: PODS,
         key: ObjectKey::namespaced("n", "a"),
         uid: "u".into(),
@@ -295,8 +295,8 @@ async fn a_note_that_is_for_once_is_sent_once_for_each_subject() {
         let Effect::Event(target, note) = event() else {
             unreachable!()
         };
-        let once = Some(subject.to_owned());
-        Effect::Event(target, Note { once, ..note })
+        let report_once = Some(subject.to_owned());
+        Effect::Event(target, EventContent { report_once, ..note })
     };
     let plan = Plan::of(vec![about("x"), about("x"), about("y"), event(), about("x")]);
     doer.run(&plan).await;
@@ -326,18 +326,22 @@ async fn events_are_written_after_the_work_that_they_tell_of() {
 async fn what_a_plan_counts_is_counted_when_all_before_it_is_done() {
     let (mut doer, _writer, _) = applier(vec![(201, json!({})), refusal(409, "AlreadyExists")]);
     let registry = Registry::new();
-    doer.instruments.add_counter(&registry, "runs_total", "runs").unwrap();
-    doer.instruments.add_lag(&registry, "skew_seconds", "skew").unwrap();
+    doer.controller_metrics
+        .add_counter(&registry, "runs_total", "runs")
+        .unwrap();
+    doer.controller_metrics
+        .add_latency(&registry, "skew_seconds", "skew")
+        .unwrap();
     let since = SystemClock.now() - Duration::from_mins(1);
     let count = Effect::Count {
         metric: "runs_total",
         by: 2,
     };
-    let lag = Effect::Lag {
+    let latency = Effect::ObserveLatency {
         metric: "skew_seconds",
         since,
     };
-    let plan = Plan::of(vec![create(), count, lag]);
+    let plan = Plan::of(vec![create(), count, latency]);
     assert_eq!(name(&doer.run(&plan).await), "done");
     assert_eq!(name(&doer.run(&plan).await), "look again");
     let families = registry.gather();

@@ -14,9 +14,9 @@ use crate::{
 
 const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
 
-struct Fixed;
+struct FixedClock;
 
-impl Clock for Fixed {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
         Timestamp::UNIX_EPOCH
     }
@@ -54,18 +54,18 @@ impl Reconciler for Scripted {
     }
 }
 
-struct Bench {
+struct Fixture {
     worker: Arc<Worker<Scripted>>,
-    asked: scripted::Asked,
+    asked: scripted::RecordedRequests,
     registry: Registry,
 }
 
-fn bench(script: Vec<(u16, serde_json::Value)>, decide: fn(u32) -> Plan) -> Bench {
+fn fixture(script: Vec<(u16, serde_json::Value)>, decide: fn(u32) -> Plan) -> Fixture {
     let (client, asked) = scripted::client(script);
-    bench_before(client, asked, decide)
+    fixture_with_client(client, asked, decide)
 }
 
-fn bench_before(client: Client, asked: scripted::Asked, decide: fn(u32) -> Plan) -> Bench {
+fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide: fn(u32) -> Plan) -> Fixture {
     let registry = Registry::new();
     let (events, _) = Events::channel(client.clone(), "replica", &registry).unwrap();
     let worker = Worker {
@@ -76,22 +76,22 @@ fn bench_before(client: Client, asked: scripted::Asked, decide: fn(u32) -> Plan)
             events,
             manager: "manager".to_owned(),
             dry_run: false,
-            instruments: crate::Instruments::default(),
-            clock: Arc::new(Fixed),
+            controller_metrics: crate::ControllerMetrics::default(),
+            clock: Arc::new(FixedClock),
         },
         queue: Queue::new("tests", &portreeve_workqueue::Metrics::register(&registry).unwrap()),
-        clock: Arc::new(Fixed),
+        clock: Arc::new(FixedClock),
         metrics: Metrics::register(&registry).unwrap(),
         refusals: Refusals::default(),
     };
-    Bench {
+    Fixture {
         worker: Arc::new(worker),
         asked,
         registry,
     }
 }
 
-impl Bench {
+impl Fixture {
     /// Works on one key until the reconciler was asked `times` times, then ends the worker.
     async fn until_asked(&self, name: &str, times: u32) {
         let queue = self.worker.queue.clone();
@@ -126,13 +126,13 @@ fn create() -> Plan {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_caught_counted_and_tried_again() {
-    let bench = bench(Vec::new(), |times| {
+    let fixture = fixture(Vec::new(), |times| {
         assert!(times > 2, "the first two panic");
         create()
     });
-    bench.until_asked("a", 3).await;
-    assert!((bench.count("controller_runtime_reconcile_panics_total") - 2.0).abs() < 0.1);
-    assert_eq!(bench.asked.lock().len(), 1);
+    fixture.until_asked("a", 3).await;
+    assert!((fixture.count("controller_runtime_reconcile_panics_total") - 2.0).abs() < 0.1);
+    assert_eq!(fixture.asked.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,74 +141,78 @@ async fn a_plan_of_many_slow_effects_is_not_stuck() {
         tokio::time::sleep(Duration::from_secs(200)).await;
         Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(b"{}".to_vec())))
     });
-    let bench = bench_before(Client::new(slow, "default"), scripted::Asked::default(), |_| {
-        Plan::of(
-            [create(), create(), create()]
-                .into_iter()
-                .flat_map(|plan| plan.effects)
-                .collect(),
-        )
-    });
-    let queue = bench.worker.queue.clone();
+    let fixture = fixture_with_client(
+        Client::new(slow, "default"),
+        scripted::RecordedRequests::default(),
+        |_| {
+            Plan::of(
+                [create(), create(), create()]
+                    .into_iter()
+                    .flat_map(|plan| plan.effects)
+                    .collect(),
+            )
+        },
+    );
+    let queue = fixture.worker.queue.clone();
     queue.add(ObjectKey::namespaced("n", "a"), Lane::Urgent);
     let mut running = tokio::task::JoinSet::new();
-    running.spawn(Arc::clone(&bench.worker).run());
+    running.spawn(Arc::clone(&fixture.worker).run());
     tokio::time::sleep(Duration::from_secs(550)).await;
-    let (key, still) = queue.pulse().stillest.unwrap();
+    let (key, still) = queue.progress().longest_stalled.unwrap();
     assert_eq!((&*key.name, still.as_secs()), ("a", 150));
     assert_eq!(queue.observe().longest_running.unwrap().as_secs(), 550);
     queue.close();
     running.join_all().await;
-    assert_eq!(queue.pulse().stillest, None);
+    assert_eq!(queue.progress().longest_stalled, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_without_an_object_is_done_with() {
-    let bench = bench(Vec::new(), |_| create());
-    bench.until_asked("gone", 1).await;
-    assert!(bench.asked.lock().is_empty());
+    let fixture = fixture(Vec::new(), |_| create());
+    fixture.until_asked("gone", 1).await;
+    assert!(fixture.asked.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_cache_is_looked_at_again() {
     let script = vec![refusal(409, "AlreadyExists")];
-    let bench = bench(script, |times| if times == 1 { create() } else { Plan::nothing() });
-    bench.until_asked("a", 2).await;
-    assert_eq!(bench.asked.lock().len(), 1);
+    let fixture = fixture(script, |times| if times == 1 { create() } else { Plan::nothing() });
+    fixture.until_asked("a", 2).await;
+    assert_eq!(fixture.asked.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_said_and_tried_again_each_half_a_minute() {
     let refusals = vec![refusal(403, "Forbidden"); 80];
-    let bench = bench(refusals, |_| create());
+    let fixture = fixture(refusals, |_| create());
     let started = Instant::now();
-    bench.until_asked("a", 20).await;
+    fixture.until_asked("a", 20).await;
     // 41 s of backoff from 5 ms on, and then half a minute each: without a limit it would be three quarters of an hour.
     let waited = started.elapsed().as_secs();
     assert!((150..=260).contains(&waited), "{waited}");
-    assert!(bench.count("controller_runtime_terminal_reconcile_errors_total") >= 19.0);
+    assert!(fixture.count("controller_runtime_terminal_reconcile_errors_total") >= 19.0);
     let said = "PATCH /api/v1/namespaces/n/pods/a/status";
     assert!(
-        bench.asked.lock().iter().any(|asked| asked == said),
+        fixture.asked.lock().iter().any(|asked| asked == said),
         "the refusal is said"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_plan_that_is_stale_for_ever_is_told_as_an_error() {
-    let bench = bench(vec![refusal(409, "Conflict"); 20], |_| create());
-    bench.until_asked("a", 10).await;
-    assert!(bench.count("controller_runtime_reconcile_errors_total") >= 1.0);
+    let fixture = fixture(vec![refusal(409, "Conflict"); 20], |_| create());
+    fixture.until_asked("a", 10).await;
+    assert!(fixture.count("controller_runtime_reconcile_errors_total") >= 1.0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_plan_that_names_a_time_is_decided_again_then() {
     let started = Instant::now();
-    let bench = bench(Vec::new(), |_| Plan {
+    let fixture = fixture(Vec::new(), |_| Plan {
         effects: Vec::new(),
         next: Next::At(Timestamp::from_second(90).unwrap()),
     });
-    bench.until_asked("a", 2).await;
+    fixture.until_asked("a", 2).await;
     let waited = started.elapsed().as_secs();
     assert!((90..92).contains(&waited), "{waited}");
 }

@@ -9,9 +9,10 @@ use super::*;
 /// How many mutations there are.
 const MUTATIONS: usize = 4_000;
 
-fn front() -> Front {
-    let checks: Provider = Arc::new(|| vec![Check::ok("informer/foos"), Check::failed("workers", "stuck\nfor ever")]);
-    let health = Health {
+fn handler() -> RequestHandler {
+    let checks: HealthChecker =
+        Arc::new(|| vec![Check::ok("informer/foos"), Check::failed("workers", "stuck\nfor ever")]);
+    let health = HealthCheckers {
         livez: Arc::clone(&checks),
         readyz: Arc::clone(&checks),
         healthz: checks,
@@ -19,23 +20,23 @@ fn front() -> Front {
     let page = async |Path((controller, page)): Path<(String, String)>, Query(pairs): Query<Vec<(String, String)>>| {
         format!("{controller} {page} {pairs:?}")
     };
-    let endpoints = Endpoints {
+    let endpoints = HttpEndpoints {
         health,
         registry: Registry::new(),
-        extra: Router::new()
+        extra_routes: Router::new()
             .route("/debug/controllers/{controller}/{page}", get(page))
             .route("/secret", get(async || "hunter2")),
     };
     let allowed = "/livez,/readyz,/healthz,/debug/*".parse().unwrap();
-    Front::new(endpoints, allowed, Duration::from_secs(5)).unwrap()
+    RequestHandler::new(endpoints, allowed, Duration::from_secs(5)).unwrap()
 }
 
-fn check(runtime: &Runtime, front: &Front, input: &[u8]) {
+fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
     let Ok(target) = Uri::try_from(input) else { return };
     let path = target.path().to_owned();
     let request = Request::builder().uri(target).body(Body::empty()).unwrap();
     let (status, body) = runtime.block_on(async {
-        let answer = front.answer(request).await;
+        let answer = handler.handle(request).await;
         let status = answer.status();
         (status, axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap())
     });
@@ -60,7 +61,7 @@ fn check(runtime: &Runtime, front: &Front, input: &[u8]) {
 #[test]
 fn every_target_is_answered_and_only_open_ones_tell_anything() -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_time().build()?;
-    let front = front();
+    let handler = handler();
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/request"))?;
-    corpus.check(MUTATIONS, |input| check(&runtime, &front, input))
+    corpus.check(MUTATIONS, |input| check(&runtime, &handler, input))
 }

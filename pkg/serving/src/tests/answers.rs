@@ -164,7 +164,7 @@ async fn metrics_are_those_of_the_registry_the_process_and_the_checks() {
 #[tokio::test]
 async fn extra_routes_do_not_replace_ours() {
     let mut endpoints = endpoints();
-    endpoints.extra = Router::new()
+    endpoints.extra_routes = Router::new()
         .route("/debug/graph", get(async || "graph"))
         .route("/livez", get(async || "theirs"))
         .route("/metrics", get(async || "theirs"));
@@ -177,7 +177,8 @@ async fn extra_routes_do_not_replace_ours() {
 #[tokio::test]
 async fn a_panic_in_a_handler_ends_its_connection_only() {
     let mut endpoints = endpoints();
-    endpoints.extra = Router::new().route("/panic", get(async || -> &'static str { panic!("a test's own panic") }));
+    endpoints.extra_routes =
+        Router::new().route("/panic", get(async || -> &'static str { panic!("a test's own panic") }));
     let running = Running::with(endpoints);
     let mut stream = running.connect().await;
     soon(stream.write_all(b"GET /panic HTTP/1.1\r\nHost: localhost\r\n\r\n"))

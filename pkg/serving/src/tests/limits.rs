@@ -67,12 +67,19 @@ async fn a_requests_head_has_a_time_limit() {
 
 #[tokio::test]
 async fn an_answer_has_a_time_limit() {
-    let (mut gate, extra) = Gate::new();
+    let (mut gate, extra_routes) = Gate::new();
     let limits = Limits {
         request: SHORT,
         ..Limits::default()
     };
-    let running = Running::start(&open_to_all("/wait"), limits, Endpoints { extra, ..endpoints() });
+    let running = Running::start(
+        &open_to_all("/wait"),
+        limits,
+        HttpEndpoints {
+            extra_routes,
+            ..endpoints()
+        },
+    );
     let reply = running.get("/wait").await;
     soon(gate.started.recv()).await.unwrap();
     assert_eq!(reply.show(), "504 The request took too long\n");
@@ -81,7 +88,7 @@ async fn an_answer_has_a_time_limit() {
 #[tokio::test]
 async fn the_connection_unused_for_longest_makes_room() {
     let limits = Limits {
-        patience: SHORT,
+        eviction_grace: SHORT,
         ..slots(2)
     };
     let running = Running::start(&Args::default(), limits, endpoints());
@@ -98,8 +105,15 @@ async fn the_connection_unused_for_longest_makes_room() {
 
 #[tokio::test]
 async fn a_request_in_work_keeps_its_slot_and_others_wait() {
-    let (mut gate, extra) = Gate::new();
-    let mut running = Running::start(&open_to_all("/*"), slots(2), Endpoints { extra, ..endpoints() });
+    let (mut gate, extra_routes) = Gate::new();
+    let mut running = Running::start(
+        &open_to_all("/*"),
+        slots(2),
+        HttpEndpoints {
+            extra_routes,
+            ..endpoints()
+        },
+    );
     let first = ask_to_wait(&running).await;
     let second = ask_to_wait(&running).await;
     for _ in 0..2 {
@@ -119,13 +133,20 @@ async fn a_request_in_work_keeps_its_slot_and_others_wait() {
 
 #[tokio::test]
 async fn never_more_connections_than_slots() {
-    let (mut gate, extra) = Gate::new();
+    let (mut gate, extra_routes) = Gate::new();
     // Nobody is thrown out for being slow here, however slow the machine is.
     let limits = Limits {
-        patience: Duration::from_mins(1),
+        eviction_grace: Duration::from_mins(1),
         ..slots(2)
     };
-    let running = Running::start(&open_to_all("/wait"), limits, Endpoints { extra, ..endpoints() });
+    let running = Running::start(
+        &open_to_all("/wait"),
+        limits,
+        HttpEndpoints {
+            extra_routes,
+            ..endpoints()
+        },
+    );
     let clients = async {
         tokio::join!(
             running.get("/wait"),
@@ -153,11 +174,14 @@ async fn never_more_connections_than_slots() {
 
 #[tokio::test]
 async fn stopping_lets_a_request_in_work_end_and_accepts_no_more() {
-    let (mut gate, extra) = Gate::new();
+    let (mut gate, extra_routes) = Gate::new();
     let mut running = Running::start(
         &open_to_all("/*"),
         Limits::default(),
-        Endpoints { extra, ..endpoints() },
+        HttpEndpoints {
+            extra_routes,
+            ..endpoints()
+        },
     );
     let waiting = ask_to_wait(&running).await;
     let mut unused = running.connect().await;
@@ -181,12 +205,19 @@ async fn stopping_lets_a_request_in_work_end_and_accepts_no_more() {
 
 #[tokio::test]
 async fn stopping_waits_no_longer_than_the_limit() {
-    let (mut gate, extra) = Gate::new();
+    let (mut gate, extra_routes) = Gate::new();
     let limits = Limits {
         drain: SHORT,
         ..Limits::default()
     };
-    let mut running = Running::start(&open_to_all("/*"), limits, Endpoints { extra, ..endpoints() });
+    let mut running = Running::start(
+        &open_to_all("/*"),
+        limits,
+        HttpEndpoints {
+            extra_routes,
+            ..endpoints()
+        },
+    );
     let mut waiting = ask_to_wait(&running).await;
     soon(gate.started.recv()).await.unwrap();
     running.stop.cancel();

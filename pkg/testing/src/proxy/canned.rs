@@ -8,15 +8,15 @@ use serde_json::json;
 
 /// A failure in the form of a Kubernetes Status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Canned {
+pub struct CannedResponse {
     code: StatusCode,
     reason: String,
     message: String,
     retry_after: Option<u32>,
 }
 
-impl Canned {
-    /// A failure of the caller's choice: `Canned::status(StatusCode::GONE, "Expired", "…")`.
+impl CannedResponse {
+    /// A failure of the caller's choice: `CannedResponse::status(StatusCode::GONE, "Expired", "…")`.
     pub fn status(code: StatusCode, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             code,

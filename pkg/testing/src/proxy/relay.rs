@@ -26,13 +26,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::canned::Canned;
-use super::fault::{Fault, Spoil};
-use super::line::{Gate, Line, Passage, delayed};
+use super::body_fault::{Body, Broken, HealSignal, apply_fault, broken};
+use super::canned::CannedResponse;
+use super::fault::{BodyFault, Fault};
+use super::link::{FaultStream, LinkMode, LinkState, delayed};
 use super::rules::{Rules, in_pages_of, is_watch};
-use super::spoil::{Body, Broken, Remedy, broken, spoiled};
 
-/// How many parts of a watch may be under way on a slow line at a time. The apiserver writes an event at a time; what is more waits
+/// How many parts of a watch may be under way on a slow link at a time. The apiserver writes an event at a time; what is more waits
 /// in its socket.
 const PARTS: usize = 256;
 
@@ -40,7 +40,7 @@ type Sender = client::conn::http1::SendRequest<Incoming>;
 
 /// What all connections share.
 pub(crate) struct Relay {
-    pub(crate) line: watch::Sender<Line>,
+    pub(crate) link: watch::Sender<LinkState>,
     pub(crate) rules: watch::Sender<Rules>,
     pub(crate) acceptor: TlsAcceptor,
     pub(crate) connector: TlsConnector,
@@ -50,10 +50,10 @@ pub(crate) struct Relay {
 impl Relay {
     /// Serves a client until it, the apiserver or a cut ends the connection, which was opened after so many cuts.
     pub(crate) async fn serve(&self, client: TcpStream, born: u64) -> Result<()> {
-        let mut line = self.line.subscribe();
-        let client = Gate::new(client, line.clone(), born)?;
+        let mut link = self.link.subscribe();
+        let client = FaultStream::new(client, link.clone(), born)?;
         let cut = async move {
-            let _ = line.wait_for(|line| line.cuts != born).await;
+            let _ = link.wait_for(|link| link.cuts != born).await;
         };
         // Whichever ends first, both sockets are dropped with it.
         tokio::select! {
@@ -63,10 +63,10 @@ impl Relay {
         }
     }
 
-    async fn connect(&self, client: Gate, born: u64) -> Result<()> {
-        let mut line = self.line.subscribe();
+    async fn connect(&self, client: FaultStream, born: u64) -> Result<()> {
+        let mut link = self.link.subscribe();
         // In a black hole, not even a refusal is heard of.
-        line.wait_for(|line| line.passage != Passage::BlackHole).await?;
+        link.wait_for(|link| link.mode != LinkMode::BlackHole).await?;
         let apiserver = TcpStream::connect(self.apiserver)
             .await
             .context("failed to connect to the apiserver")?;
@@ -79,7 +79,7 @@ impl Relay {
         let name = ServerName::IpAddress(self.apiserver.ip().into());
         let apiserver = self
             .connector
-            .connect(name, Gate::new(apiserver, line, born)?)
+            .connect(name, FaultStream::new(apiserver, link, born)?)
             .await
             .context("failed to shake hands with the apiserver")?;
         let (sender, upstream) = client::conn::http1::handshake(TokioIo::new(apiserver)).await?;
@@ -100,19 +100,19 @@ impl Relay {
         let (mut head, body) = request.into_parts();
         let mut decision = None;
         self.rules.send_modify(|rules| decision = rules.decide(&head));
-        let decision = decision.map(|(rule, fault)| (fault, Remedy::of(rule, &self.rules)));
-        delayed(self.line.subscribe(), arrival).await;
-        // On a slow line it may be over before it was there.
-        let decision = decision.filter(|(_, remedy)| !remedy.has_come());
+        let decision = decision.map(|(rule, fault)| (fault, HealSignal::of(rule, &self.rules)));
+        delayed(self.link.subscribe(), arrival).await;
+        // On a slow link it may be over before it was there.
+        let decision = decision.filter(|(_, heal_signal)| !heal_signal.is_healed());
         match decision {
-            Some((Fault::Answer(canned), _)) => return answer_with(&canned, body).await,
+            Some((Fault::Respond(canned), _)) => return answer_with(&canned, body).await,
             Some((Fault::Cut, _)) => return Err(broken()),
-            Some((Fault::BlackHole, remedy)) => {
-                remedy.come().await;
+            Some((Fault::BlackHole, heal_signal)) => {
+                heal_signal.healed().await;
                 return Err(broken());
             }
-            Some((Fault::Delay(delay), _)) => sleep(delay).await,
-            Some((Fault::PagesOf(count), _)) => {
+            Some((Fault::DelayRequest(delay), _)) => sleep(delay).await,
+            Some((Fault::LimitPageSize(count), _)) => {
                 if let Some(smaller) = in_pages_of(count, &head) {
                     head.uri = smaller.into();
                 }
@@ -124,23 +124,23 @@ impl Relay {
         let answer = sender.lock().send_request(Request::from_parts(head, body));
         let mut answer = answer.await?;
         match decision {
-            Some((Fault::LoseAnswer, _)) => return Err(broken()),
-            Some((Fault::Spoil(how), remedy)) => {
-                if matches!(how, Spoil::EndAt(_)) {
+            Some((Fault::DropResponse, _)) => return Err(broken()),
+            Some((Fault::Body(how), heal_signal)) => {
+                if matches!(how, BodyFault::TruncateAt(_)) {
                     // Or else an early end would be a broken connection.
                     answer.headers_mut().remove(CONTENT_LENGTH);
                 }
-                return Ok(answer.map(|body| spoiled(body, how, remedy)));
+                return Ok(answer.map(|body| apply_fault(body, how, heal_signal)));
             }
             _ => {}
         }
         let lag = match decision {
-            Some((Fault::Lag(lag), _)) => Some(lag),
+            Some((Fault::DelayResponse(lag), _)) => Some(lag),
             _ => None,
         };
         Ok(answer.map(|body| {
             if lag.is_some() || is_watch {
-                in_parts(body, self.line.subscribe(), lag.unwrap_or_default())
+                in_parts(body, self.link.subscribe(), lag.unwrap_or_default())
             } else {
                 body.map_err(Broken::from).boxed_unsync()
             }
@@ -148,7 +148,7 @@ impl Relay {
     }
 }
 
-async fn answer_with(canned: &Canned, mut body: Incoming) -> Result<Response<Body>, Broken> {
+async fn answer_with(canned: &CannedResponse, mut body: Incoming) -> Result<Response<Body>, Broken> {
     // A client that is still writing might see the connection break before it sees the answer.
     while let Some(part) = body.frame().await {
         part?;
@@ -157,9 +157,9 @@ async fn answer_with(canned: &Canned, mut body: Incoming) -> Result<Response<Bod
     Ok(canned.response().map(|body| body.map_err(never).boxed_unsync()))
 }
 
-/// A body each of whose parts is under way for its own lag, and then for as long as the line's delay is: late, but no slower than it
+/// A body each of whose parts is under way for its own lag, and then for as long as the link's delay is: late, but no slower than it
 /// comes.
-fn in_parts(body: Incoming, line: watch::Receiver<Line>, lag: Duration) -> Body {
+fn in_parts(body: Incoming, link: watch::Receiver<LinkState>, lag: Duration) -> Body {
     struct Parts {
         body: Incoming,
         is_ended: bool,
@@ -171,13 +171,13 @@ fn in_parts(body: Incoming, line: watch::Receiver<Line>, lag: Duration) -> Body 
         under_way: VecDeque::new(),
     };
     let next = move |mut parts: Parts| {
-        let line = line.clone();
+        let link = link.clone();
         async move {
             loop {
                 let first = parts.under_way.front().map(|(arrival, _)| *arrival);
                 tokio::select! {
                     biased;
-                    () = delayed(line.clone(), first.unwrap_or_else(Instant::now)), if first.is_some() => {
+                    () = delayed(link.clone(), first.unwrap_or_else(Instant::now)), if first.is_some() => {
                         let (_, part) = parts.under_way.pop_front()?;
                         return Some((part.map_err(Broken::from), parts));
                     }

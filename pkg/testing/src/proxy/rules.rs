@@ -221,7 +221,7 @@ impl<'a> Target<'a> {
 
 /// How often a rule acts. Requests are counted from the rule's making, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Times {
+pub enum Repeat {
     /// For this one alone.
     Nth(u64),
     /// For the next so many.
@@ -239,9 +239,9 @@ pub enum Times {
 
 /// What a rule has met so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) seen: u64,
-    pub(crate) answered: u64,
+pub(crate) struct RequestCounts {
+    pub(crate) matched: u64,
+    pub(crate) applied: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -249,19 +249,19 @@ struct Rule {
     matcher: Matcher,
     /// A rule without one only counts.
     fault: Option<Fault>,
-    times: Times,
+    times: Repeat,
     is_healed: bool,
-    tally: Tally,
+    counts: RequestCounts,
 }
 
 impl Rule {
     /// Whether it acts on the request that it has just seen.
     fn is_due(&self) -> bool {
         let due = match self.times {
-            Times::Nth(nth) => self.tally.seen == nth,
-            Times::Next(count) => self.tally.answered < count,
-            Times::UntilHealed => true,
-            Times::Chance { percent, seed } => scattered(seed, self.tally.seen) % 100 < u64::from(percent),
+            Repeat::Nth(nth) => self.counts.matched == nth,
+            Repeat::Next(count) => self.counts.applied < count,
+            Repeat::UntilHealed => true,
+            Repeat::Chance { percent, seed } => scattered(seed, self.counts.matched) % 100 < u64::from(percent),
         };
         due && !self.is_healed && self.fault.is_some()
     }
@@ -286,13 +286,13 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn add(&mut self, matcher: Matcher, fault: Option<Fault>, times: Times) -> RuleId {
+    pub(crate) fn add(&mut self, matcher: Matcher, fault: Option<Fault>, times: Repeat) -> RuleId {
         self.all.push(Rule {
             matcher,
             fault,
             times,
             is_healed: false,
-            tally: Tally::default(),
+            counts: RequestCounts::default(),
         });
         RuleId(self.all.len() - 1)
     }
@@ -305,9 +305,9 @@ impl Rules {
             if !rule.matcher.matches(head) {
                 continue;
             }
-            rule.tally.seen += 1;
+            rule.counts.matched += 1;
             if decision.is_none() && rule.is_due() {
-                rule.tally.answered += 1;
+                rule.counts.applied += 1;
                 decision = rule.fault.clone().map(|fault| (RuleId(place), fault));
             }
         }
@@ -332,8 +332,8 @@ impl Rules {
         self.all.get(place).is_some_and(|rule| rule.is_healed)
     }
 
-    pub(crate) fn tally(&self, RuleId(place): RuleId) -> Tally {
-        self.all.get(place).map(|rule| rule.tally).unwrap_or_default()
+    pub(crate) fn counts(&self, RuleId(place): RuleId) -> RequestCounts {
+        self.all.get(place).map(|rule| rule.counts).unwrap_or_default()
     }
 }
 

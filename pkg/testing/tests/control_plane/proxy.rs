@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Namespace, Times, eventually};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Namespace, Repeat, eventually};
 use serde_json::{from_value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -23,14 +23,14 @@ pub(super) const NO_ANSWER: Duration = Duration::from_millis(500);
 pub(super) type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Send>>;
 
 /// A proxy, a namespace, and its ConfigMaps reached directly and through the proxy.
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) proxy: FaultProxy,
     pub(super) namespace: Namespace,
     pub(super) direct: Api<ConfigMap>,
     pub(super) through: Api<ConfigMap>,
 }
 
-impl Stage {
+impl Fixture {
     pub(super) async fn new(name: &str) -> Result<Self> {
         let plane = ControlPlane::shared().await;
         let namespace = plane.namespace(name).await?;
@@ -110,19 +110,19 @@ pub(super) fn code<T>(outcome: kube::Result<T>) -> Option<u16> {
 
 #[tokio::test]
 async fn without_a_fault_it_is_not_noticed() -> Result<()> {
-    let stage = Stage::new("transparent").await?;
-    let mut events = stage.watch().await?;
-    create(&stage.through, "a").await?;
+    let fixture = Fixture::new("transparent").await?;
+    let mut events = fixture.watch().await?;
+    create(&fixture.through, "a").await?;
     ensure!(added(&mut events).await? == "a");
     let patch = Patch::Merge(json!({"data": {"text": "1"}}));
-    stage.through.patch("a", &PatchParams::default(), &patch).await?;
+    fixture.through.patch("a", &PatchParams::default(), &patch).await?;
     ensure!(matches!(
         timeout(LIMIT, events.next()).await?,
         Some(Ok(WatchEvent::Modified(_)))
     ));
-    ensure!(stage.through.get("a").await? == stage.direct.get("a").await?);
-    ensure!(code(stage.through.get("absent").await) == Some(404));
-    stage.through.delete("a", &DeleteParams::default()).await?;
+    ensure!(fixture.through.get("a").await? == fixture.direct.get("a").await?);
+    ensure!(code(fixture.through.get("absent").await) == Some(404));
+    fixture.through.delete("a", &DeleteParams::default()).await?;
     ensure!(matches!(
         timeout(LIMIT, events.next()).await?,
         Some(Ok(WatchEvent::Deleted(_)))
@@ -131,13 +131,13 @@ async fn without_a_fault_it_is_not_noticed() -> Result<()> {
     let mut text: String = (0..200_000).map(|number| number.to_string()).collect();
     text.truncate(1 << 20);
     let large: ConfigMap = from_value(json!({"metadata": {"name": "large"}, "data": {"text": text}}))?;
-    stage.through.create(&PostParams::default(), &large).await?;
+    fixture.through.create(&PostParams::default(), &large).await?;
     ensure!(
-        stage.direct.get("large").await?.data == large.data,
+        fixture.direct.get("large").await?.data == large.data,
         "it was changed on its way there"
     );
     ensure!(
-        stage.through.get("large").await?.data == large.data,
+        fixture.through.get("large").await?.data == large.data,
         "it was changed on its way back"
     );
     Ok(())
@@ -145,100 +145,100 @@ async fn without_a_fault_it_is_not_noticed() -> Result<()> {
 
 #[tokio::test]
 async fn a_cut_breaks_what_is_open_and_refuses_what_is_new_until_it_heals() -> Result<()> {
-    let stage = Stage::new("cut").await?;
-    let mut events = stage.watch().await?;
-    stage.create("a").await?;
+    let fixture = Fixture::new("cut").await?;
+    let mut events = fixture.watch().await?;
+    fixture.create("a").await?;
     ensure!(added(&mut events).await? == "a");
-    stage.proxy.cut();
+    fixture.proxy.cut();
     broken(&mut events).await?;
-    stage.proxy.until_connections(0, LIMIT).await?;
-    let answer = timeout(LIMIT, stage.through.get("a")).await?;
+    fixture.proxy.until_connections(0, LIMIT).await?;
+    let answer = timeout(LIMIT, fixture.through.get("a")).await?;
     ensure!(answer.is_err(), "it answered while it was cut: {answer:?}");
 
-    stage.proxy.heal();
-    stage.through.get("a").await?;
-    let mut events = stage.watch().await?;
-    stage.create("b").await?;
+    fixture.proxy.heal();
+    fixture.through.get("a").await?;
+    let mut events = fixture.watch().await?;
+    fixture.create("b").await?;
     ensure!(added(&mut events).await? == "b");
 
     // A line that is healed at once has been cut all the same.
-    stage.proxy.cut();
-    stage.proxy.heal();
+    fixture.proxy.cut();
+    fixture.proxy.heal();
     broken(&mut events).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_black_hole_swallows_everything_and_closes_nothing() -> Result<()> {
-    let stage = Stage::new("hole").await?;
-    let mut events = stage.watch().await?;
-    stage.create("a").await?;
+    let fixture = Fixture::new("hole").await?;
+    let mut events = fixture.watch().await?;
+    fixture.create("a").await?;
     ensure!(added(&mut events).await? == "a");
-    stage.through.get("a").await?;
-    let open = stage.proxy.connections();
+    fixture.through.get("a").await?;
+    let open = fixture.proxy.connections();
 
-    stage.proxy.black_hole();
-    stage.create("b").await?;
+    fixture.proxy.black_hole();
+    fixture.create("b").await?;
     let event = timeout(NO_ANSWER, events.next()).await;
     ensure!(event.is_err(), "the watch has told of {event:?}");
     // On the connection that is open and idle, and on a new one.
-    let (one, other) = (stage.through.get("a"), stage.through.get("a"));
+    let (one, other) = (fixture.through.get("a"), fixture.through.get("a"));
     let answers = timeout(NO_ANSWER, async {
         tokio::select! { answer = one => answer, answer = other => answer }
     })
     .await;
     ensure!(answers.is_err(), "a request was answered with {answers:?}");
-    ensure!(stage.proxy.connections() > open, "no connection was accepted");
+    ensure!(fixture.proxy.connections() > open, "no connection was accepted");
 
-    stage.proxy.heal();
+    fixture.proxy.heal();
     ensure!(added(&mut events).await? == "b", "the watch goes on where it was");
-    stage.through.get("b").await?;
+    fixture.through.get("b").await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn what_hung_in_a_black_hole_goes_on_when_it_heals_unless_it_was_cut_before() -> Result<()> {
-    let stage = Stage::new("held").await?;
+    let fixture = Fixture::new("held").await?;
     for (name, is_cut) in [("late", false), ("lost", true)] {
-        stage.through.list(&ListParams::default()).await?;
-        stage.proxy.black_hole();
-        let mut request = Box::pin(create(&stage.through, name));
+        fixture.through.list(&ListParams::default()).await?;
+        fixture.proxy.black_hole();
+        let mut request = Box::pin(create(&fixture.through, name));
         let answer = timeout(NO_ANSWER, &mut request).await;
         ensure!(answer.is_err(), "a request was answered with {answer:?}");
         if is_cut {
-            stage.proxy.cut();
+            fixture.proxy.cut();
         }
-        ensure!(stage.direct.get_opt(name).await?.is_none(), "{name} has passed");
-        stage.proxy.heal();
+        ensure!(fixture.direct.get_opt(name).await?.is_none(), "{name} has passed");
+        fixture.proxy.heal();
         let answer = timeout(LIMIT, request).await?;
         ensure!(answer.is_err() == is_cut, "{name} was answered with {answer:?}");
-        ensure!(stage.direct.get_opt(name).await?.is_none() == is_cut, "{name}");
+        ensure!(fixture.direct.get_opt(name).await?.is_none() == is_cut, "{name}");
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn on_a_mute_line_writes_are_done_and_their_answers_lost() -> Result<()> {
-    let stage = Stage::new("mute").await?;
-    let mut events = stage.watch().await?;
-    stage.through.list(&ListParams::default()).await?;
-    stage.proxy.mute();
+    let fixture = Fixture::new("mute").await?;
+    let mut events = fixture.watch().await?;
+    fixture.through.list(&ListParams::default()).await?;
+    fixture.proxy.hold_responses();
     // The first comes on a connection that is open, the second on a new one.
     for name in ["a", "b"] {
-        let mut write = Box::pin(create(&stage.through, name));
+        let mut write = Box::pin(create(&fixture.through, name));
         tokio::select! {
             answer = &mut write => bail!("the write was answered with {answer:?}"),
-            done = eventually(LIMIT, name, || stage.direct.get(name)) => done.map(|_| ())?,
+            done = eventually(LIMIT, name, || fixture.direct.get(name)) => done.map(|_| ())?,
         }
         let answer = timeout(NO_ANSWER, write).await;
         ensure!(answer.is_err(), "the write was answered with {answer:?}");
     }
     let event = timeout(NO_ANSWER, events.next()).await;
     ensure!(event.is_err(), "the watch has told of {event:?}");
-    stage.proxy.heal();
+    fixture.proxy.heal();
     ensure!(added(&mut events).await? == "a");
     ensure!(
-        code(create(&stage.through, "a").await) == Some(409),
+        code(create(&fixture.through, "a").await) == Some(409),
         "it is there already"
     );
     Ok(())
@@ -247,11 +247,11 @@ async fn on_a_mute_line_writes_are_done_and_their_answers_lost() -> Result<()> {
 #[tokio::test]
 async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result<()> {
     const DELAY: Duration = Duration::from_millis(400);
-    let stage = Stage::new("slow").await?;
-    let mut events = stage.watch().await?;
-    stage.proxy.slow(DELAY);
+    let fixture = Fixture::new("slow").await?;
+    let mut events = fixture.watch().await?;
+    fixture.proxy.slow(DELAY);
     let begun = Instant::now();
-    create(&stage.through, "a").await?;
+    create(&fixture.through, "a").await?;
     ensure!(begun.elapsed() >= DELAY, "it took only {:?}", begun.elapsed());
     ensure!(added(&mut events).await? == "a");
     ensure!(
@@ -262,7 +262,7 @@ async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result
 
     let begun = Instant::now();
     for number in 0..20 {
-        stage.create(&format!("burst-{number}")).await?;
+        fixture.create(&format!("burst-{number}")).await?;
     }
     for number in 0..20 {
         ensure!(added(&mut events).await? == format!("burst-{number}"));
@@ -270,15 +270,15 @@ async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result
     let took = begun.elapsed();
     ensure!(took >= DELAY && took < 20 * DELAY, "20 events took {took:?}");
 
-    stage.proxy.slow(LIMIT);
-    let unanswered = timeout(NO_ANSWER, create(&stage.through, "given-up")).await;
+    fixture.proxy.slow(LIMIT);
+    let unanswered = timeout(NO_ANSWER, create(&fixture.through, "given-up")).await;
     ensure!(unanswered.is_err(), "a request was answered with {unanswered:?}");
-    let mut waiting = Box::pin(stage.through.get("a"));
+    let mut waiting = Box::pin(fixture.through.get("a"));
     ensure!(timeout(NO_ANSWER, &mut waiting).await.is_err());
-    stage.proxy.heal();
+    fixture.proxy.heal();
     timeout(LIMIT / 2, waiting).await??;
     ensure!(
-        stage.direct.get_opt("given-up").await?.is_none(),
+        fixture.direct.get_opt("given-up").await?.is_none(),
         "nobody waits for it any more"
     );
     Ok(())
@@ -287,17 +287,19 @@ async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result
 #[tokio::test]
 async fn an_answer_lags_when_its_request_is_named_and_no_other_does() -> Result<()> {
     const DELAY: Duration = Duration::from_secs(3);
-    let stage = Stage::new("lag").await?;
-    let mut prompt = stage.watch().await?;
-    let lagging = stage.proxy.lag(Matcher::watches(), DELAY, Times::Next(1));
-    let mut late = stage.watch().await?;
-    let mut next = stage.watch().await?;
+    let fixture = Fixture::new("lag").await?;
+    let mut prompt = fixture.watch().await?;
+    let lagging = fixture
+        .proxy
+        .delay_responses(Matcher::watches(), DELAY, Repeat::Next(1));
+    let mut late = fixture.watch().await?;
+    let mut next = fixture.watch().await?;
     ensure!(
-        (lagging.seen(), lagging.answered()) == (2, 1),
+        (lagging.matched(), lagging.applied()) == (2, 1),
         "one of two watches lags"
     );
     let begun = Instant::now();
-    create(&stage.through, "a").await?;
+    create(&fixture.through, "a").await?;
     for events in [&mut prompt, &mut next] {
         ensure!(added(events).await? == "a");
     }
@@ -318,7 +320,11 @@ async fn a_kubeconfig_leads_the_same_user_through_the_proxy() -> Result<()> {
     Api::<ConfigMap>::all(Client::try_from(config)?)
         .list(&ListParams::default())
         .await?;
-    ensure!(requests.seen() == 1, "{} requests came through it", requests.seen());
+    ensure!(
+        requests.matched() == 1,
+        "{} requests came through it",
+        requests.matched()
+    );
     Ok(())
 }
 
@@ -344,9 +350,9 @@ async fn an_apiserver_that_stops_ends_the_connections_through_the_proxy_and_come
 
 #[tokio::test]
 async fn connections_end_with_the_proxy() -> Result<()> {
-    let stage = Stage::new("dropped").await?;
-    let mut events = stage.watch().await?;
-    let Stage { proxy, through, .. } = stage;
+    let fixture = Fixture::new("dropped").await?;
+    let mut events = fixture.watch().await?;
+    let Fixture { proxy, through, .. } = fixture;
     drop(proxy);
     broken(&mut events).await?;
     ensure!(through.list(&ListParams::default()).await.is_err());

@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, time::Duration};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::{Core, Lane, Outcome, State, Take, line::PASSED_OVER_AT_MOST, waiting::Waiting};
-use crate::limiter::Backoff;
+use super::{Core, Lane, Outcome, State, Take, ready_queue::MAX_PASSED_OVER, waiting::Waiting};
+use crate::backoff::Backoff;
 
 type Key = u8;
 
@@ -20,7 +20,7 @@ enum Call {
     /// Ends the run that began `n`th, modulo those that run.
     Done(usize, End),
     Pass(u64),
-    Hurry,
+    RescheduleNow,
     Observe,
     Close,
 }
@@ -122,7 +122,7 @@ impl Model {
         }
     }
 
-    fn hurry(&mut self) {
+    fn reschedule_now(&mut self) {
         let (now, failures) = (self.now, &self.failures);
         let times = self
             .wishes
@@ -158,7 +158,7 @@ impl Model {
                 let next = self.wishes.values().map(|wish| wish.when).min();
                 return next.map_or(Taken::Idle, Taken::Sleep);
             }
-            (Some(_), Some(routine)) if self.passed_over == PASSED_OVER_AT_MOST => (routine, Lane::Routine),
+            (Some(_), Some(routine)) if self.passed_over == MAX_PASSED_OVER => (routine, Lane::Routine),
             (Some(urgent), routine) => {
                 self.passed_over = routine.map_or(0, |_| self.passed_over + 1);
                 (urgent, Lane::Urgent)
@@ -254,9 +254,9 @@ impl Pair {
                 }
             }
             Call::Pass(millis) => self.model.now += millis,
-            Call::Hurry => {
-                self.core.hurry(now);
-                self.model.hurry();
+            Call::RescheduleNow => {
+                self.core.reschedule_now(now);
+                self.model.reschedule_now();
             }
             Call::Observe => self.observe(),
             Call::Close => {
@@ -301,16 +301,18 @@ impl Pair {
     fn check_orders(&self) {
         let Core {
             items,
-            waiting: Waiting { delayed, line, .. },
+            waiting: Waiting {
+                delayed, ready_queue, ..
+            },
             running,
             ..
         } = &self.core;
         assert_eq!(items.len(), self.model.wishes.len() + self.model.running.len());
-        assert_eq!(items.len(), delayed.len() + line.len() + running.len());
+        assert_eq!(items.len(), delayed.len() + ready_queue.len() + running.len());
         for (key, item) in items {
             let found = match item.state {
                 State::Delayed => delayed.get(&(item.at, item.ticket)),
-                State::Ready => line.find(item.ticket, item.lane),
+                State::Ready => ready_queue.find(item.ticket, item.lane),
                 State::Running { .. } => running.get(&item.ticket),
             };
             assert_eq!(found, Some(key));
@@ -353,7 +355,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         80 => Just(Call::Take),
         60 => (any::<usize>(), end).prop_map(|(n, end)| Call::Done(n, end)),
         40 => (0..30u64).prop_map(Call::Pass),
-        5 => Just(Call::Hurry),
+        5 => Just(Call::RescheduleNow),
         20 => Just(Call::Observe),
         1 => Just(Call::Close),
     ];
@@ -382,9 +384,9 @@ proptest! {
             for call in calls.iter().filter(|call| !matches!(call, Call::Close)) {
                 pair.call(*call);
             }
-            let Core { items, waiting: Waiting { delayed, line, .. }, running, .. } = &pair.core;
+            let Core { items, waiting: Waiting { delayed, ready_queue, .. }, running, .. } = &pair.core;
             prop_assert!(items.len() <= 12);
-            prop_assert!(delayed.len() + line.len() + running.len() <= 12);
+            prop_assert!(delayed.len() + ready_queue.len() + running.len() <= 12);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Core, Done, Lane, Outcome, Run, Take};
-use crate::limiter::Backoff;
+use crate::backoff::Backoff;
 
 struct Script {
     core: Core<String>,
@@ -55,7 +55,7 @@ impl Script {
                 Some(Done { ran, wake }) => format!("ran={} {wake:?}", ran.as_millis()),
                 None => "not running".to_owned(),
             },
-            ["hurry"] => format!("{:?}", self.core.hurry(now)),
+            ["reschedule_now"] => format!("{:?}", self.core.reschedule_now(now)),
             ["close"] => format!("{:?}", self.core.close()),
             ["observe"] => {
                 let seen = self.core.observe(now);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     Item, State, Wake,
-    line::{Lane, Line, Ticket},
+    ready_queue::{Lane, ReadyQueue, Ticket},
 };
 
 /// When and in which lane a key is wanted.
@@ -40,7 +40,7 @@ impl Due {
 pub(super) struct Waiting<K> {
     /// By time, and among equals by the order of asking.
     pub(super) delayed: BTreeMap<(Instant, Ticket), K>,
-    pub(super) line: Line<K>,
+    pub(super) ready_queue: ReadyQueue<K>,
     tickets: Ticket,
     added: u64,
 }
@@ -49,7 +49,7 @@ impl<K> Waiting<K> {
     pub(super) fn new() -> Self {
         Self {
             delayed: BTreeMap::new(),
-            line: Line::new(),
+            ready_queue: ReadyQueue::new(),
             tickets: 0,
             added: 0,
         }
@@ -60,7 +60,7 @@ impl<K> Waiting<K> {
         let Due { when, lane, timed } = due;
         let lane = if timed && when <= now { Lane::Urgent } else { lane };
         let (ticket, state, wake) = if when <= now {
-            (self.line_up(key, lane), State::Ready, Wake::One)
+            (self.enqueue(key, lane), State::Ready, Wake::One)
         } else {
             let nearest = self.next_time().is_none_or(|first| when < first);
             let ticket = self.ticket();
@@ -79,17 +79,17 @@ impl<K> Waiting<K> {
     }
 
     /// Puts a key at the end of a lane.
-    pub(super) fn line_up(&mut self, key: K, lane: Lane) -> Ticket {
+    pub(super) fn enqueue(&mut self, key: K, lane: Lane) -> Ticket {
         let ticket = self.ticket();
         self.added += 1;
-        self.line.push(ticket, key, lane);
+        self.ready_queue.push(ticket, key, lane);
         ticket
     }
 
     /// Moves a key from the routine lane to the end of the urgent one.
     pub(super) fn raise(&mut self, from: Ticket) -> Ticket {
         let to = self.ticket();
-        self.line.raise(from, to);
+        self.ready_queue.raise(from, to);
         to
     }
 
@@ -112,7 +112,7 @@ impl<K> Waiting<K> {
 
     pub(super) fn clear(&mut self) {
         self.delayed.clear();
-        self.line.clear();
+        self.ready_queue.clear();
     }
 
     /// How many keys lined up since the last call.

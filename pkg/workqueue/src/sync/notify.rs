@@ -9,7 +9,7 @@ use std::{
 };
 
 #[cfg(loom)]
-use super::frozen::Mutex;
+use super::loom_sync::Mutex;
 #[cfg(not(loom))]
 use parking_lot::Mutex;
 

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
-use super::{by_hand::Waiter, millis, queue};
-use crate::{Lane, Observation, Outcome, Queue, Work};
+use super::{manual_poll::Waiter, millis, queue};
+use crate::{Lane, Outcome, Queue, QueueSnapshot, Work};
 
 /// Of those who take, work or wait, the `n`th is meant, modulo those that there are.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ enum Step {
     AddAt(u8, u64, Lane),
     Finish(usize, End),
     Advance(u64),
-    Hurry,
+    RescheduleNow,
     /// Somebody waits for the last run to end.
     Wait,
     Close,
@@ -56,14 +56,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         12 => (0..6u8, 0..40u64, lane()).prop_map(|(key, delay, lane)| Step::AddAt(key, delay, lane)),
         14 => (any(), end).prop_map(|(n, end)| Step::Finish(n, end)),
         8 => (1..20u64).prop_map(Step::Advance),
-        6 => Just(Step::Hurry),
+        6 => Just(Step::RescheduleNow),
         2 => Just(Step::Wait),
         1 => Just(Step::Close),
     ];
     prop::collection::vec(step, 0..80)
 }
 
-struct World {
+struct Simulation {
     queue: Queue<u8>,
     takers: Vec<Waiter<Option<Work<u8>>>>,
     held: Vec<Work<u8>>,
@@ -72,7 +72,7 @@ struct World {
     wanted: BTreeSet<u8>,
 }
 
-impl World {
+impl Simulation {
     fn new() -> Self {
         Self {
             queue: queue(),
@@ -185,7 +185,7 @@ impl World {
                     advance(millis(1)).await;
                 }
             }
-            Step::Hurry => self.queue.hurry(),
+            Step::RescheduleNow => self.queue.reschedule_now(),
             Step::Wait => {
                 let queue = self.queue.clone();
                 self.drainers.push(Waiter::new(async move { queue.drained().await }));
@@ -212,7 +212,7 @@ impl World {
             advance(millis(1_000_000)).await;
         }
         assert_eq!(self.wanted, BTreeSet::new(), "they never came");
-        assert_eq!(self.queue.observe(), Observation::default());
+        assert_eq!(self.queue.observe(), QueueSnapshot::default());
     }
 }
 
@@ -223,11 +223,11 @@ proptest! {
     fn nothing_is_lost_made_up_or_late_whatever_happens(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let mut world = World::new();
+            let mut simulation = Simulation::new();
             for step in steps {
-                world.step(step).await;
+                simulation.step(step).await;
             }
-            world.come_to_rest().await;
+            simulation.come_to_rest().await;
         });
     }
 }

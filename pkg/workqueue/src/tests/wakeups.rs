@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
-use super::{by_hand::Waiter, millis, queue};
+use super::{manual_poll::Waiter, millis, queue};
 use crate::{Lane, Outcome, Queue, Work};
 
 struct Taker(Waiter<Option<Work<u8>>>);
@@ -98,12 +98,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 #[derive(Default)]
-struct World {
+struct Simulation {
     takers: Vec<Taker>,
     held: Vec<Work<u8>>,
 }
 
-impl World {
+impl Simulation {
     fn poll(&mut self, n: usize) -> bool {
         let work = self.takers[n].poll();
         let served = work.is_some();
@@ -148,13 +148,13 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let queue = queue();
-            let mut world = World::default();
+            let mut simulation = Simulation::default();
             for step in steps {
-                world.step(&queue, step).await;
+                simulation.step(&queue, step).await;
             }
             for _ in 0..45 {
-                world.settle();
-                assert!(world.takers.is_empty() || queue.observe().ready == 0, "{:?}", queue.observe());
+                simulation.settle();
+                assert!(simulation.takers.is_empty() || queue.observe().ready == 0, "{:?}", queue.observe());
                 advance(millis(1)).await;
             }
         });

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use proptest::prelude::*;
 
 use super::super::report::Write;
-use super::{court, script};
+use super::{audit_checker, script};
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
 type Timed = (Step, usize, usize);
 
 #[derive(Default)]
-struct World {
+struct Simulation {
     script: String,
     /// The numbers of the steps that were right, and of those that were wrong.
     right: BTreeSet<usize>,
@@ -50,9 +50,9 @@ struct World {
     told: BTreeSet<usize>,
 }
 
-fn world(steps: &[Timed]) -> World {
+fn simulation(steps: &[Timed]) -> Simulation {
     let mut holder = None;
-    let mut world = World::default();
+    let mut simulation = Simulation::default();
     // Each line with when it is written: in thirds of a step, so that a change is after the beginnings and before the ends.
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut last_write = None;
@@ -80,10 +80,14 @@ fn world(steps: &[Timed]) -> World {
         };
         if let Step::Write(pod) | Step::Delete(pod) = step {
             let is_right = holder == Some(pod);
-            let judged = if is_right { &mut world.right } else { &mut world.wrong };
+            let judged = if is_right {
+                &mut simulation.right
+            } else {
+                &mut simulation.wrong
+            };
             judged.insert(index);
             if !is_right && matches!(step, Step::Write(_)) {
-                world.told.insert(index);
+                simulation.told.insert(index);
             }
         }
         lines.push((begins, format!("{index}> {request}")));
@@ -91,9 +95,9 @@ fn world(steps: &[Timed]) -> World {
     }
     lines.sort_by_key(|(when, _)| *when);
     for (_, line) in lines {
-        writeln!(world.script, "{line}").unwrap();
+        writeln!(simulation.script, "{line}").unwrap();
     }
-    world
+    simulation
 }
 
 /// The steps that these writes are.
@@ -106,25 +110,25 @@ proptest! {
     fn nothing_wrong_is_missed_and_nothing_right_is_blamed(
         steps in proptest::collection::vec((step(), 0_usize..4, 0_usize..4), 1..60)
     ) {
-        let world = world(&steps);
-        let report = court().judge(&script::log(&world.script)).unwrap();
+        let simulation = simulation(&steps);
+        let report = audit_checker().check(&script::log(&simulation.script)).unwrap();
         let blamed = steps_of(report.violations.iter().map(|violation| &violation.write));
         let undecided = steps_of(report.undecided.iter());
-        prop_assert!(blamed.is_subset(&world.wrong), "{}\n{report}", world.script);
-        prop_assert!(blamed.is_superset(&world.told), "{}\n{report}", world.script);
+        prop_assert!(blamed.is_subset(&simulation.wrong), "{}\n{report}", simulation.script);
+        prop_assert!(blamed.is_superset(&simulation.told), "{}\n{report}", simulation.script);
         let suspected: BTreeSet<_> = blamed.union(&undecided).copied().collect();
-        prop_assert!(suspected.is_superset(&world.wrong), "{}\n{report}", world.script);
+        prop_assert!(suspected.is_superset(&simulation.wrong), "{}\n{report}", simulation.script);
         let cleared: usize = report.terms.iter().map(|term| term.writes.count).sum();
-        prop_assert_eq!(cleared, world.right.difference(&undecided).count(), "{}\n{}", world.script, report);
+        prop_assert_eq!(cleared, simulation.right.difference(&undecided).count(), "{}\n{}", simulation.script, report);
     }
 
     #[test]
     fn one_request_at_a_time_leaves_nothing_undecided(steps in proptest::collection::vec(step(), 1..60)) {
         let steps: Vec<Timed> = steps.into_iter().map(|step| (step, 0, 0)).collect();
-        let world = world(&steps);
-        let report = court().judge(&script::log(&world.script)).unwrap();
-        prop_assert!(report.undecided.is_empty(), "{}\n{report}", world.script);
+        let simulation = simulation(&steps);
+        let report = audit_checker().check(&script::log(&simulation.script)).unwrap();
+        prop_assert!(report.undecided.is_empty(), "{}\n{report}", simulation.script);
         let blamed = steps_of(report.violations.iter().map(|violation| &violation.write));
-        prop_assert_eq!(blamed, world.wrong);
+        prop_assert_eq!(blamed, simulation.wrong);
     }
 }

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use super::{
     samples::{Sample, at, time_of},
-    world::{Outcome, World, slot_of},
+    simulation::{Outcome, Simulation, slot_of},
 };
 use crate::{
-    cronjob::SeenCronJob,
-    crontab::SeenCronTab,
+    cronjob::CachedCronJob,
+    crontab::CachedCronTab,
     job::{JOBS, Run},
-    kind::Kind as _,
-    slots::Timetable,
+    schedule_resource::ScheduleResource as _,
+    scheduled_times::Timetable,
 };
 
 /// In the night when Europe's clocks go back.
@@ -95,9 +95,9 @@ fn fields() -> impl Strategy<Value = Value> {
         })
 }
 
-/// A world with what has to hold at any time.
-struct Watched<K> {
-    world: World<K>,
+/// A simulation with what has to hold at any time.
+struct CheckedSimulation<K> {
+    simulation: Simulation<K>,
     /// The last scheduled time that the status ever told.
     stored: Option<Timestamp>,
     /// How many runs were asked for.
@@ -106,7 +106,7 @@ struct Watched<K> {
     is_edited: bool,
 }
 
-impl<K: Sample> Watched<K> {
+impl<K: Sample> CheckedSimulation<K> {
     fn new(schedule: &str, fields: &Value) -> Self {
         let mut spec = json!({"schedule": schedule, "jobTemplate": K::template()});
         for (field, value) in fields.as_object().expect("an object") {
@@ -116,46 +116,46 @@ impl<K: Sample> Watched<K> {
         }
         let object = json!({"metadata": {"name": "a"}, "spec": spec});
         Self {
-            world: World::of(object, at(START)),
+            simulation: Simulation::of(object, at(START)),
             stored: None,
             values: 0,
             is_edited: false,
         }
     }
 
-    fn happen(&mut self, event: &Event) {
-        let world = &mut self.world;
+    fn apply(&mut self, event: &Event) {
+        let simulation = &mut self.simulation;
         self.is_edited |= matches!(event, Event::Suspend(_) | Event::Reschedule(_));
         match *event {
-            Event::Pass(milliseconds) => world.clock += SignedDuration::from_millis(milliseconds),
+            Event::Pass(milliseconds) => simulation.clock += SignedDuration::from_millis(milliseconds),
             Event::Wake => {
-                if let Next::At(time) = world.plan().next {
-                    world.clock = time;
+                if let Next::At(time) = simulation.plan().next {
+                    simulation.clock = time;
                 }
             }
-            Event::Step(seconds) => world.pass(seconds),
+            Event::Step(seconds) => simulation.pass(seconds),
             Event::Look { object, jobs, effects } => {
-                world.advance(object, jobs);
+                simulation.deliver(object, jobs);
                 self.look(effects);
             }
-            Event::Restart => world.restart(),
-            Event::FailOver => world.fail_over(),
+            Event::Restart => simulation.restart(),
+            Event::FailOver => simulation.fail_over(),
             Event::Finish(which, well) => {
-                let active = world.active();
+                let active = simulation.active();
                 if !active.is_empty() {
-                    world.finish(&active[which % active.len()], if well { "Complete" } else { "Failed" });
+                    simulation.finish(&active[which % active.len()], if well { "Complete" } else { "Failed" });
                 }
             }
             Event::RunNow => {
                 self.values += 1;
-                world.run_now(&self.values.to_string());
+                simulation.run_now(&self.values.to_string());
             }
-            Event::Suspend(suspend) => world.set("suspend", suspend),
-            Event::Reschedule(schedule) => world.set("schedule", schedule),
+            Event::Suspend(suspend) => simulation.set("suspend", suspend),
+            Event::Reschedule(schedule) => simulation.set("schedule", schedule),
             Event::Remove(which) => {
-                let jobs = world.removable();
+                let jobs = simulation.removable();
                 if !jobs.is_empty() {
-                    world.remove_job(&jobs[which % jobs.len()]);
+                    simulation.remove_job(&jobs[which % jobs.len()]);
                 }
             }
         }
@@ -163,16 +163,16 @@ impl<K: Sample> Watched<K> {
 
     /// Carries out the first effects of a plan, and watches each.
     fn look(&mut self, effects: usize) {
-        let plan = self.world.plan();
+        let plan = self.simulation.plan();
         for effect in plan.effects.iter().take(effects) {
             self.watch(effect);
-            if self.world.carry_out(std::slice::from_ref(effect)) != Outcome::Done {
+            if self.simulation.carry_out(std::slice::from_ref(effect)) != Outcome::Done {
                 break;
             }
-            for (job, times) in &self.world.record.created {
+            for (job, times) in &self.simulation.record.created {
                 assert_eq!(*times, 1, "{job} was created {times} times");
             }
-            let stored = self.world.stored();
+            let stored = self.simulation.stored();
             assert!(stored >= self.stored, "{stored:?} was {:?}", self.stored);
             self.stored = stored;
         }
@@ -180,24 +180,24 @@ impl<K: Sample> Watched<K> {
 
     /// What must not be done now.
     fn watch(&self, effect: &Effect) {
-        let world = &self.world;
+        let simulation = &self.simulation;
         match effect {
             Effect::Create(job) => {
-                let orders = world.known().orders();
-                let (active, name) = (world.known_active(), &job.key.name);
-                let is_alone = orders.concurrency == ConcurrencyPolicy::Allow || active.is_empty();
+                let desired = simulation.known().desired();
+                let (active, name) = (simulation.known_active(), &job.key.name);
+                let is_alone = desired.concurrency == ConcurrencyPolicy::Allow || active.is_empty();
                 assert!(is_alone, "{name} beside {active:?}");
                 let Some(slot) = slot_of(&job.body) else { return };
-                let age = world.clock.duration_since(slot);
-                let deadline = orders.timetable.expect("the schedule is good").deadline;
+                let age = simulation.clock.duration_since(slot);
+                let deadline = desired.timetable.expect("the schedule is good").deadline;
                 let is_in_time = !age.is_negative() && deadline.is_none_or(|deadline| age < deadline);
-                assert!(is_in_time && !orders.suspend, "{slot} starts after {age}");
+                assert!(is_in_time && !desired.suspend, "{slot} starts after {age}");
             }
             Effect::Delete { target, .. } if target.resource == JOBS => {
                 assert!(
-                    time_of(&target.key.name) <= world.stored(),
+                    time_of(&target.key.name) <= simulation.stored(),
                     "{effect}, but {:?} is stored",
-                    world.stored()
+                    simulation.stored()
                 );
             }
             _ => {}
@@ -205,130 +205,150 @@ impl<K: Sample> Watched<K> {
     }
 
     /// Everything comes to its end, and nobody disturbs any more.
-    fn calm_down(&mut self) {
-        self.world.set("suspend", false);
+    fn quiesce(&mut self) {
+        self.simulation.set("suspend", false);
         for _ in 0..3 {
-            for job in self.world.active() {
-                self.world.finish(&job, "Complete");
+            for job in self.simulation.active() {
+                self.simulation.finish(&job, "Complete");
             }
-            self.settle();
+            self.converge();
         }
     }
 
-    fn settle(&mut self) {
+    fn converge(&mut self) {
         for _ in 0..12 {
-            self.world.sync();
-            let before = self.world.record.clone();
+            self.simulation.sync();
+            let before = self.simulation.record.clone();
             self.look(usize::MAX);
-            if self.world.record.writes == before.writes && self.world.record.events.len() == before.events.len() {
+            if self.simulation.record.writes == before.writes
+                && self.simulation.record.events.len() == before.events.len()
+            {
                 return;
             }
         }
-        panic!("it goes on for ever: {}", self.world.plan());
+        panic!("it goes on for ever: {}", self.simulation.plan());
     }
 
     /// The latest time that has to have a Job by now: later than all that were ever served, and not past its deadline.
-    fn owed(&self) -> Option<Timestamp> {
-        let object = self.world.seen();
-        let timetable: Timetable = object.orders().timetable.expect("the schedule is good");
-        let record = &self.world.record;
-        let status = &self.world.object["status"];
+    fn overdue_time(&self) -> Option<Timestamp> {
+        let object = self.simulation.current_object();
+        let timetable: Timetable = object.desired().timetable.expect("the schedule is good");
+        let record = &self.simulation.record;
+        let status = &self.simulation.object["status"];
         // Not what the schedule before had missed, nor what was withheld while it was suspended and is too late since.
-        let since = status["scheduledSince"].as_str().map(at).max(self.world.rescheduled());
+        let since = status["scheduledSince"]
+            .as_str()
+            .map(at)
+            .max(self.simulation.rescheduled());
         let since = since.filter(|_| self.is_edited);
-        let base = self.world.stored().max(record.served).max(since).max(Some(at(START)))?;
-        let due = timetable.latest(base, self.world.clock)?;
-        let age = self.world.clock.duration_since(due);
+        let base = self
+            .simulation
+            .stored()
+            .max(record.served)
+            .max(since)
+            .max(Some(at(START)))?;
+        let due = timetable.latest(base, self.simulation.clock)?;
+        let age = self.simulation.clock.duration_since(due);
         let is_in_time = timetable.deadline.is_none_or(|deadline| age < deadline);
         // One Job serves all times of a minute.
-        let is_served = record.created.contains_key(&Run::Slot(due).job_name("a"));
+        let is_served = record.created.contains_key(&Run::Scheduled(due).job_name("a"));
         (is_in_time && !is_served).then_some(due)
     }
 }
 
 fn play<K: Sample>(schedule: &str, fields: &Value, events: &[Event]) {
-    let mut watched = Watched::<K>::new(schedule, fields);
+    let mut checked = CheckedSimulation::<K>::new(schedule, fields);
     for event in events {
-        watched.happen(event);
+        checked.apply(event);
     }
-    watched.calm_down();
-    assert_eq!(watched.owed(), None, "owed at {}", watched.world.clock);
+    checked.quiesce();
+    assert_eq!(checked.overdue_time(), None, "owed at {}", checked.simulation.clock);
     // And so it goes on: the next time is served as it comes. An @every is counted anew first, from each Job of a time to come.
-    let jobs = watched.world.record.created.len();
+    let jobs = checked.simulation.record.created.len();
     let is_served = (0..=jobs).any(|_| {
-        let Next::At(next) = watched.world.plan().next else {
+        let Next::At(next) = checked.simulation.plan().next else {
             panic!("each of these schedules has a next time");
         };
-        watched.world.clock = next;
-        watched.settle();
-        watched.world.stored() == Some(next)
+        checked.simulation.clock = next;
+        checked.converge();
+        checked.simulation.stored() == Some(next)
     });
     let is_in_time = fields["startingDeadlineSeconds"] != json!(0);
-    assert_eq!(is_served, is_in_time, "{:?}", watched.world.record.created);
-    at_peace(&mut watched);
+    assert_eq!(is_served, is_in_time, "{:?}", checked.simulation.record.created);
+    assert_quiescent(&mut checked);
 }
 
 /// Nothing is left over.
-fn at_peace<K: Sample>(watched: &mut Watched<K>) {
-    watched.calm_down();
-    let world = &watched.world;
+fn assert_quiescent<K: Sample>(checked: &mut CheckedSimulation<K>) {
+    checked.quiesce();
+    let simulation = &checked.simulation;
     assert!(
-        world.object["status"]["active"].as_array().is_none_or(Vec::is_empty),
+        simulation.object["status"]["active"]
+            .as_array()
+            .is_none_or(Vec::is_empty),
         "{}",
-        world.object
+        simulation.object
     );
-    let keep = &world.object["spec"]["successfulJobsHistoryLimit"];
+    let keep = &simulation.object["spec"]["successfulJobsHistoryLimit"];
     for how in ["Complete", "Failed"] {
         // Where the clock was set back, the times of some have not come, and so they are not stored.
-        let kept: Vec<_> = world
+        let kept: Vec<_> = simulation
             .ended(how)
-            .filter(|job| slot_of(job) <= Some(world.clock))
+            .filter(|job| slot_of(job) <= Some(simulation.clock))
             .collect();
         assert!(
             keep.as_u64().is_none_or(|keep| kept.len() as u64 <= keep),
             "{kept:?}, not {keep}, are kept"
         );
     }
-    if watched.values > 0 {
-        let name = crate::job::run_now_name("a", &watched.values.to_string());
-        assert_eq!(world.record.created.get(&name), Some(&1), "the last value has its Job");
+    if checked.values > 0 {
+        let name = crate::job::run_now_job_name("a", &checked.values.to_string());
+        assert_eq!(
+            simulation.record.created.get(&name),
+            Some(&1),
+            "the last value has its Job"
+        );
     }
-    let runs: BTreeMap<_, _> = world
+    let runs: BTreeMap<_, _> = simulation
         .record
         .created
         .iter()
         .filter(|(name, _)| name.contains("-run-"))
         .collect();
-    assert!(runs.len() <= watched.values as usize, "{runs:?}");
+    assert!(runs.len() <= checked.values as usize, "{runs:?}");
 }
 
 /// Of a clock that only goes forward, every time that ever came was served or is counted as missed, and none is both.
-fn account(schedule: &str, fields: &Value, events: &[Event]) {
-    let mut watched = Watched::<SeenCronTab>::new(schedule, fields);
+fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
+    let mut checked = CheckedSimulation::<CachedCronTab>::new(schedule, fields);
     for event in events {
         // A cache that is behind by a whole period would hold a time for missed that was served.
-        watched.world.sync();
-        watched.happen(event);
+        checked.simulation.sync();
+        checked.apply(event);
     }
-    watched.calm_down();
-    let world = &watched.world;
-    let status = &world.object["status"];
+    checked.quiesce();
+    let simulation = &checked.simulation;
+    let status = &simulation.object["status"];
     let last_missed = status["lastMissedTime"].as_str().map(at);
-    let timetable = world.seen().orders().timetable.expect("the schedule is good");
-    let came = world
+    let timetable = simulation
+        .current_object()
+        .desired()
+        .timetable
+        .expect("the schedule is good");
+    let came = simulation
         .stored()
         .max(last_missed)
         .map_or(0, |last| timetable.count(at(START), last));
-    let served = world.record.created.len() as u64;
+    let served = simulation.record.created.len() as u64;
     assert_eq!(
         status["missedRuns"],
         u64::from(came) - served,
         "{came} came, {served} were served: {status}"
     );
     assert!(
-        status["missedRuns"].as_u64() >= Some(world.record.missed),
+        status["missedRuns"].as_u64() >= Some(simulation.record.missed),
         "{}",
-        world.record.missed
+        simulation.record.missed
     );
 }
 
@@ -341,7 +361,7 @@ proptest! {
         fields in fields(),
         events in events(),
     ) {
-        play::<SeenCronTab>(schedule, &fields, &events);
+        play::<CachedCronTab>(schedule, &fields, &events);
     }
 
     #[test]
@@ -352,7 +372,7 @@ proptest! {
     ) {
         // Nobody can ask a CronJob for a run.
         let events: Vec<_> = events.into_iter().filter(|event| !matches!(event, Event::RunNow)).collect();
-        play::<SeenCronJob>(schedule, &fields, &events);
+        play::<CachedCronJob>(schedule, &fields, &events);
     }
 
     #[test]
@@ -367,6 +387,6 @@ proptest! {
             _ => true,
         };
         let events: Vec<_> = events.into_iter().filter(is_forward).collect();
-        account(schedule, &fields, &events);
+        check_missed_count(schedule, &fields, &events);
     }
 }

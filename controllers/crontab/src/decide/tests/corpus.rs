@@ -5,7 +5,7 @@ use std::fs;
 use portreeve_testing::Corpus;
 
 use super::samples::at;
-use crate::{cronjob::SeenCronJob, crontab::SeenCronTab, decide::*};
+use crate::{cronjob::CachedCronJob, crontab::CachedCronTab, decide::*};
 
 /// How many mutations there are of each folder.
 const MUTATIONS: usize = 600;
@@ -21,27 +21,27 @@ fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
 }
 
 /// Looks at one of the moments, which depends on the input.
-fn check<K: Kind>(input: &[u8], object: &Arc<K>, jobs: &[Arc<SeenJob>]) {
+fn check<K: ScheduleResource>(input: &[u8], object: &Arc<K>, jobs: &[Arc<CachedJob>]) {
     let metadata = object.metadata();
     let now = at(if input.len().is_multiple_of(SELDOM) {
         END
     } else {
         MOMENTS[input.len() % MOMENTS.len()]
     });
-    let seen = Observed {
+    let observed = Observed {
         object: Arc::clone(object),
         jobs: jobs.to_vec(),
-        taken: Vec::new(),
-        recalled: Recalled::default(),
+        taken_names: Vec::new(),
+        runs: ObservedRuns::default(),
     };
-    let plan = decide(&seen, now);
+    let plan = decide(&observed, now);
     if let Next::At(time) = plan.next {
         assert!(time > now, "{time} is not later than {now}");
     }
     let refusal = plan
         .effects
         .first()
-        .map(|effect| refused(&seen, effect, "it is refused", now));
+        .map(|effect| refused(&observed, effect, "it is refused", now));
     for effect in [&plan].into_iter().chain(&refusal).flat_map(|plan| &plan.effects) {
         assert!(!effect.to_string().is_empty());
         match effect {
@@ -56,8 +56,8 @@ fn check<K: Kind>(input: &[u8], object: &Arc<K>, jobs: &[Arc<SeenJob>]) {
     }
 }
 
-fn check_objects<K: Kind>(folder: &str) -> anyhow::Result<()> {
-    let jobs: Vec<Arc<SeenJob>> = vec![kept("job/job")?, kept("job/job-finished")?];
+fn check_objects<K: ScheduleResource>(folder: &str) -> anyhow::Result<()> {
+    let jobs: Vec<Arc<CachedJob>> = vec![kept("job/job")?, kept("job/job-finished")?];
     Corpus::read(format!("{FOLDER}/{folder}"))?.check(MUTATIONS, |input| {
         if let Ok(object) = serde_json::from_slice::<K>(input) {
             let object = Arc::new(object);
@@ -68,19 +68,19 @@ fn check_objects<K: Kind>(folder: &str) -> anyhow::Result<()> {
 
 #[test]
 fn what_can_be_read_of_a_crontab_can_be_decided_on() -> anyhow::Result<()> {
-    check_objects::<SeenCronTab>("crontab")
+    check_objects::<CachedCronTab>("crontab")
 }
 
 #[test]
 fn what_can_be_read_of_a_cronjob_can_be_decided_on() -> anyhow::Result<()> {
-    check_objects::<SeenCronJob>("cronjob")
+    check_objects::<CachedCronJob>("cronjob")
 }
 
 #[test]
 fn what_can_be_read_of_a_job_can_be_decided_on() -> anyhow::Result<()> {
-    let owner: Arc<SeenCronTab> = kept("crontab/crontab")?;
+    let owner: Arc<CachedCronTab> = kept("crontab/crontab")?;
     Corpus::read(format!("{FOLDER}/job"))?.check(MUTATIONS, |input| {
-        if let Ok(job) = serde_json::from_slice::<SeenJob>(input) {
+        if let Ok(job) = serde_json::from_slice::<CachedJob>(input) {
             check(input, &owner, &[Arc::new(job)]);
         }
     })

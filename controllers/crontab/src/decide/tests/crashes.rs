@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{
+    cases::{Cases, common_cases, cronjob_only, crontab_only},
     samples::Sample,
-    sights::{Sights, common, of_a_cronjob, of_a_crontab},
-    world::{Outcome, Record, World},
+    simulation::{Outcome, Record, Simulation},
 };
-use crate::{cronjob::SeenCronJob, crontab::SeenCronTab};
+use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
 /// What happens between two effects.
 #[derive(Clone, Copy, Debug)]
@@ -48,22 +48,22 @@ const FORGETFUL: [(&str, &str); 4] = [
 
 #[test]
 fn no_interruption_of_a_crontab_shows_in_the_end() {
-    let crashes = sweep::<SeenCronTab>(common()) + sweep(of_a_crontab());
+    let crashes = sweep::<CachedCronTab>(common_cases()) + sweep(crontab_only());
     assert!(crashes > 2_000, "only {crashes} interruptions were tried");
 }
 
 #[test]
 fn no_interruption_of_a_cronjob_shows_in_the_end() {
-    let crashes = sweep::<SeenCronJob>(common()) + sweep(of_a_cronjob());
+    let crashes = sweep::<CachedCronJob>(common_cases()) + sweep(cronjob_only());
     assert!(crashes > 1_000, "only {crashes} interruptions were tried");
 }
 
-fn sweep<K: Sample>(sights: Sights<K>) -> usize {
+fn sweep<K: Sample>(cases: Cases<K>) -> usize {
     let mut tried = 0;
-    for (case, start) in sights {
+    for (case, start) in cases {
         let mut undisturbed = start.clone();
-        let rounds = undisturbed.settle();
-        let picture = undisturbed.picture();
+        let rounds = undisturbed.converge();
+        let picture = undisturbed.snapshot();
         let is_forgetful = FORGETFUL.contains(&(&*K::RESOURCE.kind, case));
         for round in 0..rounds {
             let mut before = start.clone();
@@ -71,16 +71,16 @@ fn sweep<K: Sample>(sights: Sights<K>) -> usize {
             before.sync();
             let effects = before.plan().effects;
             for done in 0..=effects.len() {
-                let mut world = before.clone();
-                assert_eq!(world.carry_out(&effects[..done]), Outcome::Done, "{case}");
+                let mut simulation = before.clone();
+                assert_eq!(simulation.carry_out(&effects[..done]), Outcome::Done, "{case}");
                 for how in interruptions() {
                     let is_another_process = !matches!(how, Interruption::Failure(_));
                     if is_forgetful && matches!(how, Interruption::Restart) {
                         continue;
                     }
                     let case = || format!("{case}: {how:?} in round {round} after {done}");
-                    let ended = interrupted(world.clone(), how);
-                    assert_eq!(ended.picture(), picture, "{}", case());
+                    let ended = interrupted(simulation.clone(), how);
+                    assert_eq!(ended.snapshot(), picture, "{}", case());
                     compare(&case, &ended.record, &undisturbed.record, is_another_process);
                     tried += 1;
                 }
@@ -91,31 +91,31 @@ fn sweep<K: Sample>(sights: Sights<K>) -> usize {
 }
 
 /// Two looks at caches that are behind, and then all that follows.
-fn interrupted<K: Sample>(mut world: World<K>, how: Interruption) -> World<K> {
+fn interrupted<K: Sample>(mut simulation: Simulation<K>, how: Interruption) -> Simulation<K> {
     let all = usize::MAX;
     let caches = match how {
         Interruption::Failure(caches) => caches,
         Interruption::Restart => {
-            world.restart();
+            simulation.restart();
             Caches::Both
         }
         Interruption::FailOver(caches) => {
-            world.fail_over();
+            simulation.fail_over();
             caches
         }
     };
     match caches {
-        Caches::Both => world.advance(all, all),
-        Caches::Object => world.advance(all, 0),
-        Caches::Jobs => world.advance(0, all),
+        Caches::Both => simulation.deliver(all, all),
+        Caches::Object => simulation.deliver(all, 0),
+        Caches::Jobs => simulation.deliver(0, all),
         Caches::Neither => {}
     }
     for _ in 0..2 {
-        let effects = world.plan().effects;
-        world.carry_out(&effects);
+        let effects = simulation.plan().effects;
+        simulation.carry_out(&effects);
     }
-    world.settle();
-    world
+    simulation.converge();
+    simulation
 }
 
 fn compare(case: &dyn Fn() -> String, ended: &Record, undisturbed: &Record, is_another_process: bool) {
@@ -123,10 +123,10 @@ fn compare(case: &dyn Fn() -> String, ended: &Record, undisturbed: &Record, is_a
     assert!(ended.created.values().all(|times| *times == 1), "{}: {ended:?}", case());
     assert!(ended.missed <= undisturbed.missed, "{}", case());
     let allowed = events(undisturbed);
-    for ((text, is_for_once), times) in events(ended) {
-        let allowed = allowed.get(&(text, is_for_once)).copied().unwrap_or_default();
+    for ((text, is_deduplicated), times) in events(ended) {
+        let allowed = allowed.get(&(text, is_deduplicated)).copied().unwrap_or_default();
         // What no status remembers is said once by each process.
-        let allowed = if is_for_once && is_another_process {
+        let allowed = if is_deduplicated && is_another_process {
             2 * allowed
         } else {
             allowed
@@ -138,7 +138,7 @@ fn compare(case: &dyn Fn() -> String, ended: &Record, undisturbed: &Record, is_a
 fn events(record: &Record) -> BTreeMap<(&str, bool), usize> {
     let mut events = BTreeMap::new();
     for event in &record.events {
-        *events.entry((&*event.message, event.is_for_once)).or_default() += 1;
+        *events.entry((&*event.message, event.is_deduplicated)).or_default() += 1;
     }
     events
 }

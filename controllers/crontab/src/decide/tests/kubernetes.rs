@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::{
     samples::Sample,
-    world::{Outcome, World},
+    simulation::{Outcome, Simulation},
 };
-use crate::cronjob::SeenCronJob;
+use crate::cronjob::CachedCronJob;
 
 /// Its name there; what is given; how it ends in Kubernetes; how it ends here, where that differs, and why:
 ///
@@ -160,53 +160,53 @@ impl<'a> Given<'a> {
             "suspend": self.has("suspend"),
             "timeZone": zone,
             "startingDeadlineSeconds": self.0.get("deadline").map(|seconds| seconds.parse::<i64>().expect("seconds")),
-            "jobTemplate": SeenCronJob::template(),
+            "jobTemplate": CachedCronJob::template(),
         })
     }
 
-    /// The world, and what the process does not see at first: as much of the object, and of the Jobs.
-    fn world(&self) -> World<SeenCronJob> {
+    /// The simulation, and what the process does not see at first: as much of the object, and of the Jobs.
+    fn simulation(&self) -> Simulation<CachedCronJob> {
         let job = self.time("done").or_else(|| self.time("run"));
         let created = self
             .time("created")
             .unwrap_or_else(|| moment(if job.is_some() { "08:59" } else { "09:59" }));
-        let mut world = World::of(json!({"metadata": {"name": "a"}, "spec": self.spec()}), created);
+        let mut simulation = Simulation::of(json!({"metadata": {"name": "a"}, "spec": self.spec()}), created);
         if let Some(time) = job {
             let last = self.time("last").unwrap_or_else(|| moment("09:01"));
-            world.touch(|object| object["status"] = json!({"lastScheduleTime": last.to_string()}));
-            world.sync();
-            world.clock = time;
-            let name = add_job(&mut world, time);
+            simulation.touch(|object| object["status"] = json!({"lastScheduleTime": last.to_string()}));
+            simulation.sync();
+            simulation.clock = time;
+            let name = add_job(&mut simulation, time);
             if self.has("run") {
-                let uid = world.jobs[&name]["metadata"]["uid"].clone();
+                let uid = simulation.jobs[&name]["metadata"]["uid"].clone();
                 let reference = json!({"name": name, "uid": uid, "namespace": "n"});
-                world.touch(|object| object["status"]["active"] = json!([reference]));
+                simulation.touch(|object| object["status"]["active"] = json!([reference]));
             } else {
-                world.clock = time + SignedDuration::from_secs(10);
-                world.finish(&name, "Complete");
+                simulation.clock = time + SignedDuration::from_secs(10);
+                simulation.finish(&name, "Complete");
             }
         }
-        world.clock = self.time("now").expect("it is some time");
+        simulation.clock = self.time("now").expect("it is some time");
         if !self.has("unknown") {
-            world.advance(usize::MAX, 0);
+            simulation.deliver(usize::MAX, 0);
         }
         if !self.has("unlisted") {
-            world.advance(0, usize::MAX);
+            simulation.deliver(0, usize::MAX);
         }
         if self.has("exists") {
-            add_job(&mut world, moment("10:00"));
+            add_job(&mut simulation, moment("10:00"));
         }
-        world.refusal = self.has("refuse").then_some(("make sure", "request is invalid"));
-        world.is_namespace_terminating = self.has("terminating");
-        world
+        simulation.refusal = self.has("refuse").then_some(("make sure", "request is invalid"));
+        simulation.is_namespace_terminating = self.has("terminating");
+        simulation
     }
 }
 
 /// A Job of that time, as it would have been made.
-fn add_job(world: &mut World<SeenCronJob>, time: Timestamp) -> String {
+fn add_job(simulation: &mut Simulation<CachedCronJob>, time: Timestamp) -> String {
     let name = format!("a-{}", time.as_second() / 60);
     let marks = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": time.to_string()});
-    world.add_job(
+    simulation.add_job(
         &name,
         Some("uid-1"),
         json!({"metadata": {"annotations": marks, "creationTimestamp": time.to_string()}}),
@@ -217,32 +217,32 @@ fn add_job(world: &mut World<SeenCronJob>, time: Timestamp) -> String {
 /// What became of it, in words.
 fn verdict(given: &str) -> String {
     let given = Given::of(given);
-    let mut world = given.world();
-    let before = world.object["status"].clone();
+    let mut simulation = given.simulation();
+    let before = simulation.object["status"].clone();
     if given.has("refuse") {
-        world.react();
+        simulation.reconcile();
     } else {
-        let effects = world.plan().effects;
-        assert!(!matches!(world.carry_out(&effects), Outcome::Refused(..)));
-        if !world.is_namespace_terminating {
-            world.settle();
+        let effects = simulation.plan().effects;
+        assert!(!matches!(simulation.carry_out(&effects), Outcome::Refused(..)));
+        if !simulation.is_namespace_terminating {
+            simulation.converge();
         }
     }
-    let status = &world.object["status"];
+    let status = &simulation.object["status"];
     if let Some(done) = given.time("done") {
         let ended = done + SignedDuration::from_secs(10);
         assert_eq!(status["lastSuccessfulTime"], ended.to_string());
     }
-    let record = &world.record;
+    let record = &simulation.record;
     assert!(record.created.values().sum::<u32>() <= 1, "{record:?}");
     let count = |name: &str, count: usize| (count > 0).then(|| format!("{name}={count}"));
     let told = record
         .events
         .iter()
         .find(|event| !event.is_warning && !event.reason.starts_with("Successful"));
-    let next = match world.plan().next {
+    let next = match simulation.plan().next {
         Next::OnChange => "-".to_owned(),
-        Next::At(time) => format!("{:#}", time.duration_since(world.clock)).replace(' ', ""),
+        Next::At(time) => format!("{:#}", time.duration_since(simulation.clock)).replace(' ', ""),
     };
     let words = [
         (!record.created.is_empty()).then(|| "create".to_owned()),

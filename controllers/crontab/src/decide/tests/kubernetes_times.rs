@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::{
     kubernetes::moment,
     samples::{Sample, time_of},
-    world::World,
+    simulation::Simulation,
 };
-use crate::cronjob::SeenCronJob;
+use crate::cronjob::CachedCronJob;
 
 /// Its name there; the schedule; what is given: when it was created, its last run, its deadline, and what time it is; for which time
 /// a run starts, with `many` where more than a hundred were missed, or `error` where it never runs.
@@ -54,7 +54,7 @@ const DURATION: &str = "
 ";
 
 /// Compares each row's last cell with what is found out.
-fn check(table: &str, cases: usize, found: impl Fn(&World<SeenCronJob>) -> String) {
+fn check(table: &str, cases: usize, found: impl Fn(&Simulation<CachedCronJob>) -> String) {
     let rows: Vec<_> = table.lines().filter(|line| !line.trim().is_empty()).collect();
     assert_eq!(rows.len(), cases);
     for row in rows {
@@ -63,27 +63,27 @@ fn check(table: &str, cases: usize, found: impl Fn(&World<SeenCronJob>) -> Strin
             panic!("four columns: {row}");
         };
         let expected = expected.rsplit_once("here ").map_or(expected, |(_, here)| here);
-        assert_eq!(found(&world(schedule, given)), expected, "{case}");
+        assert_eq!(found(&simulation(schedule, given)), expected, "{case}");
     }
 }
 
-fn world(schedule: &str, given: &str) -> World<SeenCronJob> {
+fn simulation(schedule: &str, given: &str) -> Simulation<CachedCronJob> {
     let given: Vec<_> = given.split(' ').collect();
     let [created, last, deadline, now] = given[..] else {
         panic!("four words: {given:?}");
     };
-    let spec = json!({"schedule": schedule, "jobTemplate": SeenCronJob::template()});
-    let mut world = World::of(json!({"metadata": {"name": "a"}, "spec": spec}), moment(created));
+    let spec = json!({"schedule": schedule, "jobTemplate": CachedCronJob::template()});
+    let mut simulation = Simulation::of(json!({"metadata": {"name": "a"}, "spec": spec}), moment(created));
     if let Ok(seconds) = deadline.parse::<i64>() {
-        world.touch(|object| object["spec"]["startingDeadlineSeconds"] = seconds.into());
+        simulation.touch(|object| object["spec"]["startingDeadlineSeconds"] = seconds.into());
     }
     if last != "-" {
         let last = moment(last).to_string();
-        world.touch(|object| object["status"] = json!({"lastScheduleTime": last}));
+        simulation.touch(|object| object["status"] = json!({"lastScheduleTime": last}));
     }
-    world.sync();
-    world.clock = now.parse().unwrap_or_else(|_| moment(now));
-    world
+    simulation.sync();
+    simulation.clock = now.parse().unwrap_or_else(|_| moment(now));
+    simulation
 }
 
 /// As `moment` reads it.
@@ -92,8 +92,8 @@ fn written(time: Timestamp) -> String {
     text.strip_prefix("19T").unwrap_or(&text).to_owned()
 }
 
-fn run(world: &World<SeenCronJob>) -> String {
-    let plan = world.plan();
+fn run(simulation: &Simulation<CachedCronJob>) -> String {
+    let plan = simulation.plan();
     let is_told = |reason: &str| {
         let mut effects = plan.effects.iter();
         effects.any(|effect| matches!(effect, Effect::Event(_, note) if note.reason == reason))
@@ -118,8 +118,8 @@ fn the_most_recent_time_is_the_one_that_kubernetes_finds() {
 
 #[test]
 fn the_next_time_is_as_far_as_in_kubernetes() {
-    check(DURATION, 4, |world| match world.plan().next {
-        Next::At(time) => format!("{:#}", time.duration_since(world.clock)).replace(' ', ""),
+    check(DURATION, 4, |simulation| match simulation.plan().next {
+        Next::At(time) => format!("{:#}", time.duration_since(simulation.clock)).replace(' ', ""),
         Next::OnChange => "-".to_owned(),
     });
 }
@@ -127,15 +127,15 @@ fn the_next_time_is_as_far_as_in_kubernetes() {
 #[test]
 fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
     let finished = |now: &str, limit: u32, jobs: &[(&str, &str)]| {
-        let mut world = world("0 * * * ?", "08:00 09:01 - 09:02");
-        world.touch(|object| object["spec"]["successfulJobsHistoryLimit"] = limit.into());
+        let mut simulation = simulation("0 * * * ?", "08:00 09:01 - 09:02");
+        simulation.touch(|object| object["spec"]["successfulJobsHistoryLimit"] = limit.into());
         for (name, began) in jobs {
             let began = json!({"status": {"startTime": moment(began).to_string()}});
-            world.add_job(name, Some("uid-1"), began);
-            world.finish(name, "Complete");
+            simulation.add_job(name, Some("uid-1"), began);
+            simulation.finish(name, "Complete");
         }
-        world.clock = moment(now);
-        world
+        simulation.clock = moment(now);
+        simulation
     };
     // There are too many Jobs to create one: then all the more some have to go.
     let mut full = finished(
@@ -144,10 +144,10 @@ fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
         &[("started-minute-ago", "09:59"), ("started-hour-ago", "08:59")],
     );
     full.refusal = Some(("create", "quota for # of jobs reached"));
-    full.settle();
+    full.converge();
     assert_eq!(full.record.deleted, ["started-hour-ago"]);
     let mut within_limit = finished("09:59", 2, &[("started-hour-ago", "08:59")]);
-    within_limit.settle();
+    within_limit.converge();
     assert!(within_limit.record.deleted.is_empty());
 }
 
@@ -174,16 +174,16 @@ fn a_job_is_made_from_the_template_as_kubernetes_makes_it() {
         ),
     ];
     for (case, zone, annotations, scheduled) in table {
-        let mut world = world("* * * * ?", "09:59 - - 10:00");
+        let mut simulation = simulation("* * * * ?", "09:59 - - 10:00");
         let pod = json!({"metadata": {"labels": {"foo": "bar"}}, "spec": {"containers": [{"image": "foo/bar"}]}});
         let spec = json!({"activeDeadlineSeconds": 1, "manualSelector": false, "template": pod});
         let template = json!({"metadata": {"labels": {"a": "b"}, "annotations": annotations}, "spec": spec});
-        world.touch(|object| {
+        simulation.touch(|object| {
             object["spec"]["jobTemplate"] = template;
             object["spec"]["timeZone"] = zone.into();
         });
-        world.restart();
-        let effects = world.plan().effects;
+        simulation.restart();
+        let effects = simulation.plan().effects;
         let Some(Effect::Create(job)) = effects.first() else {
             panic!("{case}: a run is due: {effects:?}");
         };

@@ -1,24 +1,24 @@
-//! The table of sights and of the plans for them, each after the one before was carried out.
+//! The table of cases and of the plans for them, each after the one before was carried out.
 
 use expect_test::{ExpectFile, expect_file};
 use portreeve_reconcile::{Effect, Next, Plan};
 
 use super::{
+    cases::{Cases, common_cases, cronjob_only, crontab_only},
     samples::{Sample, clock, readable},
-    sights::{Sights, common, of_a_cronjob, of_a_crontab},
 };
-use crate::{cronjob::SeenCronJob, crontab::SeenCronTab};
+use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
 fn brief(effect: &Effect) -> String {
     match effect {
         Effect::Create(object) => format!("create {}", readable(&object.key.name)),
         Effect::PatchStatus { .. } => "status".to_owned(),
         Effect::Delete { target, .. } => format!("delete {}", readable(&target.key.name)),
-        Effect::Absent { key, .. } => format!("no {}?", readable(&key.name)),
+        Effect::RequireAbsent { key, .. } => format!("no {}?", readable(&key.name)),
         Effect::Event(_, note) => note.reason.to_owned(),
         Effect::Count { by, .. } => format!("count {by}"),
-        Effect::Lag { since, .. } => format!("lag since {}", clock(*since)),
-        Effect::Apply { .. } | Effect::Present { .. } => panic!("no schedule needs {effect}"),
+        Effect::ObserveLatency { since, .. } => format!("lag since {}", clock(*since)),
+        Effect::Apply { .. } | Effect::RequirePresent { .. } => panic!("no schedule needs {effect}"),
     }
 }
 
@@ -33,15 +33,15 @@ fn line(plan: &Plan) -> String {
 }
 
 /// Each plan until there is nothing to do.
-fn table<K: Sample>(sights: Sights<K>) -> String {
+fn table<K: Sample>(cases: Cases<K>) -> String {
     let mut table = String::new();
-    for (case, mut world) in sights {
+    for (case, mut simulation) in cases {
         table += case;
         table += "\n";
         for round in 0..12 {
-            world.sync();
-            let plan = world.plan();
-            let is_busy = world.step();
+            simulation.sync();
+            let plan = simulation.plan();
+            let is_busy = simulation.step();
             if is_busy || round == 0 {
                 table += &line(&plan);
             }
@@ -53,18 +53,18 @@ fn table<K: Sample>(sights: Sights<K>) -> String {
     table
 }
 
-fn check<K: Sample>(sights: Sights<K>, expected: &ExpectFile) {
-    expected.assert_eq(&table(sights));
+fn check<K: Sample>(cases: Cases<K>, expected: &ExpectFile) {
+    expected.assert_eq(&table(cases));
 }
 
 #[test]
 fn each_sight_of_a_crontab_has_its_plans() {
-    check::<SeenCronTab>(common(), &expect_file!["plans/crontab.txt"]);
-    check(of_a_crontab(), &expect_file!["plans/crontab-alone.txt"]);
+    check::<CachedCronTab>(common_cases(), &expect_file!["plans/crontab.txt"]);
+    check(crontab_only(), &expect_file!["plans/crontab-alone.txt"]);
 }
 
 #[test]
 fn each_sight_of_a_cronjob_has_its_plans() {
-    check::<SeenCronJob>(common(), &expect_file!["plans/cronjob.txt"]);
-    check(of_a_cronjob(), &expect_file!["plans/cronjob-alone.txt"]);
+    check::<CachedCronJob>(common_cases(), &expect_file!["plans/cronjob.txt"]);
+    check(cronjob_only(), &expect_file!["plans/cronjob-alone.txt"]);
 }

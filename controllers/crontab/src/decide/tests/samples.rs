@@ -7,20 +7,20 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    cronjob::{self, SeenCronJob},
-    crontab::{self, SeenCronTab},
-    kind::Kind,
+    cronjob::{self, CachedCronJob},
+    crontab::{self, CachedCronTab},
+    schedule_resource::ScheduleResource,
 };
 
 /// A kind that tests can make objects of.
-pub(super) trait Sample: Kind + DeserializeOwned {
+pub(super) trait Sample: ScheduleResource + DeserializeOwned {
     /// A pod template, where this kind wants it.
     fn template() -> Value;
     /// What tells the informer's subscriber that the schedule is another one.
     fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool;
 }
 
-impl Sample for SeenCronTab {
+impl Sample for CachedCronTab {
     fn template() -> Value {
         json!({"containers": [{"name": "c", "image": "i"}]})
     }
@@ -30,7 +30,7 @@ impl Sample for SeenCronTab {
     }
 }
 
-impl Sample for SeenCronJob {
+impl Sample for CachedCronJob {
     fn template() -> Value {
         let pod = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]});
         json!({"metadata": {"labels": {"l": "1"}, "annotations": {"x": "y"}}, "spec": {"template": {"spec": pod}}})

@@ -7,19 +7,19 @@ use portreeve_reconcile::Effect;
 use serde_json::Value;
 
 use super::{
-    of_cronjobs, of_crontabs,
+    cases::{Cases, due, routine, running, with_recorded},
+    cronjob_cases, crontab_cases,
     samples::Sample,
-    sights::{Sights, due, routine, running, since_ever},
-    world::World,
+    simulation::Simulation,
 };
-use crate::{cronjob::SeenCronJob, crontab::SeenCronTab};
+use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
 fn check(value: &Value, expected: &Expect) {
     expected.assert_eq(&format!("{value:#}\n"));
 }
 
-fn created<K: Sample>(world: &World<K>) -> Value {
-    let mut effects = world.plan().effects.into_iter();
+fn created<K: Sample>(simulation: &Simulation<K>) -> Value {
+    let mut effects = simulation.plan().effects.into_iter();
     let created = effects.find_map(|effect| match effect {
         Effect::Create(job) => Some(job.body),
         _ => None,
@@ -29,13 +29,13 @@ fn created<K: Sample>(world: &World<K>) -> Value {
 
 #[test]
 fn the_job_of_a_crontab_is_the_pod_with_what_finds_it() {
-    let mut world = since_ever(routine::<SeenCronTab>(), "timeZone", "Europe/Zurich");
-    world.set("backoffLimit", 2);
-    world.set("activeDeadlineSeconds", 600);
-    world.set("ttlSecondsAfterFinished", 0);
-    world.sync();
+    let mut simulation = with_recorded(routine::<CachedCronTab>(), "timeZone", "Europe/Zurich");
+    simulation.set("backoffLimit", 2);
+    simulation.set("activeDeadlineSeconds", 600);
+    simulation.set("ttlSecondsAfterFinished", 0);
+    simulation.sync();
     check(
-        &created(&due(world)),
+        &created(&due(simulation)),
         &expect![[r#"
         {
           "apiVersion": "batch/v1",
@@ -88,11 +88,11 @@ fn the_job_of_a_crontab_is_the_pod_with_what_finds_it() {
 
 #[test]
 fn the_job_of_a_run_now_says_for_which_value() {
-    let mut world = routine::<SeenCronTab>();
-    world.run_now("now!");
-    world.sync();
+    let mut simulation = routine::<CachedCronTab>();
+    simulation.run_now("now!");
+    simulation.sync();
     check(
-        &created(&world)["metadata"],
+        &created(&simulation)["metadata"],
         &expect![[r#"
         {
           "annotations": {
@@ -121,7 +121,7 @@ fn the_job_of_a_run_now_says_for_which_value() {
 #[test]
 fn the_job_of_a_cronjob_is_its_template_with_an_owner() {
     check(
-        &created(&due(routine::<SeenCronJob>())),
+        &created(&due(routine::<CachedCronJob>())),
         &expect![[r#"
         {
           "apiVersion": "batch/v1",
@@ -167,10 +167,10 @@ fn the_job_of_a_cronjob_is_its_template_with_an_owner() {
 
 #[test]
 fn the_status_of_a_crontab_tells_all() {
-    let mut world = due(running::<SeenCronTab>());
-    world.settle();
+    let mut simulation = due(running::<CachedCronTab>());
+    simulation.converge();
     check(
-        &world.object["status"],
+        &simulation.object["status"],
         &expect![[r#"
         {
           "active": [
@@ -220,11 +220,11 @@ fn the_status_of_a_crontab_tells_all() {
 
 #[test]
 fn the_status_of_a_crontab_that_cannot_run_says_why() {
-    let mut world = routine::<SeenCronTab>();
-    world.set("schedule", "61 * * * *");
-    world.settle();
+    let mut simulation = routine::<CachedCronTab>();
+    simulation.set("schedule", "61 * * * *");
+    simulation.converge();
     check(
-        &world.object["status"]["conditions"],
+        &simulation.object["status"]["conditions"],
         &expect![[r#"
         [
           {
@@ -246,11 +246,11 @@ fn the_status_of_a_crontab_that_cannot_run_says_why() {
         ]
     "#]],
     );
-    world.set("schedule", "0 * * * *");
-    world.set("suspend", true);
-    world.settle();
+    simulation.set("schedule", "0 * * * *");
+    simulation.set("suspend", true);
+    simulation.converge();
     check(
-        &world.object["status"]["conditions"],
+        &simulation.object["status"]["conditions"],
         &expect![[r#"
         [
           {
@@ -276,10 +276,10 @@ fn the_status_of_a_crontab_that_cannot_run_says_why() {
 
 #[test]
 fn the_status_of_a_cronjob_is_as_kubernetes_writes_it() {
-    let mut world = due(running::<SeenCronJob>());
-    world.settle();
+    let mut simulation = due(running::<CachedCronJob>());
+    simulation.converge();
     check(
-        &world.object["status"],
+        &simulation.object["status"],
         &expect![[r#"
         {
           "active": [
@@ -304,12 +304,12 @@ fn the_status_of_a_cronjob_is_as_kubernetes_writes_it() {
     );
 }
 
-/// Everything that is ever said of the sights.
-fn said<K: Sample>(sights: Sights<K>) -> String {
+/// Everything that is ever said of the cases.
+fn said<K: Sample>(cases: Cases<K>) -> String {
     let mut said = BTreeSet::new();
-    for (_, mut world) in sights {
-        world.settle();
-        for event in world.record.events {
+    for (_, mut simulation) in cases {
+        simulation.converge();
+        for event in simulation.record.events {
             let type_ = if event.is_warning { "Warning" } else { "Normal" };
             said.insert(format!("{type_} {}: {}\n", event.reason, event.message));
         }
@@ -368,7 +368,7 @@ fn events_of_crontabs_say_what_happened() {
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: a-run-340ca71c
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
         Warning UnknownTimeZone: .spec.timeZone: unknown time zone "Mars/Olympus": use a name of the IANA database, such as Europe/Berlin
-    "#]].assert_eq(&said(of_crontabs()));
+    "#]].assert_eq(&said(crontab_cases()));
 }
 
 #[test]
@@ -408,5 +408,5 @@ fn events_of_cronjobs_say_what_kubernetes_says() {
         Warning UnknownTimeZone: invalid timeZone: "Mars/Olympus": unknown time zone "Mars/Olympus": use a name of the IANA database, such as Europe/Berlin
         Warning UnparseableSchedule: unparseable schedule: "61 * * * *" : invalid minute "61": must be from 0 to 59
         Warning UnsupportedSchedule: CRON_TZ or TZ used in schedule "TZ=Asia/Kolkata 0 * * * *" is not officially supported, use .spec.timeZone instead
-    "#]].assert_eq(&said(of_cronjobs()));
+    "#]].assert_eq(&said(cronjob_cases()));
 }

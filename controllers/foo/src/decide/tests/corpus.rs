@@ -15,24 +15,24 @@ fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
     Ok(serde_json::from_slice(&fs::read(format!("{FOLDER}/{file}"))?)?)
 }
 
-fn check(seen: &Observed) {
+fn check(observed: &Observed) {
     let now = Timestamp::UNIX_EPOCH;
-    let plans = [decide(seen, now), refused(seen, "it is refused", now)];
+    let plans = [decide(observed, now), refused(observed, "it is refused", now)];
     for effect in plans.iter().flat_map(|plan| &plan.effects) {
         assert!(!effect.to_string().is_empty());
         match effect {
             Effect::Create(object) => {
-                assert_eq!(object.key.namespace, seen.foo.metadata.namespace);
-                assert_eq!(*object.key.name, *seen.foo.spec.deployment_name);
+                assert_eq!(object.key.namespace, observed.foo.metadata.namespace);
+                assert_eq!(*object.key.name, *observed.foo.spec.deployment_name);
             }
             Effect::Apply { uid, .. } => {
-                let deployment = seen.deployment.as_ref().expect("only what is there is changed");
-                assert!(deployment.is_controlled_by(&seen.foo) && *uid == deployment.metadata.uid);
+                let deployment = observed.deployment.as_ref().expect("only what is there is changed");
+                assert!(deployment.is_controlled_by(&observed.foo) && *uid == deployment.metadata.uid);
             }
             Effect::PatchStatus { target, .. } | Effect::Event(target, _) => {
-                assert_eq!(target.uid, seen.foo.metadata.uid);
+                assert_eq!(target.uid, observed.foo.metadata.uid);
             }
-            Effect::Present { uid, .. } => assert_eq!(*uid, seen.foo.metadata.uid),
+            Effect::RequirePresent { uid, .. } => assert_eq!(*uid, observed.foo.metadata.uid),
             other => panic!("{other}"),
         }
     }
@@ -40,9 +40,9 @@ fn check(seen: &Observed) {
 
 #[test]
 fn what_can_be_read_of_a_foo_can_be_decided_on() -> anyhow::Result<()> {
-    let deployment: Arc<SeenDeployment> = kept("deployment/deployment")?;
+    let deployment: Arc<CachedDeployment> = kept("deployment/deployment")?;
     Corpus::read(format!("{FOLDER}/foo"))?.check(MUTATIONS, |input| {
-        let Ok(foo) = serde_json::from_slice::<SeenFoo>(input) else {
+        let Ok(foo) = serde_json::from_slice::<CachedFoo>(input) else {
             return;
         };
         let foo = Arc::new(foo);
@@ -58,9 +58,9 @@ fn what_can_be_read_of_a_foo_can_be_decided_on() -> anyhow::Result<()> {
 
 #[test]
 fn what_can_be_read_of_a_deployment_can_be_decided_on() -> anyhow::Result<()> {
-    let foo: Arc<SeenFoo> = kept("foo/foo")?;
+    let foo: Arc<CachedFoo> = kept("foo/foo")?;
     Corpus::read(format!("{FOLDER}/deployment"))?.check(MUTATIONS, |input| {
-        if let Ok(deployment) = serde_json::from_slice::<SeenDeployment>(input) {
+        if let Ok(deployment) = serde_json::from_slice::<CachedDeployment>(input) {
             check(&Observed {
                 foo: Arc::clone(&foo),
                 deployment: Some(Arc::new(deployment)),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     foo,
-    world::{Outcome, World},
+    simulation::{Outcome, Simulation},
 };
 use crate::decide::*;
 
@@ -14,7 +14,7 @@ const NAMES: [&str; 3] = ["web", "api", "old"];
 
 /// What others do to a Deployment, if it is there.
 #[derive(Clone, Copy, Debug)]
-enum Meddling {
+enum ForeignChange {
     Scale(i64),
     Unlabel,
     Orphan,
@@ -39,7 +39,7 @@ enum Event {
     Recreate,
     /// Somebody else makes a Deployment.
     Occupy(&'static str),
-    Meddle(&'static str, Meddling),
+    ChangeForeign(&'static str, ForeignChange),
     /// Garbage collection removes what belonged to an earlier Foo.
     Collect,
     /// The caches hear of so many changes more.
@@ -50,15 +50,15 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let name = || select(NAMES.to_vec());
-    let meddling = prop_oneof![
-        (0..4_i64).prop_map(Meddling::Scale),
-        Just(Meddling::Unlabel),
-        Just(Meddling::Orphan),
-        Just(Meddling::Give),
-        Just(Meddling::Adopt),
-        (0..4_i64).prop_map(Meddling::Available),
-        Just(Meddling::Terminate),
-        Just(Meddling::Remove),
+    let foreign_change = prop_oneof![
+        (0..4_i64).prop_map(ForeignChange::Scale),
+        Just(ForeignChange::Unlabel),
+        Just(ForeignChange::Orphan),
+        Just(ForeignChange::Give),
+        Just(ForeignChange::Adopt),
+        (0..4_i64).prop_map(ForeignChange::Available),
+        Just(ForeignChange::Terminate),
+        Just(ForeignChange::Remove),
     ];
     let event = prop_oneof![
         2 => (0..4_i64).prop_map(Event::Rescale),
@@ -66,7 +66,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::Terminate),
         1 => Just(Event::Recreate),
         1 => name().prop_map(Event::Occupy),
-        5 => (name(), meddling).prop_map(|(name, meddling)| Event::Meddle(name, meddling)),
+        5 => (name(), foreign_change).prop_map(|(name, foreign_change)| Event::ChangeForeign(name, foreign_change)),
         1 => Just(Event::Collect),
         8 => (0..4_usize, 0..4_usize).prop_map(|(foos, deployments)| Event::Hear(foos, deployments)),
         10 => prop_oneof![3 => Just(usize::MAX), 1 => 0..3_usize].prop_map(Event::Look),
@@ -74,42 +74,42 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     vec(event, 0..50)
 }
 
-/// The world, what it was after each change, and how much of that each cache has heard.
-struct Watched {
-    world: World,
-    history: Vec<World>,
+/// The simulation, what it was after each change, and how much of that each cache has heard.
+struct CheckedSimulation {
+    simulation: Simulation,
+    history: Vec<Simulation>,
     foos: usize,
     deployments: usize,
     /// How many Foos of this name there were.
     generations: usize,
 }
 
-impl Watched {
+impl CheckedSimulation {
     fn new() -> Self {
-        let world = foo();
+        let simulation = foo();
         Self {
-            history: vec![world.clone()],
-            world,
+            history: vec![simulation.clone()],
+            simulation,
             foos: 0,
             deployments: 0,
             generations: 1,
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn apply(&mut self, event: Event) {
         match event {
             Event::Rescale(replicas) => self.ask_for("replicas", replicas.into()),
             Event::Rename(name) => self.ask_for("deploymentName", name.into()),
-            Event::Terminate => self.world.write_foo(|foo| {
+            Event::Terminate => self.simulation.write_foo(|foo| {
                 foo["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
             }),
             Event::Recreate => self.recreate(),
             Event::Occupy(name) => {
-                if !self.world.deployments().contains_key(name) {
-                    self.world.add(name, json!({}));
+                if !self.simulation.deployments().contains_key(name) {
+                    self.simulation.add(name, json!({}));
                 }
             }
-            Event::Meddle(name, meddling) => self.meddle(name, meddling),
+            Event::ChangeForeign(name, foreign_change) => self.change_foreign(name, foreign_change),
             Event::Collect => self.collect(),
             Event::Hear(foos, deployments) => {
                 let last = self.history.len() - 1;
@@ -122,11 +122,11 @@ impl Watched {
     }
 
     fn remember(&mut self) {
-        self.history.push(self.world.clone());
+        self.history.push(self.simulation.clone());
     }
 
     fn ask_for(&mut self, field: &str, value: Value) {
-        self.world.write_foo(|foo| {
+        self.simulation.write_foo(|foo| {
             let generation = foo["metadata"]["generation"].as_i64().unwrap();
             foo["metadata"]["generation"] = (generation + 1).into();
             foo["spec"][field] = value;
@@ -136,7 +136,7 @@ impl Watched {
     fn recreate(&mut self) {
         self.generations += 1;
         let uid = format!("foo-{}", self.generations);
-        self.world.write_foo(|foo| {
+        self.simulation.write_foo(|foo| {
             *foo = json!({
                 "metadata": {"namespace": "n", "name": "a", "uid": uid, "generation": 1},
                 "spec": foo["spec"],
@@ -144,76 +144,83 @@ impl Watched {
         });
     }
 
-    fn meddle(&mut self, name: &str, meddling: Meddling) {
-        if !self.world.deployments().contains_key(name) {
+    fn change_foreign(&mut self, name: &str, foreign_change: ForeignChange) {
+        if !self.simulation.deployments().contains_key(name) {
             return;
         }
         let owner = |uid: &Value| json!([{"apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "a", "uid": uid, "controller": true}]);
-        let (pointer, value) = match meddling {
-            Meddling::Scale(replicas) => ("/spec/replicas", replicas.into()),
-            Meddling::Unlabel => ("/metadata/labels", json!({})),
-            Meddling::Orphan => ("/metadata/ownerReferences", json!([])),
-            Meddling::Give => ("/metadata/ownerReferences", owner(&"another".into())),
-            Meddling::Adopt => ("/metadata/ownerReferences", owner(&self.world.foo["metadata"]["uid"])),
-            Meddling::Available(replicas) => ("/status", json!({"availableReplicas": replicas})),
-            Meddling::Terminate => ("/metadata/deletionTimestamp", "2026-01-02T03:04:05Z".into()),
-            Meddling::Remove => return self.world.remove(name),
+        let (pointer, value) = match foreign_change {
+            ForeignChange::Scale(replicas) => ("/spec/replicas", replicas.into()),
+            ForeignChange::Unlabel => ("/metadata/labels", json!({})),
+            ForeignChange::Orphan => ("/metadata/ownerReferences", json!([])),
+            ForeignChange::Give => ("/metadata/ownerReferences", owner(&"another".into())),
+            ForeignChange::Adopt => (
+                "/metadata/ownerReferences",
+                owner(&self.simulation.foo["metadata"]["uid"]),
+            ),
+            ForeignChange::Available(replicas) => ("/status", json!({"availableReplicas": replicas})),
+            ForeignChange::Terminate => ("/metadata/deletionTimestamp", "2026-01-02T03:04:05Z".into()),
+            ForeignChange::Remove => return self.simulation.remove(name),
         };
-        self.world.change(name, pointer, value);
+        self.simulation.change(name, pointer, value);
     }
 
     fn collect(&mut self) {
-        let uid = &self.world.foo["metadata"]["uid"];
+        let uid = &self.simulation.foo["metadata"]["uid"];
         let is_garbage =
             |deployment: &Value| controller(deployment).is_some_and(|owner| owner.starts_with("foo-") && owner != uid);
-        let deployments = self.world.deployments().iter();
+        let deployments = self.simulation.deployments().iter();
         let garbage: Vec<String> = deployments
             .filter(|(_, deployment)| is_garbage(deployment))
             .map(|(name, _)| name.clone())
             .collect();
         for name in garbage {
-            self.world.remove(&name);
+            self.simulation.remove(&name);
         }
     }
 
     /// Decides on what the caches have, and carries out the first effects of that. Whether there was anything to do.
     fn look(&mut self, effects: usize) -> bool {
         let (foos, deployments) = (&self.history[self.foos], &self.history[self.deployments]);
-        let plan = self.world.seen_by(foos, deployments).plan();
+        let plan = self.simulation.observed_through(foos, deployments).plan();
         for effect in plan.effects.iter().take(effects) {
-            let before = self.world.clone();
-            if self.world.perform(effect) == Outcome::Refused {
+            let before = self.simulation.clone();
+            if self.simulation.perform(effect) == Outcome::Refused {
                 break;
             }
             self.remember();
-            spares_what_is_not_its_own(&before, effect);
+            assert_foreign_untouched(&before, effect);
             // To tell and to look changes nothing, however often.
-            if !matches!(effect, Effect::Event(..) | Effect::Present { .. }) {
-                let after = self.world.picture();
-                assert_eq!(self.world.perform(effect), Outcome::Refused, "{effect} works twice");
-                assert_eq!(self.world.picture(), after);
+            if !matches!(effect, Effect::Event(..) | Effect::RequirePresent { .. }) {
+                let after = self.simulation.snapshot();
+                assert_eq!(
+                    self.simulation.perform(effect),
+                    Outcome::Refused,
+                    "{effect} works twice"
+                );
+                assert_eq!(self.simulation.snapshot(), after);
             }
         }
         !plan.effects.is_empty()
     }
 
     /// Nobody disturbs any more, and the caches have heard everything.
-    fn settle(&mut self) {
-        let names: Vec<String> = self.world.deployments().keys().cloned().collect();
+    fn converge(&mut self) {
+        let names: Vec<String> = self.simulation.deployments().keys().cloned().collect();
         for name in names {
-            if !self.world.deployments()[&name]["metadata"]["deletionTimestamp"].is_null() {
-                self.world.remove(&name);
+            if !self.simulation.deployments()[&name]["metadata"]["deletionTimestamp"].is_null() {
+                self.simulation.remove(&name);
             }
         }
         self.collect();
         for _ in 0..8 {
-            self.happen(Event::Hear(usize::MAX, usize::MAX));
-            self.happen(Event::Hear(usize::MAX, usize::MAX));
+            self.apply(Event::Hear(usize::MAX, usize::MAX));
+            self.apply(Event::Hear(usize::MAX, usize::MAX));
             if !self.look(usize::MAX) {
                 return;
             }
         }
-        panic!("it goes on for ever: {}", self.world.plan());
+        panic!("it goes on for ever: {}", self.simulation.plan());
     }
 }
 
@@ -224,7 +231,7 @@ fn controller(deployment: &Value) -> Option<&str> {
 }
 
 /// Only what a Foo of this name controlled is changed or deleted.
-fn spares_what_is_not_its_own(before: &World, effect: &Effect) {
+fn assert_foreign_untouched(before: &Simulation, effect: &Effect) {
     let name = match effect {
         Effect::Apply { object, .. } => &object.key.name,
         Effect::Delete { target, .. } => &target.key.name,
@@ -238,14 +245,18 @@ fn spares_what_is_not_its_own(before: &World, effect: &Effect) {
 }
 
 /// The Deployment and the status are what the Foo asks for, or the status says why not.
-fn is_as_asked_for(world: &World) {
-    let (metadata, spec, status) = (&world.foo["metadata"], &world.foo["spec"], &world.foo["status"]);
+fn assert_matches_spec(simulation: &Simulation) {
+    let (metadata, spec, status) = (
+        &simulation.foo["metadata"],
+        &simulation.foo["spec"],
+        &simulation.foo["status"],
+    );
     if !metadata["deletionTimestamp"].is_null() {
         return;
     }
     let name = spec["deploymentName"].as_str().unwrap();
     let is_own = |deployment: &Value| controller(deployment) == metadata["uid"].as_str();
-    let deployment = &world.deployments()[name];
+    let deployment = &simulation.deployments()[name];
     let truth = |type_: &str| {
         let mut conditions = status["conditions"].as_array().unwrap().iter();
         let found = conditions.find(|condition| condition["type"] == type_).unwrap();
@@ -253,15 +264,15 @@ fn is_as_asked_for(world: &World) {
     };
     assert_eq!(status["observedGeneration"], metadata["generation"]);
     if !is_own(deployment) {
-        assert_eq!((truth("Ready"), truth("Conflict")), ("False", "True"), "{world:?}");
+        assert_eq!((truth("Ready"), truth("Conflict")), ("False", "True"), "{simulation:?}");
         return;
     }
-    assert_eq!((truth("Ready"), truth("Conflict")), ("True", "False"), "{world:?}");
+    assert_eq!((truth("Ready"), truth("Conflict")), ("True", "False"), "{simulation:?}");
     assert_eq!(deployment["spec"]["replicas"], spec["replicas"]);
     assert_eq!(deployment["metadata"]["labels"]["controller"], metadata["name"]);
     let available = deployment["status"]["availableReplicas"].as_i64().unwrap_or_default();
     assert_eq!(status["availableReplicas"], available);
-    let others = world.deployments().iter().filter(|(other, _)| *other != name);
+    let others = simulation.deployments().iter().filter(|(other, _)| *other != name);
     let outdated: Vec<_> = others.filter(|(_, other)| is_own(other)).collect();
     assert!(outdated.is_empty(), "{outdated:?}");
 }
@@ -271,12 +282,12 @@ proptest! {
 
     #[test]
     fn a_foo_has_what_it_asks_for_once_there_is_peace(events in events()) {
-        let mut watched = Watched::new();
+        let mut checked = CheckedSimulation::new();
         for event in &events {
-            watched.happen(*event);
+            checked.apply(*event);
         }
-        watched.settle();
-        is_as_asked_for(&watched.world);
-        prop_assert_eq!(watched.world.plan(), Plan::nothing());
+        checked.converge();
+        assert_matches_spec(&checked.simulation);
+        prop_assert_eq!(checked.simulation.plan(), Plan::nothing());
     }
 }

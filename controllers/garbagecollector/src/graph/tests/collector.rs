@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::world::{Outcome, Place, Told, World, split};
+use super::simulation::{ObjectLocation, Outcome, Simulation, WatchEvent, split};
 use crate::{
-    Attempt, Effects, Fact, Graph, Identity, Intent, Invalidity, Monitor, Orphaning, Places, Question, Rest, Seen,
-    Step, Uid,
+    Attempt, AttemptStep, FollowUps, Graph, Identity, Intent, InvalidReason, Monitor, NoopReason, Orphaning,
+    PartialObject, ReadRequest, ReadResult, ReferencePositions, Uid,
 };
 
-/// An attempt under way: a question may have been answered, and the answer not been told yet.
-pub(super) struct Under {
+/// An attempt under way: a request may have been answered, and the answer not been told yet.
+pub(super) struct RunningAttempt {
     uid: Uid,
     attempt: Attempt,
-    answer: Option<(Question, Fact)>,
+    answer: Option<(ReadRequest, ReadResult)>,
 }
 
 /// The collector without its shell.
@@ -24,34 +24,34 @@ pub(super) struct Collector {
     pub(super) orphans: VecDeque<Uid>,
     /// To be tried again later.
     pub(super) later: BTreeSet<Uid>,
-    pub(super) under_way: Vec<Under>,
+    pub(super) under_way: Vec<RunningAttempt>,
     pub(super) invalid: Vec<String>,
 }
 
 impl Collector {
-    pub(super) fn follow(&mut self, effects: Effects) {
-        for uid in effects.attempt {
+    pub(super) fn follow(&mut self, follow_ups: FollowUps) {
+        for uid in follow_ups.attempt {
             if !self.attempts.contains(&uid) {
                 self.attempts.push_back(uid);
             }
         }
-        for uid in effects.orphan {
+        for uid in follow_ups.orphan {
             if !self.orphans.contains(&uid) {
                 self.orphans.push_back(uid);
             }
         }
         // As the shell does: coordinates that differ may mean the same.
-        let invalid = effects
+        let invalid = follow_ups
             .invalid
             .iter()
-            .filter(|invalid| invalid.reason != Invalidity::Coordinates);
+            .filter(|invalid| invalid.reason != InvalidReason::Coordinates);
         self.invalid
             .extend(invalid.map(|invalid| format!("{} of {}", invalid.owner, invalid.dependent.name)));
     }
 
     /// Watches the kind if it does not yet, and lists it.
-    pub(super) fn list(&mut self, world: &World, kind: &str) {
-        if !world.is_served(kind) {
+    pub(super) fn list(&mut self, simulation: &Simulation, kind: &str) {
+        if !simulation.is_served(kind) {
             return;
         }
         let (api_version, short) = split(kind);
@@ -59,40 +59,40 @@ impl Collector {
             .monitors
             .entry(kind.to_owned())
             .or_insert_with(|| (self.graph.add_monitor(api_version, short), 0));
-        *seen = world.logs[kind].len();
+        *seen = simulation.logs[kind].len();
         let monitor = *monitor;
-        let mut effects = Effects::default();
-        self.graph.relisting(monitor);
-        for ((of, ..), object) in &world.objects {
+        let mut follow_ups = FollowUps::default();
+        self.graph.begin_list(monitor);
+        for ((of, ..), object) in &simulation.objects {
             if of == kind {
-                let seen = Seen {
+                let seen = PartialObject {
                     metadata: object.meta.clone(),
                 };
-                self.graph.observe(monitor, &seen, &mut effects);
+                self.graph.observe(monitor, &seen, &mut follow_ups);
             }
         }
         self.graph
-            .complete(monitor, Some(&world.version.max(1).to_string()), &mut effects);
-        self.follow(effects);
+            .complete_list(monitor, Some(&simulation.version.max(1).to_string()), &mut follow_ups);
+        self.follow(follow_ups);
     }
 
     /// Sees the object as it is now, whatever its watch has told so far.
-    pub(super) fn see(&mut self, world: &World, place: &Place) {
-        let seen = Seen {
-            metadata: world.objects[place].meta.clone(),
+    pub(super) fn observe(&mut self, simulation: &Simulation, place: &ObjectLocation) {
+        let seen = PartialObject {
+            metadata: simulation.objects[place].meta.clone(),
         };
         let monitor = self.monitors[&place.0].0;
-        let mut effects = Effects::default();
-        self.graph.observe(monitor, &seen, &mut effects);
-        self.follow(effects);
+        let mut follow_ups = FollowUps::default();
+        self.graph.observe(monitor, &seen, &mut follow_ups);
+        self.follow(follow_ups);
     }
 
     /// Sees the end of an object.
-    pub(super) fn see_end(&mut self, kind: &str, seen: &Seen) {
+    pub(super) fn observe_deleted(&mut self, kind: &str, seen: &PartialObject) {
         let monitor = self.monitors[kind].0;
-        let mut effects = Effects::default();
-        self.graph.deleted(monitor, seen, &mut effects);
-        self.follow(effects);
+        let mut follow_ups = FollowUps::default();
+        self.graph.deleted(monitor, seen, &mut follow_ups);
+        self.follow(follow_ups);
     }
 
     /// What is to be attempted, by UID.
@@ -105,32 +105,32 @@ impl Collector {
     }
 
     /// Stops watching a kind.
-    pub(super) fn leave(&mut self, kind: &str) {
+    pub(super) fn stop_watching(&mut self, kind: &str) {
         if let Some((monitor, _)) = self.monitors.remove(kind) {
-            let mut effects = Effects::default();
-            self.graph.remove_monitor(monitor, &mut effects);
-            self.follow(effects);
+            let mut follow_ups = FollowUps::default();
+            self.graph.remove_monitor(monitor, &mut follow_ups);
+            self.follow(follow_ups);
         }
     }
 
     /// Hears so many more events of a kind. Returns whether there were any.
-    pub(super) fn hear(&mut self, world: &World, kind: &str, count: usize) -> bool {
+    pub(super) fn deliver_events(&mut self, simulation: &Simulation, kind: &str, count: usize) -> bool {
         let Some((monitor, seen)) = self.monitors.get_mut(kind) else {
             return false;
         };
-        let log = &world.logs[kind];
+        let log = &simulation.logs[kind];
         let told: Vec<_> = log[*seen..].iter().take(count).cloned().collect();
         *seen += told.len();
         let monitor = *monitor;
         let heard = !told.is_empty();
-        let mut effects = Effects::default();
+        let mut follow_ups = FollowUps::default();
         for told in told {
             match told {
-                Told::Applied(seen) => self.graph.observe(monitor, &seen, &mut effects),
-                Told::Deleted(seen) => self.graph.deleted(monitor, &seen, &mut effects),
+                WatchEvent::Applied(seen) => self.graph.observe(monitor, &seen, &mut follow_ups),
+                WatchEvent::Deleted(seen) => self.graph.deleted(monitor, &seen, &mut follow_ups),
             }
         }
-        self.follow(effects);
+        self.follow(follow_ups);
         heard
     }
 
@@ -140,7 +140,7 @@ impl Collector {
             return false;
         };
         self.later.remove(&uid);
-        self.under_way.push(Under {
+        self.under_way.push(RunningAttempt {
             uid,
             attempt: Attempt::new(uid),
             answer: None,
@@ -148,55 +148,57 @@ impl Collector {
         true
     }
 
-    /// One step of an attempt under way: an answer is told, or a question asked, or something done.
-    pub(super) fn step(&mut self, world: &mut World, number: usize) {
+    /// One step of an attempt under way: an answer is told, or a request asked, or something done.
+    pub(super) fn step(&mut self, simulation: &mut Simulation, number: usize) {
         if self.under_way.is_empty() {
             return;
         }
         let number = number % self.under_way.len();
         let mut under = self.under_way.swap_remove(number);
-        if let Some((question, fact)) = under.answer.take() {
-            if fact == Fact::Absent {
-                let mut absent = question.identity.clone();
-                if let Some((_, namespace, _)) = world.place(&absent) {
+        if let Some((request, fact)) = under.answer.take() {
+            if fact == ReadResult::Absent {
+                let mut absent = request.identity.clone();
+                if let Some((_, namespace, _)) = simulation.place(&absent) {
                     absent.namespace = namespace;
                 }
-                let mut effects = Effects::default();
-                self.graph.absent(&absent, &mut effects);
-                self.follow(effects);
+                let mut follow_ups = FollowUps::default();
+                self.graph.mark_absent(&absent, &mut follow_ups);
+                self.follow(follow_ups);
             }
-            under.attempt.tell(question, fact);
+            under.attempt.record(request, fact);
         }
         match self.graph.step(&under.attempt) {
-            Step::Ask(question) => {
-                let identity = &question.identity;
+            AttemptStep::Read(request) => {
+                let identity = &request.identity;
                 let namespace = identity.namespace.as_deref().unwrap_or("-");
-                world.asked.push(format!(
+                simulation.requests.push(format!(
                     "get {}/{} {namespace}/{}",
                     identity.api_version, identity.kind, identity.name
                 ));
-                under.answer = Some((question.clone(), world.get(&question.identity)));
+                under.answer = Some((request.clone(), simulation.get(&request.identity)));
                 self.under_way.push(under);
             }
-            Step::Rest(rest) => {
+            AttemptStep::Noop(rest) => {
                 if matches!(
                     rest,
-                    Rest::Unknown | Rest::Unobserved | Rest::Kept(crate::verdict::Reason::OwnerUnknown)
+                    NoopReason::Unknown
+                        | NoopReason::Unobserved
+                        | NoopReason::Kept(crate::verdict::KeepReason::OwnerUnknown)
                 ) {
                     self.later.insert(under.uid);
                 }
             }
-            Step::Do(intent) => self.carry(world, under.uid, intent),
+            AttemptStep::Apply(intent) => self.carry(simulation, under.uid, intent),
         }
     }
 
     fn vanish(&mut self, uid: Uid, tried: &str) {
-        let mut effects = Effects::default();
-        self.graph.vanished(uid, tried, &mut effects);
-        self.follow(effects);
+        let mut follow_ups = FollowUps::default();
+        self.graph.mark_gone(uid, tried, &mut follow_ups);
+        self.follow(follow_ups);
     }
 
-    fn carry(&mut self, world: &mut World, uid: Uid, intent: Intent) {
+    fn carry(&mut self, simulation: &mut Simulation, uid: Uid, intent: Intent) {
         let item = intent.item().clone();
         let name = format!(
             "{}/{} {}/{}",
@@ -212,20 +214,20 @@ impl Collector {
                 unblock,
                 ..
             } => {
-                world.asked.push(format!("delete {name} {policy:?}"));
-                let mut outcome = unblocked(world, &item, &mut version, &unblock);
+                simulation.requests.push(format!("delete {name} {policy:?}"));
+                let mut outcome = unblocked(simulation, &item, &mut version, &unblock);
                 if outcome == Outcome::Done {
-                    outcome = world.collect(&item, &version, policy);
+                    outcome = simulation.collect(&item, &version, policy);
                 }
                 (outcome, version)
             }
-            Intent::Release { references, .. } => {
-                world.asked.push(format!("release {name}"));
-                (world.edit(&item, None, &references), Box::default())
+            Intent::RemoveReferences { references, .. } => {
+                simulation.requests.push(format!("release {name}"));
+                (simulation.edit(&item, None, &references), Box::default())
             }
-            Intent::Finish { .. } => {
-                world.asked.push(format!("finish {name}"));
-                (world.finish(&item, false), Box::default())
+            Intent::RemoveFinalizer { .. } => {
+                simulation.requests.push(format!("finish {name}"));
+                (simulation.finish(&item, false), Box::default())
             }
         };
         if outcome == Outcome::Gone {
@@ -236,30 +238,30 @@ impl Collector {
             Outcome::Done | Outcome::Gone if self.graph.is_virtual(uid) => drop(self.later.insert(uid)),
             Outcome::Done | Outcome::Gone => {}
             // The shell reads the object again at once; that is one more attempt with a live object.
-            Outcome::Conflict => match world.get(&item) {
-                Fact::Alive(seen) => {
-                    let question = Question {
+            Outcome::Conflict => match simulation.get(&item) {
+                ReadResult::Found(seen) => {
+                    let request = ReadRequest {
                         identity: item,
                         is_item: true,
                     };
-                    self.under_way.push(Under {
+                    self.under_way.push(RunningAttempt {
                         uid,
                         attempt: Attempt::new(uid),
-                        answer: Some((question, Fact::Alive(seen))),
+                        answer: Some((request, ReadResult::Found(seen))),
                     });
                 }
-                Fact::Absent => {
+                ReadResult::Absent => {
                     self.vanish(uid, &tried);
                     self.later.insert(uid);
                 }
-                Fact::Unknown | Fact::Misplaced => drop(self.later.insert(uid)),
+                ReadResult::Unknown | ReadResult::Misplaced => drop(self.later.insert(uid)),
             },
             Outcome::Failed => drop(self.later.insert(uid)),
         }
     }
 
-    /// Orphans the dependents of the next owner: those that are known, those that a census finds, and then the owner may go.
-    pub(super) fn orphan(&mut self, world: &mut World) -> bool {
+    /// Orphans the dependents of the next owner: those that are known, those that a scan finds, and then the owner may go.
+    pub(super) fn orphan(&mut self, simulation: &mut Simulation) -> bool {
         let Some(uid) = self.orphans.pop_front() else {
             return false;
         };
@@ -267,16 +269,16 @@ impl Collector {
             return true;
         };
         for (item, references) in dependents {
-            if world.edit(&item, None, &references) == Outcome::Failed {
+            if simulation.edit(&item, None, &references) == Outcome::Failed {
                 self.orphans.push_back(uid);
                 return false;
             }
         }
-        if !world.unserved.is_empty() {
+        if !simulation.unserved.is_empty() {
             self.orphans.push_back(uid);
             return false;
         }
-        let strays: Vec<Place> = world
+        let strays: Vec<ObjectLocation> = simulation
             .objects
             .iter()
             .filter(|(_, object)| !object.meta.references_to(&owner.uid).is_empty())
@@ -284,8 +286,8 @@ impl Collector {
             .collect();
         let is_let_go = strays
             .iter()
-            .all(|place| world.let_go(place, &owner.uid) == Outcome::Done);
-        if !is_let_go || world.finish(&owner, true) == Outcome::Failed {
+            .all(|place| simulation.remove_references_to(place, &owner.uid) == Outcome::Done);
+        if !is_let_go || simulation.finish(&owner, true) == Outcome::Failed {
             self.orphans.push_back(uid);
             return false;
         }
@@ -293,53 +295,58 @@ impl Collector {
     }
 
     /// Goes on until nothing is left to do, with everything heard, or until it is dead.
-    pub(super) fn settle(&mut self, world: &mut World) -> Result<(), String> {
+    pub(super) fn run_until_idle(&mut self, simulation: &mut Simulation) -> Result<(), String> {
         for _ in 0..10_000 {
-            if world.is_collector_dead() {
+            if simulation.has_collector_crashed() {
                 return Ok(());
             }
             let kinds: Vec<_> = self.monitors.keys().cloned().collect();
             let mut busy = false;
             for kind in kinds {
-                busy |= self.hear(world, &kind, usize::MAX);
+                busy |= self.deliver_events(simulation, &kind, usize::MAX);
             }
-            busy |= self.orphan(world);
+            busy |= self.orphan(simulation);
             busy |= self.begin();
             while !self.under_way.is_empty() {
-                self.step(world, 0);
+                self.step(simulation, 0);
                 busy = true;
             }
             if !busy {
                 // What was put off is looked at again once nothing else moves.
                 let later = std::mem::take(&mut self.later);
-                let before = world.version;
+                let before = simulation.version;
                 for uid in &later {
                     self.attempts.push_back(*uid);
                 }
                 while self.begin() {
                     while !self.under_way.is_empty() {
-                        self.step(world, 0);
+                        self.step(simulation, 0);
                     }
                 }
-                if world.version == before && self.attempts.is_empty() {
+                if simulation.version == before && self.attempts.is_empty() {
                     return Ok(());
                 }
             }
         }
         Err(format!(
             "it does not come to rest: {:?}",
-            world.asked.iter().rev().take(20).collect::<Vec<_>>()
+            simulation.requests.iter().rev().take(20).collect::<Vec<_>>()
         ))
     }
 }
 
 /// Lets these references no longer block their owners, in the version that is replaced by the one that comes of it.
-fn unblocked(world: &mut World, item: &Identity, version: &mut Box<str>, references: &Places) -> Outcome {
+fn unblocked(
+    simulation: &mut Simulation,
+    item: &Identity,
+    version: &mut Box<str>,
+    references: &ReferencePositions,
+) -> Outcome {
     if references.is_empty() {
         return Outcome::Done;
     }
-    let outcome = world.edit(item, Some(version), references);
-    let now = world.place(item).and_then(|place| world.objects.get(&place));
+    let outcome = simulation.edit(item, Some(version), references);
+    let now = simulation.place(item).and_then(|place| simulation.objects.get(&place));
     if let Some(object) = now.filter(|_| outcome == Outcome::Done) {
         version.clone_from(&object.meta.resource_version);
     }

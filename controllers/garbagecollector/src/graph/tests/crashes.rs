@@ -5,22 +5,26 @@ use std::collections::BTreeMap;
 use super::{
     collector::Collector,
     random::{KINDS, left_over, restart},
-    world::{Place, World, reference},
+    simulation::{ObjectLocation, Simulation, reference},
 };
-use crate::{Reference, verdict::Policy};
+use crate::{Reference, verdict::PropagationPolicy};
 
 const POD: &str = "v1/Pod";
 const SET: &str = "apps/v1/Set";
-const POLICIES: [Policy; 3] = [Policy::Background, Policy::Foreground, Policy::Orphan];
-/// More than any of these worlds needs.
+const POLICIES: [PropagationPolicy; 3] = [
+    PropagationPolicy::Background,
+    PropagationPolicy::Foreground,
+    PropagationPolicy::Orphan,
+];
+/// More than any of these simulations needs.
 const MANY: usize = 1_000;
 
-fn create(world: &mut World, kind: &str, name: &str, owners: Vec<Reference>) -> Reference {
-    let uid = world.create(kind, Some("n"), name, None, owners).unwrap();
+fn create(simulation: &mut Simulation, kind: &str, name: &str, owners: Vec<Reference>) -> Reference {
+    let uid = simulation.create(kind, Some("n"), name, None, owners).unwrap();
     reference(kind, name, &uid, true)
 }
 
-fn place(of: &Reference) -> Place {
+fn place(of: &Reference) -> ObjectLocation {
     (
         format!("{}/{}", of.api_version, of.kind),
         Some("n".into()),
@@ -29,51 +33,51 @@ fn place(of: &Reference) -> Place {
 }
 
 /// A family: children, a grandchild, and one that somebody else keeps as well. Its head is deleted.
-fn family(world: &mut World, name: &str, policy: Policy) -> Reference {
+fn family(simulation: &mut Simulation, name: &str, policy: PropagationPolicy) -> Reference {
     let named = |member: &str| format!("{name}-{member}");
-    let head = create(world, SET, &named("head"), vec![]);
-    let keeper = create(world, SET, &named("keeper"), vec![]);
-    let child = create(world, POD, &named("a"), vec![head.clone()]);
-    create(world, POD, &named("b"), vec![head.clone()]);
-    create(world, POD, &named("grandchild"), vec![child]);
-    create(world, POD, &named("shared"), vec![head.clone(), keeper]);
-    world.delete(&place(&head), policy);
+    let head = create(simulation, SET, &named("head"), vec![]);
+    let keeper = create(simulation, SET, &named("keeper"), vec![]);
+    let child = create(simulation, POD, &named("a"), vec![head.clone()]);
+    create(simulation, POD, &named("b"), vec![head.clone()]);
+    create(simulation, POD, &named("grandchild"), vec![child]);
+    create(simulation, POD, &named("shared"), vec![head.clone(), keeper]);
+    simulation.delete(&place(&head), policy);
     head
 }
 
 /// What a collector may find when it starts.
-fn worlds() -> Vec<(String, World)> {
-    let mut worlds = Vec::new();
+fn simulations() -> Vec<(String, Simulation)> {
+    let mut simulations = Vec::new();
     for policy in POLICIES {
-        let mut world = World::new(&KINDS);
-        family(&mut world, "one", policy);
-        worlds.push((format!("{policy:?}"), world));
+        let mut simulation = Simulation::new(&KINDS);
+        family(&mut simulation, "one", policy);
+        simulations.push((format!("{policy:?}"), simulation));
         for other in POLICIES {
-            let mut world = World::new(&KINDS);
-            let first = create(&mut world, SET, "first", vec![]);
-            let second = create(&mut world, SET, "second", vec![]);
-            create(&mut world, POD, "both", vec![first.clone(), second.clone()]);
-            world.delete(&place(&first), policy);
-            world.delete(&place(&second), other);
-            worlds.push((format!("{policy:?} and {other:?}"), world));
+            let mut simulation = Simulation::new(&KINDS);
+            let first = create(&mut simulation, SET, "first", vec![]);
+            let second = create(&mut simulation, SET, "second", vec![]);
+            create(&mut simulation, POD, "both", vec![first.clone(), second.clone()]);
+            simulation.delete(&place(&first), policy);
+            simulation.delete(&place(&second), other);
+            simulations.push((format!("{policy:?} and {other:?}"), simulation));
         }
         // Each blocks the other one.
-        let mut world = World::new(&KINDS);
-        let one = create(&mut world, POD, "one", vec![]);
-        let other = create(&mut world, POD, "other", vec![one.clone()]);
-        world.change(&place(&one), |object| object.meta.owner_references.push(other));
-        world.delete(&place(&one), policy);
-        worlds.push((format!("a circle, {policy:?}"), world));
+        let mut simulation = Simulation::new(&KINDS);
+        let one = create(&mut simulation, POD, "one", vec![]);
+        let other = create(&mut simulation, POD, "other", vec![one.clone()]);
+        simulation.change(&place(&one), |object| object.meta.owner_references.push(other));
+        simulation.delete(&place(&one), policy);
+        simulations.push((format!("a cycle, {policy:?}"), simulation));
     }
-    worlds
+    simulations
 }
 
 /// Whether an object is being deleted, and its owners with whether each is blocked.
 type Portrait<'a> = (bool, Vec<(&'a str, bool)>);
 
 /// What is there in the end, without versions.
-fn picture(world: &World) -> BTreeMap<&Place, Portrait<'_>> {
-    let objects = world.objects.iter().map(|(place, object)| {
+fn picture(simulation: &Simulation) -> BTreeMap<&ObjectLocation, Portrait<'_>> {
+    let objects = simulation.objects.iter().map(|(place, object)| {
         let owners = object.meta.owner_references.iter();
         let owners = owners.map(|owner| (&*owner.uid, owner.blocks)).collect();
         (place, (object.meta.deleting, owners))
@@ -82,47 +86,47 @@ fn picture(world: &World) -> BTreeMap<&Place, Portrait<'_>> {
 }
 
 /// A new collector goes on for so many writes, or to the end.
-fn go_on(world: &mut World, writes: Option<usize>, case: &str) {
-    world.lives_for = writes;
+fn go_on(simulation: &mut Simulation, writes: Option<usize>, case: &str) {
+    simulation.writes_until_crash = writes;
     let mut collector = Collector::default();
-    restart(world, &mut collector);
+    restart(simulation, &mut collector);
     collector
-        .settle(world)
+        .run_until_idle(simulation)
         .unwrap_or_else(|error| panic!("{case}: {error}"));
-    assert_eq!(world.crimes, Vec::<String>::new(), "{case}");
+    assert_eq!(simulation.violations, Vec::<String>::new(), "{case}");
 }
 
-fn ensure_same(world: &World, undisturbed: &World, case: &str) {
-    assert_eq!(left_over(world), Vec::<String>::new(), "{case}");
-    assert_eq!(picture(world), picture(undisturbed), "{case}");
+fn ensure_same(simulation: &Simulation, undisturbed: &Simulation, case: &str) {
+    assert_eq!(left_over(simulation), Vec::<String>::new(), "{case}");
+    assert_eq!(picture(simulation), picture(undisturbed), "{case}");
 }
 
 #[test]
 fn no_death_after_any_write_shows_in_the_end() {
     let mut deaths = 0;
-    for (case, start) in worlds() {
+    for (case, start) in simulations() {
         let mut undisturbed = start.clone();
         go_on(&mut undisturbed, Some(MANY), &case);
-        let writes = MANY - undisturbed.lives_for.unwrap_or_default();
+        let writes = MANY - undisturbed.writes_until_crash.unwrap_or_default();
         assert_eq!(left_over(&undisturbed), Vec::<String>::new(), "{case}");
         for done in 1..=writes {
             let case = format!("{case}, dead after {done} of {writes}");
-            let mut world = start.clone();
-            go_on(&mut world, Some(done), &case);
-            assert!(world.is_collector_dead(), "{case}");
-            go_on(&mut world, None, &case);
-            ensure_same(&world, &undisturbed, &case);
+            let mut simulation = start.clone();
+            go_on(&mut simulation, Some(done), &case);
+            assert!(simulation.has_collector_crashed(), "{case}");
+            go_on(&mut simulation, None, &case);
+            ensure_same(&simulation, &undisturbed, &case);
             deaths += 1;
         }
         // Each of them lives for one write.
-        let mut world = start.clone();
+        let mut simulation = start.clone();
         for _ in 0..MANY {
-            go_on(&mut world, Some(1), &case);
-            if !world.is_collector_dead() {
+            go_on(&mut simulation, Some(1), &case);
+            if !simulation.has_collector_crashed() {
                 break;
             }
         }
-        ensure_same(&world, &undisturbed, &case);
+        ensure_same(&simulation, &undisturbed, &case);
     }
     assert!(deaths > 40, "only {deaths} deaths");
 }

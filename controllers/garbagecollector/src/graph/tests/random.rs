@@ -1,14 +1,14 @@
-//! Any history of any world: what an owner keeps is never deleted, and what nothing keeps is gone in the end.
+//! Any history of any simulation: what an owner keeps is never deleted, and what nothing keeps is gone in the end.
 
 use proptest::prelude::*;
 
 use super::{
     collector::Collector,
-    world::{World, reference},
+    simulation::{Simulation, reference},
 };
 use crate::{
     Reference,
-    verdict::{Policy, Stage},
+    verdict::{DeletionStage, PropagationPolicy},
 };
 
 pub(super) const KINDS: [(&str, bool); 4] = [
@@ -43,7 +43,7 @@ enum Event {
         object: usize,
         owners: Vec<(usize, Way, bool)>,
     },
-    Delete(usize, Policy),
+    Delete(usize, PropagationPolicy),
     Hold(usize, bool),
     Hear(usize, usize),
     List(usize),
@@ -68,8 +68,12 @@ fn owners() -> impl Strategy<Value = Vec<(usize, Way, bool)>> {
     proptest::collection::vec((0..32_usize, way(), any::<bool>()), 0..4)
 }
 
-fn policy() -> impl Strategy<Value = Policy> {
-    prop_oneof![Just(Policy::Background), Just(Policy::Foreground), Just(Policy::Orphan)]
+fn policy() -> impl Strategy<Value = PropagationPolicy> {
+    prop_oneof![
+        Just(PropagationPolicy::Background),
+        Just(PropagationPolicy::Foreground),
+        Just(PropagationPolicy::Orphan)
+    ]
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -90,8 +94,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 /// References to these objects, by number, as somebody in this namespace would write them.
-fn references(world: &World, owners: &[(usize, Way, bool)]) -> Vec<Reference> {
-    let known: Vec<_> = world.objects.iter().collect();
+fn references(simulation: &Simulation, owners: &[(usize, Way, bool)]) -> Vec<Reference> {
+    let known: Vec<_> = simulation.objects.iter().collect();
     let mut references: Vec<Reference> = Vec::new();
     for (number, way, blocks) in owners {
         if known.is_empty() {
@@ -111,12 +115,12 @@ fn references(world: &World, owners: &[(usize, Way, bool)]) -> Vec<Reference> {
     references
 }
 
-fn place(world: &World, number: usize) -> Option<(String, Option<Box<str>>, Box<str>)> {
-    let count = world.objects.len().max(1);
-    world.objects.keys().nth(number % count).cloned()
+fn place(simulation: &Simulation, number: usize) -> Option<(String, Option<Box<str>>, Box<str>)> {
+    let count = simulation.objects.len().max(1);
+    simulation.objects.keys().nth(number % count).cloned()
 }
 
-fn happen(world: &mut World, collector: &mut Collector, event: &Event) {
+fn happen(simulation: &mut Simulation, collector: &mut Collector, event: &Event) {
     match event {
         Event::Create {
             kind,
@@ -124,77 +128,77 @@ fn happen(world: &mut World, collector: &mut Collector, event: &Event) {
             name,
             owners,
         } => {
-            let owners = references(world, owners);
+            let owners = references(simulation, owners);
             let name = format!("o{name}");
-            world.create(KINDS[*kind].0, Some(NAMESPACES[*namespace]), &name, None, owners);
+            simulation.create(KINDS[*kind].0, Some(NAMESPACES[*namespace]), &name, None, owners);
         }
         Event::Own { object, owners } => {
-            let owners = references(world, owners);
-            if let Some(place) = place(world, *object) {
-                world.change(&place, |object| object.meta.owner_references = owners);
+            let owners = references(simulation, owners);
+            if let Some(place) = place(simulation, *object) {
+                simulation.change(&place, |object| object.meta.owner_references = owners);
             }
         }
         Event::Delete(object, policy) => {
-            if let Some(place) = place(world, *object).filter(|place| !world.objects[place].meta.deleting) {
-                world.delete(&place, *policy);
+            if let Some(place) = place(simulation, *object).filter(|place| !simulation.objects[place].meta.deleting) {
+                simulation.delete(&place, *policy);
             }
         }
         Event::Hold(object, on) => {
-            if let Some(place) = place(world, *object) {
-                world.change(&place, |object| {
-                    object.held = *on && (object.held || !object.meta.deleting);
+            if let Some(place) = place(simulation, *object) {
+                simulation.change(&place, |object| {
+                    object.has_foreign_finalizer = *on && (object.has_foreign_finalizer || !object.meta.deleting);
                 });
             }
         }
         Event::Hear(kind, count) => {
-            collector.hear(world, KINDS[*kind].0, *count);
+            collector.deliver_events(simulation, KINDS[*kind].0, *count);
         }
-        Event::List(kind) => collector.list(world, KINDS[*kind].0),
+        Event::List(kind) => collector.list(simulation, KINDS[*kind].0),
         Event::Serve(on) => {
-            world.serve(LATE, *on);
+            simulation.serve(LATE, *on);
             if *on {
-                collector.list(world, LATE);
+                collector.list(simulation, LATE);
             } else {
-                collector.leave(LATE);
+                collector.stop_watching(LATE);
             }
         }
-        Event::Restart => restart(world, collector),
+        Event::Restart => restart(simulation, collector),
         Event::Begin => drop(collector.begin()),
-        Event::Step(number) => collector.step(world, *number),
-        Event::Orphan => drop(collector.orphan(world)),
+        Event::Step(number) => collector.step(simulation, *number),
+        Event::Orphan => drop(collector.orphan(simulation)),
     }
 }
 
 /// Another collector takes over, which reads everything.
-pub(super) fn restart(world: &World, collector: &mut Collector) {
+pub(super) fn restart(simulation: &Simulation, collector: &mut Collector) {
     *collector = Collector::default();
     for (kind, _) in KINDS {
-        collector.list(world, kind);
+        collector.list(simulation, kind);
     }
-    let mut effects = crate::Effects::default();
-    collector.graph.survey(&mut effects);
-    collector.follow(effects);
+    let mut follow_ups = crate::FollowUps::default();
+    collector.graph.full_scan(&mut follow_ups);
+    collector.follow(follow_ups);
 }
 
 /// What should be gone, or let go, and is there.
-pub(super) fn left_over(world: &World) -> Vec<String> {
+pub(super) fn left_over(simulation: &Simulation) -> Vec<String> {
     let mut left = Vec::new();
-    for (place, object) in &world.objects {
+    for (place, object) in &simulation.objects {
         let meta = &object.meta;
         let namespace = meta.namespace.as_deref();
         let owners = &meta.owner_references;
-        let is_kept = owners.is_empty() || owners.iter().any(|owner| world.keeps(owner, namespace));
+        let is_kept = owners.is_empty() || owners.iter().any(|owner| simulation.keeps(owner, namespace));
         if !is_kept && !meta.deleting {
             left.push(format!("{place:?} is kept by nobody: {owners:?}"));
         }
         if meta.deleting && meta.finalizers.orphan {
             left.push(format!("{place:?} waits for its dependents to be orphaned"));
         }
-        let blockers = world.objects.values().filter(|other| {
+        let blockers = simulation.objects.values().filter(|other| {
             let mut references = other.meta.owner_references.iter();
             references.any(|reference| reference.uid == meta.uid && reference.blocks)
         });
-        if meta.is_waiting() && blockers.count() == 0 {
+        if meta.is_waiting_for_dependents() && blockers.count() == 0 {
             left.push(format!("{place:?} waits for nobody"));
         }
     }
@@ -203,8 +207,8 @@ pub(super) fn left_over(world: &World) -> Vec<String> {
 
 /// The graph without what was learnt by asking. What a virtual node is called depends on who was seen first.
 fn seen(collector: &Collector) -> Vec<(String, u32, u32, bool, Vec<String>)> {
-    let shape = collector.graph.shape(&[]);
-    let nodes = shape.nodes.into_iter().map(|node| {
+    let snapshot = collector.graph.snapshot(&[]);
+    let nodes = snapshot.nodes.into_iter().map(|node| {
         let name = if node.is_virtual {
             node.identity.uid.to_string()
         } else {
@@ -215,7 +219,7 @@ fn seen(collector: &Collector) -> Vec<(String, u32, u32, bool, Vec<String>)> {
             name,
             node.dependents,
             node.blocking,
-            node.stage == Stage::Waiting,
+            node.stage == DeletionStage::WaitingForDependents,
             owners.collect(),
         )
     });
@@ -229,25 +233,25 @@ proptest! {
     fn nothing_that_is_kept_is_deleted_and_nothing_else_is_left(
         events in proptest::collection::vec(event(), 1..120),
     ) {
-        let mut world = World::new(&KINDS);
+        let mut simulation = Simulation::new(&KINDS);
         let mut collector = Collector::default();
-        restart(&world, &mut collector);
+        restart(&simulation, &mut collector);
         for event in &events {
-            happen(&mut world, &mut collector, event);
-            prop_assert!(world.crimes.is_empty(), "{:?}", world.crimes);
+            happen(&mut simulation, &mut collector, event);
+            prop_assert!(simulation.violations.is_empty(), "{:?}", simulation.violations);
         }
-        world.serve(LATE, true);
+        simulation.serve(LATE, true);
         for (kind, _) in KINDS {
-            collector.list(&world, kind);
+            collector.list(&simulation, kind);
         }
-        let rest = collector.settle(&mut world);
-        prop_assert!(world.crimes.is_empty(), "{:?}", world.crimes);
+        let rest = collector.run_until_idle(&mut simulation);
+        prop_assert!(simulation.violations.is_empty(), "{:?}", simulation.violations);
         prop_assert!(rest.is_ok(), "{rest:?}");
-        let left = left_over(&world);
+        let left = left_over(&simulation);
         prop_assert!(left.is_empty(), "{left:#?}");
         let mut anew = Collector::default();
         std::mem::swap(&mut anew, &mut collector);
-        restart(&world, &mut collector);
+        restart(&simulation, &mut collector);
         prop_assert_eq!(seen(&anew), seen(&collector), "the history of a graph makes no difference");
     }
 }

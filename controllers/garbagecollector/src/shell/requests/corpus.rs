@@ -6,7 +6,7 @@ use std::cell::Cell;
 use portreeve_testing::Corpus;
 
 use super::*;
-use crate::{Attempt, Effects, Graph, Intent, Step};
+use crate::{Attempt, AttemptStep, FollowUps, Graph, Intent};
 
 /// How many mutations there are of each folder.
 const MUTATIONS: usize = 4_000;
@@ -16,17 +16,17 @@ fn corpus(folder: &str) -> anyhow::Result<Corpus> {
 }
 
 /// What the graph makes of these objects, each the first of its kind that it hears of.
-fn take_in(objects: &[Seen]) {
+fn take_in(objects: &[PartialObject]) {
     let mut graph = Graph::default();
-    let mut effects = Effects::default();
+    let mut follow_ups = FollowUps::default();
     let monitor = graph.add_monitor("v1", "ConfigMap");
     for seen in objects {
-        graph.observe(monitor, seen, &mut effects);
+        graph.observe(monitor, seen, &mut follow_ups);
     }
-    graph.survey(&mut effects);
-    for uid in effects.attempt.iter().chain(&effects.orphan) {
+    graph.full_scan(&mut follow_ups);
+    for uid in follow_ups.attempt.iter().chain(&follow_ups.orphan) {
         let step = graph.step(&Attempt::new(*uid));
-        let deletes = matches!(step, Step::Do(Intent::Delete { .. }));
+        let deletes = matches!(step, AttemptStep::Apply(Intent::Delete { .. }));
         assert!(!deletes, "without having asked for the owner: {step:?}");
         drop(graph.orphaning(*uid));
     }
@@ -35,15 +35,15 @@ fn take_in(objects: &[Seen]) {
         if let Some(uid) = graph.uid(&seen.metadata.uid) {
             assert!(graph.view(uid).is_some());
         }
-        drop(graph.choose(&[&*seen.metadata.uid, &*seen.metadata.name]));
-        graph.deleted(monitor, seen, &mut effects);
+        drop(graph.select(&[&*seen.metadata.uid, &*seen.metadata.name]));
+        graph.deleted(monitor, seen, &mut follow_ups);
     }
 }
 
 #[test]
 fn objects_are_read_or_refused_and_deleted_by_no_single_sight() -> anyhow::Result<()> {
     corpus("object")?.check(MUTATIONS, |input| {
-        if let Ok(seen) = decode::<Seen>(input) {
+        if let Ok(seen) = decode::<PartialObject>(input) {
             take_in(&[seen]);
         }
     })

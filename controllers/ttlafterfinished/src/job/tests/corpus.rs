@@ -9,7 +9,7 @@ use crate::expiry::{decide, refused};
 /// How many mutations there are.
 const MUTATIONS: usize = 5_000;
 
-fn check(job: &SeenJob) {
+fn check(job: &CachedJob) {
     for now in [Timestamp::MIN, Timestamp::UNIX_EPOCH, Timestamp::MAX] {
         let plan = decide(job, now);
         if let Next::At(time) = plan.next {
@@ -19,8 +19,8 @@ fn check(job: &SeenJob) {
         for effect in plan.effects {
             assert!(!effect.to_string().is_empty());
             if let Effect::Delete { target, .. } = effect {
-                let expires = job.lifetime().and_then(Lifetime::expires);
-                assert!(expires.is_some_and(|expires| expires <= now), "{expires:?}");
+                let expires_at = job.lifetime().and_then(Lifetime::expires_at);
+                assert!(expires_at.is_some_and(|expires_at| expires_at <= now), "{expires_at:?}");
                 assert_eq!(target.uid, job.metadata.uid);
             }
         }
@@ -30,7 +30,7 @@ fn check(job: &SeenJob) {
 #[test]
 fn what_can_be_read_of_a_job_can_be_decided_on() -> anyhow::Result<()> {
     Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/job"))?.check(MUTATIONS, |input| {
-        if let Ok(job) = serde_json::from_slice::<SeenJob>(input) {
+        if let Ok(job) = serde_json::from_slice::<CachedJob>(input) {
             check(&job);
         }
     })

@@ -16,17 +16,17 @@ fn never() -> impl Future<Output = Result<Response<Scripted>, BoxError>> + Send 
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_gets_no_headers_ends_at_the_limit() {
-    let api = config_maps(stations().client(|_| never()));
+    let api = config_maps(test_stack().client(|_| never()));
     let (after, error) = failure(api.get("a")).await;
     // The clock of timers ticks in milliseconds.
     assert_eq!(after.as_secs(), 30);
-    assert_eq!(Answer::of(&error), Answer::Transient);
+    assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
     assert!(error.to_string().contains("no complete answer within 30s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_goes_silent_in_the_middle_ends_at_the_limit() {
-    let api = config_maps(stations().client(|_| async { Ok(stuck(r#"{"metadata":{"#)) }));
+    let api = config_maps(test_stack().client(|_| async { Ok(stuck(r#"{"metadata":{"#)) }));
     let (after, error) = failure(api.get("a")).await;
     assert_eq!(after.as_secs(), 30);
     assert!(error.to_string().contains("no complete answer within 30s"), "{error}");
@@ -34,7 +34,7 @@ async fn a_body_that_goes_silent_in_the_middle_ends_at_the_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_of_headers_and_body_is_counted_together() {
-    let api = config_maps(stations().client(|_| async {
+    let api = config_maps(test_stack().client(|_| async {
         tokio::time::sleep(Duration::from_secs(20)).await;
         Ok(stuck("{"))
     }));
@@ -50,7 +50,7 @@ fn watch() -> Request<Body> {
 
 #[tokio::test(start_paused = true)]
 async fn an_open_watch_has_no_limit() {
-    let client = stations().client(|_| async { Ok(stuck("{}\n")) });
+    let client = test_stack().client(|_| async { Ok(stuck("{}\n")) });
     let mut body = client.send(watch()).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().is_ok());
     let day = tokio::time::timeout(Duration::from_hours(24), body.frame()).await;
@@ -59,14 +59,14 @@ async fn an_open_watch_has_no_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_does_not_open_ends_at_the_limit() {
-    let client = stations().client(|_| never());
+    let client = test_stack().client(|_| never());
     let (after, _) = failure(client.send(watch())).await;
     assert_eq!(after.as_secs(), 30);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_whose_refusal_goes_silent_ends_at_the_limit() {
-    let client = stations().client(|_| async {
+    let client = test_stack().client(|_| async {
         let mut refusal = stuck("Too many");
         *refusal.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         let seconds = HeaderValue::from_static("1");
@@ -91,7 +91,7 @@ async fn a_write_under_way_is_dropped_when_the_fence_closes() {
     let dropped = Arc::new(Mutex::new(None));
     let seen = Arc::clone(&dropped);
     let fence = gate(Ok(Some(Duration::from_secs(4))));
-    let api = config_maps(stations().fence(fence).client(move |_| {
+    let api = config_maps(test_stack().fence(fence).client(move |_| {
         let request = Dropped(Arc::clone(&seen));
         async move {
             let _request = request;
@@ -108,13 +108,13 @@ async fn a_write_under_way_is_dropped_when_the_fence_closes() {
             .contains("the time in which this process may write was over")
     );
     // It may have been carried out: that it was not sent would be a lie.
-    assert_eq!(Answer::of(&error), Answer::Transient);
+    assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_write_under_way_goes_on_for_as_long_as_the_fence_is_kept_open() {
     let fence = gate(Ok(Some(Duration::from_secs(4))));
-    let api = config_maps(stations().fence(fence.clone()).client(|_| never()));
+    let api = config_maps(test_stack().fence(fence.clone()).client(|_| never()));
     let keep_open = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         fence.set(Ok(Some(Duration::from_secs(4))));
@@ -133,7 +133,7 @@ async fn a_write_makes_no_step_once_the_fence_is_closed_whatever_its_timer_says(
     let (steps, next) = (Arc::new(Mutex::new(0)), Arc::new(tokio::sync::Notify::new()));
     let fence = gate(Ok(Some(Duration::from_secs(9))));
     let (counted, woken) = (Arc::clone(&steps), Arc::clone(&next));
-    let api = config_maps(stations().fence(fence.clone()).client(move |_| {
+    let api = config_maps(test_stack().fence(fence.clone()).client(move |_| {
         let (steps, next) = (Arc::clone(&counted), Arc::clone(&woken));
         async move {
             loop {
@@ -158,7 +158,7 @@ async fn a_write_makes_no_step_once_the_fence_is_closed_whatever_its_timer_says(
 #[tokio::test(start_paused = true)]
 async fn a_fence_that_stays_open_longer_than_the_limit_does_not_extend_it() {
     let fence = gate(Ok(Some(Duration::from_mins(5))));
-    let api = config_maps(stations().fence(fence).client(|_| never()));
+    let api = config_maps(test_stack().fence(fence).client(|_| never()));
     let (after, error) = failure(api.delete("a", &DeleteParams::default())).await;
     assert_eq!(after.as_secs(), 30);
     assert!(error.to_string().contains("no complete answer"), "{error}");
@@ -166,7 +166,7 @@ async fn a_fence_that_stays_open_longer_than_the_limit_does_not_extend_it() {
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_the_rate_limit_does_not_shorten_the_call() {
-    let (client, requests) = stations().rate(0.01, 1).answering(200, r#"{"metadata":{}}"#);
+    let (client, requests) = test_stack().rate(0.01, 1).answering(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     api.get("a").await.unwrap();
     api.get("a").await.unwrap();

@@ -19,9 +19,9 @@ fn assert_scraped(registry: &Registry, expected: &[&str]) {
 
 #[tokio::test(start_paused = true)]
 async fn calls_are_counted_by_code_method_and_host() {
-    let stations = stations();
-    let registry = stations.registry.clone();
-    let client = stations.client(|request| async move {
+    let test_stack = test_stack();
+    let registry = test_stack.registry.clone();
+    let client = test_stack.client(|request| async move {
         tokio::time::sleep(Duration::from_millis(250)).await;
         match request.method().as_str() {
             "GET" => Ok(answer(404, "")),
@@ -50,9 +50,9 @@ async fn calls_are_counted_by_code_method_and_host() {
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_the_rate_limit_is_measured_by_itself_and_with_the_call() {
-    let stations = stations().rate(2.0, 1);
-    let registry = stations.registry.clone();
-    let (client, _) = stations.answering(200, r#"{"metadata":{}}"#);
+    let test_stack = test_stack().rate(2.0, 1);
+    let registry = test_stack.registry.clone();
+    let (client, _) = test_stack.answering(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     api.get("a").await.unwrap();
     api.get("a").await.unwrap();
@@ -66,9 +66,9 @@ async fn the_wait_for_the_rate_limit_is_measured_by_itself_and_with_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_call_includes_its_body() {
-    let stations = stations();
-    let registry = stations.registry.clone();
-    let api = config_maps(stations.client(|_| async { Ok(stuck("{")) }));
+    let test_stack = test_stack();
+    let registry = test_stack.registry.clone();
+    let api = config_maps(test_stack.client(|_| async { Ok(stuck("{")) }));
     api.get("a").await.unwrap_err();
     let lines = lines(&registry);
     let name = "rest_client_request_duration_seconds_sum";
@@ -83,9 +83,9 @@ async fn the_time_of_a_call_includes_its_body() {
 
 #[tokio::test(start_paused = true)]
 async fn an_open_watch_is_counted_and_not_measured() {
-    let stations = stations();
-    let registry = stations.registry.clone();
-    let (client, _) = stations.answering(200, "{}\n");
+    let test_stack = test_stack();
+    let registry = test_stack.registry.clone();
+    let (client, _) = test_stack.answering(200, "{}\n");
     let watch = || Request::get("/api/v1/pods?watch=true").body(Body::empty()).unwrap();
     let body = client.send(watch()).await.unwrap().into_body();
     body.collect().await.unwrap();

@@ -61,7 +61,7 @@ fn logged<F: Future>(kube: LevelFilter, calls: impl FnOnce() -> F) -> String {
 fn an_answer_that_cannot_be_decoded_is_not_logged() {
     let log = logged(LevelFilter::ERROR, || async {
         let body = json!({"metadata": {"name": 1}, "data": {"password": SECRET}}).to_string();
-        let (client, _) = stations().answering(200, &body);
+        let (client, _) = test_stack().answering(200, &body);
         let api = config_maps(client);
         api.get("a").await.unwrap_err();
         api.create(&PostParams::default(), &config_map()).await.unwrap_err();
@@ -74,7 +74,7 @@ fn an_answer_that_cannot_be_decoded_is_not_logged() {
 #[test]
 fn a_refusal_that_is_no_status_is_not_logged_even_without_the_cap() {
     let log = logged(LevelFilter::WARN, || async {
-        let (client, _) = stations().answering(500, SECRET);
+        let (client, _) = test_stack().answering(500, SECRET);
         config_maps(client).get("a").await.unwrap_err();
     });
     assert!(log.contains("done") && !log.contains(SECRET), "{log}");
@@ -83,7 +83,7 @@ fn a_refusal_that_is_no_status_is_not_logged_even_without_the_cap() {
 #[test]
 fn what_informers_read_by_is_not_logged_even_without_the_cap() {
     let log = logged(LevelFilter::TRACE, || async {
-        let (client, _) = stations().answering(200, SECRET);
+        let (client, _) = test_stack().answering(200, SECRET);
         let request = Request::get("/api/v1/secrets").body(Body::empty()).unwrap();
         client.send(request).await.unwrap().into_body().collect().await.unwrap();
     });
@@ -95,7 +95,7 @@ fn what_informers_read_by_is_not_logged_even_without_the_cap() {
 fn kube_itself_logs_what_it_cannot_decode() {
     let log = logged(LevelFilter::WARN, || async {
         let body = json!({"metadata": {"name": 1}, "data": {"password": SECRET}}).to_string();
-        let (client, _) = stations().answering(200, &body);
+        let (client, _) = test_stack().answering(200, &body);
         config_maps(client).get("a").await.unwrap_err();
     });
     assert!(log.contains(SECRET), "{log}");

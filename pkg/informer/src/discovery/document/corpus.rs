@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use portreeve_testing::Corpus;
 
 use super::*;
-use crate::discovery::{Served, Verb};
+use crate::discovery::{ServedResources, Verb};
 
 /// How many mutations there are of each folder.
 const MUTATIONS: usize = 1_500;
@@ -17,13 +17,13 @@ fn corpus(folder: &str) -> anyhow::Result<Corpus> {
 
 fn check(groups: &Groups) {
     for (api_version, offers) in groups.values().flatten() {
-        for Offer { resource, .. } in offers.iter().flat_map(|offers| offers.iter()) {
+        for DiscoveredResource { resource, .. } in offers.iter().flat_map(|offers| offers.iter()) {
             assert!(!resource.plural.is_empty() && !resource.kind.is_empty());
             assert!(!resource.plural.contains('/'), "{resource} would lead elsewhere");
             assert_eq!(resource.api_version(), **api_version);
         }
     }
-    let served = Served::default().after(&[groups], &BTreeSet::new());
+    let served = ServedResources::default().updated_by(&[groups], &BTreeSet::new());
     assert!(
         served
             .preferred(&[Verb::List])

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::discovery::{Served, Verb};
+use crate::discovery::{ServedResources, Verb};
 
 /// What there is in an answer: each resource, with its scope, in order, and the versions that nobody knows of.
 fn print(groups: &Groups) -> String {
@@ -12,7 +12,7 @@ fn print(groups: &Groups) -> String {
         let Some(offers) = offers else {
             return format!("{api_version}: unknown\n");
         };
-        let offers = offers.iter().map(|Offer { resource, .. }| {
+        let offers = offers.iter().map(|DiscoveredResource { resource, .. }| {
             assert_eq!(resource.api_version(), **api_version);
             let Resource {
                 kind, plural, scope, ..
@@ -148,7 +148,7 @@ fn the_document_of_a_version_has_resources_and_subresources_in_one_list() {
         print(&groups),
         "apps/v1: deployments=Deployment/Namespaced things=Thing/Cluster\n"
     );
-    let served = Served::default().after(&[&groups], &std::collections::BTreeSet::new());
+    let served = ServedResources::default().updated_by(&[&groups], &std::collections::BTreeSet::new());
     let preferred: Vec<_> = served
         .preferred(&[Verb::List, Verb::Delete])
         .map(ToString::to_string)

@@ -21,8 +21,8 @@ fn resource(api_version: &str, kind: &str) -> Resource {
 /// Kinds, and what can be done with them.
 type Kinds<'a> = &'a [(&'a str, &'a [Verb])];
 
-fn offers(api_version: &str, kinds: Kinds) -> Arc<[Offer]> {
-    let offer = |(kind, verbs): &(&str, &[Verb])| Offer {
+fn offers(api_version: &str, kinds: Kinds) -> Arc<[DiscoveredResource]> {
+    let offer = |(kind, verbs): &(&str, &[Verb])| DiscoveredResource {
         resource: resource(api_version, kind),
         verbs: Verbs::of(verbs),
     };
@@ -44,13 +44,13 @@ fn services(names: &[&str]) -> BTreeSet<Box<str>> {
     names.iter().map(|name| (*name).into()).collect()
 }
 
-fn preferred(served: &Served, verbs: &[Verb]) -> Vec<String> {
+fn preferred(served: &ServedResources, verbs: &[Verb]) -> Vec<String> {
     served.preferred(verbs).map(ToString::to_string).collect()
 }
 
 #[test]
 fn the_preferred_version_of_each_resource_is_what_its_group_prefers_or_the_first_that_has_it() {
-    let served = Served::default().after(
+    let served = ServedResources::default().updated_by(
         &[&answer(&[
             ("v1", Some(&[("Pod", GC), ("Binding", &[Verb::Create])])),
             ("apps/v2", Some(&[("Deployment", GC), ("Late", READ)])),
@@ -70,7 +70,7 @@ fn the_preferred_version_of_each_resource_is_what_its_group_prefers_or_the_first
 
 #[test]
 fn a_resource_is_found_by_any_version_and_by_its_kind_as_the_original_takes_it() {
-    let served = Served::of(&[
+    let served = ServedResources::of(&[
         (resource("v1", "Pod"), GC),
         (resource("apps/v2", "Deployment"), GC),
         (resource("apps/v1", "Deployment"), READ),
@@ -106,17 +106,17 @@ fn a_version_that_nobody_knows_of_keeps_what_it_had_and_is_marked_until_it_is_kn
     let good = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", Some(&[("Load", GC)]))]);
     let stale = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", None)]);
     let none = services(&[]);
-    let first = Served::default().after(&[&stale], &none);
+    let first = ServedResources::default().updated_by(&[&stale], &none);
     assert_eq!(preferred(&first, GC), ["pods.v1"]);
     assert!(first.failed().eq(["metrics/v1"]));
-    let known = first.after(&[&good], &none);
+    let known = first.updated_by(&[&good], &none);
     assert_eq!(known.failed().count(), 0);
-    let failing = known.after(&[&stale], &none).after(&[&stale], &none);
+    let failing = known.updated_by(&[&stale], &none).updated_by(&[&stale], &none);
     assert_eq!(preferred(&failing, GC), preferred(&known, GC));
     assert!(failing.failed().eq(["metrics/v1"]));
     assert!(failing.is_failed(&resource("metrics/v1", "Load")));
     assert!(!failing.is_failed(&resource("v1", "Pod")));
-    assert_eq!(failing.after(&[&good], &none), known);
+    assert_eq!(failing.updated_by(&[&good], &none), known);
 }
 
 #[test]
@@ -127,12 +127,12 @@ fn a_version_that_is_missing_is_gone_unless_its_service_exists() {
         ("apps/v1", Some(&[("Deployment", GC)])),
         ("late/v1", Some(&[("Late", GC)])),
     ]);
-    let known = Served::default().after(&[&all], &services(&[]));
+    let known = ServedResources::default().updated_by(&[&all], &services(&[]));
     let less = answer(&[("apps/v1", Some(&[("Deployment", GC)]))]);
-    let gone = known.after(&[&less], &services(&[]));
+    let gone = known.updated_by(&[&less], &services(&[]));
     assert_eq!(preferred(&gone, GC), ["deployments.v1.apps"]);
     assert_eq!(gone.failed().count(), 0);
-    let kept = known.after(&[&less], &services(&["v1.", "v2.apps", "v1.late", "v1.never-seen"]));
+    let kept = known.updated_by(&[&less], &services(&["v1.", "v2.apps", "v1.late", "v1.never-seen"]));
     // The version that was preferred is so still.
     assert_eq!(
         preferred(&kept, GC),
@@ -140,20 +140,20 @@ fn a_version_that_is_missing_is_gone_unless_its_service_exists() {
     );
     assert!(kept.failed().eq(["v1", "apps/v2", "late/v1"]));
     // Its service goes after it.
-    let later = kept.after(&[&less], &services(&["v1.", "v2.apps"]));
+    let later = kept.updated_by(&[&less], &services(&["v1.", "v2.apps"]));
     assert_eq!(preferred(&later, GC), ["pods.v1", "deployments.v2.apps"]);
 }
 
 #[test]
 fn the_log_is_told_what_came_and_what_went() {
-    let before = Served::of(&[(resource("v1", "Pod"), GC), (resource("a/v1", "Old"), GC)]);
-    let now = Served::of(&[
+    let before = ServedResources::of(&[(resource("v1", "Pod"), GC), (resource("a/v1", "Old"), GC)]);
+    let now = ServedResources::of(&[
         (resource("v1", "Pod"), GC),
         (resource("a/v1", "New"), READ),
         (resource("v1", "Node"), GC),
     ]);
-    assert_eq!(now.beyond(&before), "news.v1.a nodes.v1");
-    assert_eq!(before.beyond(&now), "olds.v1.a");
+    assert_eq!(now.names_missing_from(&before), "news.v1.a nodes.v1");
+    assert_eq!(before.names_missing_from(&now), "olds.v1.a");
 }
 
 const API_VERSIONS: [&str; 6] = ["v1", "a/v1", "a/v2", "a/v3", "b/v1", "b/v2"];
@@ -187,7 +187,7 @@ fn any_services() -> impl Strategy<Value = BTreeSet<Box<str>>> {
 }
 
 /// What was said of a version, if anything.
-fn said<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a Said> {
+fn said<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a VersionResources> {
     let mut versions = answer.values().flatten();
     versions.find(|(version, _)| **version == *api_version)
 }
@@ -195,9 +195,9 @@ fn said<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a Said> {
 proptest! {
     #[test]
     fn what_is_known_is_the_last_that_was_said(rounds in vec((any_answer(), any_services()), 1..6)) {
-        let mut known = Served::default();
+        let mut known = ServedResources::default();
         for (answer, services) in rounds {
-            let now = known.after(&[&answer], &services);
+            let now = known.updated_by(&[&answer], &services);
             for api_version in API_VERSIONS {
                 let (before, after) = (known.version(api_version), now.version(api_version));
                 match said(&answer, api_version) {
@@ -217,14 +217,14 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(&now.after(&[&answer], &services), &now, "the same answer is no news");
+            prop_assert_eq!(&now.updated_by(&[&answer], &services), &now, "the same answer is no news");
             known = now;
         }
     }
 
     #[test]
     fn each_resource_is_preferred_once_and_found_by_what_it_is(answer in any_answer()) {
-        let served = Served::default().after(&[&answer], &BTreeSet::new());
+        let served = ServedResources::default().updated_by(&[&answer], &BTreeSet::new());
         let mut seen = HashSet::new();
         for resource in served.preferred(GC) {
             prop_assert!(seen.insert((&resource.group, &resource.plural)));

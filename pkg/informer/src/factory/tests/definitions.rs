@@ -10,66 +10,66 @@ fn definition(name: &str, version: u32) -> serde_json::Value {
 
 #[tokio::test(start_paused = true)]
 async fn the_arrival_of_a_definition_wakes_who_waits_for_it() {
-    let mut scene = Scene::new().await;
-    let _informer = scene.informer();
+    let mut fixture = Fixture::new().await;
+    let _informer = fixture.informer();
     for _ in 0..9 {
-        scene.foos().await.answer_text(404, "404 page not found\n");
+        fixture.foos().await.answer_text(404, "404 page not found\n");
     }
     settle().await;
     let then = tokio::time::Instant::now();
-    scene
+    fixture
         .definitions
         .event("ADDED", &definition("bars.samplecontroller.k8s.io", 5));
-    scene.definitions.event("ADDED", &definition(FOO, 6));
-    let call = scene.foos().await;
+    fixture.definitions.event("ADDED", &definition(FOO, 6));
+    let call = fixture.foos().await;
     assert_eq!(call.at, then);
 }
 
 /// An informer that holds `a`, whose watch is open, what its subscriber is told, and whatever has to live as long.
-async fn holding(scene: &mut Scene) -> (Informer<Foo>, Watching, Told, Subscription) {
-    let informer = scene.informer();
-    let told = Told::default();
+async fn holding(fixture: &mut Fixture) -> (Informer<Foo>, ResponseBody, ChangeLog, Subscription) {
+    let informer = fixture.informer();
+    let told = ChangeLog::default();
     let subscription = informer.subscribe(told.handler());
-    let watch = scene.sync(&[foo("a", 1)]).await;
+    let watch = fixture.sync(&[foo("a", 1)]).await;
     told.take();
     (informer, watch, told, subscription)
 }
 
 /// The watch breaks, and what is asked for then is answered with 404.
-async fn unserve(scene: &mut Scene, watch: Watching) {
+async fn unserve(fixture: &mut Fixture, watch: ResponseBody) {
     watch.cut();
     for _ in 0..2 {
-        scene.foos().await.answer_text(404, "404 page not found\n");
+        fixture.foos().await.answer_text(404, "404 page not found\n");
     }
     settle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn objects_do_not_outlive_their_definition() {
-    let mut scene = Scene::new().await;
-    scene.definitions.event("ADDED", &definition(FOO, 5));
-    let (informer, watch, told, _subscription) = holding(&mut scene).await;
-    scene.definitions.event("DELETED", &definition(FOO, 6));
-    unserve(&mut scene, watch).await;
+    let mut fixture = Fixture::new().await;
+    fixture.definitions.event("ADDED", &definition(FOO, 5));
+    let (informer, watch, told, _subscription) = holding(&mut fixture).await;
+    fixture.definitions.event("DELETED", &definition(FOO, 6));
+    unserve(&mut fixture, watch).await;
     assert_eq!(told.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty() && informer.is_synced());
     // It comes again, and so do they.
-    scene.definitions.event("ADDED", &definition(FOO, 7));
-    let _watch = scene.sync(&[foo("a", 12)]).await;
+    fixture.definitions.event("ADDED", &definition(FOO, 7));
+    let _watch = fixture.sync(&[foo("a", 12)]).await;
     assert_eq!(told.take(), ["added a@12 Relisted"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_definition_whose_deletion_is_found_by_a_list_takes_its_objects_with_it() {
-    let mut scene = Scene::new().await;
-    scene.definitions.event("ADDED", &definition(FOO, 5));
-    let (informer, watch, told, _subscription) = holding(&mut scene).await;
-    unserve(&mut scene, watch).await;
+    let mut fixture = Fixture::new().await;
+    fixture.definitions.event("ADDED", &definition(FOO, 5));
+    let (informer, watch, told, _subscription) = holding(&mut fixture).await;
+    unserve(&mut fixture, watch).await;
     assert!(told.take().is_empty(), "a 404 alone says nothing");
-    scene.definitions.event("ERROR", &status(410, "Expired"));
-    scene.server.call_for(DEFINITIONS).await.answer(&list(20, &[]));
+    fixture.definitions.event("ERROR", &status(410, "Expired"));
+    fixture.server.call_for(DEFINITIONS).await.answer(&list(20, &[]));
     // It is woken, to find out at once.
-    scene.foos().await.answer_text(404, "404 page not found\n");
+    fixture.foos().await.answer_text(404, "404 page not found\n");
     settle().await;
     assert_eq!(told.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty());
@@ -77,16 +77,16 @@ async fn a_definition_whose_deletion_is_found_by_a_list_takes_its_objects_with_i
 
 #[tokio::test(start_paused = true)]
 async fn objects_of_a_resource_that_is_not_served_for_a_while_are_kept() {
-    let mut scene = Scene::new().await;
-    scene.definitions.event("ADDED", &definition(FOO, 5));
-    scene
+    let mut fixture = Fixture::new().await;
+    fixture.definitions.event("ADDED", &definition(FOO, 5));
+    fixture
         .definitions
         .event("ADDED", &definition("bars.samplecontroller.k8s.io", 6));
-    let (informer, watch, told, _subscription) = holding(&mut scene).await;
-    scene
+    let (informer, watch, told, _subscription) = holding(&mut fixture).await;
+    fixture
         .definitions
         .event("DELETED", &definition("bars.samplecontroller.k8s.io", 7));
-    unserve(&mut scene, watch).await;
+    unserve(&mut fixture, watch).await;
     assert!(told.take().is_empty());
     assert_eq!(informer.list().len(), 1);
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A handler that panics on its first call, and then passes on what it is told.
-fn moody(told: &Told, mood: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
+fn moody(told: &ChangeLog, mood: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
     let (handler, mood) = (told.handler(), Arc::clone(mood));
     move |delta| {
         assert!(!mood.load(Ordering::Relaxed), "in a bad mood");
@@ -11,24 +11,24 @@ fn moody(told: &Told, mood: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + S
     }
 }
 
-fn report(scene: &Scene) -> Report {
-    scene.factory.reports().remove(1)
+fn report(fixture: &Fixture) -> Report {
+    fixture.factory.reports().remove(1)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_panics_robs_nobody_and_is_told_again() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
-    let (first, second) = (Told::default(), Told::default());
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
+    let (first, second) = (ChangeLog::default(), ChangeLog::default());
     let panics = Arc::new(AtomicBool::new(true));
     let _first = informer.subscribe(moody(&first, &panics));
     let _second = informer.subscribe(second.handler());
-    let watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    let watch = fixture.sync(&[foo("a", 1), foo("b", 2)]).await;
     assert!(informer.is_synced());
     assert_eq!(second.take(), ["added a@1 Listed", "added b@2 Listed"]);
     assert!(first.take().is_empty());
-    let trouble = report(&scene).trouble.unwrap();
-    assert!(trouble.message.starts_with("a handler panicked"), "{trouble:?}");
+    let failure = report(&fixture).failure.unwrap();
+    assert!(failure.message.starts_with("a handler panicked"), "{failure:?}");
     // What happens meanwhile is passed on at once to whoever takes it.
     watch.event("MODIFIED", &foo("a", 3));
     watch.event("DELETED", &foo("b", 4));
@@ -38,22 +38,22 @@ async fn a_handler_that_panics_robs_nobody_and_is_told_again() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(first.take(), ["deleted b@2 Watched", "updated a@3 Watched"]);
     assert!(second.take().is_empty(), "the others are not told again");
-    assert!(report(&scene).trouble.is_none());
+    assert!(report(&fixture).failure.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_panics_in_a_resync_ends_nothing() {
-    let mut scene = Scene::tuned(Tuning {
+    let mut fixture = Fixture::tuned(InformerConfig {
         resync_period: Some(Duration::from_mins(1)),
-        idle_limit: Duration::from_hours(24),
-        ..Tuning::default()
+        idle_timeout: Duration::from_hours(24),
+        ..InformerConfig::default()
     })
     .await;
-    let informer = scene.informer();
-    let told = Told::default();
+    let informer = fixture.informer();
+    let told = ChangeLog::default();
     let panics = Arc::new(AtomicBool::new(false));
     let _subscription = informer.subscribe(moody(&told, &panics));
-    let watch = scene.sync(&[foo("a", 1)]).await;
+    let watch = fixture.sync(&[foo("a", 1)]).await;
     panics.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_mins(2)).await;
     panics.store(false, Ordering::Relaxed);
@@ -66,21 +66,21 @@ async fn a_handler_that_panics_in_a_resync_ends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_index_function_that_panics_once_costs_a_list_and_nothing_else() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
     let panics = Arc::new(AtomicBool::new(false));
     let once = Arc::clone(&panics);
     let index = informer.index("moody", move |object: &Foo| {
         assert!(!once.swap(false, Ordering::Relaxed), "in a bad mood");
         indexes::by_namespace(object)
     });
-    let told = Told::default();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    let watch = scene.sync(&[foo("a", 1)]).await;
+    let watch = fixture.sync(&[foo("a", 1)]).await;
     told.take();
     panics.store(true, Ordering::Relaxed);
     watch.event("MODIFIED", &foo("a", 11));
-    let _watch = scene.sync(&[foo("a", 11)]).await;
+    let _watch = fixture.sync(&[foo("a", 11)]).await;
     assert_eq!(told.take(), ["updated a@11 Relisted"]);
     assert_eq!(index.get("n").len(), 1);
 }

@@ -5,17 +5,17 @@ use crate::Cache;
 
 #[tokio::test(start_paused = true)]
 async fn a_new_term_lists_everything_again_and_a_sync_waits_for_that() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
-    let told = Told::default();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
+    let told = ChangeLog::default();
     let _subscription = informer.subscribe(told.handler());
-    let watch = scene.sync(&[foo("a", 1), foo("b", 2)]).await;
+    let watch = fixture.sync(&[foo("a", 1), foo("b", 2)]).await;
     told.take();
     informer.begin_term();
     let limit = Duration::from_secs(1);
-    let (synced, _watch) = tokio::join!(informer.synced(limit), async {
+    let (synced, _watch) = tokio::join!(informer.wait_for_sync(limit), async {
         // What the other process wrote last, and what it deleted: the watch had not told of it.
-        scene.sync(&[foo("a", 3)]).await
+        fixture.sync(&[foo("a", 3)]).await
     });
     synced.unwrap();
     assert!(watch.is_abandoned());
@@ -24,28 +24,28 @@ async fn a_new_term_lists_everything_again_and_a_sync_waits_for_that() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_was_begun_before_the_term_does_not_count() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
-    let old = scene.foos().await;
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
+    let old = fixture.foos().await;
     informer.begin_term();
-    let _watch = scene.sync(&[foo("a", 2)]).await;
+    let _watch = fixture.sync(&[foo("a", 2)]).await;
     old.answer(&list(1, &[foo("a", 1)]));
-    informer.synced(Duration::from_secs(1)).await.unwrap();
+    informer.wait_for_sync(Duration::from_secs(1)).await.unwrap();
     let found: Vec<_> = informer.list().iter().map(|foo| print(&**foo)).collect();
     assert_eq!(found, ["a@2"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_was_backing_off_lists_at_once_in_a_new_term() {
-    let mut scene = Scene::new().await;
-    let informer = scene.informer();
+    let mut fixture = Fixture::new().await;
+    let informer = fixture.informer();
     for _ in 0..8 {
-        scene.foos().await.answer(&status(503, "ServiceUnavailable"));
+        fixture.foos().await.answer(&status(503, "ServiceUnavailable"));
     }
     settle().await;
     informer.begin_term();
     let begun = tokio::time::Instant::now();
-    let _watch = scene.sync(&[foo("a", 1)]).await;
-    informer.synced(Duration::from_secs(1)).await.unwrap();
+    let _watch = fixture.sync(&[foo("a", 1)]).await;
+    informer.wait_for_sync(Duration::from_secs(1)).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }

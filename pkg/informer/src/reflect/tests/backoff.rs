@@ -10,82 +10,82 @@ fn is_wait(wait: Duration, base: u64) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn failures_back_off_longer_and_longer() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let mut then = Instant::now();
-    scene.server.expect_list().await.refuse();
+    fixture.server.expect_list().await.refuse();
     for base in [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 15_000, 15_000] {
-        let (wait, call) = scene.after(then).await;
+        let (wait, call) = fixture.after(then).await;
         assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
         then = call.at;
         call.refuse();
     }
-    let trouble = scene.reporting.noted().trouble.unwrap();
-    assert_eq!(trouble.answer, Answer::Transient);
-    assert!(trouble.message.starts_with("failed to list: "), "{}", trouble.message);
-    assert!(trouble.message.ends_with("connection refused"), "{}", trouble.message);
+    let failure = fixture.reporter.status().failure.unwrap();
+    assert_eq!(failure.kind, ApiErrorKind::Transient);
+    assert!(failure.message.starts_with("failed to list: "), "{}", failure.message);
+    assert!(failure.message.ends_with("connection refused"), "{}", failure.message);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_good_watch_lets_the_next_failure_start_from_the_beginning() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for _ in 0..6 {
-        scene.server.call().await.refuse();
+        fixture.server.call().await.refuse();
     }
-    scene.server.expect_list().await.answer(&list(10, &[]));
-    let watch = scene.server.expect_watch(10).await.watch();
+    fixture.server.expect_list().await.answer(&list(10, &[]));
+    let watch = fixture.server.expect_watch(10).await.watch();
     tokio::time::sleep(Duration::from_secs(10)).await;
     let then = Instant::now();
     watch.cut();
-    let (wait, _call) = scene.after(then).await;
+    let (wait, _call) = fixture.after(then).await;
     assert!(is_wait(wait, 100), "{wait:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
-    let mut scene = Scene::listed(&[]).await;
+    let mut fixture = Fixture::listed(&[]).await;
     let mut then = Instant::now();
-    scene.server.expect_watch(10).await.watch().cut();
+    fixture.server.expect_watch(10).await.watch().cut();
     for base in [100, 200] {
-        let (wait, call) = scene.after(then).await;
+        let (wait, call) = fixture.after(then).await;
         assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
         then = call.at;
         call.watch().cut();
     }
     // Nothing has come of three of them: a list may tell.
-    let (wait, call) = scene.after(then).await;
+    let (wait, call) = fixture.after(then).await;
     assert!(is_wait(wait, 400) && !call.is_watch(), "{wait:?}: {call:?}");
     then = call.at;
     call.answer(&list(20, &[]));
-    scene.server.expect_watch(20).await.watch().cut();
-    let (wait, _call) = scene.after(then).await;
+    fixture.server.expect_watch(20).await.watch().cut();
+    let (wait, _call) = fixture.after(then).await;
     assert!(is_wait(wait, 800), "{wait:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn that_watches_are_answered_is_no_sign_of_life_while_nothing_comes_of_them() {
-    let mut scene = Scene::listed(&[]).await;
+    let mut fixture = Fixture::listed(&[]).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    scene.server.expect_watch(10).await.watch().cut();
+    fixture.server.expect_watch(10).await.watch().cut();
     settle().await;
-    let contact = scene.reporting.noted().last_contact;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let contact = fixture.reporter.status().last_contact;
+    let watch = fixture.server.expect_watch(10).await.watch();
     settle().await;
-    assert_eq!(scene.reporting.noted().last_contact, contact);
-    assert!(scene.trouble().is_some());
+    assert_eq!(fixture.reporter.status().last_contact, contact);
+    assert!(fixture.failure().is_some());
     watch.bookmark(11);
     settle().await;
-    assert!(scene.reporting.noted().last_contact > contact);
-    assert_eq!(scene.trouble(), None);
+    assert!(fixture.reporter.status().last_contact > contact);
+    assert_eq!(fixture.failure(), None);
 }
 
 /// An apiserver that shuts down accepts watches and ends them.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_well_but_at_once_backs_off() {
-    let mut scene = Scene::listed(&[]).await;
+    let mut fixture = Fixture::listed(&[]).await;
     let mut then = Instant::now();
-    scene.server.expect_watch(10).await.watch().end();
+    fixture.server.expect_watch(10).await.watch().end();
     for base in [100, 200] {
-        let (wait, call) = scene.after(then).await;
+        let (wait, call) = fixture.after(then).await;
         assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
         assert!(call.is_watch());
         then = call.at;
@@ -93,7 +93,7 @@ async fn a_watch_that_ends_well_but_at_once_backs_off() {
     }
     settle().await;
     assert_eq!(
-        scene.trouble().as_deref(),
+        fixture.failure().as_deref(),
         Some("the watch ended as soon as it had begun")
     );
 }
@@ -101,42 +101,42 @@ async fn a_watch_that_ends_well_but_at_once_backs_off() {
 /// As behind a load balancer that lets nothing last.
 #[tokio::test(start_paused = true)]
 async fn short_watches_that_end_in_order_are_good_ones() {
-    let mut scene = Scene::listed(&[]).await;
+    let mut fixture = Fixture::listed(&[]).await;
     for _ in 0..10 {
-        let call = scene.server.expect_watch(10).await;
+        let call = fixture.server.expect_watch(10).await;
         let begun = call.at;
         let watch = call.watch();
         settle().await;
-        assert!(scene.reporting.noted().last_contact >= Some(begun));
+        assert!(fixture.reporter.status().last_contact >= Some(begun));
         tokio::time::sleep(Duration::from_secs(5)).await;
         watch.end();
     }
-    scene.server.expect_watch(10).await;
-    assert_eq!(scene.trouble(), None);
+    fixture.server.expect_watch(10).await;
+    assert_eq!(fixture.failure(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_short_watch_that_brought_something_is_no_failure() {
-    let mut scene = Scene::listed(&[]).await;
+    let mut fixture = Fixture::listed(&[]).await;
     let then = Instant::now();
     for version in 10..20 {
-        let watch = scene.server.expect_watch(version).await.watch();
+        let watch = fixture.server.expect_watch(version).await.watch();
         watch.bookmark(version + 1);
         watch.end();
     }
-    let call = scene.server.expect_watch(20).await;
+    let call = fixture.server.expect_watch(20).await;
     assert_eq!(call.at, then);
-    assert_eq!(scene.trouble(), None);
+    assert_eq!(fixture.failure(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_version_that_expires_right_after_its_list_backs_off() {
-    let mut scene = Scene::listed(&[]).await;
+    let mut fixture = Fixture::listed(&[]).await;
     for base in [100, 200, 400, 800] {
-        let call = scene.server.expect_watch(10).await;
+        let call = fixture.server.expect_watch(10).await;
         let then = call.at;
         call.answer(&status(410, "Expired"));
-        let (wait, call) = scene.after(then).await;
+        let (wait, call) = fixture.after(then).await;
         assert!(is_wait(wait, base), "{wait:?} instead of {base} ms");
         call.answer(&list(10, &[]));
     }
@@ -146,66 +146,66 @@ async fn a_version_that_expires_right_after_its_list_backs_off() {
 async fn retry_after_is_obeyed_by_lists_and_watches() {
     let mut busy = status(429, "TooManyRequests");
     busy["details"] = json!({"retryAfterSeconds": 7});
-    let mut scene = Scene::new();
-    let call = scene.server.expect_list().await;
+    let mut fixture = Fixture::new();
+    let call = fixture.server.expect_list().await;
     let then = call.at;
     call.answer(&busy);
-    let (wait, call) = scene.after(then).await;
+    let (wait, call) = fixture.after(then).await;
     assert_eq!(wait.as_secs(), 7);
     call.answer(&list(10, &[]));
-    let call = scene.server.expect_watch(10).await;
+    let call = fixture.server.expect_watch(10).await;
     let then = call.at;
     call.answer(&busy);
     // All that was said is "later": a list would only add to the load.
-    let (wait, call) = scene.after(then).await;
+    let (wait, call) = fixture.after(then).await;
     assert_eq!(wait.as_secs(), 7);
     assert_eq!(call.query["resourceVersion"], "10");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_resource_that_is_not_there_is_listed_at_once_when_woken() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for _ in 0..8 {
-        scene
+        fixture
             .server
             .expect_list()
             .await
             .answer_text(404, "404 page not found\n");
     }
     settle().await;
-    let trouble = scene.reporting.noted().trouble.unwrap();
-    assert_eq!(trouble.answer, Answer::NotFound);
-    assert_eq!(trouble.message, "failed to list: 404 page not found (NotFound)");
+    let failure = fixture.reporter.status().failure.unwrap();
+    assert_eq!(failure.kind, ApiErrorKind::NotFound);
+    assert_eq!(failure.message, "failed to list: 404 page not found (NotFound)");
     let then = Instant::now();
-    scene.wake.notify_waiters();
-    let (wait, call) = scene.after(then).await;
+    fixture.wake.notify_waiters();
+    let (wait, call) = fixture.after(then).await;
     assert_eq!(wait, Duration::ZERO);
     // Woken a little too early, it asks again soon.
     call.answer_text(404, "404 page not found\n");
-    let (wait, _call) = scene.after(then).await;
+    let (wait, _call) = fixture.after(then).await;
     assert!(is_wait(wait, 100), "{wait:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_report_says_when_the_apiserver_was_last_heard_of() {
-    let mut scene = Scene::new();
-    assert_eq!(scene.reporting.noted().last_contact, None);
-    scene.server.expect_list().await.answer(&list(10, &[]));
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.reporter.status().last_contact, None);
+    fixture.server.expect_list().await.answer(&list(10, &[]));
+    let watch = fixture.server.expect_watch(10).await.watch();
     tokio::time::sleep(Duration::from_mins(1)).await;
     watch.bookmark(11);
     settle().await;
-    let contact = scene.reporting.noted().last_contact.unwrap();
+    let contact = fixture.reporter.status().last_contact.unwrap();
     assert!(contact.elapsed() <= Duration::from_millis(1), "{:?}", contact.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_loop_that_is_dropped_ends_its_request() {
-    let Scene {
+    let Fixture {
         mut server,
         _loop: tasks,
         ..
-    } = Scene::listed(&[]).await;
+    } = Fixture::listed(&[]).await;
     let watch = server.expect_watch(10).await.watch();
     settle().await;
     drop(tasks);

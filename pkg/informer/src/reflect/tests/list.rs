@@ -4,131 +4,155 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn the_first_list_is_consistent_and_paged() {
-    let mut scene = Scene::new();
-    let call = scene.server.expect_list().await;
+    let mut fixture = Fixture::new();
+    let call = fixture.server.expect_list().await;
     assert_eq!(call.path, "/apis/samplecontroller.k8s.io/v1alpha1/foos");
     // Without a resourceVersion the apiserver answers from a quorum read.
     assert_eq!(call.query.keys().collect::<Vec<_>>(), ["limit"]);
     assert_eq!(call.query["limit"], "500");
     assert_eq!(call.accept, None);
     call.answer(&page(10, "p2", &[foo("a", 1)]));
-    let call = scene.server.expect_list().await;
+    let call = fixture.server.expect_list().await;
     assert_eq!(call.query.keys().collect::<Vec<_>>(), ["continue", "limit"]);
     assert_eq!(call.query["continue"], "p2");
     call.answer(&page(10, "p3", &[foo("b", 2)]));
-    let call = scene.server.expect_list().await;
+    let call = fixture.server.expect_list().await;
     assert_eq!(call.query["continue"], "p3");
     call.answer(&list(10, &[foo("c", 3)]));
-    scene.server.expect_watch(10).await;
+    fixture.server.expect_watch(10).await;
     assert_eq!(
-        scene.events(),
+        fixture.events(),
         ["relisting", "listed a@1", "listed b@2", "listed c@3", "synced"]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_list_may_have_no_items_at_all() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let empty = json!({"kind": "FooList", "metadata": {"resourceVersion": "10"}, "items": null});
-    scene.server.expect_list().await.answer(&empty);
-    scene.server.expect_watch(10).await;
-    assert_eq!(scene.events(), ["relisting", "synced"]);
+    fixture.server.expect_list().await.answer(&empty);
+    fixture.server.expect_watch(10).await;
+    assert_eq!(fixture.events(), ["relisting", "synced"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_fails_is_asked_for_again_and_the_pages_before_it_are_kept() {
-    let mut scene = Scene::new();
-    scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));
-    scene.server.expect_list().await.answer(&page(10, "p3", &[foo("b", 2)]));
-    let call = scene.server.expect_list().await;
+    let mut fixture = Fixture::new();
+    fixture
+        .server
+        .expect_list()
+        .await
+        .answer(&page(10, "p2", &[foo("a", 1)]));
+    fixture
+        .server
+        .expect_list()
+        .await
+        .answer(&page(10, "p3", &[foo("b", 2)]));
+    let call = fixture.server.expect_list().await;
     let then = call.at;
     call.answer(&status(500, "InternalError"));
-    let (wait, call) = scene.after(then).await;
+    let (wait, call) = fixture.after(then).await;
     assert!(wait >= Duration::from_millis(100), "{wait:?}");
     assert_eq!(call.query["continue"], "p3");
     assert_eq!(
-        scene.trouble().as_deref(),
+        fixture.failure().as_deref(),
         Some("failed to list: it is InternalError (InternalError)")
     );
     let body = call.open(200);
     body.text(r#"{"metadata":{"resourceVersion":"10"},"items":[{"#);
     body.cut();
-    let call = scene.server.expect_list().await;
+    let call = fixture.server.expect_list().await;
     assert_eq!(call.query["continue"], "p3");
     // Nothing is synced: what the list has not come to is not gone.
-    assert_eq!(scene.events(), ["relisting", "listed a@1", "listed b@2"]);
+    assert_eq!(fixture.events(), ["relisting", "listed a@1", "listed b@2"]);
     call.answer(&list(10, &[foo("c", 3)]));
-    scene.server.expect_watch(10).await;
-    assert_eq!(scene.events(), ["listed c@3", "synced"]);
-    assert_eq!(scene.trouble(), None);
+    fixture.server.expect_watch(10).await;
+    assert_eq!(fixture.events(), ["listed c@3", "synced"]);
+    assert_eq!(fixture.failure(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_fails_again_and_again_starts_the_list_over() {
-    let mut scene = Scene::new();
-    scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));
+    let mut fixture = Fixture::new();
+    fixture
+        .server
+        .expect_list()
+        .await
+        .answer(&page(10, "p2", &[foo("a", 1)]));
     for _ in 0..5 {
-        let call = scene.server.expect_list().await;
+        let call = fixture.server.expect_list().await;
         assert_eq!(call.query["continue"], "p2");
         call.answer(&status(500, "InternalError"));
     }
-    let call = scene.server.expect_list().await;
+    let call = fixture.server.expect_list().await;
     assert!(!call.query.contains_key("continue"), "{call:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_refused_for_good_starts_the_list_over() {
-    let mut scene = Scene::new();
-    scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));
-    scene.server.expect_list().await.answer(&status(400, "BadRequest"));
-    let call = scene.server.expect_list().await;
+    let mut fixture = Fixture::new();
+    fixture
+        .server
+        .expect_list()
+        .await
+        .answer(&page(10, "p2", &[foo("a", 1)]));
+    fixture.server.expect_list().await.answer(&status(400, "BadRequest"));
+    let call = fixture.server.expect_list().await;
     assert!(!call.query.contains_key("continue"), "{call:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_pages_of_a_list_that_has_failed_are_no_sign_of_life() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let first = page(10, "p2", &[foo("a", 1)]);
-    scene.server.expect_list().await.answer(&first);
-    scene.server.expect_list().await.answer(&status(400, "BadRequest"));
+    fixture.server.expect_list().await.answer(&first);
+    fixture.server.expect_list().await.answer(&status(400, "BadRequest"));
     settle().await;
-    let contact = scene.reporting.noted().last_contact;
-    scene.server.expect_list().await.answer(&first);
-    let second = scene.server.expect_list().await;
-    assert_eq!(scene.reporting.noted().last_contact, contact);
-    assert!(scene.trouble().is_some());
+    let contact = fixture.reporter.status().last_contact;
+    fixture.server.expect_list().await.answer(&first);
+    let second = fixture.server.expect_list().await;
+    assert_eq!(fixture.reporter.status().last_contact, contact);
+    assert!(fixture.failure().is_some());
     second.answer(&list(10, &[foo("b", 2)]));
-    scene.server.expect_watch(10).await;
-    assert!(scene.reporting.noted().last_contact > contact);
-    assert_eq!(scene.trouble(), None);
+    fixture.server.expect_watch(10).await;
+    assert!(fixture.reporter.status().last_contact > contact);
+    assert_eq!(fixture.failure(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_without_pages_is_tried_once() {
-    let mut scene = Scene::new();
-    scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));
-    scene.server.expect_list().await.answer(&status(410, "Expired"));
-    let call = scene.server.expect_list().await;
+    let mut fixture = Fixture::new();
+    fixture
+        .server
+        .expect_list()
+        .await
+        .answer(&page(10, "p2", &[foo("a", 1)]));
+    fixture.server.expect_list().await.answer(&status(410, "Expired"));
+    let call = fixture.server.expect_list().await;
     assert!(!call.query.contains_key("limit"), "{call:?}");
     call.answer(&status(504, "Timeout"));
-    let call = scene.server.expect_list().await;
+    let call = fixture.server.expect_list().await;
     assert_eq!(call.query["limit"], "500");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_expired_continue_token_starts_over_at_once_and_without_pages() {
-    let mut scene = Scene::new();
-    scene.server.expect_list().await.answer(&page(10, "p2", &[foo("a", 1)]));
-    let call = scene.server.expect_list().await;
+    let mut fixture = Fixture::new();
+    fixture
+        .server
+        .expect_list()
+        .await
+        .answer(&page(10, "p2", &[foo("a", 1)]));
+    let call = fixture.server.expect_list().await;
     let then = call.at;
     call.answer(&status(410, "Expired"));
-    let (after, call) = scene.after(then).await;
+    let (after, call) = fixture.after(then).await;
     assert_eq!(after, Duration::ZERO);
     assert!(call.query.is_empty(), "{call:?}");
     call.answer(&list(12, &[foo("a", 1), foo("b", 2)]));
-    let watch = scene.server.expect_watch(12).await;
+    let watch = fixture.server.expect_watch(12).await;
     assert_eq!(
-        scene.events(),
+        fixture.events(),
         [
             "relisting",
             "listed a@1",
@@ -140,34 +164,34 @@ async fn an_expired_continue_token_starts_over_at_once_and_without_pages() {
     );
     // The next list has pages again.
     watch.answer(&status(410, "Expired"));
-    assert_eq!(scene.server.expect_list().await.query["limit"], "500");
+    assert_eq!(fixture.server.expect_list().await.query["limit"], "500");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_object_in_a_list_is_reported_without_its_value_and_the_rest_goes_on() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let items = [foo("a", 1), bad_foo("b", 2), foo("c", 3)];
-    scene.server.expect_list().await.answer(&list(10, &items));
-    scene.server.expect_watch(10).await;
+    fixture.server.expect_list().await.answer(&list(10, &items));
+    fixture.server.expect_watch(10).await;
     let error = "undecodable n/b: spec.replicas: invalid type, expected i32";
-    assert_eq!(scene.events()[2..], [error, "listed c@3", "synced"]);
+    assert_eq!(fixture.events()[2..], [error, "listed c@3", "synced"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_no_list_is_backed_off_from() {
-    let mut scene = Scene::new();
-    scene
+    let mut fixture = Fixture::new();
+    fixture
         .server
         .expect_list()
         .await
         .answer_text(200, r#"{"items": "hunter2"}"#);
-    scene.server.expect_list().await;
-    let trouble = scene.trouble().unwrap();
+    fixture.server.expect_list().await;
+    let failure = fixture.failure().unwrap();
     assert!(
-        trouble.starts_with("failed to decode the answer: invalid type, expected "),
-        "{trouble}"
+        failure.starts_with("failed to decode the answer: invalid type, expected "),
+        "{failure}"
     );
-    assert!(!trouble.contains("hunter2"), "{trouble}");
+    assert!(!failure.contains("hunter2"), "{failure}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,19 +202,19 @@ async fn metadata_alone_is_asked_for_by_its_media_type() {
         fn apply(&mut self, _: Event<crate::MetadataOnly>) {}
     }
     let (client, mut server) = Server::start();
-    let watch_loop = Loop {
+    let reflector_config = ReflectorConfig {
         client,
         watch: foos(),
         page_size: 2,
-        idle_limit: Duration::from_secs(90),
-        reporting: Reporting::default(),
+        idle_timeout: Duration::from_secs(90),
+        reporter: StatusReporter::default(),
         wake: Arc::default(),
-        gone: Arc::default(),
+        definition_deleted: Arc::default(),
         terms: tokio::sync::watch::channel(0).1,
-        may_vanish: false,
+        is_optional: false,
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(reflect(watch_loop, Names));
+    tasks.spawn(reflect(reflector_config, Names));
     let form = |form: &str| {
         Some(format!(
             "application/json;as={form};g=meta.k8s.io;v=v1,application/json"

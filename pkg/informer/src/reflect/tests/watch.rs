@@ -4,8 +4,8 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_passes_on_what_happens_in_order() {
-    let mut scene = Scene::listed(&[]).await;
-    let call = scene.server.expect_watch(10).await;
+    let mut fixture = Fixture::listed(&[]).await;
+    let call = fixture.server.expect_watch(10).await;
     assert_eq!(call.query["allowWatchBookmarks"], "true");
     let seconds: u32 = call.query["timeoutSeconds"].parse().unwrap();
     assert!((300..600).contains(&seconds), "{seconds}");
@@ -14,46 +14,46 @@ async fn a_watch_passes_on_what_happens_in_order() {
     watch.event("MODIFIED", &foo("a", 12));
     watch.event("DELETED", &foo("a", 13));
     settle().await;
-    assert_eq!(scene.events(), ["applied a@11", "applied a@12", "deleted a@13"]);
+    assert_eq!(fixture.events(), ["applied a@11", "applied a@12", "deleted a@13"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_in_its_time_resumes_at_once_after_the_last_event() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &foo("a", 11));
     tokio::time::sleep(Duration::from_mins(1)).await;
     watch.end();
     let then = Instant::now();
-    let call = scene.server.expect_watch(11).await;
+    let call = fixture.server.expect_watch(11).await;
     assert_eq!(call.at, then);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_resumes_after_the_last_bookmark() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &foo("a", 11));
     watch.bookmark(500);
     watch.end();
-    scene.server.expect_watch(500).await;
-    assert_eq!(scene.events(), ["applied a@11"]);
+    fixture.server.expect_watch(500).await;
+    assert_eq!(fixture.events(), ["applied a@11"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_without_a_version_does_not_unset_the_version() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("BOOKMARK", &json!({"metadata": {}}));
     watch.end();
-    scene.server.expect_watch(10).await;
+    fixture.server.expect_watch(10).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_expired_version_lists_again_be_it_said_as_event_or_as_status() {
     for as_event in [true, false] {
-        let mut scene = Scene::listed(&[]).await;
-        let call = scene.server.expect_watch(10).await;
+        let mut fixture = Fixture::listed(&[]).await;
+        let call = fixture.server.expect_watch(10).await;
         if as_event {
             let watch = call.watch();
             tokio::time::sleep(Duration::from_mins(1)).await;
@@ -61,46 +61,46 @@ async fn an_expired_version_lists_again_be_it_said_as_event_or_as_status() {
         } else {
             call.answer(&status(410, "Expired"));
         }
-        let call = scene.server.expect_list().await;
+        let call = fixture.server.expect_list().await;
         assert!(!call.query.contains_key("resourceVersion"), "{call:?}");
         call.answer(&list(20, &[foo("a", 15)]));
-        scene.server.expect_watch(20).await;
-        assert_eq!(scene.events(), ["relisting", "listed a@15", "synced"]);
+        fixture.server.expect_watch(20).await;
+        assert_eq!(fixture.events(), ["relisting", "listed a@15", "synced"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_version_that_expires_after_a_good_while_is_listed_again_at_once() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     tokio::time::sleep(Duration::from_secs(30)).await;
     watch.event("ERROR", &status(410, "Gone"));
     let then = Instant::now();
-    assert_eq!(scene.server.expect_list().await.at, then);
-    assert_eq!(scene.trouble(), None);
+    assert_eq!(fixture.server.expect_list().await.at, then);
+    assert_eq!(fixture.failure(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn any_other_error_event_backs_off_and_lists_again() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ERROR", &status(500, "InternalError"));
-    let (after, call) = scene.after(Instant::now()).await;
+    let (after, call) = fixture.after(Instant::now()).await;
     assert!(after >= Duration::from_millis(99), "{after:?}");
     assert!(!call.is_watch());
     assert_eq!(
-        scene.trouble().as_deref(),
+        fixture.failure().as_deref(),
         Some("failed to watch: it is InternalError (InternalError)")
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_version_from_the_future_lists_again_though_the_answer_is_later() {
-    let mut scene = Scene::listed(&[]).await;
+    let mut fixture = Fixture::listed(&[]).await;
     let mut too_large = status(504, "Timeout");
     too_large["details"] = json!({"retryAfterSeconds": 1, "causes": [{"reason": "ResourceVersionTooLarge"}]});
-    scene.server.expect_watch(10).await.answer(&too_large);
-    scene.server.expect_list().await;
+    fixture.server.expect_watch(10).await.answer(&too_large);
+    fixture.server.expect_list().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,86 +109,86 @@ async fn a_connection_that_is_cut_at_any_byte_loses_nothing_and_doubles_nothing(
     let lines = [line("a", 11), line("b", 12)];
     let text = lines.concat();
     for at in 0..=text.len() {
-        let mut scene = Scene::listed(&[]).await;
-        let watch = scene.server.expect_watch(10).await.watch();
+        let mut fixture = Fixture::listed(&[]).await;
+        let watch = fixture.server.expect_watch(10).await.watch();
         watch.text(&text[..at]);
         watch.cut();
         // Nothing but whole lines has come.
         let whole = text[..at].matches('\n').count();
-        let watch = scene.server.expect_watch([10, 11, 12][whole]).await.watch();
+        let watch = fixture.server.expect_watch([10, 11, 12][whole]).await.watch();
         for line in &lines[whole..] {
             watch.text(line);
         }
         settle().await;
-        assert_eq!(scene.events(), ["applied a@11", "applied b@12"], "cut at byte {at}");
+        assert_eq!(fixture.events(), ["applied a@11", "applied b@12"], "cut at byte {at}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_ends_in_mid_line_loses_nothing() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &foo("a", 11));
     watch.text(r#"{"type":"ADDED","object":{"metadata":"#);
     watch.end();
-    scene.server.expect_watch(11).await;
-    assert_eq!(scene.events(), ["applied a@11"]);
+    fixture.server.expect_watch(11).await;
+    assert_eq!(fixture.events(), ["applied a@11"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn lines_may_arrive_in_any_pieces() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     let lines = [foo("a", 11), foo("b", 12)].map(|object| json!({"type": "ADDED", "object": object}).to_string());
     for byte in format!("{}\n{}\n", lines[0], lines[1]).chars() {
         watch.text(&byte.to_string());
     }
     settle().await;
-    assert_eq!(scene.events(), ["applied a@11", "applied b@12"]);
+    assert_eq!(fixture.events(), ["applied a@11", "applied b@12"]);
 }
 
 /// The same version would bring the same line again, and again.
 #[tokio::test(start_paused = true)]
 async fn a_garbled_line_backs_off_and_lists_again() {
     for garbled in ["{]\n", "{\"type\":\"RENAMED\",\"object\":{}}\n", "\n"] {
-        let mut scene = Scene::listed(&[]).await;
-        let watch = scene.server.expect_watch(10).await.watch();
+        let mut fixture = Fixture::listed(&[]).await;
+        let watch = fixture.server.expect_watch(10).await.watch();
         watch.event("ADDED", &foo("a", 11));
         watch.text(garbled);
-        let (after, call) = scene.after(Instant::now()).await;
+        let (after, call) = fixture.after(Instant::now()).await;
         assert!(after >= Duration::from_millis(99), "{garbled:?}: {after:?}");
         assert!(!call.is_watch(), "{garbled:?}");
-        assert!(scene.trouble().unwrap().starts_with("failed to decode the answer: "));
+        assert!(fixture.failure().unwrap().starts_with("failed to decode the answer: "));
         call.answer(&list(20, &[foo("a", 11)]));
-        scene.server.expect_watch(20).await;
-        assert_eq!(scene.events(), ["applied a@11", "relisting", "listed a@11", "synced"]);
+        fixture.server.expect_watch(20).await;
+        assert_eq!(fixture.events(), ["applied a@11", "relisting", "listed a@11", "synced"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_line_without_end_is_given_up_and_lists_again() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     let piece = "x".repeat(1 << 20);
     (0..17).for_each(|_| watch.text(&piece));
-    let call = scene.server.expect_list().await;
+    let call = fixture.server.expect_list().await;
     assert_eq!(
-        scene.trouble().as_deref(),
+        fixture.failure().as_deref(),
         Some("a line of the watch is longer than 16777216 bytes")
     );
     assert!(watch.is_abandoned());
     call.answer(&list(20, &[]));
-    scene.server.expect_watch(20).await;
+    fixture.server.expect_watch(20).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_watch_ends_at_the_idle_limit_and_resumes_without_a_word() {
-    let mut scene = Scene::listed(&[]).await;
-    let call = scene.server.expect_watch(10).await;
+    let mut fixture = Fixture::listed(&[]).await;
+    let call = fixture.server.expect_watch(10).await;
     let watch = call.watch();
     tokio::time::sleep(Duration::from_mins(1)).await;
     watch.bookmark(15);
-    let (after, call) = scene.after(Instant::now()).await;
+    let (after, call) = fixture.after(Instant::now()).await;
     let limit = Duration::from_secs(90);
     assert!(
         (limit..limit + Duration::from_millis(250)).contains(&after),
@@ -196,28 +196,28 @@ async fn a_silent_watch_ends_at_the_idle_limit_and_resumes_without_a_word() {
     );
     assert_eq!(call.query["resourceVersion"], "15");
     assert!(watch.is_abandoned());
-    assert_eq!(scene.trouble(), None, "nothing may have happened");
+    assert_eq!(fixture.failure(), None, "nothing may have happened");
 }
 
 #[tokio::test(start_paused = true)]
 async fn bytes_that_never_make_a_line_are_silence() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     let begun = Instant::now();
     for _ in 0..10 {
         watch.text("garbage");
         tokio::time::sleep(Duration::from_secs(9)).await;
     }
-    let call = scene.server.expect_watch(10).await;
+    let call = fixture.server.expect_watch(10).await;
     assert!(call.at - begun < Duration::from_secs(91), "{:?}", call.at - begun);
     assert!(watch.is_abandoned());
 }
 
 /// How many watches in a row are silent for `limit` each, without a pause between them, until a list is asked for.
-async fn silent_until_list(scene: &mut Scene, limit: Duration) -> (usize, Call) {
+async fn silent_until_list(fixture: &mut Fixture, limit: Duration) -> (usize, Call) {
     let mut watches = 0;
     loop {
-        let call = scene.server.call().await;
+        let call = fixture.server.call().await;
         if !call.is_watch() {
             return (watches, call);
         }
@@ -233,8 +233,8 @@ async fn silent_until_list(scene: &mut Scene, limit: Duration) -> (usize, Call) 
 #[tokio::test(start_paused = true)]
 async fn watches_that_never_say_anything_are_believed_for_longer_the_longer_they_were_right() {
     let limit = Duration::from_secs(3);
-    let mut scene = Scene::with_idle_limit(limit);
-    scene.server.expect_list().await.answer(&list(10, &[foo("a", 1)]));
+    let mut fixture = Fixture::with_idle_timeout(limit);
+    fixture.server.expect_list().await.answer(&list(10, &[foo("a", 1)]));
     for (expected, then) in [
         (4, foo("a", 1)),
         (8, foo("a", 1)),
@@ -243,33 +243,33 @@ async fn watches_that_never_say_anything_are_believed_for_longer_the_longer_they
         (1, foo("a", 2)),
         (2, foo("a", 2)),
     ] {
-        let (watches, call) = silent_until_list(&mut scene, limit).await;
+        let (watches, call) = silent_until_list(&mut fixture, limit).await;
         assert_eq!(watches, expected);
         call.answer(&list(10, &[then]));
         settle().await;
-        assert_eq!(scene.trouble(), None);
+        assert_eq!(fixture.failure(), None);
     }
     // What a line has told of is not held back.
-    let watch = scene.server.expect_watch(10).await.watch();
+    let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("MODIFIED", &foo("a", 11));
     watch.cut();
-    let (watches, call) = silent_until_list(&mut scene, limit).await;
+    let (watches, call) = silent_until_list(&mut fixture, limit).await;
     assert_eq!(watches, 4);
     call.answer(&list(20, &[foo("a", 11)]));
-    let (watches, _) = silent_until_list(&mut scene, limit).await;
+    let (watches, _) = silent_until_list(&mut fixture, limit).await;
     assert_eq!(watches, 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_object_in_a_watch_is_reported_and_the_rest_goes_on() {
-    let mut scene = Scene::listed(&[]).await;
-    let watch = scene.server.expect_watch(10).await.watch();
+    let mut fixture = Fixture::listed(&[]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &bad_foo("a", 11));
     watch.event("ADDED", &foo("b", 12));
     watch.event("DELETED", &bad_foo("a", 13));
     watch.end();
-    scene.server.expect_watch(13).await;
-    let events = scene.events();
+    fixture.server.expect_watch(13).await;
+    let events = fixture.events();
     assert!(events[0].starts_with("undecodable n/a: spec.replicas: "), "{events:?}");
     assert_eq!(events[1..], ["applied b@12", "deleted undecodable n/a"]);
 }

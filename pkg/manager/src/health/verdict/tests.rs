@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
 use portreeve_api::ObjectKey;
-use portreeve_informer::Trouble;
+use portreeve_informer::WatchFailure;
 use tokio::time::Instant;
 
 use super::*;
@@ -13,7 +13,7 @@ fn synced() -> Report {
         name: "foos".to_owned(),
         synced: true,
         last_contact: Some(Instant::now()),
-        trouble: None,
+        failure: None,
         undecodable: Vec::new(),
         objects: 1,
     }
@@ -26,15 +26,15 @@ fn unsynced() -> Report {
     }
 }
 
-fn troubled(answer: Answer, report: Report) -> Report {
+fn troubled(kind: ApiErrorKind, report: Report) -> Report {
     let message = "why".to_owned();
-    let trouble = Some(Trouble { answer, message });
-    Report { trouble, ..report }
+    let failure = Some(WatchFailure { kind, message });
+    Report { failure, ..report }
 }
 
 fn fails(report: &Report, after: Duration) -> bool {
     let age = report.last_contact.map(|_| after);
-    matches!(watch(report, STALE, age), State::Failed(_))
+    matches!(watch(report, STALE, age), HealthStatus::Failed(_))
 }
 
 #[test]
@@ -48,24 +48,24 @@ fn readiness_fails_for_what_an_operator_must_look_at_and_for_nothing_else() {
         ("synced", synced(), SOON, false),
         ("silent for too long", synced(), STALE + SOON, true),
         ("first list under way", unsynced(), SOON, true),
-        ("forbidden", troubled(Answer::Forbidden, synced()), SOON, true),
-        ("not served", troubled(Answer::NotFound, unsynced()), SOON, false),
+        ("forbidden", troubled(ApiErrorKind::Forbidden, synced()), SOON, true),
+        ("not served", troubled(ApiErrorKind::NotFound, unsynced()), SOON, false),
         (
             "not served any more",
-            troubled(Answer::NotFound, synced()),
+            troubled(ApiErrorKind::NotFound, synced()),
             STALE * 9,
             false,
         ),
-        ("reconnecting", troubled(Answer::Transient, synced()), SOON, false),
+        ("reconnecting", troubled(ApiErrorKind::Transient, synced()), SOON, false),
         (
             "reconnecting for too long",
-            troubled(Answer::Transient, synced()),
+            troubled(ApiErrorKind::Transient, synced()),
             STALE * 2,
             true,
         ),
         (
             "unreachable from the start",
-            troubled(Answer::Transient, unsynced()),
+            troubled(ApiErrorKind::Transient, unsynced()),
             SOON,
             true,
         ),
@@ -82,21 +82,21 @@ const LIMITS: Limits = Limits {
 };
 
 /// A queue of Foos. Ages are seconds: of the item in work since its last step, of the oldest that is due, and of the last move.
-fn queue(still: Option<u64>, oldest: Option<u64>, unmoved: Option<u64>) -> Vitals {
-    Vitals {
+fn queue(still: Option<u64>, oldest: Option<u64>, since_progress: Option<u64>) -> QueueHealth {
+    QueueHealth {
         queue: "Foos",
-        stillest: still.map(|still| ("default/web".to_owned(), Duration::from_secs(still))),
+        longest_stalled: still.map(|still| ("default/web".to_owned(), Duration::from_secs(still))),
         ready: usize::from(oldest.is_some()) * 1000,
         oldest_ready: oldest.map(Duration::from_secs),
-        unmoved: unmoved.map(Duration::from_secs),
+        since_progress: since_progress.map(Duration::from_secs),
     }
 }
 
-fn shown(state: &State) -> String {
+fn shown(state: &HealthStatus) -> String {
     match state {
-        State::Ok => "ok".to_owned(),
-        State::Note(note) => format!("note: {note}"),
-        State::Failed(reason) => format!("failed: {reason}"),
+        HealthStatus::Ok => "ok".to_owned(),
+        HealthStatus::Note(note) => format!("note: {note}"),
+        HealthStatus::Failed(reason) => format!("failed: {reason}"),
     }
 }
 
@@ -129,10 +129,20 @@ fn liveness_fails_for_what_does_not_move_and_not_for_what_is_busy() {
         ("due for not so long", queue(None, Some(300), Some(301)), false),
         ("moved not so long ago", queue(None, Some(301), Some(300)), false),
     ];
-    for (case, vitals, expected) in table {
-        let state = workers(&[queue(None, None, None), vitals], LIMITS, false);
-        assert_eq!(matches!(state, State::Failed(_)), expected, "{case}: {}", shown(&state));
-        assert_eq!(matches!(state, State::Ok), !expected, "{case}: {}", shown(&state));
+    for (case, health, expected) in table {
+        let state = workers(&[queue(None, None, None), health], LIMITS, false);
+        assert_eq!(
+            matches!(state, HealthStatus::Failed(_)),
+            expected,
+            "{case}: {}",
+            shown(&state)
+        );
+        assert_eq!(
+            matches!(state, HealthStatus::Ok),
+            !expected,
+            "{case}: {}",
+            shown(&state)
+        );
     }
 }
 
@@ -146,8 +156,12 @@ fn each_limit_can_be_lifted() {
     };
     let hangs = queue(Some(9_999), None, Some(9_999));
     let waits = queue(None, Some(9_999), None);
-    let fails =
-        |vitals: &Vitals, limits| matches!(workers(std::slice::from_ref(vitals), limits, false), State::Failed(_));
+    let fails = |health: &QueueHealth, limits| {
+        matches!(
+            workers(std::slice::from_ref(health), limits, false),
+            HealthStatus::Failed(_)
+        )
+    };
     assert!(!fails(&hangs, of_items) && fails(&waits, of_items));
     assert!(fails(&hangs, of_queues) && !fails(&waits, of_queues));
 }
@@ -155,15 +169,15 @@ fn each_limit_can_be_lifted() {
 #[test]
 fn workers_that_end_may_take_as_long_as_the_shutdown_gives_them() {
     let hangs = queue(Some(301), None, Some(301));
-    assert!(matches!(workers(&[hangs], LIMITS, true), State::Note(_)));
+    assert!(matches!(workers(&[hangs], LIMITS, true), HealthStatus::Note(_)));
     assert!(matches!(
         workers(&[queue(Some(1), None, None)], LIMITS, true),
-        State::Ok
+        HealthStatus::Ok
     ));
 }
 
-fn check(vitals: &[Vitals], limits: Limits, expected: &Expect) {
-    expected.assert_eq(&shown(&workers(vitals, limits, false)));
+fn check(health: &[QueueHealth], limits: Limits, expected: &Expect) {
+    expected.assert_eq(&shown(&workers(health, limits, false)));
 }
 
 #[test]
@@ -205,7 +219,7 @@ fn the_reason_names_the_queue_the_item_the_limit_and_the_way_out() {
 #[test]
 fn threads_that_run_no_task_are_told_of_after_their_limit() {
     let limit = Duration::from_mins(5);
-    let is_red = |age, limit| matches!(runtime(age, limit), State::Failed(_));
+    let is_red = |age, limit| matches!(runtime(age, limit), HealthStatus::Failed(_));
     for (age, limit, expected) in [
         (None, limit, false),
         (Some(limit), limit, false),

@@ -18,21 +18,21 @@ fn answer(input: &[u8]) -> kube::Result<Identified> {
 #[test]
 fn nothing_is_gone_or_there_unless_an_object_says_so() {
     let key = ObjectKey::namespaced("default", "owner");
-    let absent = Effect::Absent {
+    let absent = Effect::RequireAbsent {
         resource: PODS,
         key: key.clone(),
         uid: UID.into(),
         controller: CONTROLLER.into(),
     };
-    let present = Effect::Present {
+    let present = Effect::RequirePresent {
         resource: PODS,
         key,
         uid: UID.into(),
     };
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/object")).unwrap();
     let held = corpus.check(MUTATIONS, |input| {
-        let presence = judge_presence(&present, UID, answer(input));
-        let absence = judge_absence(&absent, (UID, CONTROLLER), answer(input));
+        let presence = check_presence(&present, UID, answer(input));
+        let absence = check_absence(&absent, (UID, CONTROLLER), answer(input));
         if answer(input).is_err() {
             assert!(
                 presence.is_some() && absence.is_some(),

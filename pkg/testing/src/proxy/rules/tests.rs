@@ -3,7 +3,7 @@
 use http::Request;
 
 use super::*;
-use crate::proxy::canned::Canned;
+use crate::proxy::canned::CannedResponse;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/portreeve";
 
@@ -167,27 +167,31 @@ fn answered(rules: &mut Rules, requests: usize) -> String {
     (0..requests).map(action).collect()
 }
 
-fn answering(times: Times) -> (Rules, RuleId) {
+fn answering(times: Repeat) -> (Rules, RuleId) {
     let mut rules = Rules::default();
-    let id = rules.add(Matcher::writes(), Some(Fault::Answer(Canned::conflict())), times);
+    let id = rules.add(
+        Matcher::writes(),
+        Some(Fault::Respond(CannedResponse::conflict())),
+        times,
+    );
     (rules, id)
 }
 
 #[test]
 fn a_rule_acts_as_often_as_it_was_told() {
     for (times, expected) in [
-        (Times::Nth(1), "a----"),
-        (Times::Nth(3), "--a--"),
-        (Times::Nth(0), "-----"),
-        (Times::Next(2), "aa---"),
-        (Times::Next(0), "-----"),
-        (Times::UntilHealed, "aaaaa"),
+        (Repeat::Nth(1), "a----"),
+        (Repeat::Nth(3), "--a--"),
+        (Repeat::Nth(0), "-----"),
+        (Repeat::Next(2), "aa---"),
+        (Repeat::Next(0), "-----"),
+        (Repeat::UntilHealed, "aaaaa"),
     ] {
         let (mut rules, id) = answering(times);
         assert_eq!(answered(&mut rules, 5), expected, "{times:?}");
-        assert_eq!(rules.tally(id).seen, 5, "{times:?}");
+        assert_eq!(rules.counts(id).matched, 5, "{times:?}");
         assert_eq!(
-            rules.tally(id).answered,
+            rules.counts(id).applied,
             expected.matches('a').count() as u64,
             "{times:?}"
         );
@@ -196,15 +200,15 @@ fn a_rule_acts_as_often_as_it_was_told() {
 
 #[test]
 fn a_healed_rule_counts_and_acts_no_more() {
-    let (mut rules, id) = answering(Times::UntilHealed);
+    let (mut rules, id) = answering(Repeat::UntilHealed);
     assert_eq!(answered(&mut rules, 2), "aa");
     rules.heal_all();
     assert_eq!(answered(&mut rules, 2), "--");
-    assert_eq!(rules.tally(id), Tally { seen: 4, answered: 2 });
+    assert_eq!(rules.counts(id), RequestCounts { matched: 4, applied: 2 });
     rules.add(
         Matcher::any(),
-        Some(Fault::Answer(Canned::unavailable())),
-        Times::Next(1),
+        Some(Fault::Respond(CannedResponse::unavailable())),
+        Repeat::Next(1),
     );
     assert_eq!(answered(&mut rules, 2), "a-");
 }
@@ -212,38 +216,42 @@ fn a_healed_rule_counts_and_acts_no_more() {
 #[test]
 fn a_rule_that_is_healed_alone_leaves_the_others_as_they_are() {
     let mut rules = Rules::default();
-    let ids = [Canned::conflict(), Canned::unavailable()]
-        .map(|canned| rules.add(Matcher::any(), Some(Fault::Answer(canned)), Times::UntilHealed));
+    let ids = [CannedResponse::conflict(), CannedResponse::unavailable()]
+        .map(|canned| rules.add(Matcher::any(), Some(Fault::Respond(canned)), Repeat::UntilHealed));
     rules.heal(ids[0]);
     assert_eq!(ids.map(|id| rules.is_healed(id)), [true, false]);
     assert_eq!(answered(&mut rules, 2), "aa");
-    assert_eq!(ids.map(|id| rules.tally(id).answered), [0, 2]);
+    assert_eq!(ids.map(|id| rules.counts(id).applied), [0, 2]);
 }
 
 #[test]
 fn the_oldest_rule_acts_first_and_counting_rules_stand_in_nobodys_way() {
     let mut rules = Rules::default();
-    let counting = rules.add(Matcher::any(), None, Times::UntilHealed);
-    let older = rules.add(Matcher::any(), Some(Fault::Answer(Canned::conflict())), Times::Next(1));
+    let counting = rules.add(Matcher::any(), None, Repeat::UntilHealed);
+    let older = rules.add(
+        Matcher::any(),
+        Some(Fault::Respond(CannedResponse::conflict())),
+        Repeat::Next(1),
+    );
     let newer = rules.add(
         Matcher::any(),
-        Some(Fault::Answer(Canned::unavailable())),
-        Times::Next(1),
+        Some(Fault::Respond(CannedResponse::unavailable())),
+        Repeat::Next(1),
     );
     let put = head(&format!("PUT {LEASE}"));
     let mut decide = || rules.decide(&put).map(|(_, fault)| fault);
-    assert_eq!(decide(), Some(Fault::Answer(Canned::conflict())));
-    assert_eq!(decide(), Some(Fault::Answer(Canned::unavailable())));
+    assert_eq!(decide(), Some(Fault::Respond(CannedResponse::conflict())));
+    assert_eq!(decide(), Some(Fault::Respond(CannedResponse::unavailable())));
     assert_eq!(decide(), None);
-    assert_eq!(rules.tally(counting), Tally { seen: 3, answered: 0 });
-    assert_eq!(rules.tally(older), Tally { seen: 3, answered: 1 });
-    assert_eq!(rules.tally(newer), Tally { seen: 3, answered: 1 });
+    assert_eq!(rules.counts(counting), RequestCounts { matched: 3, applied: 0 });
+    assert_eq!(rules.counts(older), RequestCounts { matched: 3, applied: 1 });
+    assert_eq!(rules.counts(newer), RequestCounts { matched: 3, applied: 1 });
 }
 
 #[test]
 fn a_chance_is_met_about_as_often_as_it_says_and_follows_from_its_seed() {
     let hits = |percent, seed| {
-        let (mut rules, _) = answering(Times::Chance { percent, seed });
+        let (mut rules, _) = answering(Repeat::Chance { percent, seed });
         answered(&mut rules, 2_000)
     };
     for seed in 0..5 {

@@ -157,11 +157,11 @@ fn times_lose_their_meaning_at_once_and_backoff_does_not() {
          0 done a at=90
          0 done b retry
          0 add c routine 50
-         1 hurry -> All
+         1 reschedule_now -> All
          1 take -> c Routine failures=0 waited=0
          1 take -> a Routine failures=0 waited=0
          1 take -> Sleep 5
-         1 hurry -> Nobody",
+         1 reschedule_now -> Nobody",
     );
 }
 

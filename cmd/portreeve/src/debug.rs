@@ -1,0 +1,44 @@
+//! The routes to what the daemon and its controllers show of themselves. Who may ask is decided before any of them is looked at.
+
+use axum::{
+    Router,
+    extract::{Path, Query, State},
+    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use portreeve_manager::{DEBUG_PAGES_PATH, DebugPages};
+use portreeve_reconcile::DebugResponse;
+use serde_json::Value;
+
+/// `/debug/controllers`, which lists the pages, and the pages below it.
+pub(crate) fn routes(pages: DebugPages) -> Router {
+    let index = async |State(pages): State<DebugPages>| answer(DebugResponse::text(pages.index()));
+    let page =
+        async |State(pages): State<DebugPages>, Path((controller, path)): Path<(String, String)>, Query(pairs)| {
+            answer(
+                pages
+                    .show(&controller, &path, portreeve_reconcile::DebugQuery(pairs))
+                    .await,
+            )
+        };
+    Router::new()
+        .route(DEBUG_PAGES_PATH, get(index))
+        .route(&format!("{DEBUG_PAGES_PATH}/"), get(index))
+        .route(&format!("{DEBUG_PAGES_PATH}/{{controller}}/{{page}}"), get(page))
+        .with_state(pages)
+}
+
+/// `/configz`: the settings in force. They do not change while the daemon runs.
+pub(crate) fn configz(effective_config: &Value) -> Router {
+    let text = format!("{effective_config:#}\n");
+    let json = HeaderValue::from_static("application/json");
+    Router::new().route("/configz", get(async move || ([(CONTENT_TYPE, json)], text)))
+}
+
+fn answer(shown: DebugResponse) -> Response {
+    // A code that HTTP does not have is the page's fault.
+    let status = StatusCode::from_u16(shown.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let content_type = HeaderValue::from_static(shown.content_type);
+    (status, [(CONTENT_TYPE, content_type)], shown.body).into_response()
+}

@@ -1,0 +1,380 @@
+//! What a schedule may see of the case, each under the name that the table gives it.
+
+mod kind_specific;
+
+use serde_json::{Value, json};
+
+use super::{
+    samples::{Sample, at, slot},
+    simulation::{Record, Simulation},
+};
+
+pub(super) use kind_specific::{cronjob_only, crontab_only};
+
+const DELETED: &str = "2026-03-10T09:30:00Z";
+
+pub(super) type Cases<K> = Vec<(&'static str, Simulation<K>)>;
+
+/// Hourly since 08:30, long settled: it ran at 09:00, that run succeeded, and now it is 09:30.
+pub(super) fn routine<K: Sample>() -> Simulation<K> {
+    let mut case = running();
+    case.finish(&slot("09:00"), "Complete");
+    case.converge();
+    case.record = Record::default();
+    case.set_clock("09:30");
+    case
+}
+
+/// The same, with that run still under way.
+pub(super) fn running<K: Sample>() -> Simulation<K> {
+    let mut case = Simulation::new("0 * * * *", "08:30");
+    case.converge();
+    case.set_clock("09:00:00");
+    case.converge();
+    case.pass(60);
+    case.record = Record::default();
+    case.set_clock("09:30");
+    case
+}
+
+/// At ten o'clock.
+pub(super) fn due<K: Sample>(mut case: Simulation<K>) -> Simulation<K> {
+    case.set_clock("10:00");
+    case
+}
+
+pub(super) fn with<K: Sample>(mut case: Simulation<K>, field: &str, value: impl Into<Value>) -> Simulation<K> {
+    case.set(field, value);
+    case
+}
+
+/// It was so for long already: that is stored, and no news.
+pub(super) fn with_recorded<K: Sample>(case: Simulation<K>, field: &str, value: impl Into<Value>) -> Simulation<K> {
+    let mut case = with(case, field, value);
+    case.converge();
+    case.record = Record::default();
+    case
+}
+
+fn after<K: Sample>(mut case: Simulation<K>, change: impl FnOnce(&mut Simulation<K>)) -> Simulation<K> {
+    change(&mut case);
+    case
+}
+
+fn terminating<K: Sample>(case: Simulation<K>) -> Simulation<K> {
+    after(case, |case| {
+        case.touch(|object| object["metadata"]["deletionTimestamp"] = DELETED.into());
+    })
+}
+
+/// What both kinds see.
+pub(super) fn common_cases<K: Sample>() -> Cases<K> {
+    [
+        times(),
+        concurrency(),
+        spec_faults(),
+        foreign_jobs(),
+        own_jobs(),
+        histories(),
+        changes(),
+        misses(),
+    ]
+    .concat()
+}
+
+fn times<K: Sample>() -> Cases<K> {
+    vec![
+        ("new", Simulation::new("0 * * * *", "08:30")),
+        ("not due", routine()),
+        ("due", due(routine())),
+        ("due while another runs", due(running())),
+        ("suspended", due(with_recorded(routine(), "suspend", true))),
+        ("terminating", due(terminating(routine()))),
+        (
+            "@every, counted from the creation",
+            after(Simulation::new("@every 1h", "08:30"), |case| case.set_clock("09:30")),
+        ),
+        ("@every, counted from the last run", {
+            let mut case = Simulation::new("@every 1h", "08:30");
+            case.set_clock("09:30");
+            case.converge();
+            case.set_clock("10:40");
+            case
+        }),
+    ]
+}
+
+fn concurrency<K: Sample>() -> Cases<K> {
+    let forbid = || with_recorded(running(), "concurrencyPolicy", "Forbid");
+    let replace = || with_recorded(running(), "concurrencyPolicy", "Replace");
+    let gone = |mut case: Simulation<K>| {
+        case.remove_job(&slot("09:00"));
+        case
+    };
+    let dying = |mut case: Simulation<K>| {
+        case.change_job(
+            &slot("09:00"),
+            &json!({"metadata": {"deletionTimestamp": "2026-03-10T09:59:59Z"}}),
+        );
+        case
+    };
+    let with_deadline = |case| with_recorded(case, "startingDeadlineSeconds", 120);
+    vec![
+        ("Forbid, due, active", due(forbid())),
+        ("Forbid, due, the active one went missing", due(gone(forbid()))),
+        ("Forbid, due, the active one is terminating", due(dying(forbid()))),
+        ("Forbid, due, active, a deadline", due(with_deadline(forbid()))),
+        (
+            "Forbid, active, the deadline passed",
+            after(with_deadline(forbid()), |case| case.set_clock("10:02")),
+        ),
+        ("Replace, due, active", due(replace())),
+        ("Replace, due, the active one went missing", due(gone(replace()))),
+        ("Replace, due, the active one is terminating", due(dying(replace()))),
+        (
+            "Replace, due, the active one is not stored",
+            after(with_recorded(routine(), "concurrencyPolicy", "Replace"), |case| {
+                case.set_clock("10:00");
+                case.step();
+                case.set_clock("11:00");
+            }),
+        ),
+        (
+            "Replace, due, the active one is of a time to come",
+            after(with_recorded(routine(), "concurrencyPolicy", "Replace"), |case| {
+                case.set_clock("12:00");
+                case.step();
+                case.set_clock("11:00");
+            }),
+        ),
+    ]
+}
+
+fn spec_faults<K: Sample>() -> Cases<K> {
+    vec![
+        ("bad schedule", due(with(routine(), "schedule", "61 * * * *"))),
+        ("bad zone", due(with(routine(), "timeZone", "Mars/Olympus"))),
+        ("never", due(with(routine(), "schedule", "0 0 31 2 *"))),
+        ("bad template", due(with(routine(), "jobTemplate", json!([])))),
+        (
+            "bad schedule, suspended",
+            due(with(with(routine(), "schedule", "61 * * * *"), "suspend", true)),
+        ),
+    ]
+}
+
+fn foreign_jobs<K: Sample>() -> Cases<K> {
+    let taken = |owner: Option<&str>| {
+        let mut case = due(routine());
+        case.add_job(&slot("10:00"), owner, json!({}));
+        case
+    };
+    vec![
+        ("the name is taken by a Job of nobody", taken(None)),
+        ("the name is taken by a Job of another", taken(Some("uid-9"))),
+        (
+            "the name was taken",
+            after(taken(Some("uid-0")), |case| {
+                case.converge();
+                case.remove_job(&slot("10:00"));
+            }),
+        ),
+        (
+            "Jobs of an earlier namesake",
+            after(Simulation::new("0 * * * *", "09:30"), |case| {
+                case.add_job(&slot("09:00"), Some("uid-0"), json!({}));
+                case.add_job(&slot("08:00"), Some("uid-0"), json!({}));
+                case.set_clock("10:00");
+            }),
+        ),
+    ]
+}
+
+fn own_jobs<K: Sample>() -> Cases<K> {
+    let mine = Some("uid-1");
+    let by_hand = json!({"metadata": {"annotations": {"cronjob.kubernetes.io/instantiate": "manual"}}});
+    vec![
+        (
+            "the Job is there, the status does not know",
+            after(due(routine()), |case| {
+                case.add_job(&slot("10:00"), mine, json!({}));
+            }),
+        ),
+        (
+            "a manual Job",
+            after(routine(), |case| case.add_job("by-hand", mine, by_hand.clone())),
+        ),
+        (
+            "Forbid, due, a manual Job",
+            after(due(with_recorded(routine(), "concurrencyPolicy", "Forbid")), |case| {
+                case.add_job("by-hand", mine, by_hand.clone());
+            }),
+        ),
+        (
+            "due, a manual Job is called like the due one",
+            after(due(routine()), |case| {
+                case.add_job(&slot("10:00"), mine, by_hand.clone());
+            }),
+        ),
+        (
+            "an unexpected Job",
+            after(routine(), |case| case.add_job("whose", mine, json!({}))),
+        ),
+        (
+            "a Job of a time to come",
+            after(due(routine()), |case| case.add_job(&slot("23:00"), mine, json!({}))),
+        ),
+        (
+            "a completed Job",
+            after(running(), |case| case.finish(&slot("09:00"), "Complete")),
+        ),
+        (
+            "a failed Job",
+            after(running(), |case| case.finish(&slot("09:00"), "Failed")),
+        ),
+        (
+            "a missing Job",
+            after(running(), |case| case.remove_job(&slot("09:00"))),
+        ),
+        (
+            "an active Job that nobody owns any more",
+            after(running(), |case| {
+                case.change_job(&slot("09:00"), &json!({"metadata": {"ownerReferences": []}}));
+            }),
+        ),
+        (
+            "all Jobs are gone",
+            after(due(routine()), |case| case.remove_job(&slot("09:00"))),
+        ),
+    ]
+}
+
+/// A Job that began at that time and ended.
+pub(super) fn ended<K: Sample>(case: &mut Simulation<K>, name: &str, began: &str, how: &str) {
+    let began = format!("{:.0}", at(began));
+    case.add_job(
+        name,
+        Some("uid-1"),
+        json!({"metadata": {"creationTimestamp": began}, "status": {"startTime": began}}),
+    );
+    case.finish(name, how);
+}
+
+fn histories<K: Sample>() -> Cases<K> {
+    let long = |limits: Value| {
+        let mut case = with(routine(), "successfulJobsHistoryLimit", limits[0].clone());
+        case.set("failedJobsHistoryLimit", limits[1].clone());
+        case.converge();
+        for time in ["05:00", "04:00", "06:00", "07:00"] {
+            ended(&mut case, &slot(time), time, "Complete");
+        }
+        for time in ["03:00", "02:00"] {
+            ended(&mut case, &slot(time), time, "Failed");
+        }
+        ended(&mut case, "by-hand", "01:00", "Complete");
+        case.record = Record::default();
+        case
+    };
+    vec![
+        ("history, no limits", long(json!([null, null]))),
+        ("history, 3 and 1", long(json!([3, 1]))),
+        ("history, 0 and 0", long(json!([0, 0]))),
+        (
+            "history, the last run is not stored",
+            after(long(json!([0, 0])), |case| {
+                case.converge();
+                case.set_clock("10:00");
+                ended(case, &slot("10:00"), "10:00", "Complete");
+            }),
+        ),
+        ("history, terminating", terminating(long(json!([0, 0])))),
+    ]
+}
+
+fn changes<K: Sample>() -> Cases<K> {
+    let to_ten_minutes = || with(routine::<K>(), "schedule", "*/10 * * * *");
+    vec![
+        ("rescheduled", to_ten_minutes()),
+        (
+            "rescheduled, and due",
+            after(to_ten_minutes(), |case| {
+                case.converge();
+                case.set_clock("09:40");
+            }),
+        ),
+        ("rescheduled, and due before that was stored", {
+            let mut case = to_ten_minutes();
+            case.sync();
+            case.set_clock("09:40");
+            case
+        }),
+        ("rescheduled while nobody looked", {
+            let mut case = to_ten_minutes();
+            case.restart();
+            case
+        }),
+        ("another zone", with(routine(), "timeZone", "Asia/Kolkata")),
+        ("the clock was set back", {
+            let mut case = due(routine());
+            case.converge();
+            case.set_clock("08:59:59");
+            case
+        }),
+        ("the clock was set back before that was stored", {
+            let mut case = due(routine());
+            case.step();
+            case.set_clock("09:59:59");
+            case
+        }),
+        (
+            "the clock was set forward",
+            after(routine(), |case| case.set_clock("2026-03-12T10:00:00.5Z")),
+        ),
+    ]
+}
+
+fn misses<K: Sample>() -> Cases<K> {
+    let with_deadline = || with_recorded(routine::<K>(), "startingDeadlineSeconds", 60);
+    vec![
+        ("several missed", after(routine(), |case| case.set_clock("12:10"))),
+        (
+            "more than a hundred missed",
+            after(with_recorded(routine(), "startingDeadlineSeconds", 1_000_000), |case| {
+                case.set_clock("2026-03-19T10:00:00Z");
+            }),
+        ),
+        (
+            "just within the deadline",
+            after(with_deadline(), |case| case.set_clock("10:00:59")),
+        ),
+        (
+            "the deadline passed",
+            after(with_deadline(), |case| case.set_clock("10:01")),
+        ),
+        (
+            "the deadline passed thrice",
+            after(with_deadline(), |case| case.set_clock("12:01")),
+        ),
+        (
+            "a miss that was reported",
+            after(with_deadline(), |case| {
+                case.set_clock("10:01");
+                case.converge();
+            }),
+        ),
+        (
+            "missed while it was suspended",
+            after(with_recorded(with_deadline(), "suspend", true), |case| {
+                case.set_clock("12:10");
+                case.set("suspend", false);
+            }),
+        ),
+        (
+            "due while it was suspended",
+            after(with_recorded(routine(), "suspend", true), |case| {
+                case.set_clock("12:10");
+                case.set("suspend", false);
+            }),
+        ),
+    ]
+}

@@ -1,0 +1,353 @@
+//! A model of the apiserver, as far as a plan can reach: it refuses what the real one refuses. In front of it, one process with its
+//! two caches, which may lag behind each on its own but never go back, and with what a process remembers.
+
+mod apiserver;
+mod process;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use portreeve_api::Metadata;
+use portreeve_informer::Projection;
+use portreeve_reconcile::Effect;
+use serde_json::{Value, json};
+
+use super::samples::{Sample, at};
+use crate::{
+    decide::ObservedRuns,
+    job::{CachedJob, run_now_job_name},
+};
+
+type Jobs = BTreeMap<String, Arc<CachedJob>>;
+
+/// One schedule, the Jobs of its namespace, and all that was done to them.
+pub(super) struct Simulation<K> {
+    pub(super) clock: Timestamp,
+    pub(super) object: Value,
+    pub(super) jobs: BTreeMap<String, Arc<Value>>,
+    version: u32,
+    /// Each state that watches told of, the present one last.
+    objects: Vec<Arc<K>>,
+    job_sets: Vec<Arc<Jobs>>,
+    process: Process,
+    pub(super) record: Record,
+    /// What the apiserver says to writes of that verb: `create`, `delete`, `make sure`.
+    pub(super) refusal: Option<(&'static str, &'static str)>,
+    pub(super) is_namespace_terminating: bool,
+}
+
+/// What is lost with the process.
+#[derive(Clone, Default)]
+struct Process {
+    /// How far its caches are.
+    object: usize,
+    jobs: usize,
+    /// Which notes that are for once were sent.
+    said: BTreeSet<(&'static str, String)>,
+    observed_runs: BTreeMap<Arc<str>, ObservedRuns>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Record {
+    /// How often a Job of that name was created, by us.
+    pub(super) created: BTreeMap<String, u32>,
+    /// The last scheduled time for which that was done.
+    pub(super) served: Option<Timestamp>,
+    pub(super) deleted: Vec<String>,
+    pub(super) events: Vec<RecordedEvent>,
+    pub(super) missed: u64,
+    /// How many writes took place.
+    pub(super) writes: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct RecordedEvent {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) is_warning: bool,
+    /// Whether it is promised for each process only, not for all of them together.
+    pub(super) is_deduplicated: bool,
+}
+
+/// How a plan ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Outcome {
+    Done,
+    /// 409, or 404: look again.
+    Stale,
+    Refused(Box<Effect>, &'static str),
+    /// There is nothing more to be done about this object.
+    Over,
+}
+
+impl<K> Clone for Simulation<K> {
+    fn clone(&self) -> Self {
+        Self {
+            clock: self.clock,
+            object: self.object.clone(),
+            jobs: self.jobs.clone(),
+            version: self.version,
+            objects: self.objects.clone(),
+            job_sets: self.job_sets.clone(),
+            process: self.process.clone(),
+            record: self.record.clone(),
+            refusal: self.refusal,
+            is_namespace_terminating: self.is_namespace_terminating,
+        }
+    }
+}
+
+/// What people and others do.
+impl<K: Sample> Simulation<K> {
+    /// A schedule `a` that was created just now.
+    pub(super) fn new(schedule: &str, now: &str) -> Self {
+        let spec = json!({"schedule": schedule, "jobTemplate": K::template()});
+        Self::of(json!({"metadata": {"name": "a"}, "spec": spec}), at(now))
+    }
+
+    pub(super) fn of(mut object: Value, now: Timestamp) -> Self {
+        let metadata = &mut object["metadata"];
+        metadata["namespace"] = "n".into();
+        metadata["uid"] = "uid-1".into();
+        metadata["generation"] = 1.into();
+        metadata["creationTimestamp"] = format!("{now:.0}").into();
+        metadata["resourceVersion"] = "1".into();
+        Self {
+            clock: now,
+            objects: vec![Self::decode_object(&object)],
+            object,
+            jobs: BTreeMap::new(),
+            version: 1,
+            // A process that starts hears of the last state as of news, so there is always one before.
+            job_sets: vec![Arc::default(), Arc::default()],
+            process: Process::default(),
+            record: Record::default(),
+            refusal: None,
+            is_namespace_terminating: false,
+        }
+    }
+
+    pub(super) fn set_clock(&mut self, time: &str) {
+        self.clock = at(time);
+    }
+
+    pub(super) fn pass(&mut self, seconds: i64) {
+        self.clock += SignedDuration::from_secs(seconds);
+    }
+
+    /// Somebody edits the spec; null removes a field.
+    pub(super) fn set(&mut self, field: &str, value: impl Into<Value>) {
+        let value = value.into();
+        self.touch(|object| {
+            merge(&mut object["spec"], &json!({ field: value }));
+            let generation = object["metadata"]["generation"].as_i64().expect("a number");
+            object["metadata"]["generation"] = (generation + 1).into();
+        });
+    }
+
+    /// Something happens to the object that is no edit of its spec.
+    pub(super) fn touch(&mut self, change: impl FnOnce(&mut Value)) {
+        change(&mut self.object);
+        self.object["metadata"]["resourceVersion"] = self.next_version().into();
+        self.objects.push(Self::decode_object(&self.object));
+    }
+
+    pub(super) fn run_now(&mut self, value: &str) {
+        self.touch(|object| object["metadata"]["annotations"]["stable.example.com/run-now"] = value.into());
+    }
+
+    /// Somebody creates a Job. An owner of that UID controls it.
+    pub(super) fn add_job(&mut self, name: &str, owner: Option<&str>, mut body: Value) {
+        let owner = owner.map(|uid| {
+            json!({"apiVersion": K::RESOURCE.api_version(), "kind": K::RESOURCE.kind,
+                "name": self.object["metadata"]["name"], "uid": uid, "controller": true})
+        });
+        body["metadata"]["name"] = name.into();
+        body["metadata"]["namespace"] = "n".into();
+        body["metadata"]["ownerReferences"] = owner.into_iter().collect();
+        self.insert(name, body);
+    }
+
+    /// Something happens to a Job: it begins, or ends, or is marked.
+    pub(super) fn change_job(&mut self, name: &str, patch: &Value) {
+        let version = self.next_version();
+        let job = Arc::make_mut(self.jobs.get_mut(name).expect("the Job is there"));
+        merge(job, patch);
+        job["metadata"]["resourceVersion"] = version.into();
+        let decoded = Self::decode_job(job);
+        self.update_jobs(|jobs| jobs.insert(name.to_owned(), decoded));
+    }
+
+    /// A Job ends, as `Complete` or as `Failed`.
+    pub(super) fn finish(&mut self, name: &str, how: &str) {
+        let now = format!("{:.0}", self.clock);
+        let completion = (how == "Complete").then_some(&now);
+        let condition = json!({"type": how, "status": "True", "lastTransitionTime": now});
+        self.change_job(
+            name,
+            &json!({"status": {"completionTime": completion, "conditions": [condition]}}),
+        );
+    }
+
+    /// Somebody else deletes a Job.
+    pub(super) fn remove_job(&mut self, name: &str) {
+        assert!(self.jobs.remove(name).is_some(), "{name} is there");
+        self.next_version();
+        self.update_jobs(|jobs| jobs.remove(name));
+    }
+}
+
+impl<K: Sample> Simulation<K> {
+    fn insert(&mut self, name: &str, mut body: Value) {
+        let version = self.next_version();
+        body["metadata"]["uid"] = format!("job-{version}").into();
+        body["metadata"]["resourceVersion"] = version.into();
+        if body["metadata"].get("creationTimestamp").is_none() {
+            body["metadata"]["creationTimestamp"] = format!("{:.0}", self.clock).into();
+        }
+        let decoded = Self::decode_job(&body);
+        self.jobs.insert(name.to_owned(), Arc::new(body));
+        self.update_jobs(|jobs| jobs.insert(name.to_owned(), decoded));
+    }
+
+    fn update_jobs<T>(&mut self, change: impl FnOnce(&mut Jobs) -> T) {
+        let mut jobs = Jobs::clone(self.job_sets.last().expect("there is a first state"));
+        change(&mut jobs);
+        self.job_sets.push(Arc::new(jobs));
+    }
+
+    fn next_version(&mut self) -> String {
+        self.version += 1;
+        self.version.to_string()
+    }
+
+    /// Projections are decoded from text: a raw value cannot come from another value.
+    fn decode_object(object: &Value) -> Arc<K> {
+        Arc::new(serde_json::from_str(&object.to_string()).expect("an object of this kind"))
+    }
+
+    fn decode_job(job: &Value) -> Arc<CachedJob> {
+        Arc::new(serde_json::from_str(&job.to_string()).expect("a Job"))
+    }
+}
+
+/// What tests ask.
+impl<K: Sample> Simulation<K> {
+    /// The object as it is.
+    pub(super) fn current_object(&self) -> Arc<K> {
+        Arc::clone(self.objects.last().expect("there is a first state"))
+    }
+
+    /// The object as the process knows it.
+    pub(super) fn known(&self) -> Arc<K> {
+        Arc::clone(&self.objects[self.process.object])
+    }
+
+    /// The last scheduled time that the status tells.
+    pub(super) fn stored(&self) -> Option<Timestamp> {
+        Some(at(self.object["status"]["lastScheduleTime"].as_str()?))
+    }
+
+    /// The reasons of the events, in their order.
+    pub(super) fn reasons(&self) -> Vec<&str> {
+        self.record.events.iter().map(|event| event.reason).collect()
+    }
+
+    /// The Jobs that did not end.
+    pub(super) fn active(&self) -> Vec<String> {
+        let jobs = self.jobs.iter();
+        let active = jobs.filter(|(_, job)| job["status"].get("conditions").is_none());
+        active.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Those among them that the process knows of, by its caches.
+    pub(super) fn known_active(&self) -> Vec<String> {
+        let known = &self.job_sets[self.process.jobs];
+        let active = self.active().into_iter();
+        active.filter(|name| known.contains_key(name)).collect()
+    }
+
+    /// The Jobs whose runs are stored.
+    pub(super) fn removable(&self) -> Vec<String> {
+        let object = self.current_object();
+        let recorded = object.recorded(self.clock);
+        let is_stored = |name: &str, job: &Value| match slot_of(job) {
+            Some(slot) => Some(slot) <= recorded.last_schedule,
+            None => recorded
+                .last_run_now
+                .is_some_and(|value| name == run_now_job_name("a", value)),
+        };
+        let stored = self.jobs.iter().filter(|(name, job)| is_stored(name, job));
+        stored.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// When the process saw the schedule change.
+    pub(super) fn rescheduled(&self) -> Option<Timestamp> {
+        self.observed_runs().rescheduled
+    }
+
+    /// The Jobs that ended so.
+    pub(super) fn ended(&self, how: &str) -> impl Iterator<Item = &Value> {
+        let jobs = self.jobs.values().map(|job| &**job);
+        jobs.filter(move |job| job["status"]["conditions"][0]["type"] == how)
+    }
+
+    /// Everything there is, without what differs from run to run: identities and versions.
+    pub(super) fn snapshot(&self) -> Value {
+        let jobs = self.jobs.values().map(|job| Value::clone(job));
+        let mut picture = [self.object.clone()].into_iter().chain(jobs).collect();
+        forget_identities(&mut picture);
+        picture
+    }
+}
+
+fn forget_identities(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|field, _| field != "uid" && field != "resourceVersion");
+            fields.values_mut().for_each(forget_identities);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(forget_identities),
+        _ => {}
+    }
+}
+
+fn is_owned(job: &CachedJob, owner: &Metadata) -> bool {
+    let controller = job.metadata().controller();
+    controller.is_some_and(|controller| *controller.uid == *owner.uid)
+}
+
+/// The scheduled time that a Job is marked with.
+pub(super) fn slot_of(job: &Value) -> Option<Timestamp> {
+    let mark = &job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"];
+    mark.as_str().map(at)
+}
+
+/// UID and version.
+pub(super) fn identity(object: &Value) -> (Arc<str>, Arc<str>) {
+    let text = |field: &str| Arc::from(object["metadata"][field].as_str().expect("it has an identity"));
+    (text("uid"), text("resourceVersion"))
+}
+
+/// As a merge patch merges: null removes.
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    let into = into.as_object_mut().expect("it was made one");
+    for (field, value) in patch {
+        if value.is_null() {
+            into.remove(field);
+        } else {
+            merge(into.entry(field.clone()).or_insert(Value::Null), value);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the apiserver does with an effect.
+
+use std::sync::Arc;
+
+use portreeve_reconcile::{Effect, EventSeverity, Object, Propagation, Target};
+use serde_json::{Value, json};
+
+use super::{Outcome, RecordedEvent, Simulation, identity, merge, slot_of};
+use crate::decide::tests::samples::Sample;
+
+impl<K: Sample> Simulation<K> {
+    /// Does what an effect says, or not.
+    pub(super) fn perform(&mut self, effect: &Effect) -> Outcome {
+        if let Some((verb, why)) = self.refusal
+            && effect.to_string().starts_with(verb)
+        {
+            return Outcome::Refused(Box::new(effect.clone()), why);
+        }
+        match effect {
+            Effect::Create(_) if self.is_namespace_terminating => Outcome::Over,
+            Effect::Create(object) => self.create(object),
+            Effect::PatchStatus { target, status } => self.patch_status(target, status),
+            Effect::Delete { target, propagation } => self.delete(target, *propagation),
+            Effect::RequireAbsent {
+                key, uid, controller, ..
+            } => match self.jobs.get(&*key.name).map(|job| &job["metadata"]) {
+                Some(job) if job["uid"] == **uid && job["ownerReferences"][0]["uid"] == **controller => Outcome::Stale,
+                _ => Outcome::Done,
+            },
+            Effect::Event(target, note) => {
+                assert_eq!(target.resource, K::RESOURCE, "events are about the schedule");
+                let subject = note.report_once.clone();
+                if subject.is_none_or(|subject| self.process.said.insert((note.reason, subject))) {
+                    self.record.events.push(RecordedEvent {
+                        reason: note.reason,
+                        message: note.message.clone(),
+                        is_warning: note.type_ == EventSeverity::Warning,
+                        is_deduplicated: note.report_once.is_some(),
+                    });
+                }
+                Outcome::Done
+            }
+            Effect::Count { by, .. } => {
+                self.record.missed += by;
+                Outcome::Done
+            }
+            Effect::ObserveLatency { since, .. } => {
+                assert!(*since <= self.clock, "nothing starts early");
+                Outcome::Done
+            }
+            Effect::Apply { .. } | Effect::RequirePresent { .. } => panic!("no schedule needs {effect}"),
+        }
+    }
+
+    fn create(&mut self, object: &Object) -> Outcome {
+        let name = &*object.key.name;
+        assert!(name.len() <= 63, "{name} becomes a label");
+        assert_eq!(object.body["metadata"]["name"], *name);
+        if self.jobs.contains_key(name) {
+            return Outcome::Stale;
+        }
+        *self.record.created.entry(name.to_owned()).or_default() += 1;
+        self.record.writes += 1;
+        self.record.served = self.record.served.max(slot_of(&object.body));
+        self.insert(name, object.body.clone());
+        Outcome::Done
+    }
+
+    fn patch_status(&mut self, target: &Target, status: &Value) -> Outcome {
+        assert_eq!(target.resource, K::RESOURCE);
+        if (&target.uid, &target.version) != (&identity(&self.object).0, &identity(&self.object).1) {
+            return Outcome::Stale;
+        }
+        let mut patched = self.object.clone();
+        merge(&mut patched, &json!({"status": status}));
+        self.record.writes += 1;
+        // A patch that changes nothing makes no version: a decision that asks for one anew each time shows by its writes.
+        if patched != self.object {
+            self.touch(|object| *object = patched);
+        }
+        Outcome::Done
+    }
+
+    fn delete(&mut self, target: &Target, propagation: Propagation) -> Outcome {
+        let name = &*target.key.name;
+        assert_eq!(propagation, Propagation::Background);
+        match self.jobs.get(name).map(|job| identity(job)) {
+            // As good as done.
+            None => Outcome::Done,
+            Some(now) if now == (Arc::clone(&target.uid), Arc::clone(&target.version)) => {
+                self.record.deleted.push(name.to_owned());
+                self.record.writes += 1;
+                self.remove_job(name);
+                Outcome::Done
+            }
+            Some(_) => Outcome::Stale,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What the Jobs of a schedule say, put beside what its status remembers. Pure.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use portreeve_api::{JobReference, Metadata};
+use portreeve_informer::Projection;
+
+use crate::{
+    decide::ObservedRuns,
+    job::{self, CachedJob, FinishedStatus, JOBS, Origin},
+    schedule_resource::RecordedStatus,
+};
+
+/// What is the case, as far as Jobs tell.
+#[derive(Debug)]
+pub(crate) struct JobSummary<'a> {
+    /// Jobs that we started and that have not ended, the oldest first.
+    pub(crate) active: Vec<&'a Arc<CachedJob>>,
+    /// Jobs that were active when the status was written, and have ended.
+    pub(crate) completed: Vec<(&'a Arc<CachedJob>, FinishedStatus)>,
+    /// Jobs that were active when the status was written, and are not to be seen.
+    pub(crate) missing: Vec<&'a JobReference>,
+    /// Unfinished Jobs that are owned but were not started here, nor asked for by hand.
+    pub(crate) unexpected: Vec<&'a Arc<CachedJob>>,
+    /// Successful Jobs, the oldest first.
+    pub(crate) successful: Vec<&'a Arc<CachedJob>>,
+    /// Failed Jobs, the oldest first.
+    pub(crate) failed: Vec<&'a Arc<CachedJob>>,
+    /// The last scheduled time that was served.
+    pub(crate) last_schedule: Option<Timestamp>,
+    pub(crate) last_success: Option<Timestamp>,
+    pub(crate) last_failure: Option<Timestamp>,
+    /// The last value of the annotation that was acted on.
+    pub(crate) last_run_now: Option<&'a str>,
+}
+
+/// Looks at the Jobs that `owner` controls. `run_now` is the annotation's present value.
+pub(crate) fn summarize<'a>(
+    owner: &Metadata,
+    recorded: RecordedStatus<'a>,
+    run_now: Option<&'a str>,
+    jobs: &'a [Arc<CachedJob>],
+    now: Timestamp,
+) -> JobSummary<'a> {
+    let mut sorted: Vec<_> = jobs.iter().collect();
+    sorted.sort_by(|a, b| (a.start_time(), a.name()).cmp(&(b.start_time(), b.name())));
+    let mut summary = JobSummary {
+        active: Vec::new(),
+        completed: Vec::new(),
+        missing: Vec::new(),
+        unexpected: Vec::new(),
+        successful: Vec::new(),
+        failed: Vec::new(),
+        last_schedule: recorded.last_schedule,
+        last_success: recorded.last_success,
+        last_failure: recorded.last_failure,
+        last_run_now: recorded.last_run_now,
+    };
+    // Who takes the mark off a Job does not free its name.
+    let answer = run_now.map(|value| job::run_now_job_name(&owner.name, value));
+    for job in sorted {
+        let was_active = recorded.active.iter().any(|active| *active.uid == *job.metadata().uid);
+        let origin = job.origin(&owner.name);
+        match &origin {
+            // A time that has not come is no evidence: whoever may create Jobs could stop the schedule by the name of one.
+            Origin::Scheduled(slot) if *slot <= now => summary.last_schedule = summary.last_schedule.max(Some(*slot)),
+            Origin::RunNow(value) if run_now == Some(&**value) => summary.last_run_now = run_now,
+            Origin::Unknown | Origin::Manual if answer.as_deref() == Some(job.name()) => summary.last_run_now = run_now,
+            _ => {}
+        }
+        summary.classify(job, was_active, &origin);
+    }
+    let is_gone = |reference: &&JobReference| !jobs.iter().any(|job| *job.metadata().uid == *reference.uid);
+    summary.missing = recorded.active.iter().filter(is_gone).collect();
+    summary
+}
+
+impl<'a> JobSummary<'a> {
+    /// Adds the runs that the process remembers, whatever became of their Jobs.
+    pub(crate) fn add_observed_runs(&mut self, observed_runs: &ObservedRuns, run_now: Option<&'a str>) {
+        self.last_schedule = self.last_schedule.max(observed_runs.last_schedule);
+        if run_now.is_some() && observed_runs.last_run_now.as_deref() == run_now {
+            self.last_run_now = run_now;
+        }
+    }
+
+    fn classify(&mut self, job: &'a Arc<CachedJob>, was_active: bool, origin: &Origin) {
+        match job.finished_status() {
+            Some(end) => {
+                if was_active {
+                    self.completed.push((job, end));
+                }
+                match end {
+                    FinishedStatus::Complete(time) => {
+                        self.successful.push(job);
+                        self.last_success = self.last_success.max(time);
+                    }
+                    FinishedStatus::Failed(time) => {
+                        self.failed.push(job);
+                        self.last_failure = self.last_failure.max(time);
+                    }
+                }
+            }
+            None => match origin {
+                Origin::Scheduled(_) | Origin::RunNow(_) => self.active.push(job),
+                _ if was_active => self.active.push(job),
+                Origin::Unknown => self.unexpected.push(job),
+                Origin::Manual => {}
+            },
+        }
+    }
+
+    /// How a status names the active Jobs.
+    pub(crate) fn active_references(&self) -> Vec<JobReference> {
+        let active = self.active.iter().map(|job| job.metadata());
+        let reference = |job: &Metadata| JobReference {
+            api_version: JOBS.api_version(),
+            kind: JOBS.kind.to_string(),
+            name: job.name.to_string(),
+            namespace: job.namespace.as_deref().unwrap_or_default().to_owned(),
+            uid: job.uid.to_string(),
+        };
+        active.map(reference).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

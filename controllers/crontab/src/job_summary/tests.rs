@@ -1,0 +1,133 @@
+//! What Jobs tell, beside what the status remembers.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: &str = "2026-03-10T10:30:00Z";
+
+fn at(text: &str) -> Timestamp {
+    text.parse().expect("a time")
+}
+
+fn job(name: &str, began: Option<&str>, end: Option<&str>) -> Arc<CachedJob> {
+    let condition = end.map(|end| json!({"type": end, "status": "True", "lastTransitionTime": NOW}));
+    let conditions: Vec<_> = condition.into_iter().collect();
+    cached_job(&json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "creationTimestamp": "2026-03-10T10:00:00Z"},
+        "status": {"startTime": began, "conditions": conditions},
+    }))
+}
+
+fn cached_job(job: &Value) -> Arc<CachedJob> {
+    Arc::new(serde_json::from_str(&job.to_string()).expect("a Job"))
+}
+
+fn owner() -> Metadata {
+    Metadata {
+        name: "a".into(),
+        ..Metadata::default()
+    }
+}
+
+fn nothing_known() -> RecordedStatus<'static> {
+    RecordedStatus {
+        active: &[],
+        last_schedule: None,
+        last_success: None,
+        last_failure: None,
+        last_missed: None,
+        last_run_now: None,
+        scheduled_since: None,
+        was_suspended: false,
+        last_reported: None,
+    }
+}
+
+fn names(jobs: &[&Arc<CachedJob>]) -> Vec<String> {
+    jobs.iter().map(|job| job.name().to_owned()).collect()
+}
+
+/// As Kubernetes' `TestByJobStartTime` has it, but that a Job which has not begun counts by its creation.
+#[test]
+fn jobs_are_sorted_by_their_begin_and_then_by_name() {
+    let complete = Some("Complete");
+    let jobs = [
+        job("c", Some("2026-03-10T09:00:00Z"), complete),
+        job("b", None, complete),
+        job("a", None, complete),
+        job("e", Some("2026-03-10T08:00:00Z"), complete),
+        job("d", Some("2026-03-10T10:00:00Z"), complete),
+    ];
+    let owner = owner();
+    let summary = summarize(&owner, nothing_known(), None, &jobs, at(NOW));
+    assert_eq!(names(&summary.successful), ["e", "c", "a", "b", "d"]);
+}
+
+#[test]
+fn each_job_is_what_it_looks_like() {
+    let reference = |name: &str| JobReference {
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        ..JobReference::default()
+    };
+    let known = ["known", "ended", "gone"].map(reference);
+    let recorded = RecordedStatus {
+        active: &known,
+        ..nothing_known()
+    };
+    let by_hand = json!({"metadata": {"name": "by-hand", "uid": "1",
+        "annotations": {"cronjob.kubernetes.io/instantiate": "manual"}}});
+    let jobs = [
+        job("a-29552280", None, None),
+        job("known", None, None),
+        job("ended", None, Some("Failed")),
+        job("stranger", None, None),
+        job("a-29552220", None, Some("Complete")),
+        cached_job(&by_hand),
+    ];
+    let owner = owner();
+    let summary = summarize(&owner, recorded, None, &jobs, at(NOW));
+    assert_eq!(names(&summary.active), ["a-29552280", "known"]);
+    assert_eq!(names(&summary.unexpected), ["stranger"]);
+    assert_eq!(names(&summary.failed), ["ended"]);
+    assert_eq!(names(&summary.successful), ["a-29552220"]);
+    let completed: Vec<_> = summary
+        .completed
+        .iter()
+        .map(|(job, end)| (job.name(), end.condition_type()))
+        .collect();
+    assert_eq!(
+        completed,
+        [("ended", "Failed")],
+        "another one that ended was not known to be active"
+    );
+    let missing: Vec<_> = summary.missing.iter().map(|job| &*job.name).collect();
+    assert_eq!(missing, ["gone"]);
+    let active_references: Vec<_> = summary.active_references().into_iter().map(|job| job.uid).collect();
+    assert_eq!(active_references, ["uid-a-29552280", "uid-known"]);
+}
+
+#[test]
+fn times_only_go_forward_and_those_to_come_are_no_evidence() {
+    let stored = Some(at("2026-03-10T09:00:00Z"));
+    let recorded = RecordedStatus {
+        last_schedule: stored,
+        last_success: Some(at("2026-03-10T23:00:00Z")),
+        ..nothing_known()
+    };
+    let last = |name: &str| {
+        let jobs = [job(name, None, Some("Complete"))];
+        let owner = owner();
+        let summary = summarize(&owner, recorded, None, &jobs, at(NOW));
+        assert_eq!(
+            summary.last_success, recorded.last_success,
+            "the clock was set back since"
+        );
+        summary.last_schedule
+    };
+    assert_eq!(last("a-29552160"), stored, "08:00");
+    assert_eq!(last("a-29552280"), Some(at("2026-03-10T10:00:00Z")));
+    assert_eq!(last("a-29552310"), Some(at(NOW)), "as it comes");
+    assert_eq!(last("a-29552311"), stored, "10:31");
+}

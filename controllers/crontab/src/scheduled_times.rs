@@ -1,0 +1,162 @@
+//! Which scheduled times are due, missed, or next. Pure.
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use portreeve_cron::{DstPolicy, Schedule};
+
+/// More missed runs than this are not counted one by one.
+pub(crate) const MAX_COUNTED: u32 = 1_000;
+
+/// A schedule with all that decides its times.
+#[derive(Clone, Debug)]
+pub(crate) struct Timetable {
+    /// The schedule as it is written.
+    pub(crate) text: String,
+    pub(crate) schedule: Schedule,
+    pub(crate) zone: TimeZone,
+    pub(crate) policy: DstPolicy,
+    /// How late a run may start.
+    pub(crate) deadline: Option<SignedDuration>,
+}
+
+/// The scheduled times around now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct ScheduledTimes {
+    /// The latest time that has come and for which a run may still start. Earlier ones are never made up for, as with CronJob.
+    pub(crate) due: Option<Timestamp>,
+    /// Until when it may start.
+    pub(crate) until: Option<Timestamp>,
+    /// The latest time that has come and for which nothing runs any more.
+    pub(crate) expired: Option<Timestamp>,
+    /// The first time that has not come. `None`: never within five years.
+    pub(crate) next: Option<Timestamp>,
+}
+
+impl Timetable {
+    /// The times after `base`, which is the last one that was served: the clock may have been set back since, so it may be later
+    /// than `now`, and then nothing is due.
+    pub(crate) fn times(&self, base: Timestamp, now: Timestamp) -> ScheduledTimes {
+        let latest = self.latest(base, now);
+        let (due, expired) = match latest {
+            Some(slot) if self.is_open(slot, now) => (Some(slot), self.latest(base, before(slot))),
+            expired => (None, expired),
+        };
+        ScheduledTimes {
+            due,
+            until: due.and_then(|slot| self.closes(slot)),
+            expired,
+            next: self.schedule.next(latest.unwrap_or(base), &self.zone, self.policy),
+        }
+    }
+
+    /// How many times there are after `base` and until `until`; no more than one over [`MAX_COUNTED`].
+    pub(crate) fn count(&self, base: Timestamp, until: Timestamp) -> u32 {
+        self.schedule
+            .count(base, until, &self.zone, self.policy, MAX_COUNTED + 1)
+    }
+
+    /// How many times after `base` a run could still start for, had there been none: what CronJob counts as missed.
+    pub(crate) fn count_startable(&self, base: Timestamp, now: Timestamp) -> u32 {
+        let closed = self.deadline.and_then(|deadline| now.checked_sub(deadline).ok());
+        let last_closed = closed.and_then(|closed| self.latest(base, closed));
+        self.count(last_closed.unwrap_or(base), now)
+    }
+
+    /// The last time after `base` and until `until`.
+    pub(crate) fn latest(&self, base: Timestamp, until: Timestamp) -> Option<Timestamp> {
+        self.schedule.latest(base, until, &self.zone, self.policy)
+    }
+
+    fn is_open(&self, slot: Timestamp, now: Timestamp) -> bool {
+        self.closes(slot).is_none_or(|end| now < end)
+    }
+
+    fn closes(&self, slot: Timestamp) -> Option<Timestamp> {
+        self.deadline.and_then(|deadline| slot.checked_add(deadline).ok())
+    }
+}
+
+/// The last moment before `slot`; scheduled times are whole seconds.
+pub(crate) fn before(slot: Timestamp) -> Timestamp {
+    slot.checked_sub(SignedDuration::from_secs(1)).unwrap_or(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use portreeve_cron::Dialect;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        let whole = if text.len() == 5 {
+            format!("2026-03-10T{text}:00Z")
+        } else {
+            text.to_owned()
+        };
+        whole.parse().expect("a time")
+    }
+
+    fn timetable(text: &str, deadline: Option<i64>) -> Timetable {
+        Timetable {
+            text: text.to_owned(),
+            schedule: Schedule::parse(text, Dialect::Kubernetes).expect("a schedule"),
+            zone: TimeZone::UTC,
+            policy: DstPolicy::Kubernetes,
+            deadline: deadline.map(SignedDuration::from_secs),
+        }
+    }
+
+    #[test]
+    fn the_latest_time_that_came_is_due_until_its_deadline() {
+        // The schedule, its deadline, the last run, now: what is due, until when, what expired, what is next.
+        let table = "
+            0 * * * *   | - 09:00 09:59                     | - - - 10:00
+            0 * * * *   | - 09:00 10:00                     | 10:00 - - 11:00
+            0 * * * *   | - 09:00 12:30                     | 12:00 - 11:00 13:00
+            0 * * * *   | 60 09:00 10:00                    | 10:00 10:01 - 11:00
+            0 * * * *   | 60 09:00 2026-03-10T10:00:59.999Z | 10:00 10:01 - 11:00
+            0 * * * *   | 60 09:00 10:01                    | - - 10:00 11:00
+            0 * * * *   | 0 09:00 10:00                     | - - 10:00 11:00
+            0 * * * *   | 7200 09:00 12:30                  | 12:00 14:00 11:00 13:00
+            0 * * * *   | - 12:00 10:30                     | - - - 13:00
+            0 * * * *   | 9223372036854775807 09:00 10:00   | 10:00 - - 11:00
+            @every 90m  | - 09:07 12:08                     | 12:07 - 10:37 13:37
+            0 0 31 2 *  | - 09:00 10:00                     | - - - -
+        ";
+        let rows: Vec<_> = table.lines().filter(|row| !row.trim().is_empty()).collect();
+        assert_eq!(rows.len(), 12);
+        for row in rows {
+            let cells: Vec<Vec<_>> = row.split('|').map(|cell| cell.split_whitespace().collect()).collect();
+            let [text, given, expected] = &cells[..] else {
+                panic!("three columns: {row}");
+            };
+            let times: Vec<_> = expected.iter().map(|time| (*time != "-").then(|| at(time))).collect();
+            let expected = ScheduledTimes {
+                due: times[0],
+                until: times[1],
+                expired: times[2],
+                next: times[3],
+            };
+            let timetable = timetable(&text.join(" "), given[0].parse().ok());
+            assert_eq!(timetable.times(at(given[1]), at(given[2])), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn only_times_that_could_still_start_count_as_open() {
+        let count = |text: &str, deadline: Option<i64>, base: &str, now: &str| {
+            timetable(text, deadline).count_startable(at(base), at(now))
+        };
+        assert_eq!(count("* * * * *", None, "09:00", "09:00"), 0);
+        assert_eq!(count("* * * * *", None, "09:00", "10:00"), 60);
+        assert_eq!(count("* * * * *", Some(600), "09:00", "10:00"), 10);
+        assert_eq!(count("* * * * *", Some(86_400), "09:00", "10:00"), 60);
+        // Of the times that are too late there may be more than are counted.
+        assert_eq!(count("* * * * *", Some(12_000), "2026-01-01T00:00:00Z", "10:00"), 200);
+        // An @every is counted from its last run, not from its deadline.
+        assert_eq!(count("@every 20m", Some(600), "09:00", "10:00"), 1);
+        assert_eq!(
+            count("* * * * *", None, "2026-01-01T00:00:00Z", "10:00"),
+            MAX_COUNTED + 1
+        );
+    }
+}

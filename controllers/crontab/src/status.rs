@@ -1,0 +1,200 @@
+//! What follows once nothing is to be started: the status, the events that go with it, and the end of old Jobs. Pure.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use portreeve_api::ConcurrencyPolicy;
+use portreeve_informer::Projection;
+use portreeve_reconcile::Effect;
+
+use crate::{
+    decide::{Assessment, normal, warning},
+    job::CachedJob,
+    schedule_resource::{Fault, Missed, ScheduleResource},
+    scheduled_times::before,
+};
+
+/// The effects. `refusal`: what the apiserver refused to do just now.
+pub(crate) fn effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, refusal: Option<&Fault>) -> Vec<Effect> {
+    let in_spec = spec_fault(assessment);
+    let collision = collision(assessment);
+    let fault = in_spec.as_ref().or(refusal).or(collision.as_ref());
+    let missed = missed(assessment);
+    let report = assessment.report(fault, in_spec.is_none(), missed);
+    let mut effects = Vec::new();
+    if let Some(status) = assessment.observed.object.status(&report, assessment.now) {
+        effects.extend(assessment.require_missing_absent());
+        let target = assessment.target();
+        effects.push(Effect::PatchStatus { target, status });
+        effects.extend(transition_events(assessment));
+        effects.extend(
+            missed
+                .into_iter()
+                .flat_map(|missed| missed_run_effects(assessment, missed)),
+        );
+    }
+    effects.extend(one_time_events(assessment, fault));
+    effects.extend(
+        jobs_over_history_limit(assessment)
+            .into_iter()
+            .flat_map(|job| assessment.deletion(job)),
+    );
+    effects
+}
+
+/// What is wrong with the spec.
+fn spec_fault<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fault> {
+    if let Err(fault) = &assessment.desired.timetable {
+        return Some(fault.clone());
+    }
+    let times = assessment.times.as_ref()?;
+    (times.next.is_none() && times.due.is_none()).then(|| Fault {
+        reason: "InvalidSchedule",
+        message: format!(
+            "invalid schedule: {} : it has no run within five years, as no day fits all of its fields",
+            assessment.timetable.map_or("", |timetable| &timetable.text)
+        ),
+    })
+}
+
+/// A run cannot start, because its Job's name is taken or its template is none.
+fn collision<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fault> {
+    assessment
+        .pending_runs()
+        .iter()
+        .find_map(|run| {
+            match assessment.observed.object.job(run) {
+        Err(fault) => Some(fault),
+        Ok(job) => assessment.is_name_taken(&job.key.name).then(|| Fault {
+            reason: "FailedCreate",
+            message: format!(
+                "Error creating job: {} exists and belongs to somebody else, or to another run; delete or rename it",
+                job.key.name
+            ),
+        }),
+    }
+        })
+}
+
+/// What the status did not know: Jobs that ended, and Jobs that went.
+fn transition_events<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Vec<Effect> {
+    let ended = assessment.summary.completed.iter().map(|(job, end)| {
+        let message = format!("Saw completed job: {}, condition: {}", job.name(), end.condition_type());
+        assessment.event(normal("SawCompletedJob", message))
+    });
+    let mut news: Vec<_> = ended.collect();
+    let is_new = |job: &&Arc<CachedJob>| {
+        !assessment
+            .recorded
+            .active
+            .iter()
+            .any(|old| *old.uid == *job.metadata().uid)
+    };
+    let is_replaced =
+        assessment.desired.concurrency == ConcurrencyPolicy::Replace && assessment.summary.active.iter().any(is_new);
+    if !is_replaced {
+        news.extend(assessment.summary.missing.iter().map(|job| {
+            let message = format!("Active job went missing: {}", job.name);
+            assessment.event(normal("MissingJob", message))
+        }));
+    }
+    news
+}
+
+/// What no status remembers, said once for each subject.
+fn one_time_events<K: ScheduleResource>(assessment: &Assessment<'_, K>, fault: Option<&Fault>) -> Vec<Effect> {
+    let generation = assessment.metadata().generation;
+    let new_fault = fault.filter(|fault| assessment.recorded.last_reported != Some((fault.reason, &fault.message)));
+    let faults = new_fault.into_iter().chain(&assessment.desired.warning);
+    let faults = faults.map(|fault| {
+        let subject = format!("{generation} {}", fault.message);
+        assessment.event(warning(fault.reason, &fault.message).report_once(subject))
+    });
+    let unexpected = assessment.summary.unexpected.iter().map(|job| {
+        let message = format!("Saw a job that the controller did not create or forgot: {}", job.name());
+        assessment.event(warning("UnexpectedJob", message).report_once(&*job.metadata().uid))
+    });
+    let mut effects: Vec<_> = faults.chain(unexpected).collect();
+    if assessment.is_blocked() {
+        effects.extend(
+            assessment
+                .pending_runs()
+                .iter()
+                .map(|run| blocked(assessment, &run.job_name(&assessment.metadata().name))),
+        );
+    }
+    if K::MISSED_METRIC.is_none() {
+        effects.extend(missed(assessment).map(|missed| {
+            let message = missed_message(missed);
+            assessment.event(warning("MissSchedule", message).report_once(missed.last.to_string()))
+        }));
+    }
+    effects
+}
+
+fn blocked<K: ScheduleResource>(assessment: &Assessment<'_, K>, job: &str) -> Effect {
+    let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+    assessment.event(normal("JobAlreadyActive", message).report_once(job))
+}
+
+/// The times since the stored status for which nothing ran and nothing will.
+fn missed<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Missed> {
+    let (timetable, times) = (assessment.timetable?, assessment.times?);
+    if K::MISSED_METRIC.is_none() {
+        // No status remembers which were reported: only what came too late is, and each of these once.
+        let last = times.expired.filter(|_| times.due.is_none())?;
+        return Some(Missed { count: 1, last });
+    }
+    let stored = assessment
+        .earliest_time(assessment.recorded.last_schedule)
+        .max(assessment.recorded.last_missed.unwrap_or(Timestamp::MIN));
+    let served = assessment.summary.last_schedule.filter(|served| *served > stored);
+    // The times before the last one that was served, except for those that were served too, and the times after it.
+    let until = served.map(before);
+    let passed = until.map_or(0, |until| {
+        let all = timetable.count(stored, until);
+        all.saturating_sub(assessment.count_jobs_between(stored, until))
+    });
+    let since = served.unwrap_or(stored);
+    let expired = times.expired.filter(|expired| *expired > since);
+    let count = passed + expired.map_or(0, |expired| timetable.count(since, expired));
+    let last = expired.or_else(|| assessment.last_without_job(stored, until?));
+    (count > 0).then_some(Missed { count, last: last? })
+}
+
+/// That times were missed, as an event and in the counter.
+fn missed_run_effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, missed: Missed) -> Vec<Effect> {
+    let Some(metric) = K::MISSED_METRIC else {
+        return Vec::new();
+    };
+    let count = Effect::Count {
+        metric,
+        by: missed.count.into(),
+    };
+    vec![count, assessment.event(warning("MissSchedule", missed_message(missed)))]
+}
+
+fn missed_message(missed: Missed) -> String {
+    let last = missed.last.strftime("%a, %d %b %Y %H:%M:%S +0000");
+    match missed.count {
+        1 => format!("Missed scheduled time to start a job: {last}"),
+        count => format!("Missed {count} scheduled times to start a job, the last one: {last}"),
+    }
+}
+
+/// The Jobs that are more than are kept, the oldest first.
+///
+/// Those of which the status does not tell yet stay.
+fn jobs_over_history_limit<'a, K: ScheduleResource>(assessment: &'a Assessment<'_, K>) -> Vec<&'a Arc<CachedJob>> {
+    if assessment.metadata().is_terminating() {
+        return Vec::new();
+    }
+    let excess = |jobs: &'a [&Arc<CachedJob>], keep: Option<usize>| {
+        let excess = keep.map_or(0, |keep| jobs.len().saturating_sub(keep));
+        jobs.iter().take(excess).copied().collect::<Vec<_>>()
+    };
+    let successful = excess(&assessment.summary.successful, assessment.desired.keep_successful);
+    let failed = excess(&assessment.summary.failed, assessment.desired.keep_failed);
+    let old = successful.into_iter().chain(failed);
+    old.filter(|job| assessment.is_recorded(job)).collect()
+}

@@ -1,0 +1,277 @@
+//! A model of the apiserver, as far as a Foo's plan can reach: it refuses what the real one refuses.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use portreeve_reconcile::{Effect, Plan};
+use serde_json::{Value, json};
+
+use crate::decide::{Observed, decide};
+
+/// One Foo, the Deployments of its namespace, and all that was done to them.
+#[derive(Clone, Debug)]
+pub(super) struct Simulation {
+    pub(super) foo: Value,
+    deployments: BTreeMap<String, Value>,
+    version: u32,
+    done: Vec<String>,
+}
+
+/// What the apiserver answers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Outcome {
+    Done,
+    /// 409 or 404: look again.
+    Refused,
+}
+
+impl Simulation {
+    pub(super) fn with_foo(mut foo: Value) -> Self {
+        foo["metadata"]["resourceVersion"] = "1".into();
+        Self {
+            foo,
+            deployments: BTreeMap::new(),
+            version: 1,
+            done: Vec::new(),
+        }
+    }
+
+    /// Somebody else creates a Deployment.
+    pub(super) fn add(&mut self, name: &str, mut body: Value) {
+        body["metadata"]["namespace"] = "n".into();
+        body["metadata"]["name"] = name.into();
+        let spec = body.get("spec").cloned().unwrap_or_else(|| json!({}));
+        body["spec"] = spec;
+        self.insert(name, body);
+    }
+
+    /// Somebody else sets one field of a Deployment.
+    pub(super) fn change(&mut self, name: &str, pointer: &str, value: Value) {
+        let version = self.next_version();
+        let deployment = self.deployments.get_mut(name).expect("the Deployment is there");
+        let (parent, field) = pointer.rsplit_once('/').expect("a JSON pointer");
+        let parent = deployment.pointer_mut(parent).expect("the field's parent is there");
+        parent[field] = value;
+        deployment["metadata"]["resourceVersion"] = version.into();
+    }
+
+    /// Somebody else deletes a Deployment.
+    pub(super) fn remove(&mut self, name: &str) {
+        assert!(self.deployments.remove(name).is_some(), "{name} is there");
+    }
+
+    /// Somebody else changes what the Foo asks for, or makes another Foo of its name.
+    pub(super) fn write_foo(&mut self, change: impl FnOnce(&mut Value)) {
+        change(&mut self.foo);
+        self.foo["metadata"]["resourceVersion"] = self.next_version().into();
+    }
+
+    /// The Deployments, by name.
+    pub(super) fn deployments(&self) -> &BTreeMap<String, Value> {
+        &self.deployments
+    }
+
+    /// What a process sees of this simulation whose caches are behind, each by its own time.
+    pub(super) fn observed_through(&self, foos: &Self, deployments: &Self) -> Self {
+        Self {
+            foo: foos.foo.clone(),
+            deployments: deployments.deployments.clone(),
+            version: self.version,
+            done: Vec::new(),
+        }
+    }
+
+    /// What is decided on this simulation now.
+    pub(super) fn plan(&self) -> Plan {
+        decide(&self.observed(), self.now())
+    }
+
+    /// What is decided once a write was refused in this simulation.
+    pub(super) fn plan_refused(&self, why: &str) -> Plan {
+        crate::decide::refused(&self.observed(), why, self.now())
+    }
+
+    /// Each decision is made at another time.
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(i64::from(self.version) * 1_000).expect("in range")
+    }
+
+    fn observed(&self) -> Observed {
+        let foo: Arc<crate::CachedFoo> = Arc::new(serde_json::from_value(self.foo.clone()).expect("a Foo"));
+        let decode = |body: &Value| {
+            let deployment: crate::CachedDeployment = serde_json::from_str(&body.to_string()).expect("a Deployment");
+            Arc::new(deployment)
+        };
+        let name = &foo.spec.deployment_name;
+        let others = self.deployments.iter().filter(|(other, _)| *other != name);
+        let others = others.map(|(_, body)| decode(body));
+        Observed {
+            deployment: self.deployments.get(name).map(decode),
+            outdated: others.filter(|other| other.is_controlled_by(&foo)).collect(),
+            foo,
+        }
+    }
+
+    /// Decides once and carries it out. Returns whether there was something to do.
+    pub(super) fn step(&mut self) {
+        for effect in self.plan().effects {
+            assert_eq!(self.perform(&effect), Outcome::Done, "{effect}");
+        }
+    }
+
+    /// Decides and acts until there is nothing to do; returns how often there was.
+    pub(super) fn converge(&mut self) -> usize {
+        for round in 0..10 {
+            if self.plan().effects.is_empty() {
+                return round;
+            }
+            self.step();
+        }
+        panic!("it goes on for ever: {}", self.plan());
+    }
+
+    pub(super) fn perform(&mut self, effect: &Effect) -> Outcome {
+        let outcome = match effect {
+            Effect::Create(object) => {
+                if self.deployments.contains_key(&*object.key.name) {
+                    return Outcome::Refused;
+                }
+                self.insert(&object.key.name, object.body.clone());
+                Outcome::Done
+            }
+            Effect::Apply { object, uid, version } => {
+                let name = &*object.key.name;
+                if !self.is_current(name, uid, version) {
+                    return Outcome::Refused;
+                }
+                let version = self.next_version();
+                let deployment = self.deployments.get_mut(name).expect("it is current");
+                merge(deployment, &object.body);
+                deployment["metadata"]["resourceVersion"] = version.into();
+                Outcome::Done
+            }
+            Effect::Delete { target, .. } => {
+                if !self.is_current(&target.key.name, &target.uid, &target.version) {
+                    return Outcome::Refused;
+                }
+                self.deployments.remove(&*target.key.name);
+                Outcome::Done
+            }
+            Effect::PatchStatus { target, status } => {
+                if (Arc::clone(&target.uid), Arc::clone(&target.version)) != self.foo_identity() {
+                    return Outcome::Refused;
+                }
+                self.foo["status"] = status.clone();
+                self.foo["metadata"]["resourceVersion"] = self.next_version().into();
+                Outcome::Done
+            }
+            // A look changes nothing, and is no part of what was done.
+            Effect::RequirePresent { uid, .. } => {
+                let is_going = self.foo["metadata"].get("deletionTimestamp").is_some();
+                return if *uid == self.foo_identity().0 && !is_going {
+                    Outcome::Done
+                } else {
+                    Outcome::Refused
+                };
+            }
+            Effect::Event(..) => Outcome::Done,
+            Effect::RequireAbsent { .. } | Effect::Count { .. } | Effect::ObserveLatency { .. } => {
+                panic!("no Foo needs {effect}")
+            }
+        };
+        self.done.push(effect.to_string());
+        outcome
+    }
+
+    pub(super) fn clear_history(&mut self) {
+        self.done.clear();
+    }
+
+    /// How often each thing was done.
+    pub(super) fn history(&self) -> BTreeMap<String, usize> {
+        let mut history = BTreeMap::new();
+        for done in &self.done {
+            *history.entry(done.clone()).or_default() += 1;
+        }
+        history
+    }
+
+    /// The reasons of the events, in their order.
+    pub(super) fn events(&self) -> Vec<&str> {
+        let events = self.done.iter().filter_map(|done| done.strip_prefix("event "));
+        events.filter_map(|event| event.split(' ').next()).collect()
+    }
+
+    /// Everything there is, without what differs from run to run: identities, versions and times.
+    pub(super) fn snapshot(&self) -> Value {
+        let mut picture = json!({"foo": self.foo, "deployments": self.deployments});
+        forget_identities(&mut picture);
+        picture
+    }
+
+    /// UID and version of a Deployment.
+    pub(super) fn identity(&self, name: &str) -> (Arc<str>, Arc<str>) {
+        identity(&self.deployments[name])
+    }
+
+    /// UID and version of the Foo.
+    pub(super) fn foo_identity(&self) -> (Arc<str>, Arc<str>) {
+        identity(&self.foo)
+    }
+
+    fn is_current(&self, name: &str, uid: &str, version: &str) -> bool {
+        let current = self.deployments.get(name).map(identity);
+        current.is_some_and(|(its_uid, its_version)| (&*its_uid, &*its_version) == (uid, version))
+    }
+
+    fn insert(&mut self, name: &str, mut body: Value) {
+        let version = self.next_version();
+        body["metadata"]["uid"] = format!("deployment-{version}").into();
+        body["metadata"]["resourceVersion"] = version.into();
+        self.deployments.insert(name.to_owned(), body);
+    }
+
+    fn next_version(&mut self) -> String {
+        self.version += 1;
+        self.version.to_string()
+    }
+}
+
+fn identity(object: &Value) -> (Arc<str>, Arc<str>) {
+    let text = |field: &str| Arc::from(object["metadata"][field].as_str().expect("it has an identity"));
+    (text("uid"), text("resourceVersion"))
+}
+
+/// As server-side apply merges: objects by field, lists by the name or the UID of their elements.
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (field, value) in from {
+                merge(into.entry(field.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(from)) => {
+            let key = |element: &Value| element.get("uid").or_else(|| element.get("name")).cloned();
+            for value in from {
+                match into.iter_mut().find(|element| key(element) == key(value)) {
+                    Some(element) => merge(element, value),
+                    None => into.push(value.clone()),
+                }
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}
+
+fn forget_identities(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for field in ["uid", "resourceVersion", "lastTransitionTime"] {
+                fields.remove(field);
+            }
+            fields.values_mut().for_each(forget_identities);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(forget_identities),
+        _ => {}
+    }
+}

@@ -1,0 +1,147 @@
+//! A fixture for tables: objects that are created and seen one by one, and attempts that are made one by one.
+
+use super::{
+    collector::Collector,
+    simulation::{ObjectLocation, Simulation, reference},
+};
+use crate::{PartialObject, Reference, verdict::PropagationPolicy};
+
+pub(super) const PODS: &str = "v1/Pod";
+pub(super) const NODES: &str = "v1/Node";
+pub(super) const SECRETS: &str = "v1/Secret";
+pub(super) const ROLES: &str = "rbac.authorization.k8s.io/v1/Role";
+pub(super) const OLD_ROLES: &str = "rbac.authorization.k8s.io/v1beta1/Role";
+pub(super) const DEPLOYMENTS: &str = "apps/v1/Deployment";
+/// Served by nobody any more.
+pub(super) const OLD_DEPLOYMENTS: &str = "extensions/v1beta1/Deployment";
+
+/// An object by kind, namespace, name and UID.
+pub(super) type Named = (&'static str, &'static str, &'static str, &'static str);
+
+pub(super) struct Fixture {
+    pub(super) simulation: Simulation,
+    pub(super) collector: Collector,
+}
+
+fn place(object: Named) -> ObjectLocation {
+    let namespace = (!object.1.is_empty()).then(|| object.1.into());
+    (object.0.to_owned(), namespace, object.2.into())
+}
+
+pub(super) fn owner(object: Named) -> Reference {
+    reference(object.0, object.2, object.3, false)
+}
+
+impl Fixture {
+    pub(super) fn new() -> Self {
+        let kinds = [
+            (PODS, true),
+            (NODES, false),
+            (SECRETS, true),
+            (ROLES, true),
+            (DEPLOYMENTS, true),
+        ];
+        let mut simulation = Simulation::new(&kinds);
+        simulation.alias(OLD_ROLES, ROLES);
+        let mut collector = Collector::default();
+        for (kind, _) in kinds {
+            collector.list(&simulation, kind);
+        }
+        Self { simulation, collector }
+    }
+
+    /// Makes the object, with these owners, and shows nothing of it.
+    pub(super) fn create(&mut self, object: Named, owners: &[Named]) {
+        let owners = owners.iter().copied().map(owner).collect();
+        let made = self
+            .simulation
+            .create(object.0, Some(object.1), object.2, Some(object.3), owners);
+        assert!(made.is_some(), "{object:?} is there already");
+    }
+
+    pub(super) fn observe(&mut self, object: Named) {
+        self.collector.observe(&self.simulation, &place(object));
+    }
+
+    pub(super) fn create_and_observe(&mut self, object: Named, owners: &[Named]) {
+        self.create(object, owners);
+        self.observe(object);
+    }
+
+    /// Deletes the object, and shows nothing of that.
+    pub(super) fn delete(&mut self, object: Named) -> PartialObject {
+        let seen = PartialObject {
+            metadata: self.simulation.objects[&place(object)].meta.clone(),
+        };
+        self.simulation.delete(&place(object), PropagationPolicy::Background);
+        seen
+    }
+
+    pub(super) fn delete_and_observe(&mut self, object: Named) {
+        let seen = self.delete(object);
+        self.collector.observe_deleted(object.0, &seen);
+    }
+
+    /// The end of an object that the collector itself has deleted.
+    pub(super) fn observe_deleted(&mut self, object: Named) {
+        assert!(!self.is_there(object), "{object:?} is there");
+        let mut seen = PartialObject::default();
+        seen.metadata.uid = object.3.into();
+        self.collector.observe_deleted(object.0, &seen);
+    }
+
+    pub(super) fn change(&mut self, object: Named, owners: &[Named]) {
+        let owners = owners.iter().copied().map(owner).collect();
+        self.simulation
+            .change(&place(object), |object| object.meta.owner_references = owners);
+    }
+
+    pub(super) fn is_there(&self, object: Named) -> bool {
+        self.simulation.objects.contains_key(&place(object))
+    }
+
+    /// One attempt, at the object that has waited longest: what was asked of the apiserver.
+    pub(super) fn attempt(&mut self) -> Vec<String> {
+        self.simulation.requests.clear();
+        if !self.collector.begin() {
+            let later = std::mem::take(&mut self.collector.later);
+            self.collector.attempts.extend(later);
+            assert!(self.collector.begin(), "there is nothing to attempt");
+        }
+        while !self.collector.under_way.is_empty() {
+            self.collector.step(&mut self.simulation, 0);
+        }
+        assert!(
+            self.simulation.violations.is_empty(),
+            "{:?}",
+            self.simulation.violations
+        );
+        self.simulation.requests.clone()
+    }
+
+    /// What waits for an attempt, by UID, in its order.
+    pub(super) fn queue(&self) -> Vec<String> {
+        self.collector.queue()
+    }
+
+    /// What the graph shows of edges, as `dependent -> owner`.
+    pub(super) fn edges(&self) -> Vec<String> {
+        let snapshot = self.collector.graph.snapshot(&[]);
+        snapshot
+            .edges
+            .iter()
+            .map(|(dependent, owner)| format!("{dependent} -> {owner}"))
+            .collect()
+    }
+
+    /// Whether the node is one that no watch has shown; `None` when there is none.
+    pub(super) fn is_virtual(&self, uid: &str) -> Option<bool> {
+        let graph = &self.collector.graph;
+        Some(graph.view(graph.uid(uid)?)?.is_virtual)
+    }
+
+    /// What people were told of.
+    pub(super) fn take_invalid_references(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.collector.invalid)
+    }
+}

@@ -1,0 +1,98 @@
+//! The last decisions, and why they were made.
+
+use std::collections::VecDeque;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::{
+    Identity, Intent,
+    verdict::{OwnerState, PropagationPolicy},
+};
+
+/// How many decisions are kept.
+const KEPT: usize = 1_000;
+
+/// What was done to an object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Action {
+    Delete(PropagationPolicy),
+    RemoveReferences,
+    RemoveFinalizer,
+    Orphan,
+}
+
+/// One decision that was carried out, or that failed.
+pub(super) struct Decision {
+    pub(super) at: Timestamp,
+    pub(super) action: Action,
+    pub(super) item: Identity,
+    pub(super) owners: Vec<(Identity, OwnerState)>,
+    pub(super) result: String,
+}
+
+#[derive(Default)]
+pub(super) struct DecisionLog(Mutex<VecDeque<Decision>>);
+
+impl Action {
+    pub(super) fn of(intent: &Intent) -> Self {
+        match intent {
+            Intent::Delete { policy, .. } => Self::Delete(*policy),
+            Intent::RemoveReferences { .. } => Self::RemoveReferences,
+            Intent::RemoveFinalizer { .. } => Self::RemoveFinalizer,
+        }
+    }
+
+    /// The value of the label `action`.
+    pub(super) fn metric(self) -> &'static str {
+        match self {
+            Self::Delete(_) => "delete",
+            Self::Orphan => "orphan",
+            Self::RemoveReferences | Self::RemoveFinalizer => "unblock",
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Delete(PropagationPolicy::Background) => "delete",
+            Self::Delete(PropagationPolicy::Foreground) => "delete in the foreground",
+            Self::Delete(PropagationPolicy::Orphan) => "delete, orphaning its dependents",
+            Self::RemoveReferences => "remove owner references",
+            Self::RemoveFinalizer => "remove the finalizer foregroundDeletion",
+            Self::Orphan => "orphan its dependents",
+        }
+    }
+}
+
+impl DecisionLog {
+    pub(super) fn write(&self, decision: Decision) {
+        let mut kept = self.0.lock();
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(decision);
+    }
+
+    /// What is kept, the latest first; of one object alone if a UID is given.
+    pub(super) fn read(&self, uid: Option<&str>) -> Value {
+        let kept = self.0.lock();
+        let wanted = kept
+            .iter()
+            .rev()
+            .filter(|decision| uid.is_none_or(|uid| *decision.item.uid == *uid));
+        let decisions = wanted.map(|decision| {
+            let owners = decision.owners.iter();
+            let owners =
+                owners.map(|(owner, owner_state)| json!({ "owner": owner.to_json(), "state": owner_state.word() }));
+            json!({
+                "time": decision.at.to_string(),
+                "action": decision.action.word(),
+                "object": decision.item.to_json(),
+                "owners": owners.collect::<Vec<_>>(),
+                "result": decision.result,
+            })
+        });
+        json!({ "kept": KEPT, "decisions": decisions.collect::<Vec<_>>() })
+    }
+}

@@ -1,0 +1,236 @@
+//! A scan: every collectable resource listed in one namespace, or in all, for the dependents that no watch has shown yet.
+//!
+//! Owners that wait in the same namespace share its lists: one that began after the last of them was seen serves them all.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
+use portreeve_api::{Resource, Scope};
+use portreeve_workqueue::Work;
+use tokio::{
+    sync::{MutexGuard, Notify},
+    time::Instant,
+};
+
+use super::{
+    CollectorContext,
+    requests::{self, RequestError},
+    wait_with_progress,
+};
+use crate::{Identity, PartialObject, Reference, ReferencePositions, Uid};
+
+/// How many resources are listed at once.
+const LISTS: usize = 10;
+
+/// The references to one owner that were found.
+type Found = Vec<(Identity, ReferencePositions)>;
+
+/// Who waits for a scan, and what was counted for them so far, by namespace.
+#[derive(Default)]
+pub(super) struct DependentScans {
+    waiting: Mutex<HashMap<Uid, Waiting>>,
+    counts: Mutex<HashMap<Namespace, SharedScan>>,
+}
+
+type Namespace = Option<Box<str>>;
+
+/// An owner whose dependents are looked for.
+struct Waiting {
+    uid: Box<str>,
+    since: Instant,
+    namespace: Namespace,
+}
+
+type SharedScan = Arc<DependentScan>;
+
+/// That of one namespace: one at a time.
+#[derive(Default)]
+struct DependentScan {
+    count: tokio::sync::Mutex<ScanResults>,
+    /// Told of each page that was asked for, and came or failed.
+    pages: Notify,
+}
+
+impl DependentScan {
+    /// Waits until nobody else's scan goes on.
+    async fn turn(&self, work: &Work<Uid>) -> MutexGuard<'_, ScanResults> {
+        wait_with_progress(self.count.lock(), &self.pages, work).await
+    }
+}
+
+/// The last complete list of each resource. A list that fails does not undo the others: in bad weather the next attempt goes on with
+/// those that are missing.
+#[derive(Default)]
+struct ScanResults(HashMap<Resource, Listed>);
+
+/// What a list has shown.
+struct Listed {
+    began: Instant,
+    found: Vec<(Box<str>, (Identity, ReferencePositions))>,
+}
+
+impl DependentScans {
+    /// Since when an owner has been waiting: what is listed from then on counts for it.
+    fn enlist(&self, uid: Uid, owner: &Identity) -> Instant {
+        let mut waiting = self.waiting.lock();
+        let new = || Waiting {
+            uid: owner.uid.clone(),
+            since: Instant::now(),
+            namespace: owner.namespace.clone(),
+        };
+        waiting.entry(uid).or_insert_with(new).since
+    }
+
+    /// Nobody waits for this owner any more. What is of use to nobody is forgotten.
+    pub(super) fn release(&self, uid: Uid) {
+        let mut waiting = self.waiting.lock();
+        waiting.remove(&uid);
+        let is_wanted = |namespace: &Namespace| waiting.values().any(|waiting| waiting.namespace == *namespace);
+        self.counts.lock().retain(|namespace, _| is_wanted(namespace));
+    }
+
+    /// Those of these owners that wait, each once.
+    ///
+    /// Who waits is noted here alone: the graph may lose sight of an owner for a moment, and the list be wanting for good.
+    fn awaited(&self, references: &[Reference]) -> Vec<Box<str>> {
+        if references.is_empty() {
+            return Vec::new();
+        }
+        let waiting = self.waiting.lock();
+        let is_awaited = |reference: &&Reference| waiting.values().any(|owner| owner.uid == reference.uid);
+        let mut owners: Vec<_> = references
+            .iter()
+            .filter(is_awaited)
+            .map(|reference| reference.uid.clone())
+            .collect();
+        owners.sort();
+        owners.dedup();
+        owners
+    }
+
+    fn scan_of(&self, namespace: &Namespace) -> SharedScan {
+        Arc::clone(self.counts.lock().entry(namespace.clone()).or_default())
+    }
+}
+
+impl CollectorContext {
+    /// The dependents of an owner, by lists of every collectable resource that all began after it was first asked for.
+    pub(super) async fn scan_dependents(&self, work: &Work<Uid>, owner: &Identity) -> Result<Found, RequestError> {
+        let since = self.dependent_scans.enlist(*work.key(), owner);
+        let scan = self.dependent_scans.scan_of(&owner.namespace);
+        let mut count = scan.turn(work).await;
+        let page = || {
+            work.report_progress();
+            scan.pages.notify_waiters();
+        };
+        self.complete(&mut count, owner.namespace.as_deref(), since, &page)
+            .await?;
+        let all = count.0.values().flat_map(|listed| &listed.found);
+        let found = all
+            .filter(|(of, _)| *of == owner.uid)
+            .map(|(_, dependent)| dependent.clone());
+        Ok(found.collect())
+    }
+
+    /// Lists what was not listed since then.
+    async fn complete(
+        &self,
+        count: &mut ScanResults,
+        namespace: Option<&str>,
+        since: Instant,
+        page: &(dyn Fn() + Sync),
+    ) -> Result<(), RequestError> {
+        let watched: HashSet<_> = self
+            .watched
+            .borrow()
+            .iter()
+            .map(|state| state.resource.clone())
+            .filter(|resource| namespace.is_none() || resource.scope == Scope::Namespaced)
+            .collect();
+        count
+            .0
+            .retain(|resource, listed| watched.contains(resource) && listed.began >= since);
+        let missing: Vec<_> = watched
+            .into_iter()
+            .filter(|resource| !count.0.contains_key(resource))
+            .collect();
+        let lists = missing.into_iter().map(|resource| async move {
+            let began = Instant::now();
+            let found = self.list_dependents(resource.clone(), namespace, page).await;
+            (resource, found.map(|found| Listed { began, found }))
+        });
+        let mut lists = stream::iter(lists).buffer_unordered(LISTS);
+        let mut failed = None;
+        while let Some((resource, listed)) = lists.next().await {
+            match listed {
+                Ok(listed) => drop(count.0.insert(resource, listed)),
+                // Who asks to be left alone is left alone for as long as anybody asks.
+                Err(failure)
+                    if failed.is_none() || requested_delay(&failure) > failed.as_ref().and_then(requested_delay) =>
+                {
+                    failed = Some(failure);
+                }
+                Err(_) => {}
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn list_dependents(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        page: &(dyn Fn() + Sync),
+    ) -> Result<Vec<(Box<str>, (Identity, ReferencePositions))>, RequestError> {
+        let mut found = Vec::new();
+        let mut next = None;
+        loop {
+            let listed = requests::list(&self.client, &resource, namespace, next.as_deref()).await;
+            // A list that fails has taken its time too.
+            page();
+            let (items, following) = listed.map_err(|failure| in_resource(failure, &resource))?;
+            for PartialObject { metadata } in items {
+                for owner in self.dependent_scans.awaited(&metadata.owner_references) {
+                    let identity = Identity {
+                        api_version: resource.api_version().into(),
+                        kind: (*resource.kind).into(),
+                        namespace: metadata.namespace.clone(),
+                        name: metadata.name.clone(),
+                        uid: metadata.uid.clone(),
+                    };
+                    let references = metadata.references_to(&owner);
+                    found.push((owner, (identity, references)));
+                }
+            }
+            match following {
+                None => return Ok(found),
+                following => next = following,
+            }
+        }
+    }
+}
+
+/// How long the apiserver wants to be left alone.
+fn requested_delay(failure: &RequestError) -> Option<Duration> {
+    match failure {
+        RequestError::Other { after, .. } => *after,
+        _ => None,
+    }
+}
+
+/// Says what is waited for.
+fn in_resource(failure: RequestError, resource: &Resource) -> RequestError {
+    match failure {
+        RequestError::Other { message, kind, after } => RequestError::Other {
+            message: format!("waiting for a list of {resource}: {message}"),
+            kind,
+            after,
+        },
+        other => other,
+    }
+}

@@ -1,0 +1,206 @@
+//! The end of a family, as a watch tells of it.
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::{Stream, StreamExt};
+use kube::api::{DynamicObject, ListParams, ObjectMeta, PartialObjectMeta, WatchEvent, WatchParams};
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use crate::family::{self, Family, LABEL};
+
+/// What becomes of the dependents of an owner that is deleted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fate {
+    /// They go with it.
+    Collected,
+    /// They stay, without it.
+    Orphaned,
+}
+
+type Metadata = PartialObjectMeta<DynamicObject>;
+type Changes = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Metadata>>> + Send>>;
+
+/// A watch over a family. The apiserver ends a watch that is not read fast enough on a busy machine; then it goes on from where it was.
+pub(crate) struct CascadeCompletion {
+    members: Api<DynamicObject>,
+    /// The version last heard of.
+    version: String,
+    changes: Changes,
+    waiting: PendingObjects,
+}
+
+impl CascadeCompletion {
+    /// Begins before anything has ended.
+    pub(crate) async fn watch(client: &Client, family: &Family, fate: Fate) -> Result<Self> {
+        let members = family::api(client);
+        let now = members
+            .list_metadata(&ListParams::default().labels(LABEL).limit(1))
+            .await;
+        let now = now.context("failed to list the family")?.metadata.resource_version;
+        let version = now.context("a list has no version")?;
+        Ok(Self {
+            changes: changes(&members, &version).await?,
+            members,
+            version,
+            waiting: PendingObjects::of(family, fate),
+        })
+    }
+
+    /// Waits for the end, and says when it was heard of.
+    pub(crate) async fn reached(mut self, limit: Duration) -> Result<Instant> {
+        let heard = async {
+            while !self.waiting.is_over() {
+                let Some(event) = self.changes.next().await else {
+                    self.changes = changes(&self.members, &self.version).await?;
+                    continue;
+                };
+                let event = event.context("the watch over the family broke")?;
+                if let Some(version) = version(&event) {
+                    self.version.replace_range(.., version);
+                }
+                self.waiting.handle_event(event)?;
+            }
+            Ok(Instant::now())
+        };
+        let heard = timeout(limit, heard).await;
+        heard.with_context(|| format!("{} of the family were left after {limit:?}", self.waiting.left.len()))?
+    }
+}
+
+async fn changes(members: &Api<DynamicObject>, version: &str) -> Result<Changes> {
+    let changes = members
+        .watch_metadata(&WatchParams::default().labels(LABEL), version)
+        .await;
+    Ok(Box::pin(changes.context("failed to watch the family")?))
+}
+
+/// The version that an event stands at.
+fn version(event: &WatchEvent<Metadata>) -> Option<&str> {
+    match event {
+        WatchEvent::Added(member) | WatchEvent::Modified(member) | WatchEvent::Deleted(member) => {
+            member.metadata.resource_version.as_deref()
+        }
+        WatchEvent::Bookmark(bookmark) => Some(&bookmark.metadata.resource_version),
+        WatchEvent::Error(_) => None,
+    }
+}
+
+/// Those of a family for whom the end has not come. Pure.
+struct PendingObjects {
+    owner: String,
+    /// By UID, the owner among them.
+    left: HashSet<String>,
+    fate: Fate,
+}
+
+impl PendingObjects {
+    fn of(family: &Family, fate: Fate) -> Self {
+        let all = family.dependents.iter().chain([&family.owner]);
+        Self {
+            owner: family.owner.uid.clone(),
+            left: all.map(|member| member.uid.clone()).collect(),
+            fate,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn handle_event(&mut self, event: WatchEvent<Metadata>) -> Result<()> {
+        match event {
+            WatchEvent::Added(_) | WatchEvent::Bookmark(_) => {}
+            WatchEvent::Modified(Metadata { metadata, .. }) => {
+                let is_free = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
+                let uid = uid(metadata)?;
+                if self.fate == Fate::Orphaned && is_free && uid != self.owner {
+                    self.left.remove(&uid);
+                }
+            }
+            WatchEvent::Deleted(Metadata { metadata, .. }) => {
+                let name = metadata.name.clone().unwrap_or_default();
+                let uid = uid(metadata)?;
+                let may_go = self.fate == Fate::Collected || uid == self.owner;
+                ensure!(may_go, "{name} was to be orphaned, and was deleted");
+                self.left.remove(&uid);
+            }
+            WatchEvent::Error(status) => bail!("the watch over the family was refused: {}", status.message),
+        }
+        Ok(())
+    }
+}
+
+fn uid(metadata: ObjectMeta) -> Result<String> {
+    metadata.uid.context("a watch tells of an object without a UID")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::objects::Created;
+
+    fn created(uid: &str) -> Created {
+        Created {
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            version: "1".to_owned(),
+        }
+    }
+
+    fn waiting(fate: Fate) -> PendingObjects {
+        let family = Family {
+            owner: created("owner"),
+            dependents: vec![created("a"), created("b")],
+        };
+        PendingObjects::of(&family, fate)
+    }
+
+    fn event(kind: &str, uid: &str, references: &Value) -> WatchEvent<Metadata> {
+        let object = json!({"metadata": {"name": uid, "uid": uid, "ownerReferences": references}});
+        serde_json::from_value(json!({"type": kind, "object": object})).unwrap()
+    }
+
+    fn owned() -> Value {
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "owner"}])
+    }
+
+    #[test]
+    fn a_family_is_collected_when_everybody_is_gone() {
+        let mut waiting = waiting(Fate::Collected);
+        for (kind, uid) in [
+            ("MODIFIED", "owner"),
+            ("DELETED", "b"),
+            ("MODIFIED", "a"),
+            ("DELETED", "a"),
+        ] {
+            waiting.handle_event(event(kind, uid, &Value::Null)).unwrap();
+            assert!(!waiting.is_over(), "{kind} {uid}");
+        }
+        waiting.handle_event(event("DELETED", "owner", &Value::Null)).unwrap();
+        assert!(waiting.is_over());
+    }
+
+    #[test]
+    fn a_family_is_orphaned_when_everybody_is_free_and_the_owner_gone() {
+        let mut waiting = waiting(Fate::Orphaned);
+        waiting.handle_event(event("MODIFIED", "owner", &Value::Null)).unwrap();
+        waiting.handle_event(event("MODIFIED", "a", &owned())).unwrap();
+        waiting.handle_event(event("MODIFIED", "a", &Value::Null)).unwrap();
+        waiting.handle_event(event("DELETED", "owner", &Value::Null)).unwrap();
+        assert!(!waiting.is_over());
+        waiting.handle_event(event("MODIFIED", "b", &json!([]))).unwrap();
+        assert!(waiting.is_over());
+    }
+
+    #[test]
+    fn an_orphan_that_is_deleted_is_an_error() {
+        let heard = waiting(Fate::Orphaned).handle_event(event("DELETED", "a", &Value::Null));
+        assert_eq!(heard.unwrap_err().to_string(), "a was to be orphaned, and was deleted");
+    }
+}

@@ -1,0 +1,259 @@
+//! The requests: all in one document if the apiserver has it, version by version if not.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use portreeve_client::{ApiErrorKind, error_chain, refusal, retry_after};
+use tokio::task::JoinSet;
+
+use super::{
+    document::{self, Document},
+    served::{DiscoveredResource, Groups},
+};
+use crate::{WatchFailure, explain::JsonError};
+
+const WHOLE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+const PLAIN: &str = "application/json";
+/// How many versions are asked for at once. One that does not answer must not keep the others waiting.
+const AT_ONCE: usize = 8;
+
+/// A step that failed, and with it the whole attempt.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("failed to ask {path} what is served")]
+    Request {
+        path: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("failed to read what {path} answers")]
+    Read {
+        path: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("failed to decode what {path} answers")]
+    Decode {
+        path: String,
+        #[source]
+        source: JsonError,
+    },
+    #[error("{0} serves nothing, which cannot be")]
+    Empty(&'static str),
+}
+
+impl Error {
+    fn cause(&self) -> Option<&kube::Error> {
+        match self {
+            Self::Request { source, .. } | Self::Read { source, .. } => Some(source),
+            Self::Decode { .. } | Self::Empty(_) => None,
+        }
+    }
+
+    fn kind(&self) -> ApiErrorKind {
+        self.cause().map_or(ApiErrorKind::Transient, ApiErrorKind::of)
+    }
+
+    pub(super) fn failure(&self) -> WatchFailure {
+        WatchFailure {
+            kind: self.kind(),
+            message: error_chain(self),
+        }
+    }
+
+    /// How long the apiserver asks to be left alone.
+    pub(super) fn retry_after(&self) -> Duration {
+        self.cause().and_then(retry_after).unwrap_or_default()
+    }
+}
+
+/// Asks, and remembers the last answers, which are no news as long as their tags stay the same.
+pub(super) struct DiscoveryClient {
+    client: Client,
+    roots: [Root; 2],
+}
+
+struct Root {
+    path: &'static str,
+    tag: Option<HeaderValue>,
+    groups: Groups,
+}
+
+impl DiscoveryClient {
+    pub(super) fn new(client: Client) -> Self {
+        let root = |path| Root {
+            path,
+            tag: None,
+            groups: Groups::new(),
+        };
+        Self {
+            client,
+            roots: [root("/api"), root("/apis")],
+        }
+    }
+
+    /// Asks for everything. After a failure the answers are those of before.
+    pub(super) async fn fetch(&mut self) -> Result<(), Error> {
+        let [core, others] = &mut self.roots;
+        let (core, others) = tokio::join!(core.fetch(&self.client), others.fetch(&self.client));
+        core.and(others)?;
+        let something = self.groups().into_iter().any(says_something);
+        if something {
+            Ok(())
+        } else {
+            Err(Error::Empty("the apiserver"))
+        }
+    }
+
+    /// The last answers.
+    pub(super) fn groups(&self) -> [&Groups; 2] {
+        self.roots.each_ref().map(|root| &root.groups)
+    }
+}
+
+impl Root {
+    async fn fetch(&mut self, client: &Client) -> Result<(), Error> {
+        let (tag, mut groups) = match get(client, self.path, WHOLE, self.tag.as_ref()).await {
+            Ok(None) => return Ok(()),
+            Ok(Some((tag, bytes))) => (tag, self.read(client, &bytes).await?),
+            // There are apiservers without the core group, or with nothing but that.
+            Err(error) if error.kind() == ApiErrorKind::NotFound => (None, Groups::new()),
+            Err(error) => return Err(error),
+        };
+        if says_something(&self.groups) && !says_something(&groups) {
+            return Err(Error::Empty(self.path));
+        }
+        share(&self.groups, &mut groups);
+        (self.tag, self.groups) = (tag, groups);
+        Ok(())
+    }
+
+    async fn read(&self, client: &Client, bytes: &[u8]) -> Result<Groups, Error> {
+        let document = document::root(bytes).map_err(|source| Error::Decode {
+            path: self.path.to_owned(),
+            source,
+        })?;
+        match document {
+            Document::Whole(groups) => Ok(groups),
+            Document::Versions(groups) => Ok(each(client, self.path, groups).await),
+        }
+    }
+}
+
+/// Asks for each version. One that fails leaves the others alone.
+async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Box<str>>)>) -> Groups {
+    let versions: Vec<_> = groups.iter().flat_map(|(_, versions)| versions).collect();
+    let mut offers = HashMap::new();
+    for some in versions.chunks(AT_ONCE) {
+        let asked = some.iter().map(|version| {
+            let (client, version) = (client.clone(), (*version).clone());
+            async move {
+                let answer = one(&client, root, &version).await;
+                let answer =
+                    answer.inspect_err(|error| tracing::debug!(version, reason = error_chain(error), "not discovered"));
+                (version, answer.ok())
+            }
+        });
+        offers.extend(asked.collect::<JoinSet<_>>().join_all().await);
+    }
+    let said = groups.into_iter().map(|(group, versions)| {
+        let versions = versions.into_iter().map(|version| {
+            let offers = offers.remove(&version).flatten();
+            (version, offers)
+        });
+        (group, versions.collect())
+    });
+    said.collect()
+}
+
+async fn one(client: &Client, root: &str, api_version: &str) -> Result<Arc<[DiscoveredResource]>, Error> {
+    let path = format!("{root}/{api_version}");
+    let answer = get(client, &path, PLAIN, None).await?;
+    let (_, bytes) = answer.unwrap_or_default();
+    document::version(api_version, &bytes).map_err(|source| Error::Decode { path, source })
+}
+
+/// The answer's tag and body; `None`: it is still what the tag stands for.
+async fn get(
+    client: &Client,
+    path: &str,
+    accept: &'static str,
+    tag: Option<&HeaderValue>,
+) -> Result<Option<(Option<HeaderValue>, Bytes)>, Error> {
+    let ask = |source| Error::Request {
+        path: path.to_owned(),
+        source,
+    };
+    let mut request = Request::get(path).header(header::ACCEPT, accept);
+    if let Some(tag) = tag {
+        request = request.header(header::IF_NONE_MATCH, tag);
+    }
+    let request = request.body(Body::empty()).map_err(kube::Error::HttpError);
+    let answer = client.send(request.map_err(ask)?).await.map_err(ask)?;
+    if answer.status() == StatusCode::NOT_MODIFIED && tag.is_some() {
+        return Ok(None);
+    }
+    if !answer.status().is_success() {
+        return Err(ask(refusal(answer).await));
+    }
+    let tag = answer.headers().get(header::ETAG).cloned();
+    let body = answer.into_body().collect().await.map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some((tag, body.to_bytes())))
+}
+
+/// What has not changed is kept in memory once, whoever still has the answer of before.
+fn share(before: &Groups, now: &mut Groups) {
+    for (group, versions) in now {
+        let before = before.get(group).into_iter().flatten();
+        let before: HashMap<_, _> = before.map(|(version, offers)| (version, offers)).collect();
+        for (version, offers) in versions {
+            if let Some(same) = before.get(version).filter(|before| **before == offers) {
+                offers.clone_from(same);
+            }
+        }
+    }
+}
+
+fn says_something(groups: &Groups) -> bool {
+    let mut versions = groups.values().flatten();
+    versions.any(|(_, offers)| offers.as_ref().is_some_and(|offers| !offers.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use portreeve_api::CRDS;
+
+    use super::{super::served::Verbs, *};
+
+    fn offers(verbs: Verbs) -> Arc<[DiscoveredResource]> {
+        let resource = CRDS;
+        Arc::from([DiscoveredResource { resource, verbs }])
+    }
+
+    #[test]
+    fn what_has_not_changed_is_kept_in_memory_once() {
+        let listed = Verbs::named(["list"]);
+        let groups = |same, other| {
+            Groups::from([(
+                "g".into(),
+                vec![("g/v2".into(), Some(same)), ("g/v1".into(), Some(other))],
+            )])
+        };
+        let before = groups(offers(listed), offers(listed));
+        let expected = groups(offers(listed), offers(Verbs::default()));
+        let mut now = groups(offers(listed), offers(Verbs::default()));
+        share(&before, &mut now);
+        assert_eq!(now, expected);
+        let is_shared = |place: usize| match (&before["g"][place].1, &now["g"][place].1) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            _ => false,
+        };
+        assert!(is_shared(0) && !is_shared(1));
+    }
+}

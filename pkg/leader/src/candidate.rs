@@ -1,0 +1,361 @@
+//! One candidate at work: performs what the elector says, and tells what became of it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
+use kube::{Api, Client};
+use kube_leader_election::{Error as LockError, LeaseLock, LeaseLockParams, LeaseLockResult};
+use kube_runtime::events::{Event, EventType, Recorder, Reporter};
+use portreeve_client::{ApiErrorKind, error_chain};
+use prometheus::IntGauge;
+use tokio::{
+    sync::{Notify, Semaphore, SemaphorePermit, watch},
+    time::{sleep_until, timeout},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    LeadershipState, Metrics, WallClock, boot_clock,
+    election::{CandidateCommand, Shared},
+    elector::{
+        AttemptResult, ElectionTimings, Elector, ElectorAction, ElectorEvent, LossReason, ObservedRecord, StepContext,
+    },
+    guard::{Attempt, Guard, LeaseCache, ME},
+    watch::follow,
+};
+
+/// How long a hand-over may take: one read and one write.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+/// How long an Event may take. It is a hint for people.
+const EVENT_LIMIT: Duration = Duration::from_secs(2);
+
+/// All candidates of one process.
+pub(crate) struct CandidateSet {
+    /// How many of them lead.
+    pub(crate) leading: AtomicU32,
+    /// One at a time tries to acquire, and knows then how many Leases the process holds already.
+    pub(crate) acquire_permit: Semaphore,
+}
+
+/// One candidate for one Lease.
+pub(crate) struct Candidate {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) identity: String,
+    pub(crate) program: &'static str,
+    pub(crate) times: ElectionTimings,
+    pub(crate) client: Client,
+    pub(crate) wall: WallClock,
+    pub(crate) metrics: Metrics,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) candidates: Arc<CandidateSet>,
+    /// Where Events are written, so that nothing waits for them.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Candidate {
+    /// Runs until the Lease is lost, released or given up.
+    pub(crate) async fn run(self) {
+        tracing::info!(lease = %self.key(), identity = self.identity, "attempting to acquire the lease");
+        let cache = self.shared.cache.clone();
+        let lease_changed = Notify::new();
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+        let guard = Guard {
+            inner: self.client.clone(),
+            cache: cache.clone(),
+            wall: Arc::clone(&self.wall),
+            manager: self.program,
+        };
+        let parameters = LeaseLockParams {
+            lease_name: self.name.clone(),
+            holder_id: ME.to_owned(),
+            lease_ttl: self.times.lease_duration,
+        };
+        let candidate_loop = CandidateLoop {
+            lock: LeaseLock::new(Client::new(guard, self.namespace.clone()), &self.namespace, parameters),
+            status: self.metrics.status(&self.name),
+            lease_changed: &lease_changed,
+            cache: cache.clone(),
+            candidate: &self,
+        };
+        candidate_loop.status.set(0);
+        let pause = self.times.retry_period;
+        tokio::select! {
+            () = follow(leases, self.name.clone(), cache, &lease_changed, pause) => {}
+            () = candidate_loop.run() => {}
+        }
+    }
+
+    fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The right to try to acquire, which one candidate of a process has at a time.
+struct Turn<'a>(#[expect(dead_code, reason = "held for its drop")] Option<SemaphorePermit<'a>>);
+
+struct CandidateLoop<'a> {
+    candidate: &'a Candidate,
+    lock: LeaseLock,
+    cache: LeaseCache,
+    lease_changed: &'a Notify,
+    status: IntGauge,
+}
+
+impl CandidateLoop<'_> {
+    async fn run(&self) {
+        let candidate = self.candidate;
+        let mut commands = candidate.shared.commands.subscribe();
+        let mut elector = Elector::new(candidate.times);
+        let mut input = ElectorEvent::Tick;
+        loop {
+            let observed = self.cache.observed();
+            let view = StepContext {
+                now: boot_clock::now(),
+                observed: observed.as_ref(),
+                acquire_delay: self.acquire_delay(&elector),
+                jitter: fastrand::f64(),
+            };
+            let step = elector.step(input, &candidate.identity, &view);
+            candidate.shared.fence.set(elector.deadline());
+            self.tell(&elector, observed.as_ref());
+            let command = *commands.borrow_and_update();
+            input = match step {
+                ElectorAction::Lost(loss) => return self.lost(loss),
+                ElectorAction::Won => {
+                    self.won();
+                    ElectorEvent::Tick
+                }
+                _ if command.ends() => return self.leave(command, observed.as_ref()).await,
+                ElectorAction::Attempt { .. } if command == CandidateCommand::Hold => {
+                    // The sender lives in what this borrows from.
+                    let _ = commands.changed().await;
+                    ElectorEvent::Tick
+                }
+                ElectorAction::Attempt { live, limit } => {
+                    let Some(turn) = self.turn(&elector, &mut commands).await else {
+                        input = ElectorEvent::Tick;
+                        continue;
+                    };
+                    let input = self.attempt(&elector, live, limit).await;
+                    drop(turn);
+                    input
+                }
+                ElectorAction::Wait(until) => {
+                    tokio::select! {
+                        () = sleep_until(boot_clock::instant(until)) => {}
+                        () = self.lease_changed.notified() => {}
+                        // The sender lives in what this borrows from.
+                        _ = commands.changed() => {}
+                    }
+                    ElectorEvent::Tick
+                }
+            };
+        }
+    }
+
+    /// Who holds Leases already leaves others their share of a free one, if they want it.
+    fn acquire_delay(&self, elector: &Elector) -> Duration {
+        if elector.deadline().is_some() {
+            return Duration::ZERO;
+        }
+        let held = self.candidate.candidates.leading.load(Ordering::Relaxed);
+        self.candidate.times.retry_period * held
+    }
+
+    /// Waits for this candidate's turn to acquire; renewals wait for nobody. `None`: a command came meanwhile.
+    async fn turn<'a>(
+        &'a self,
+        elector: &Elector,
+        commands: &mut watch::Receiver<CandidateCommand>,
+    ) -> Option<Turn<'a>> {
+        if elector.deadline().is_some() {
+            return Some(Turn(None));
+        }
+        tokio::select! {
+            // The semaphore is never closed.
+            turn = self.candidate.candidates.acquire_permit.acquire() => Some(Turn(turn.ok())),
+            _ = commands.changed() => None,
+        }
+    }
+
+    async fn attempt(&self, elector: &Elector, live: bool, limit: Duration) -> ElectorEvent {
+        let leading = elector.deadline().is_some();
+        let candidate = self.candidate;
+        if leading && live {
+            candidate.metrics.slow_paths(&candidate.name).inc();
+        }
+        self.cache.prepare(Attempt {
+            live,
+            leading,
+            acquire_delay: self.acquire_delay(elector),
+        });
+        let began = boot_clock::now();
+        let ended = timeout(limit, self.lock.try_acquire_or_renew()).await;
+        let result = match ended {
+            Ok(Ok(LeaseLockResult::Acquired(lease))) if holder(&lease) == Some(&*candidate.identity) => {
+                AttemptResult::Held
+            }
+            Ok(Ok(_)) => AttemptResult::HeldByAnother,
+            Ok(Err(error)) => self.failed(&error, leading),
+            Err(_) => {
+                let action = if leading { "renew" } else { "acquire" };
+                tracing::warn!(lease = %candidate.key(), "failed to {action} the lease: no answer within {limit:?}");
+                AttemptResult::Failed
+            }
+        };
+        ElectorEvent::Attempted { began, result }
+    }
+
+    fn failed(&self, error: &LockError, leading: bool) -> AttemptResult {
+        let answer = match error {
+            LockError::AcquireLease(source) | LockError::RenewLease(source) | LockError::CreateLease(source) => {
+                Some(ApiErrorKind::of(source))
+            }
+            _ => None,
+        };
+        let is_created = matches!(error, LockError::CreateLease(_));
+        let (lease, err) = (self.candidate.key(), error_chain(error));
+        match answer {
+            Some(ApiErrorKind::Conflict | ApiErrorKind::AlreadyExists) => {}
+            Some(ApiErrorKind::NotFound) if !is_created => {}
+            _ if leading => {
+                tracing::warn!(lease, err, "failed to renew the lease");
+                return AttemptResult::Failed;
+            }
+            _ => {
+                tracing::warn!(lease, err, "failed to acquire the lease");
+                return AttemptResult::Failed;
+            }
+        }
+        tracing::debug!(lease, err, "the lease has changed since it was read");
+        AttemptResult::Stale
+    }
+
+    /// Tells the process how this candidate stands, if that has changed.
+    fn tell(&self, elector: &Elector, observed: Option<&ObservedRecord>) {
+        if elector.deadline().is_some() {
+            return;
+        }
+        let holder = observed.and_then(ObservedRecord::holder).map(str::to_owned);
+        let leadership = &self.candidate.shared.leadership;
+        leadership.send_if_modified(|leadership| match leadership {
+            LeadershipState::Standby { holder: before } if *before != holder => {
+                if let Some(holder) = &holder {
+                    tracing::info!(lease = %self.candidate.key(), holder, "standing by");
+                }
+                *before = holder;
+                true
+            }
+            _ => false,
+        });
+    }
+
+    fn won(&self) {
+        let candidate = self.candidate;
+        tracing::info!(lease = %candidate.key(), identity = candidate.identity, "acquired the lease");
+        self.status.set(1);
+        candidate.candidates.leading.fetch_add(1, Ordering::Relaxed);
+        candidate.shared.leadership.send_replace(LeadershipState::Leading);
+        self.publish_event("became leader");
+    }
+
+    fn lost(&self, loss: LossReason) {
+        let candidate = self.candidate;
+        let observed = self.cache.observed();
+        let holder = observed.as_ref().and_then(ObservedRecord::holder).unwrap_or("nobody");
+        let reason = match loss {
+            LossReason::NotRenewed => format!("it was not renewed within {:?}", candidate.times.renew_deadline),
+            LossReason::Taken => format!("{holder} holds it"),
+        };
+        tracing::error!(lease = %candidate.key(), identity = candidate.identity, reason, "lost the lease");
+        self.ended(LeadershipState::Lost(reason));
+    }
+
+    fn ended(&self, leadership: LeadershipState) {
+        self.status.set(0);
+        let before = self.candidate.shared.leadership.send_replace(leadership);
+        if before == LeadershipState::Leading {
+            self.candidate.candidates.leading.fetch_sub(1, Ordering::Relaxed);
+            self.publish_event("stopped leading");
+        }
+    }
+
+    /// Ends as ordered. Nothing is written any more from here on, by whatever mistake.
+    async fn leave(&self, command: CandidateCommand, observed: Option<&ObservedRecord>) {
+        let candidate = self.candidate;
+        candidate.shared.fence.set(None);
+        // Also a Lease that was acquired by a write whose answer was lost.
+        let holds = observed.and_then(ObservedRecord::holder) == Some(&*candidate.identity);
+        if holds && command == CandidateCommand::Release {
+            let lease = candidate.key();
+            match timeout(RELEASE_LIMIT, self.step_down()).await {
+                Ok(Ok(())) => tracing::info!(lease, identity = candidate.identity, "released the lease"),
+                Ok(Err(error)) => tracing::warn!(
+                    lease,
+                    err = error_chain(&error),
+                    "failed to release the lease; it expires"
+                ),
+                Err(_) => tracing::warn!(lease, "failed to release the lease: no answer; it expires"),
+            }
+        }
+        self.ended(LeadershipState::Released);
+    }
+
+    /// Somebody may touch the Lease between the read and the write: then once more.
+    async fn step_down(&self) -> Result<(), LockError> {
+        self.cache.prepare(Attempt {
+            live: true,
+            leading: true,
+            acquire_delay: Duration::ZERO,
+        });
+        match self.lock.step_down().await {
+            Err(LockError::ReleaseLease(source)) if ApiErrorKind::of(&source) == ApiErrorKind::Conflict => {
+                self.lock.step_down().await
+            }
+            done => done,
+        }
+    }
+
+    /// Writes an Event on the Lease, as client-go does.
+    fn publish_event(&self, what: &str) {
+        let candidate = self.candidate;
+        let reporter = Reporter {
+            controller: candidate.program.to_owned(),
+            instance: Some(candidate.identity.clone()),
+        };
+        let regarding = ObjectReference {
+            api_version: Some("coordination.k8s.io/v1".to_owned()),
+            kind: Some("Lease".to_owned()),
+            namespace: Some(candidate.namespace.clone()),
+            name: Some(candidate.name.clone()),
+            uid: self.cache.uid(),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: EventType::Normal,
+            reason: "LeaderElection".to_owned(),
+            note: Some(format!("{} {what}", candidate.identity)),
+            action: "LeaderElection".to_owned(),
+            secondary: None,
+        };
+        let recorder = Recorder::new(candidate.client.clone(), reporter);
+        candidate.tasks.spawn(async move {
+            match timeout(EVENT_LIMIT, recorder.publish(&event, &regarding)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(err = error_chain(&error), "failed to write an event on the lease"),
+                Err(_) => tracing::debug!("failed to write an event on the lease: no answer"),
+            }
+        });
+    }
+}
+
+fn holder(lease: &Lease) -> Option<&str> {
+    lease.spec.as_ref()?.holder_identity.as_deref()
+}

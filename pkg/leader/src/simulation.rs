@@ -1,0 +1,402 @@
+//! A simulation of candidates around one Lease: answers are late or lost, processes stop, boot clocks differ, the Lease is deleted.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use proptest::prelude::*;
+
+use crate::elector::{
+    AttemptResult, BootTime, ElectionTimings, Elector, ElectorAction, ElectorEvent, ObservedRecord, StepContext,
+};
+
+/// One tick of simulated time.
+const TICK: Duration = Duration::from_millis(50);
+const TIMES: ElectionTimings = ElectionTimings {
+    lease_duration: Duration::from_secs(3),
+    renew_deadline: Duration::from_secs(2),
+    retry_period: Duration::from_millis(500),
+};
+
+/// The apiserver: one object, and a version that each write counts up.
+#[derive(Default)]
+struct Server {
+    version: u64,
+    lease: Option<(u64, LeaseSpec)>,
+}
+
+impl Server {
+    /// Writes if the version is still the one that was read. `None`: there was no Lease.
+    fn write(&mut self, read: Option<u64>, record: LeaseSpec) -> bool {
+        if self.lease.as_ref().map(|(version, _)| *version) != read {
+            return false;
+        }
+        self.version += 1;
+        self.lease = Some((self.version, record));
+        true
+    }
+}
+
+/// A process. All that it knows of time is its own boot clock.
+struct Process {
+    name: String,
+    elector: Elector,
+    observed: Option<ObservedRecord>,
+    known: Option<(u64, LeaseSpec)>,
+    boot: Duration,
+    input: Option<ElectorEvent>,
+    /// The attempt that is under way.
+    call: Option<Call>,
+    stopped: u32,
+    wakes_at: Option<BootTime>,
+    over: bool,
+}
+
+struct Call {
+    began: BootTime,
+    limit: BootTime,
+    phase: Phase,
+}
+
+enum Phase {
+    /// The read reaches the server in so many ticks.
+    Read { ticks: u32 },
+    /// The write reaches the server in so many ticks.
+    Write {
+        ticks: u32,
+        read: Option<u64>,
+        record: LeaseSpec,
+    },
+    /// The answer reaches the process in so many ticks; `None`: never.
+    Answer {
+        ticks: Option<u32>,
+        result: AttemptResult,
+        saw: Option<(u64, LeaseSpec)>,
+    },
+}
+
+impl Process {
+    fn new(number: usize, boot: Duration) -> Self {
+        Self {
+            name: format!("candidate-{number}"),
+            elector: Elector::new(TIMES),
+            observed: None,
+            known: None,
+            boot,
+            input: Some(ElectorEvent::Tick),
+            call: None,
+            stopped: 0,
+            wakes_at: None,
+            over: false,
+        }
+    }
+
+    fn acts(&self, now: BootTime) -> bool {
+        self.elector.deadline().is_some_and(|deadline| now < deadline)
+    }
+
+    fn record(&self, transitions: i32, now: BootTime) -> LeaseSpec {
+        // The renewal time only makes records differ; it is of a clock that nobody else has.
+        let micros = i64::try_from(now.as_micros()).unwrap();
+        LeaseSpec {
+            holder_identity: Some(self.name.clone()),
+            lease_duration_seconds: Some(3),
+            lease_transitions: Some(transitions),
+            renew_time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(
+                jiff::Timestamp::from_microsecond(micros).unwrap(),
+            )),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// One tick of a process that runs.
+    fn run(&mut self, server_time: BootTime, jitter: f64) {
+        let now = server_time + self.boot;
+        if let Some(call) = &self.call
+            && now >= call.limit
+        {
+            self.input = Some(ElectorEvent::Attempted {
+                began: call.began,
+                result: AttemptResult::Failed,
+            });
+            self.call = None;
+        }
+        if self.call.is_some() || self.over {
+            return;
+        }
+        if self.input.is_none() && self.wakes_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let mut input = self.input.take().unwrap_or(ElectorEvent::Tick);
+        loop {
+            let view = StepContext {
+                now,
+                observed: self.observed.as_ref(),
+                acquire_delay: Duration::ZERO,
+                jitter,
+            };
+            match self.elector.step(input, &self.name, &view) {
+                ElectorAction::Won => input = ElectorEvent::Tick,
+                ElectorAction::Wait(until) => {
+                    self.wakes_at = Some(until);
+                    return;
+                }
+                ElectorAction::Lost(_) => {
+                    self.over = true;
+                    return;
+                }
+                ElectorAction::Attempt { live, limit } => {
+                    let phase = match self.known.clone().filter(|_| !live) {
+                        Some((version, seen)) => Phase::Write {
+                            ticks: 1,
+                            read: Some(version),
+                            record: self.record(seen.lease_transitions.unwrap_or(0), now),
+                        },
+                        None => Phase::Read { ticks: 1 },
+                    };
+                    self.call = Some(Call {
+                        began: now,
+                        limit: now + limit,
+                        phase,
+                    });
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What the lock decides, as the guard lets it see the Lease.
+    fn decide(&mut self, lease: Option<(u64, LeaseSpec)>, now: BootTime, delay: u32) -> Phase {
+        let leads = self.elector.deadline().is_some();
+        let before = self.observed.take();
+        let observed = match &lease {
+            Some((_, record)) => ObservedRecord::observe(before, record.clone(), now),
+            None => ObservedRecord::observe_missing(before, &self.name, now),
+        };
+        let holder = observed.holder().map(str::to_owned);
+        let is_free = now >= observed.free_from(TIMES.lease_duration) && !(leads && holder.is_some());
+        self.observed = Some(observed);
+        let transitions = lease
+            .as_ref()
+            .and_then(|(_, record)| record.lease_transitions)
+            .unwrap_or(0);
+        let read = lease.as_ref().map(|(version, _)| *version);
+        if holder.as_deref() == Some(&*self.name) {
+            return Phase::Write {
+                ticks: delay,
+                read,
+                record: self.record(transitions, now),
+            };
+        }
+        if is_free {
+            return Phase::Write {
+                ticks: delay,
+                read,
+                record: self.record(transitions + 1, now),
+            };
+        }
+        Phase::Answer {
+            ticks: Some(delay),
+            result: AttemptResult::HeldByAnother,
+            saw: lease,
+        }
+    }
+
+    /// Sees the Lease as it is, by a watch that is never late.
+    fn watch(&mut self, server: &Server, server_time: BootTime) {
+        let now = server_time + self.boot;
+        let before = self.observed.clone();
+        let observed = match &server.lease {
+            Some((_, record)) => ObservedRecord::observe(before.clone(), record.clone(), now),
+            None => ObservedRecord::observe_missing(before.clone(), &self.name, now),
+        };
+        if server.lease.is_none() {
+            self.known = None;
+        }
+        if before.as_ref() != Some(&observed) {
+            self.wakes_at = Some(now);
+        }
+        self.observed = Some(observed);
+    }
+
+    /// One tick of a call. The network goes on while a process is stopped; what reaches it then waits.
+    fn deliver(&mut self, server: &mut Server, server_time: BootTime, network: &mut Network) {
+        let now = server_time + self.boot;
+        let Some(mut call) = self.call.take() else { return };
+        call.phase = match call.phase {
+            Phase::Read { ticks: 0 } if self.stopped == 0 => self.decide(server.lease.clone(), now, network.delay()),
+            Phase::Read { ticks } => Phase::Read {
+                ticks: ticks.saturating_sub(1),
+            },
+            Phase::Write { ticks: 0, read, record } => {
+                let result = if server.write(read, record) {
+                    AttemptResult::Held
+                } else {
+                    AttemptResult::Stale
+                };
+                let saw = server.lease.clone().filter(|_| result == AttemptResult::Held);
+                Phase::Answer {
+                    ticks: network.answer(),
+                    result,
+                    saw,
+                }
+            }
+            Phase::Write { ticks, read, record } => Phase::Write {
+                ticks: ticks - 1,
+                read,
+                record,
+            },
+            Phase::Answer {
+                ticks: Some(0),
+                result,
+                saw,
+            } if self.stopped == 0 => {
+                if let Some((version, record)) = saw {
+                    self.observed = Some(ObservedRecord::observe(self.observed.take(), record.clone(), now));
+                    self.known = Some((version, record));
+                }
+                self.input = Some(ElectorEvent::Attempted {
+                    began: call.began,
+                    result,
+                });
+                return;
+            }
+            Phase::Answer { ticks, result, saw } => Phase::Answer {
+                ticks: ticks.map(|ticks| ticks.saturating_sub(1)),
+                result,
+                saw,
+            },
+        };
+        self.call = Some(call);
+    }
+}
+
+/// Where jitter is taken from.
+struct Network {
+    random: fastrand::Rng,
+    slowness: u32,
+    loss: f64,
+}
+
+impl Network {
+    fn delay(&mut self) -> u32 {
+        self.random.u32(0..=self.slowness)
+    }
+
+    fn answer(&mut self) -> Option<u32> {
+        let delay = self.delay();
+        (self.random.f64() >= self.loss).then_some(delay)
+    }
+}
+
+/// What goes wrong in a simulation, and how often.
+#[derive(Clone, Debug)]
+struct Faults {
+    seed: u64,
+    candidates: usize,
+    slowness: u32,
+    loss: f64,
+    /// How likely a process is to stop in a tick, for up to four lease durations.
+    stops: f64,
+    /// How likely somebody deletes the Lease in a tick.
+    deletes: f64,
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    (any::<u64>(), 1..5_usize, 0..30_u32, 0.0..0.5_f64, 0.0..0.02_f64).prop_map(
+        |(seed, candidates, slowness, loss, stops)| Faults {
+            seed,
+            candidates,
+            slowness,
+            loss,
+            stops,
+            deletes: 0.0,
+        },
+    )
+}
+
+/// Lives through a minute of these faults, and returns how long each candidate led.
+fn simulate(faults: &Faults) -> Result<BTreeMap<String, Duration>, TestCaseError> {
+    let mut network = Network {
+        random: fastrand::Rng::with_seed(faults.seed),
+        slowness: faults.slowness,
+        loss: faults.loss,
+    };
+    let mut server = Server::default();
+    let boot = |number: usize| Duration::from_secs(100 + 7 * u64::try_from(number).unwrap());
+    let mut processes: Vec<_> = (0..faults.candidates)
+        .map(|number| Process::new(number, boot(number)))
+        .collect();
+    let mut led = BTreeMap::new();
+    let mut next = faults.candidates;
+    for tick in 0..1200_u32 {
+        let server_time = TICK * tick;
+        // Once all have seen who holds it: a newcomer cannot know of a Lease that is gone already.
+        if tick > 100 && network.random.f64() < faults.deletes {
+            server.lease = None;
+        }
+        if faults.deletes > 0.0 {
+            for process in &mut processes {
+                process.watch(&server, server_time);
+            }
+        }
+        for process in &mut processes {
+            process.deliver(&mut server, server_time, &mut network);
+            if process.stopped > 0 {
+                process.stopped -= 1;
+            } else if network.random.f64() < faults.stops {
+                process.stopped = network.random.u32(1..240);
+            } else {
+                process.run(server_time, network.random.f64());
+            }
+        }
+        let acting: Vec<_> = processes
+            .iter()
+            .filter(|process| process.acts(server_time + process.boot))
+            .collect();
+        prop_assert!(
+            acting.len() <= 1,
+            "two lead at {server_time:?}: {:?}",
+            acting.iter().map(|one| &one.name).collect::<Vec<_>>()
+        );
+        for process in acting {
+            *led.entry(process.name.clone()).or_default() += TICK;
+        }
+        // Whoever lost ends, and is started again as somebody else.
+        for process in &mut processes {
+            if process.over {
+                *process = Process::new(next, boot(next));
+                next += 1;
+            }
+        }
+    }
+    Ok(led)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn two_never_lead_at_once(faults in faults()) {
+        simulate(&faults)?;
+    }
+
+    #[test]
+    fn two_never_lead_at_once_even_if_the_lease_is_deleted(faults in faults()) {
+        simulate(&Faults { deletes: 0.01, stops: 0.0, loss: 0.0, slowness: 3, ..faults })?;
+    }
+
+    #[test]
+    fn in_good_weather_one_leads_all_the_time(seed: u64, candidates in 1..5_usize) {
+        let led = simulate(&Faults { seed, candidates, slowness: 1, loss: 0.0, stops: 0.0, deletes: 0.0 })?;
+        prop_assert_eq!(led.len(), 1);
+        let all: Duration = led.values().sum();
+        prop_assert!(all > Duration::from_secs(59), "{:?}", led);
+    }
+
+    #[test]
+    fn after_a_stop_another_leads(seed: u64) {
+        let led = simulate(&Faults { seed, candidates: 3, slowness: 1, loss: 0.0, stops: 0.005, deletes: 0.0 })?;
+        let all: Duration = led.values().sum();
+        prop_assert!(all > Duration::from_secs(15), "{:?}", led);
+    }
+}

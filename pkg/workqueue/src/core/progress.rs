@@ -1,0 +1,208 @@
+//! Whether a queue moves: what tells one that is busy from one that is stuck.
+//!
+//! A long line is no sign of trouble, and neither is a key that has waited for long in it: others may go first, and there may be much to
+//! do. Trouble is what does not move: a run that makes no step, or keys that are due while nobody takes, ends or goes on with any.
+//!
+//! Architecture Invariant: memory is bounded by the runs that have not ended.
+
+use std::{collections::BTreeMap, hash::Hash, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Core, State, ready_queue::Ticket};
+
+/// How a queue moves at one moment, for health checks.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Progress<K> {
+    /// How many keys could be taken now.
+    pub ready: usize,
+    /// How long ago the key at the head of a lane was due; of the two lanes the longer time. `None` when nothing is ready.
+    pub oldest_ready: Option<Duration>,
+    /// How long ago a key was last taken or given back, or a run made a step. `None` when none ever was.
+    pub since_progress: Option<Duration>,
+    /// Of the runs that have not ended, the one that has gone longest without a step, and for how long. `None` when nothing runs.
+    pub longest_stalled: Option<(K, Duration)>,
+}
+
+/// When something last moved.
+#[derive(Debug, Default)]
+pub(super) struct ProgressTracker {
+    last: Option<Instant>,
+    /// The last step of each run that has made one.
+    steps: BTreeMap<Ticket, Instant>,
+}
+
+impl ProgressTracker {
+    /// A run began.
+    pub(super) fn taken(&mut self, now: Instant) {
+        self.last = Some(now);
+    }
+
+    /// A run ended.
+    pub(super) fn done(&mut self, run: Ticket, now: Instant) {
+        self.last = Some(now);
+        self.steps.remove(&run);
+    }
+
+    fn report_progress(&mut self, run: Ticket, now: Instant) {
+        self.last = Some(now);
+        self.steps.insert(run, now);
+    }
+}
+
+impl<K: Clone + Eq + Hash> Core<K> {
+    /// The run of the key has come further. Nothing happens when the key does not run.
+    pub(crate) fn report_progress(&mut self, key: &K, now: Instant) {
+        if let Some(item) = self.items.get(key)
+            && matches!(item.state, State::Running { .. })
+        {
+            self.tracker.report_progress(item.ticket, now);
+        }
+    }
+
+    /// How the queue moves now. Linear in the keys that run.
+    pub(crate) fn progress(&mut self, now: Instant) -> Progress<K> {
+        let seen = self.observe(now);
+        let age = |at: Instant| now.saturating_duration_since(at);
+        let runs = self.running.iter().filter_map(|(ticket, key)| {
+            let began = self.items.get(key)?.at;
+            Some((key, *self.tracker.steps.get(ticket).unwrap_or(&began)))
+        });
+        let longest_stalled = runs.min_by_key(|(_, moved)| *moved);
+        Progress {
+            ready: seen.ready,
+            oldest_ready: seen.oldest_ready,
+            since_progress: self.tracker.last.map(age),
+            longest_stalled: longest_stalled.map(|(key, moved)| (key.clone(), age(moved))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Backoff, Lane, Outcome, Take};
+    use super::*;
+
+    /// A queue at a time that is told in seconds.
+    struct Fixture {
+        core: Core<&'static str>,
+        start: Instant,
+    }
+
+    /// `ready`, then in seconds `oldest_ready`, `since_progress`, and `longest_stalled`.
+    type Ages = (usize, Option<u64>, Option<u64>, Option<(&'static str, u64)>);
+
+    impl Fixture {
+        fn new() -> Self {
+            Self {
+                core: Core::new(Backoff::DEFAULT),
+                start: Instant::now(),
+            }
+        }
+
+        fn at(&self, second: u64) -> Instant {
+            self.start + Duration::from_secs(second)
+        }
+
+        fn add(&mut self, second: u64, key: &'static str, lane: Lane) {
+            let now = self.at(second);
+            self.core.add(key, lane, now);
+        }
+
+        fn take(&mut self, second: u64, key: &'static str) {
+            let now = self.at(second);
+            assert!(matches!(self.core.take(now), Take::Run(run) if run.key == key));
+        }
+
+        fn done(&mut self, second: u64, key: &'static str, outcome: Outcome) {
+            let now = self.at(second);
+            assert!(self.core.done(&key, outcome, now).is_some());
+        }
+
+        fn progress(&mut self, second: u64) -> Ages {
+            let now = self.at(second);
+            let progress = self.core.progress(now);
+            (
+                progress.ready,
+                progress.oldest_ready.map(|age| age.as_secs()),
+                progress.since_progress.map(|age| age.as_secs()),
+                progress.longest_stalled.map(|(key, age)| (key, age.as_secs())),
+            )
+        }
+    }
+
+    #[test]
+    fn a_queue_that_was_never_used_has_no_pulse_and_no_trouble() {
+        assert_eq!(Fixture::new().progress(1000), (0, None, None, None));
+    }
+
+    #[test]
+    fn a_key_that_nobody_takes_ages_while_nothing_moves() {
+        let mut fixture = Fixture::new();
+        fixture.add(10, "a", Lane::Routine);
+        assert_eq!(fixture.progress(40), (1, Some(30), None, None));
+        fixture.take(50, "a");
+        assert_eq!(fixture.progress(60), (0, None, Some(10), Some(("a", 10))));
+        fixture.done(70, "a", Outcome::Forget);
+        fixture.add(1000, "b", Lane::Urgent);
+        assert_eq!(fixture.progress(1001), (1, Some(1), Some(931), None));
+    }
+
+    #[test]
+    fn a_key_that_is_passed_over_ages_while_others_move() {
+        let mut fixture = Fixture::new();
+        fixture.add(0, "routine", Lane::Routine);
+        for second in [100, 200, 300] {
+            fixture.add(second, "urgent", Lane::Urgent);
+            fixture.take(second, "urgent");
+            assert_eq!(
+                fixture.progress(second + 9),
+                (1, Some(second + 9), Some(9), Some(("urgent", 9)))
+            );
+            fixture.done(second + 10, "urgent", Outcome::Forget);
+        }
+    }
+
+    #[test]
+    fn a_key_that_waits_for_its_time_or_in_backoff_does_not_age() {
+        let mut fixture = Fixture::new();
+        let later = fixture.at(1000);
+        fixture.core.add_at("timed", later, Lane::Urgent, fixture.start);
+        fixture.add(0, "failing", Lane::Urgent);
+        fixture.take(0, "failing");
+        fixture.done(0, "failing", Outcome::RetryAfter(Duration::from_mins(15)));
+        assert_eq!(fixture.progress(899), (0, None, Some(899), None));
+        // Timers that do not go off are seen as well.
+        assert_eq!(fixture.progress(1001), (2, Some(101), Some(1001), None));
+    }
+
+    #[test]
+    fn a_run_is_as_still_as_its_last_step_and_the_stillest_counts() {
+        let mut fixture = Fixture::new();
+        fixture.add(0, "a", Lane::Urgent);
+        fixture.add(0, "b", Lane::Urgent);
+        fixture.take(0, "a");
+        fixture.take(1, "b");
+        let now = fixture.at(50);
+        fixture.core.report_progress(&"a", now);
+        assert_eq!(fixture.progress(60), (0, None, Some(10), Some(("b", 59))));
+        fixture.done(60, "b", Outcome::Forget);
+        assert_eq!(fixture.progress(60), (0, None, Some(0), Some(("a", 10))));
+    }
+
+    #[test]
+    fn a_step_of_what_does_not_run_is_none_and_no_step_outlives_its_run() {
+        let mut fixture = Fixture::new();
+        let now = fixture.at(0);
+        fixture.core.report_progress(&"a", now);
+        fixture.add(0, "a", Lane::Urgent);
+        fixture.core.report_progress(&"a", now);
+        assert_eq!(fixture.progress(5), (1, Some(5), None, None));
+        fixture.take(5, "a");
+        let now = fixture.at(6);
+        fixture.core.report_progress(&"a", now);
+        assert_eq!(fixture.core.tracker.steps.len(), 1);
+        fixture.done(7, "a", Outcome::Forget);
+        assert!(fixture.core.tracker.steps.is_empty());
+    }
+}

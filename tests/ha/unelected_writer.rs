@@ -1,0 +1,29 @@
+//! The judge and a daemon that takes part in no election.
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    audit_tail::AuditTail,
+    fixtures::{HaEnvironment, PODS},
+    load::Load,
+    support::daemon::Daemon,
+};
+
+#[tokio::test]
+async fn a_replica_that_writes_without_the_lease_is_caught() -> Result<()> {
+    let environment = HaEnvironment::new("caught").await?;
+    let [outlaw, ..] = PODS;
+    let kubeconfig = environment.kubeconfig(outlaw).await?;
+    let flags = ["--leader-elect=false", "--controllers=foo"];
+    let daemon = Daemon::start_as(&environment.plane, &kubeconfig, outlaw, &flags).await?;
+    let tail = AuditTail::of(&environment)?;
+    let load = Load::start(&environment.fixture, 5, 20).await?;
+    tail.wait_for_write(&environment, outlaw).await?;
+    load.finish(&environment.fixture).await?;
+    drop(daemon);
+    let report = environment.check()?;
+    ensure!(report.terms.is_empty() && report.undecided.is_empty(), "{report}");
+    let written = report.replicas[outlaw].written;
+    ensure!(written > 0 && report.violations.len() == written, "{report}");
+    Ok(())
+}

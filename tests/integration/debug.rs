@@ -1,0 +1,235 @@
+//! What a controller shows of itself, and what it notes for its successors: pages, readiness checks, and annotations of its Lease.
+
+mod lease_annotations;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::BoxFuture;
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use kube::{Client, Config, client::Body};
+use portreeve_reconcile::{
+    Controller, ControllerFailure, DebugPage, DebugQuery, DebugResponse, Descriptor, ReadinessCheck, ReadinessStatus,
+    Setup, Shutdown,
+};
+use portreeve_testing::ControlPlane;
+use tokio::time::timeout;
+
+use crate::{
+    in_process::InProcess,
+    support::{LIMIT, admin::Admin},
+};
+
+const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers,/debug/controllers/*";
+
+/// Shows what it was asked for, and finds what the page `found` was told to.
+const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
+    name: "showman-controller",
+    aliases: &[],
+    on_by_default: true,
+    crds: Vec::new,
+    rules: &[],
+    flags: Vec::new,
+    build: |setup| {
+        show(setup);
+        Ok(Box::new(Idle))
+    },
+}];
+
+/// Does nothing until it is told to stop.
+struct Idle;
+
+impl Controller for Idle {
+    fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>> {
+        Box::pin(async move {
+            stop.requested().await;
+            Ok(())
+        })
+    }
+}
+
+fn show(setup: &mut Setup<'_>) {
+    let controller = setup.name;
+    let told = Arc::new(AtomicUsize::new(0));
+    let teller = Arc::clone(&told);
+    let echo = |query: &DebugQuery| {
+        let uids: Vec<_> = query.all("uid").collect();
+        match query.get("format") {
+            None => DebugResponse::text(format!("uids {uids:?}\n")),
+            Some("json") => DebugResponse::json(&serde_json::json!({"uids": uids})),
+            Some(other) => DebugResponse::bad_request(format_args!("no format {other:?}; there is json")),
+        }
+    };
+    let found = move |query: &DebugQuery| match query.get("failing").and_then(|failing| failing.parse().ok()) {
+        Some(failing) => {
+            teller.store(failing, Ordering::Relaxed);
+            DebugResponse::text("told\n")
+        }
+        None => DebugResponse::not_found("give failing=NUMBER"),
+    };
+    setup.pages.extend([
+        DebugPage {
+            controller,
+            path: "echo",
+            handler: Arc::new(echo),
+        },
+        DebugPage {
+            controller,
+            path: "found",
+            handler: Arc::new(found),
+        },
+    ]);
+    setup.readiness_checkers.push(Arc::new(move || {
+        let failing = told.load(Ordering::Relaxed);
+        let resources = if failing == 0 {
+            ReadinessStatus::Ok
+        } else {
+            ReadinessStatus::Failed(format!("{failing} resources\nfail"))
+        };
+        [
+            ("show/resources", resources),
+            ("show/breaker", ReadinessStatus::Note("tripped at noon".to_owned())),
+        ]
+        .map(|(name, state)| ReadinessCheck {
+            name: name.to_owned(),
+            state,
+        })
+        .into()
+    }));
+}
+
+/// Status, media type and body of an answer.
+async fn ask(admin: Admin, method: Method, path: &str) -> Result<(StatusCode, String, String)> {
+    let mut config = Config::new(format!("https://127.0.0.1:{}/", admin.port).parse()?);
+    config.accept_invalid_certs = true;
+    config.default_retry = false;
+    let client = Client::try_from(config)?;
+    let request = Request::builder().method(method).uri(path).body(Body::empty())?;
+    let answer = timeout(LIMIT, client.send(request)).await.context(path.to_owned())??;
+    let (parts, body) = answer.into_parts();
+    let body = timeout(LIMIT, body.collect()).await??.to_bytes();
+    let kind = parts
+        .headers
+        .get("content-type")
+        .map(|kind| kind.to_str())
+        .transpose()?;
+    Ok((
+        parts.status,
+        kind.unwrap_or_default().to_owned(),
+        String::from_utf8(body.to_vec())?,
+    ))
+}
+
+#[tokio::test]
+async fn pages_are_served_to_whom_they_are_open_with_the_query_decoded() -> Result<()> {
+    let daemon = InProcess::start(ControlPlane::shared().await, DEBUG_PAGES_CONTROLLER, &[OPEN_PAGES]).await?;
+    let (text, none) = ("text/plain; charset=utf-8", "");
+    let echo = "/debug/controllers/showman-controller/echo";
+    let listed = "/debug/controllers/showman-controller/echo\n/debug/controllers/showman-controller/found\n";
+    let table = [
+        (
+            Method::GET,
+            "?uid=a%20b&uid=c+d",
+            200,
+            text,
+            "uids [\"a b\", \"c d\"]\n",
+        ),
+        (
+            Method::GET,
+            "?uid=1&format=json",
+            200,
+            "application/json",
+            "{\n  \"uids\": [\n    \"1\"\n  ]\n}\n",
+        ),
+        (
+            Method::GET,
+            "?format=xml",
+            400,
+            text,
+            "no format \"xml\"; there is json\n",
+        ),
+        (Method::POST, "?uid=1", 405, none, ""),
+        (Method::DELETE, "", 405, none, ""),
+        (
+            Method::GET,
+            "s",
+            404,
+            text,
+            "There is no such page; /debug/controllers lists what there is.\n",
+        ),
+        (Method::GET, "/../found", 401, text, "Unauthorized\n"),
+    ];
+    for (method, rest, status, kind, body) in table {
+        let answer = ask(daemon.admin, method.clone(), &format!("{echo}{rest}")).await?;
+        let (is_status, is_kind, is_body) = (answer.0.as_u16(), &*answer.1, &*answer.2);
+        ensure!(
+            (is_status, is_kind, is_body) == (status, kind, body),
+            "{method} {rest}: {answer:?}"
+        );
+    }
+    for path in ["/debug/controllers", "/debug/controllers/"] {
+        let answer = ask(daemon.admin, Method::GET, path).await?;
+        ensure!(answer.0 == StatusCode::OK && answer.2 == listed, "{path}: {answer:?}");
+    }
+    for path in [
+        "/debug",
+        "/debug/controllers/showman-controller",
+        "/debug/controllers/other/echo",
+    ] {
+        let answer = ask(daemon.admin, Method::GET, path).await?;
+        let expected = if path == "/debug" { 401 } else { 404 };
+        ensure!(answer.0.as_u16() == expected, "{path}: {answer:?}");
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_page_is_closed_unless_a_flag_opens_it() -> Result<()> {
+    let daemon = InProcess::start(ControlPlane::shared().await, DEBUG_PAGES_CONTROLLER, &[]).await?;
+    for path in ["", "/", "/showman-controller/echo", "/showman-controller/other"] {
+        let path = format!("/debug/controllers{path}");
+        let answer = ask(daemon.admin, Method::GET, &path).await?;
+        ensure!(answer.0 == StatusCode::UNAUTHORIZED, "{path}: {answer:?}");
+    }
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn findings_are_lines_of_readiness_and_count_as_they_say() -> Result<()> {
+    let daemon = InProcess::start(ControlPlane::shared().await, DEBUG_PAGES_CONTROLLER, &[OPEN_PAGES]).await?;
+    let tell = async |failing: &str| {
+        let path = format!("/debug/controllers/showman-controller/found?failing={failing}");
+        daemon.admin.get(&path).await
+    };
+    let (status, text) = daemon.admin.get("/readyz?verbose").await?;
+    let lines = "[+]show/resources ok\n[+]show/breaker ok: tripped at noon\nreadyz check passed\n";
+    ensure!(status == StatusCode::OK && text.ends_with(lines), "{status}: {text}");
+    ensure!(daemon.admin.get("/readyz").await?.1 == "ok");
+
+    tell("3").await?;
+    let (status, text) = daemon.admin.get("/readyz").await?;
+    let line = "[-]show/resources failed: 3 resources fail\n[+]show/breaker ok: tripped at noon\n";
+    ensure!(
+        status == StatusCode::INTERNAL_SERVER_ERROR && text.contains(line),
+        "{status}: {text}"
+    );
+    for (path, expected) in [
+        ("/readyz/show/resources", StatusCode::INTERNAL_SERVER_ERROR),
+        ("/readyz/show/breaker", StatusCode::OK),
+        ("/readyz?exclude=show/resources", StatusCode::OK),
+        // Only readiness: no restart cures what a controller has found.
+        ("/livez", StatusCode::OK),
+        ("/healthz", StatusCode::OK),
+    ] {
+        let (status, text) = daemon.admin.get(path).await?;
+        ensure!(status == expected, "{path}: {status}: {text}");
+    }
+
+    tell("0").await?;
+    ensure!(daemon.admin.get("/readyz").await?.0 == StatusCode::OK);
+    daemon.stop().await
+}

@@ -1,0 +1,93 @@
+//! What `portreeve rbac` prints, taken apart: one verb on one resource is one permission.
+
+use std::{collections::BTreeMap, fmt};
+
+use anyhow::Result;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde_json::Value;
+
+use crate::support::{daemon::printed, manifests};
+
+/// The least that can be taken away.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Permission {
+    pub(super) group: String,
+    /// With its subresource, as in `foos/status`.
+    pub(super) resource: String,
+    pub(super) verb: String,
+    names: Option<Vec<String>>,
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}.{}", self.verb, self.resource, self.group)
+    }
+}
+
+impl Permission {
+    /// How the apiserver says that it is missing.
+    pub(super) fn refusal(&self) -> String {
+        if self.is_about_owners() {
+            return "refers to a resource you can't set finalizers on".to_owned();
+        }
+        let Self {
+            group, resource, verb, ..
+        } = self;
+        if resource == "*" {
+            return format!("cannot {verb} resource ");
+        }
+        format!(r#"cannot {verb} resource "{resource}" in API group "{group}""#)
+    }
+
+    /// Asked for by an admission plugin when an owner is named that may not go before its dependents. No request ever uses it.
+    pub(super) fn is_about_owners(&self) -> bool {
+        self.resource.ends_with("/finalizers")
+    }
+
+    pub(super) fn rule(&self) -> PolicyRule {
+        PolicyRule {
+            api_groups: Some(vec![self.group.clone()]),
+            resources: Some(vec![self.resource.clone()]),
+            verbs: vec![self.verb.clone()],
+            resource_names: self.names.clone(),
+            ..PolicyRule::default()
+        }
+    }
+}
+
+/// The permissions of each role that is printed, by the role's name.
+pub(super) fn printed_roles(args: &[&str]) -> Result<BTreeMap<String, Vec<Permission>>> {
+    let mut roles = BTreeMap::new();
+    for document in manifests::documents(&printed(&[&["rbac"], args].concat())?)? {
+        if let Some(rules) = document["rules"].as_array() {
+            let name = document["metadata"]["name"].as_str().unwrap_or_default();
+            roles.insert(name.to_owned(), rules.iter().flat_map(of_rule).collect());
+        }
+    }
+    Ok(roles)
+}
+
+fn of_rule(rule: &Value) -> Vec<Permission> {
+    let list = |field: &str| {
+        let items = rule[field].as_array()?;
+        Some(
+            items
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
+    };
+    let mut permissions = Vec::new();
+    for group in list("apiGroups").unwrap_or_default() {
+        for resource in list("resources").unwrap_or_default() {
+            permissions.extend(list("verbs").unwrap_or_default().into_iter().map(|verb| Permission {
+                group: group.clone(),
+                resource: resource.clone(),
+                verb,
+                names: list("resourceNames"),
+            }));
+        }
+    }
+    permissions
+}

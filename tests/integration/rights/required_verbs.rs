@@ -1,0 +1,331 @@
+//! `portreeve rbac` prints the required verbs, and nothing else: every permission is used, and every permission that is taken away is missed.
+//!
+//! The judge is the apiserver. Its audit log tells what the daemon's account asked for, and what it was refused. It also enforces
+//! permissions on `blockOwnerDeletion` here, which is what finalizers may be updated for.
+
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    io::{Read, Seek, SeekFrom},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    CustomResourceExt,
+    api::{PatchParams, PostParams},
+};
+use portreeve::{Config, Error};
+use portreeve_api::Foo;
+use portreeve_reconcile::Shutdown;
+use portreeve_testing::{ControlPlane, Namespace, eventually};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{
+    permissions::{Permission, printed_roles},
+    scenarios,
+};
+use crate::{
+    clock::OffsetClock,
+    schedules::kinds::Kind,
+    support::{LIMIT, daemon::printed, fixtures::NamespaceFixture, manifests},
+};
+
+/// What service accounts ask for, and no bodies.
+const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
+
+pub(super) struct RightsChecker {
+    pub(super) plane: ControlPlane,
+    system: Namespace,
+}
+
+/// A daemon that need not become ready. Dropping it ends it.
+pub(super) struct RestrictedDaemon {
+    clock: OffsetClock,
+    _task: JoinSet<Result<(), Error>>,
+}
+
+impl RightsChecker {
+    pub(super) async fn start_control_plane() -> Result<Self> {
+        let plane = ControlPlane::builder()
+            .audit_policy(POLICY)
+            .apiserver_arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
+            .start()
+            .await?;
+        let system = plane.namespace("portreeve-system").await?;
+        Ok(Self { plane, system })
+    }
+
+    /// Starts a daemon of an account of its own that has these rights.
+    pub(super) async fn start(
+        &self,
+        account: &str,
+        permissions: &[&Permission],
+        flags: &[&str],
+    ) -> Result<RestrictedDaemon> {
+        let rules = permissions.iter().map(|permission| permission.rule()).collect();
+        let kubeconfig = self
+            .plane
+            .service_account_kubeconfig(self.system.name(), account, rules)
+            .await?;
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        let common = ["portreeve", "--secure-port=0", &kubeconfig];
+        let config = Config::parse(common.iter().chain(flags), portreeve::CONTROLLERS)?;
+        let clock = OffsetClock::new();
+        let mut task = JoinSet::new();
+        task.spawn(portreeve::run(
+            config,
+            portreeve::CONTROLLERS,
+            Arc::new(clock.clone()),
+            Shutdown::new(),
+        ));
+        Ok(RestrictedDaemon { clock, _task: task })
+    }
+
+    /// What that account was answered, from that place of the log on.
+    pub(super) fn audit_events_of(&self, account: &str, since: u64) -> Result<Vec<Value>> {
+        let user = format!("system:serviceaccount:{}:{account}", self.system.name());
+        let mut log = std::fs::File::open(self.plane.audit_log().context("it has an audit log")?)?;
+        log.seek(SeekFrom::Start(since))?;
+        let mut text = String::new();
+        log.read_to_string(&mut text)?;
+        // The last line may be half written.
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        Ok(events.filter(|event| event["user"]["username"] == *user).collect())
+    }
+
+    /// Takes one permission of many away, and waits until somebody is refused something for it while `scenario` goes on.
+    pub(super) async fn check_refusal_without<F: Future<Output = Result<()>>>(
+        &self,
+        all: &[&Permission],
+        missing: &Permission,
+        flags: &[&str],
+        scenario: impl FnOnce(OffsetClock) -> F,
+    ) -> Result<()> {
+        let words = [&missing.verb, &missing.resource, &missing.group];
+        let account = words
+            .map(|word| word.replace(['/', '.'], "-").replace('*', "any"))
+            .join("-");
+        let rest: Vec<_> = all
+            .iter()
+            .copied()
+            .filter(|permission| *permission != missing)
+            .collect();
+        let log = self.plane.audit_log().context("it has an audit log")?;
+        let since = std::fs::metadata(log).map_or(0, |file| file.len());
+        let daemon = self.start(&account, &rest, flags).await?;
+        let what = format!("something to be refused without {missing}");
+        let refused = eventually(LIMIT, &what, || async {
+            let heard = self.audit_events_of(&account, since)?;
+            let is_it = |event: &&Value| {
+                let message = event["responseStatus"]["message"].as_str().unwrap_or_default();
+                event["responseStatus"]["code"] == 403 && message.contains(&missing.refusal())
+            };
+            let refusals = heard.iter().filter(|event| event["responseStatus"]["code"] == 403);
+            ensure!(
+                heard.iter().any(|event| is_it(&event)),
+                "{:#?}",
+                refusals.collect::<Vec<_>>()
+            );
+            anyhow::Ok(())
+        });
+        tokio::select! {
+            refused = refused => refused,
+            // What it brings about is no longer of interest once it ends: the refusal is, which may come with the event after it.
+            Err(error) = scenario(daemon.clock.clone()) => Err(error.context(format!("without {missing}"))),
+        }
+    }
+}
+
+/// Flags under which nobody is elected.
+pub(super) const ALONE: &str = "--leader-elect=false";
+const NAMES: [&str; 4] = [
+    "foo-controller",
+    "crontab-controller",
+    "cronjob-controller",
+    "ttl-after-finished-controller",
+];
+
+impl RightsChecker {
+    /// Each of these permissions in turn, of one controller's daemon.
+    async fn check_each_refusal<F: Future<Output = Result<()>>>(
+        &self,
+        controller: &str,
+        roles: &[&str],
+        scenario: impl Fn(NamespaceFixture, OffsetClock) -> F,
+    ) -> Result<usize> {
+        let flag = format!("--controllers={controller}");
+        let printed = printed_roles(&[&flag, ALONE])?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let mut tried = 0;
+        for role in roles {
+            for permission in printed.get(*role).with_context(|| format!("{role} is printed"))? {
+                let fixture = NamespaceFixture::new(&self.plane, "without").await?;
+                self.check_refusal_without(&all, permission, &[&flag, ALONE], |clock| scenario(fixture, clock))
+                    .await?;
+                tried += 1;
+            }
+        }
+        Ok(tried)
+    }
+
+    /// Without definitions in the cluster.
+    async fn check_each_of_an_installation(&self) -> Result<usize> {
+        let flags = ["--controllers=foo", "--install-crds", ALONE];
+        let printed = printed_roles(&flags)?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let permissions = &printed["portreeve:install-crds"];
+        for permission in permissions {
+            if permission.verb == "patch" {
+                self.install_an_older_definition().await?;
+            }
+            self.check_refusal_without(&all, permission, &flags, |_| std::future::pending())
+                .await?;
+        }
+        Ok(permissions.len())
+    }
+
+    /// One that an installation has to bring up to date.
+    async fn install_an_older_definition(&self) -> Result<()> {
+        let mut older = json!(Foo::crd());
+        older["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
+        let as_before = PatchParams::apply("an-older-portreeve");
+        manifests::apply(&self.plane.client()?, &older, None, &as_before).await?;
+        Ok(())
+    }
+
+    /// Each in a namespace of its own: what the daemon before it had under way when it was dropped may still arrive, and would make the
+    /// Lease that this one is not to find.
+    async fn check_each_of_an_election(&self) -> Result<usize> {
+        let printed = printed_roles(&["--controllers=foo"])?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let permissions = &printed["portreeve:leader-election"];
+        for permission in permissions {
+            let elsewhere = self.plane.namespace("election").await?;
+            if permission.verb == "patch" {
+                let lease = serde_json::from_value(json!({"metadata": {"name": "portreeve"}}))?;
+                elsewhere.api::<Lease>().create(&PostParams::default(), &lease).await?;
+            }
+            let namespace = format!("--leader-elect-resource-namespace={}", elsewhere.name());
+            let flags = ["--controllers=foo", &*namespace];
+            self.check_refusal_without(&all, permission, &flags, |_| std::future::pending())
+                .await?;
+        }
+        Ok(permissions.len())
+    }
+
+    async fn install(&self) -> Result<()> {
+        let force = PatchParams::apply("an-administrator").force();
+        for definition in manifests::documents(&printed(&["crds"])?)? {
+            manifests::apply(&self.plane.client()?, &definition, None, &force).await?;
+        }
+        let fixture = NamespaceFixture::new(&self.plane, "served").await?;
+        eventually(LIMIT, "Foos to be served", || fixture.create_foo("web", "web", 1)).await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_taken_away_is_missed() -> Result<()> {
+    let checker = RightsChecker::start_control_plane().await?;
+    let mut tried = checker.check_each_of_an_installation().await?;
+    checker.install().await?;
+    tried += checker.check_each_of_an_election().await?;
+    let [foo, crontab, cronjob, ttl] = NAMES.map(|name| format!("portreeve:{name}"));
+    let foo_roles = ["portreeve", &foo];
+    let foos = checker.check_each_refusal(NAMES[0], &foo_roles, |fixture, _| async move {
+        scenarios::foo(&fixture).await
+    });
+    let schedules = |kind| move |fixture, clock| async move { scenarios::schedule(&fixture, &clock, kind).await };
+    let (crontab, cronjob, ttl) = ([&*crontab], [&*cronjob], [&*ttl]);
+    let crontabs = checker.check_each_refusal(NAMES[1], &crontab, schedules(Kind::CronTab));
+    let cronjobs = checker.check_each_refusal(NAMES[2], &cronjob, schedules(Kind::CronJob));
+    let ttls = checker.check_each_refusal(NAMES[3], &ttl, |fixture, clock| async move {
+        scenarios::ttl(&fixture, &clock).await
+    });
+    let (foos, crontabs, cronjobs, ttls) = futures::try_join!(foos, crontabs, cronjobs, ttls)?;
+    tried += foos + crontabs + cronjobs + ttls;
+    let printed = printed_roles(&[&format!("--controllers={}", NAMES.join(",")), "--install-crds"])?;
+    let all: usize = printed.values().map(Vec::len).sum();
+    ensure!(tried == all, "{tried} of {all} permissions were tried");
+    let known: BTreeSet<_> = portreeve::CONTROLLERS
+        .iter()
+        .map(|controller| controller.name)
+        .collect();
+    let mut here = BTreeSet::from(NAMES);
+    here.insert(super::collector::NAME);
+    ensure!(known == here, "{known:?} have no scenario here, or more than one");
+    println!("{tried} permissions, and each is missed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_printed_is_used_and_suffices() -> Result<()> {
+    let checker = RightsChecker::start_control_plane().await?;
+    checker.install_an_older_definition().await?;
+    let controllers = format!("--controllers={}", NAMES.join(","));
+    let namespace = format!("--leader-elect-resource-namespace={}", checker.system.name());
+    let flags = [&*controllers, "--install-crds", &namespace];
+    let printed = printed_roles(&flags)?;
+    let all: Vec<_> = printed.values().flatten().collect();
+    let daemon = checker.start("portreeve", &all, &flags).await?;
+    let clock = &daemon.clock;
+    let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
+    eventually(LIMIT, "definitions to be served", || {
+        fixture.create_foo("first", "first", 1)
+    })
+    .await?;
+    scenarios::foo(&fixture).await?;
+    for kind in [Kind::CronTab, Kind::CronJob] {
+        clock.reset();
+        scenarios::schedule(&fixture, clock, kind).await?;
+    }
+    clock.reset();
+    scenarios::ttl(&fixture, clock).await?;
+    let used = || {
+        let mut used = BTreeSet::new();
+        for event in checker.audit_events_of("portreeve", 0)? {
+            used.extend(uses(&event));
+        }
+        anyhow::Ok(used)
+    };
+    let allowed: BTreeSet<_> = all
+        .iter()
+        .filter(|permission| !permission.is_about_owners())
+        .map(ToString::to_string)
+        .collect();
+    eventually(LIMIT, "each permission to be used", || async {
+        let used = used()?;
+        let unused: Vec<_> = allowed.difference(&used).collect();
+        ensure!(unused.is_empty(), "{unused:?} are not used");
+        Ok(())
+    })
+    .await?;
+    let used = used()?;
+    ensure!(used == allowed, "{used:?} of {allowed:?}");
+    let refused: Vec<_> = checker
+        .audit_events_of("portreeve", 0)?
+        .into_iter()
+        .filter(|event| event["responseStatus"]["code"] == 403)
+        .collect();
+    ensure!(refused.is_empty(), "{refused:#?}");
+    Ok(())
+}
+
+/// The permission that a request has used.
+fn uses(event: &Value) -> Option<String> {
+    let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
+    if resource.is_empty() {
+        return None;
+    }
+    let resource = if subresource.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}/{subresource}")
+    };
+    Some(format!("{} {resource}.{}", text("/verb"), text("/objectRef/apiGroup")))
+}

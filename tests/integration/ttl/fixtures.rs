@@ -1,0 +1,223 @@
+//! A control plane behind a proxy, a daemon whose clock the test sets, and one namespace with Jobs.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{Context, Result, ensure};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use portreeve_reconcile::Clock;
+use portreeve_testing::{ControlPlane, FaultProxy, eventually};
+use serde_json::{Value, json};
+
+use crate::{
+    clock::OffsetClock,
+    in_process::InProcess,
+    shared,
+    support::{LIMIT, daemon::printed, fixtures::NamespaceFixture},
+};
+
+pub(super) const CONTROLLERS: &str = "--controllers=ttl-after-finished";
+/// So that nothing is decided before what came earlier was.
+const IN_LINE: &str = "--concurrent-ttl-after-finished-syncs=1";
+/// What the apiserver puts on an object that is deleted in the foreground.
+const FOREGROUND: &str = "foregroundDeletion";
+
+pub(super) struct TtlEnvironment {
+    // Dropped in this order.
+    pub(super) daemon: InProcess,
+    pub(super) clock: OffsetClock,
+    pub(super) jobs: Jobs,
+    pub(super) fixture: NamespaceFixture,
+    kubeconfig: PathBuf,
+    pub(super) proxy: FaultProxy,
+    pub(super) plane: ControlPlane,
+    /// How many Jobs of its own it has had deleted.
+    pub(super) witnesses: u32,
+}
+
+/// Makes an account with the printed rights, and returns its kubeconfig.
+pub(super) async fn account(plane: &ControlPlane) -> Result<PathBuf> {
+    let system = plane.namespace("portreeve-system").await?;
+    let rbac = printed(&["rbac", CONTROLLERS, "--namespace", system.name()])?;
+    shared::apply_and_wait(system.client(), system.name(), &rbac).await?;
+    plane
+        .service_account_kubeconfig(system.name(), "portreeve", Vec::new())
+        .await
+}
+
+async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProcess> {
+    let flags = [CONTROLLERS, IN_LINE];
+    InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve::CONTROLLERS, &flags).await
+}
+
+impl TtlEnvironment {
+    pub(super) async fn start() -> Result<Self> {
+        let plane = ControlPlane::start().await?;
+        let proxy = FaultProxy::start(&plane).await?;
+        let kubeconfig = proxy.kubeconfig(&account(&plane).await?, "portreeve")?;
+        let clock = OffsetClock::new();
+        let daemon = run(&kubeconfig, &clock).await?;
+        let fixture = NamespaceFixture::new(&plane, "ttl").await?;
+        Ok(Self {
+            daemon,
+            clock,
+            jobs: Jobs::of(&fixture),
+            fixture,
+            kubeconfig,
+            proxy,
+            plane,
+            witnesses: 0,
+        })
+    }
+
+    /// Stops the daemon, lets `meanwhile` happen, and starts another one.
+    pub(super) async fn restart_after(
+        self,
+        meanwhile: impl AsyncFnOnce(&Jobs, &OffsetClock) -> Result<()>,
+    ) -> Result<Self> {
+        let Self { daemon, .. } = self;
+        daemon.stop().await?;
+        meanwhile(&self.jobs, &self.clock).await?;
+        let daemon = run(&self.kubeconfig, &self.clock).await?;
+        Ok(Self { daemon, ..self })
+    }
+
+    /// Ends the test: nothing that the daemon needed was refused to it.
+    pub(super) async fn finish(self) -> Result<()> {
+        self.daemon.finish().await
+    }
+
+    /// A Job that has this ttl and is finished now, by the test's clock. Returns when it finished, in whole seconds.
+    pub(super) async fn finished(&self, name: &str, ttl: impl Into<Value>) -> Result<Timestamp> {
+        self.jobs
+            .create(name, json!({"ttlSecondsAfterFinished": ttl.into()}))
+            .await?;
+        let now = whole_second(self.clock.now())?;
+        self.jobs.end(name, now, true).await?;
+        Ok(now)
+    }
+
+    /// Returns once everything was decided on that had happened before.
+    pub(super) async fn catch_up(&mut self) -> Result<()> {
+        let witness = self.witness();
+        self.finished(&witness, 0).await?;
+        self.jobs.wait_until_deleted(&witness).await?;
+        Ok(())
+    }
+
+    /// Sets the clock to a later time, and returns once everything was decided on by it.
+    pub(super) async fn advance(&mut self, to: Timestamp) -> Result<()> {
+        // One that waits, so that it is known that what waits was looked at again.
+        let waiting = self.witness();
+        let time = to.duration_since(self.clock.now()).as_secs();
+        self.finished(&waiting, time).await?;
+        self.catch_up().await?;
+        self.clock.set(to);
+        self.jobs.wait_until_deleted(&waiting).await?;
+        self.catch_up().await
+    }
+
+    fn witness(&mut self) -> String {
+        self.witnesses += 1;
+        format!("witness-{}", self.witnesses)
+    }
+}
+
+/// The Jobs of one namespace, in an administrator's hands.
+#[derive(Clone)]
+pub(crate) struct Jobs(pub(crate) Api<Job>);
+
+impl Jobs {
+    pub(crate) fn of(fixture: &NamespaceFixture) -> Self {
+        Self(fixture.namespace.api())
+    }
+
+    /// A Job with these fields in its spec, unfinished.
+    pub(crate) async fn create(&self, name: &str, spec: Value) -> Result<Job> {
+        self.create_with(name, spec, &[]).await
+    }
+
+    /// The same, with finalizers.
+    pub(super) async fn create_with(&self, name: &str, mut spec: Value, finalizers: &[&str]) -> Result<Job> {
+        spec["template"] = json!({"spec": {
+            "containers": [{"name": "main", "image": "example.com/main:1"}], "restartPolicy": "Never"}});
+        let metadata = json!({"name": name, "finalizers": finalizers});
+        let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec});
+        let created = self
+            .0
+            .create(&PostParams::default(), &serde_json::from_value(job)?)
+            .await;
+        created.with_context(|| format!("failed to create Job {name}"))
+    }
+
+    /// Ends a Job as Kubernetes' job controller would.
+    pub(crate) async fn end(&self, name: &str, time: Timestamp, succeeded: bool) -> Result<()> {
+        let time = format!("{time:.0}");
+        let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "ATest", "lastTransitionTime": time, "lastProbeTime": time});
+        let status = if succeeded {
+            let conditions = [condition("SuccessCriteriaMet"), condition("Complete")];
+            json!({"startTime": time, "completionTime": time, "succeeded": 1, "conditions": conditions})
+        } else {
+            json!({"startTime": time, "failed": 1, "conditions": [condition("FailureTarget"), condition("Failed")]})
+        };
+        self.set_status(name, status).await
+    }
+
+    pub(crate) async fn set_status(&self, name: &str, status: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": status}));
+        let patched = self.0.patch_status(name, &PatchParams::default(), &patch).await;
+        patched.with_context(|| format!("failed to set the status of Job {name}"))?;
+        Ok(())
+    }
+
+    pub(super) async fn merge(&self, name: &str, patch: Value) -> Result<Job> {
+        let patched = self.0.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.with_context(|| format!("failed to patch Job {name}"))
+    }
+
+    pub(super) async fn set_ttl(&self, name: &str, ttl: impl Into<Value>) -> Result<Job> {
+        let patch = json!({"spec": {"ttlSecondsAfterFinished": ttl.into()}});
+        self.merge(name, patch).await
+    }
+
+    /// Waits until a Job is being deleted in the foreground, and returns it.
+    pub(super) async fn wait_until_deleted(&self, name: &str) -> Result<Job> {
+        eventually(LIMIT, &format!("Job {name} to be deleted"), || async {
+            let job = self.0.get(name).await?;
+            ensure!(job.metadata.deletion_timestamp.is_some(), "it is there");
+            let collected = job.finalizers().iter().any(|finalizer| finalizer == FOREGROUND);
+            ensure!(collected, "not in the foreground: {:?}", job.finalizers());
+            anyhow::Ok(job)
+        })
+        .await
+    }
+
+    /// The Jobs that are being deleted.
+    pub(super) async fn deleted(&self) -> Result<Vec<Job>> {
+        let mut found = self.0.list(&ListParams::default()).await?.items;
+        found.retain(|job| job.metadata.deletion_timestamp.is_some());
+        Ok(found)
+    }
+
+    /// Makes sure that nobody deletes these Jobs.
+    pub(super) async fn ensure_kept(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            let job = self.0.get(name).await?;
+            let deleted = &job.metadata.deletion_timestamp;
+            ensure!(deleted.is_none(), "Job {name} was deleted at {deleted:?}");
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn seconds(count: i64) -> SignedDuration {
+    SignedDuration::from_secs(count)
+}
+
+fn whole_second(time: Timestamp) -> Result<Timestamp> {
+    Timestamp::from_second(time.as_second()).context("a time of today")
+}
