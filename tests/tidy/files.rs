@@ -52,22 +52,27 @@ const BANNED: &[&str] = &[
     "/tmp/",
 ];
 
-/// The Rust files of the tree, by their path within it.
-fn sources() -> Result<Vec<(PathBuf, String)>> {
+/// Returns the files under version control that match one of `patterns`, and new ones that are not ignored, by their path in the tree.
+pub(crate) fn tracked(patterns: &[&str]) -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "--"])
+        .args(patterns)
         .current_dir(root())
         .output()
         .context("failed to run git ls-files")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let list = String::from_utf8(output.stdout)?;
     let existing = list.lines().filter(|path| root().join(path).is_file());
-    existing
-        .map(|path| Ok((PathBuf::from(path), fs::read_to_string(root().join(path))?)))
-        .collect()
+    Ok(existing.map(PathBuf::from).collect())
 }
 
-fn is_this_test(path: &Path) -> bool {
+/// Returns the Rust files of the tree with their text.
+pub(crate) fn sources() -> Result<Vec<(PathBuf, String)>> {
+    let read = |path: PathBuf| Ok((path.clone(), fs::read_to_string(root().join(path))?));
+    tracked(&["*.rs"])?.into_iter().map(read).collect()
+}
+
+pub(crate) fn is_this_test(path: &Path) -> bool {
     path.starts_with("tests/tidy")
 }
 

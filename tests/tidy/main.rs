@@ -2,6 +2,7 @@
 
 mod crates;
 mod files;
+mod names;
 mod versions;
 
 use std::path::{Path, PathBuf};
