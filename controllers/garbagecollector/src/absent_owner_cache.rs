@@ -1,27 +1,28 @@
-//! What is proven not to exist. Pure.
+//! A cache of the owners that are proven absent. Pure.
 //!
-//! A proof is a deletion that was seen, a consistent list without the object, or an answer of 404 that names it; a UID never comes back,
-//! so it holds for good, or until an apiserver's versions go back. It is kept as long as anything refers to the UID.
+//! A proof is an observed deletion, a consistent list without the object, or a 404 that names the
+//! object. UIDs are never reused, so a proof holds until an apiserver's resourceVersions go back.
+//! The cache keeps it as long as anything refers to the UID.
 
 use std::collections::HashMap;
 
 use crate::{identity::Identity, metadata::Reference, uid::Uid};
 
-/// Owners that are proven absent, by apiVersion, kind, namespace, name and UID.
+/// The owners that are proven absent, by apiVersion, kind, namespace, name and UID.
 #[derive(Debug, Default)]
 pub(crate) struct AbsentOwnerCache {
     by_uid: HashMap<Uid, Vec<Coordinates>>,
     count: usize,
-    /// How many look-ups found a proof, and how many did not.
+    /// Counts of lookups with and without a proof.
     pub(crate) lookups: Lookups,
 }
 
-/// How often a proof was asked for.
+/// Counts of lookups in the cache.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Lookups {
-    /// There was one.
+    /// Lookups that found a proof.
     pub hits: u64,
-    /// There was none.
+    /// Lookups that found none.
     pub misses: u64,
 }
 
@@ -34,7 +35,7 @@ struct Coordinates {
 }
 
 impl AbsentOwnerCache {
-    /// It is proven that there is no such object. Returns whether that is new.
+    /// Adds a proof that this object is absent. Returns whether it is new.
     pub(crate) fn add(&mut self, uid: Uid, identity: &Identity) -> bool {
         let coordinates = Coordinates {
             api_version: identity.api_version.clone(),
@@ -51,7 +52,8 @@ impl AbsentOwnerCache {
         is_new
     }
 
-    /// Whether what a dependent in this namespace refers to is proven absent: there, or in the cluster.
+    /// Returns whether the owner that a dependent in this namespace refers to is proven absent,
+    /// either in that namespace or as a cluster-scoped object.
     pub(crate) fn contains(&self, uid: Uid, reference: &Reference, namespace: Option<&str>) -> bool {
         self.by_uid.get(&uid).is_some_and(|known| {
             known.iter().any(|absent| {
@@ -63,7 +65,7 @@ impl AbsentOwnerCache {
         })
     }
 
-    /// The same, counted.
+    /// Does the same as [`AbsentOwnerCache::contains`], and counts the lookup.
     pub(crate) fn lookup(&mut self, uid: Uid, reference: &Reference, namespace: Option<&str>) -> bool {
         let knows = self.contains(uid, reference, namespace);
         if knows {
@@ -74,14 +76,15 @@ impl AbsentOwnerCache {
         knows
     }
 
-    /// Nothing refers to the UID any more, or there is an object that has it.
+    /// Drops the proofs for a UID that nothing refers to any more, or that an object turned out to
+    /// have.
     pub(crate) fn forget(&mut self, uid: Uid) {
         if let Some(known) = self.by_uid.remove(&uid) {
             self.count -= known.len();
         }
     }
 
-    /// Nothing is proven any more.
+    /// Drops all proofs.
     pub(crate) fn clear(&mut self) {
         self.by_uid.clear();
         self.count = 0;
@@ -108,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_of_the_very_coordinates() {
+    fn proof_applies_to_exact_coordinates_only() {
         let uid = Uids::default().intern("u");
         let mut absences = AbsentOwnerCache::default();
         let pod = reference("Pod", "a");
         assert!(absences.add(uid, &Identity::of_owner(&pod, Some("n"))));
         assert!(
             !absences.add(uid, &Identity::of_owner(&pod, Some("n"))),
-            "it is known already"
+            "the proof is not new"
         );
         assert!(absences.lookup(uid, &pod, Some("n")));
         for (other, namespace) in [
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_in_the_cluster_is_so_for_every_namespace() {
+    fn proof_for_a_cluster_scoped_owner_applies_to_every_namespace() {
         let uid = Uids::default().intern("u");
         let mut absences = AbsentOwnerCache::default();
         let node = reference("Node", "a");

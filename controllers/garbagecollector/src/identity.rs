@@ -1,4 +1,4 @@
-//! What objects are called outside of the graph.
+//! Names of objects outside the graph.
 
 use std::fmt;
 
@@ -6,23 +6,24 @@ use serde_json::{Value, json};
 
 use crate::metadata::Reference;
 
-/// An object by all that tells it from others: the coordinates at which it is asked for, and the UID that it has there.
+/// The full identity of an object: the coordinates by which the apiserver finds it, and its UID.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Identity {
-    /// Group and version.
+    /// The group and version.
     pub api_version: Box<str>,
-    /// Kind.
+    /// The kind.
     pub kind: Box<str>,
-    /// `None` of an object of the cluster. Of one that is known by references alone it is the namespace of who refers to it.
+    /// The namespace; `None` for a cluster-scoped object. For an object that is known only by
+    /// references, it is the namespace of the dependent.
     pub namespace: Option<Box<str>>,
-    /// Name.
+    /// The name.
     pub name: Box<str>,
-    /// UID.
+    /// The UID.
     pub uid: Box<str>,
 }
 
 impl Identity {
-    /// The owner that a dependent in this namespace means.
+    /// Returns the owner that `reference` of a dependent in this namespace denotes.
     pub(crate) fn of_owner(reference: &Reference, namespace: Option<&str>) -> Self {
         Self {
             api_version: reference.api_version.clone(),
@@ -35,7 +36,7 @@ impl Identity {
 }
 
 impl Identity {
-    /// As pages name it.
+    /// Returns the JSON form that the debug pages show.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "apiVersion": self.api_version,
@@ -47,7 +48,8 @@ impl Identity {
     }
 }
 
-/// As the original prints it, in events and in its log: `[apps/v1/ReplicaSet, namespace: n, name: a, uid: u]`.
+/// Formats it as kube-controller-manager does in events and logs:
+/// `[apps/v1/ReplicaSet, namespace: n, name: a, uid: u]`.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

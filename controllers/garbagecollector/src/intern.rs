@@ -1,8 +1,9 @@
-//! Strings that many nodes share, each kept once and for as long as anything has it.
+//! Reference-counted strings that many nodes share. Each is stored once, for as long as it has
+//! users.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
-/// Values by number, counted. Number 0 is never given.
+/// A set of values by number, with a count of users each. Number 0 is never assigned.
 #[derive(Debug)]
 pub(crate) struct Interner<T: ?Sized> {
     slots: Vec<Option<Slot<T>>>,
@@ -27,7 +28,8 @@ impl<T: ?Sized> Default for Interner<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> Interner<T> {
-    /// The number of this value, which has one user more; `own` makes it last if it is new.
+    /// Returns the number of this value and adds a user to it. If the value is new, `own` creates
+    /// the stored copy.
     pub(crate) fn intern(&mut self, value: &T, own: impl FnOnce(&T) -> Arc<T>) -> u32 {
         if let Some(&number) = self.numbers.get(value) {
             self.acquire(number);
@@ -47,14 +49,14 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
         number
     }
 
-    /// One user more of what has one.
+    /// Adds a user to a value that has one.
     pub(crate) fn acquire(&mut self, number: u32) {
         if let Some(slot) = &mut self.slots[number as usize] {
             slot.users += 1;
         }
     }
 
-    /// One user fewer; after the last one the number is free.
+    /// Removes a user. After the last one the number is free for reuse.
     pub(crate) fn release(&mut self, number: u32) {
         let Some(slot) = &mut self.slots[number as usize] else {
             return;
@@ -67,12 +69,12 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
         }
     }
 
-    /// The value of a number that has users.
+    /// Returns the value of a number that has users.
     pub(crate) fn get(&self, number: u32) -> Option<&Arc<T>> {
         self.slots[number as usize].as_ref().map(|slot| &slot.value)
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_lives_as_long_as_it_has_users() {
+    fn value_is_kept_as_long_as_it_has_users() {
         let mut names: Interner<str> = Interner::default();
         let one = names.intern("one", |name| name.into());
         assert_eq!(names.intern("one", |name| name.into()), one);
@@ -92,6 +94,6 @@ mod tests {
         names.release(one);
         assert_eq!(names.get(one), None);
         assert_eq!(names.len(), 0);
-        assert_eq!(names.intern("two", |name| name.into()), one, "its number is used again");
+        assert_eq!(names.intern("two", |name| name.into()), one, "the number is reused");
     }
 }

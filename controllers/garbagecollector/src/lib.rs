@@ -1,11 +1,14 @@
-//! `garbage-collector-controller`: collects what its owners have left behind, by ownerReferences, as Kubernetes does.
+//! `garbage-collector-controller`: deletes dependents whose owners no longer exist, by
+//! `metadata.ownerReferences`, as kube-controller-manager does.
 //!
-//! The graph is the one store: metadata-only watches decode straight into its nodes. It is pure: [`Graph`] takes changes in, and says whom
-//! to look at; [`Graph::step`] says of one object what has to be asked and what has to be done; [`verdict::decide`] is the rule. The shell
-//! around it watches, asks, and carries out what was decided.
+//! The graph is the collector's only store: metadata-only watches decode straight into its nodes.
+//! It is pure. [`Graph`] takes changes and returns the objects to look at. [`Graph::step`] returns
+//! the next request or action for one object. [`verdict::decide`] is the rule. The shell around the
+//! graph watches resources, sends the requests and carries out the decisions.
 //!
-//! Architecture Invariant: an object whose owner is alive is never deleted. A deletion carries the UID and version that it was decided on,
-//! and every owner that it goes by is proven absent, or was just seen to wait for its dependents.
+//! Architecture Invariant: the collector never deletes an object whose owner is alive. A deletion
+//! carries the UID and resourceVersion that it was decided on. Every owner that it relies on is
+//! proven absent, or was just read from the apiserver and waits for its dependents.
 
 mod absent_owner_cache;
 mod dump;
@@ -32,11 +35,11 @@ use crate::shell::{Collector, Settings};
 
 const LIMIT: &str = "gc-max-deletions-per-minute";
 
-/// The plug.
+/// Describes the controller to the manager.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "garbage-collector-controller",
     aliases: &["garbagecollector"],
-    // Most clusters have one already.
+    // Most clusters already run a garbage collector.
     on_by_default: false,
     crds: Vec::new,
     rules: &[Rule {
@@ -59,13 +62,13 @@ fn flags() -> Vec<clap::Arg> {
         clap::Arg::new("gc-mode")
             .long("gc-mode")
             .value_name("MODE")
-            .help("'observe' deletes and changes no object: what would be done is logged, counted and shown under /debug/controllers/garbage-collector-controller/decisions")
+            .help("'active' collects. 'observe' changes no object: it logs and counts what 'active' would do, and lists it under /debug/controllers/garbage-collector-controller/decisions")
             .default_value("active")
             .value_parser(["active", "observe"]),
         clap::Arg::new("gc-ignore-resources")
             .long("gc-ignore-resources")
             .value_name("LIST")
-            .help("Resources, as RESOURCE.GROUP or, of the core group, RESOURCE, that are neither collected nor watched. An owner among them is asked for instead")
+            .help("Resources that are neither watched nor collected, as RESOURCE.GROUP, or RESOURCE for the core group. An owner of such a resource is read from the apiserver instead")
             .action(clap::ArgAction::Append)
             .value_delimiter(',')
             .value_parser(ignorable)
@@ -73,20 +76,21 @@ fn flags() -> Vec<clap::Arg> {
         clap::Arg::new(LIMIT)
             .long(LIMIT)
             .value_name("N")
-            .help("Stop deleting once this many objects were deleted within a minute, until somebody removes the annotation garbage-collector.portreeve.dev/tripped from the Lease. 0 is no limit")
+            .help("Stop deleting once this many objects have been deleted within one minute. To resume, remove the annotation garbage-collector.portreeve.dev/tripped from the Lease. 0 means no limit")
             .default_value("0")
             .value_parser(clap::value_parser!(u32)),
     ]
 }
 
-/// One of `--gc-ignore-resources`. Nothing, as behind the last comma, is none.
+/// Parses one entry of `--gc-ignore-resources`. An empty entry, as after a trailing comma, is
+/// ignored.
 fn ignorable(name: &str) -> Result<String, String> {
     let name = name.trim();
     let is_part = |letter| matches!(letter, 'a'..='z' | '0'..='9' | '-' | '.');
     if name.chars().all(is_part) {
         Ok(name.to_owned())
     } else {
-        Err("it is no RESOURCE.GROUP such as events.events.k8s.io".to_owned())
+        Err("expected RESOURCE.GROUP, such as events.events.k8s.io".to_owned())
     }
 }
 
@@ -99,8 +103,8 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         return Err(BuildError::Refused {
             controller: setup.name,
             reason: format!(
-                "--{LIMIT}={limit} needs leader election: that the limit was reached is noted on the Lease, so that it outlives a restart. \
-                 Drop --leader-elect=false, or set --{LIMIT}=0"
+                "--{LIMIT}={limit} needs leader election: the collector records on the Lease that the limit was reached, so that a restart does not lift it. \
+                 Remove --leader-elect=false, or set --{LIMIT}=0"
             ),
         });
     }

@@ -1,4 +1,5 @@
-//! What is read of an object: the part of its metadata that its collection depends on, straight from the wire.
+//! The part of an object's metadata that garbage collection depends on, decoded straight from the
+//! response.
 
 use std::fmt;
 
@@ -10,60 +11,61 @@ use serde::{
 
 use crate::{graph::ReferencePositions, verdict::DeletionStage};
 
-/// The finalizer by which an object waits for its dependents to be deleted.
+/// The finalizer with which an object waits until its dependents are deleted.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer by which an object waits for its dependents to be orphaned.
+/// The finalizer with which an object waits until its dependents are orphaned.
 pub(crate) const ORPHAN: &str = "orphan";
 
-/// An object as its metadata shows it.
+/// An object with the part of its metadata that the collector uses.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
 pub struct PartialObject {
-    /// The part of it that counts.
+    /// Its metadata.
     pub metadata: PartialMetadata,
 }
 
-/// The part of `metadata` that counts.
+/// The fields of `metadata` that the collector uses.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PartialMetadata {
-    /// `None` of an object of the cluster.
+    /// The namespace; `None` for a cluster-scoped object.
     #[serde(deserialize_with = "empty_is_none")]
     pub namespace: Option<Box<str>>,
-    /// Unique in its namespace and resource.
+    /// The name, unique within its namespace and resource.
     pub name: Box<str>,
-    /// Unique in time and space.
+    /// The UID, unique in space and time.
     pub uid: Box<str>,
-    /// Opaque; of two numbers of one resource the greater is the later.
+    /// The resourceVersion. It is opaque, except that the greater of two numbers of one resource is
+    /// the later.
     pub resource_version: Box<str>,
-    /// Whether its deletion was asked for.
+    /// Whether its deletion has been requested.
     #[serde(rename = "deletionTimestamp", deserialize_with = "is_set")]
     pub deleting: bool,
-    /// What it waits for before it goes.
+    /// The collector's finalizers that it has.
     pub finalizers: Finalizers,
-    /// In the order that the object has them.
+    /// Its owner references, in their order in the object.
     #[serde(deserialize_with = "null_is_none")]
     pub owner_references: Vec<Reference>,
 }
 
-/// A reference to an owner, as it is written.
+/// An entry of `metadata.ownerReferences`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, Hash, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Reference {
-    /// Group and version of the owner.
+    /// The group and version of the owner.
     pub api_version: Box<str>,
-    /// Kind of the owner.
+    /// The kind of the owner.
     pub kind: Box<str>,
-    /// Name of the owner.
+    /// The name of the owner.
     pub name: Box<str>,
-    /// UID of the owner.
+    /// The UID of the owner.
     pub uid: Box<str>,
     /// Whether foreground deletion of the owner waits for this object.
     #[serde(rename = "blockOwnerDeletion", deserialize_with = "null_is_none")]
     pub blocks: bool,
 }
 
-/// The collector's own finalizers among an object's.
+/// Which of the collector's finalizers an object has.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Finalizers {
     /// `foregroundDeletion`.
@@ -85,7 +87,7 @@ impl WatchedObject for PartialObject {
 }
 
 impl PartialMetadata {
-    /// Its references to that owner: places and UIDs.
+    /// Returns the positions and UIDs of its references to that owner.
     pub(crate) fn references_to(&self, owner: &str) -> ReferencePositions {
         let references = self.owner_references.iter().enumerate();
         let to_owner = references.filter(|(_, reference)| *reference.uid == *owner);
@@ -94,7 +96,8 @@ impl PartialMetadata {
             .collect()
     }
 
-    /// How far it is on its way out. Who waits both for dependents to be orphaned and to be deleted does the former first.
+    /// Returns how far its deletion has progressed. An object with both finalizers is orphaning
+    /// first.
     pub(crate) fn stage(&self) -> DeletionStage {
         match (self.deleting, self.finalizers) {
             (false, _) => DeletionStage::Present,
@@ -104,7 +107,7 @@ impl PartialMetadata {
         }
     }
 
-    /// Whether it waits for its dependents to be deleted.
+    /// Returns whether it waits until its dependents are deleted.
     pub(crate) fn is_waiting_for_dependents(&self) -> bool {
         self.stage() == DeletionStage::WaitingForDependents
     }
@@ -146,7 +149,7 @@ fn empty_is_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bo
     Ok(text.filter(|text| !text.is_empty()))
 }
 
-/// `null` and an absent field mean the same in Kubernetes' JSON.
+/// Decodes `null` as the default: in Kubernetes' JSON it means the same as an absent field.
 fn null_is_none<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_counts_and_null_is_nothing() {
+    fn used_fields_are_decoded_and_null_means_absent() {
         let seen: PartialObject = serde_json::from_str(
             r#"{"kind":"PartialObjectMetadata","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7",
                 "deletionTimestamp":"2026-01-02T03:04:05Z","finalizers":["x/y","orphan"],"managedFields":[{"manager":"m"}],

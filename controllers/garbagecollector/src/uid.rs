@@ -1,15 +1,16 @@
-//! UIDs in 128 bits. They are opaque strings: those that are UUIDs as Kubernetes writes them are packed, others get a number.
+//! UIDs in 128 bits. A UID is an opaque string. A UUID in the form that Kubernetes writes is
+//! packed; any other string gets a number.
 
 use std::{collections::HashMap, sync::Arc};
 
-/// The UID of an object, within one graph.
+/// The UID of an object, valid within one graph.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Uid([u64; 2]);
 
-/// The upper half of what is no packed UUID.
+/// The upper half of every UID that is not a packed UUID.
 const ODD: u64 = u64::MAX;
 
-/// What each byte is as a digit; 16 and more is none.
+/// The value of each byte as a hexadecimal digit; 16 marks any other byte.
 const DIGITS: [u8; 256] = {
     let mut digits = [16; 256];
     let mut digit = 0;
@@ -21,7 +22,8 @@ const DIGITS: [u8; 256] = {
 };
 
 impl Uid {
-    /// A UUID in lower case with its four hyphens, whose upper half is not the mark of the others.
+    /// Packs a lower-case UUID with its four hyphens. Returns `None` for any other text, and for a
+    /// UUID whose upper half equals `ODD`.
     fn packed(text: &str) -> Option<Self> {
         let bytes: &[u8; 36] = text.as_bytes().try_into().ok()?;
         if bytes[8] != b'-' || bytes[13] != b'-' || bytes[18] != b'-' || bytes[23] != b'-' {
@@ -51,7 +53,7 @@ impl Uid {
     }
 }
 
-/// The UIDs that are no packed UUIDs, by number. Numbers are never used twice.
+/// The UIDs that are not packed UUIDs, by number. A number is never reused.
 #[derive(Debug, Default)]
 pub(crate) struct Uids {
     next: u64,
@@ -60,7 +62,7 @@ pub(crate) struct Uids {
 }
 
 impl Uids {
-    /// The UID of this text; it is remembered until [`Uids::forget`].
+    /// Returns the UID of this text, and stores the text until [`Uids::forget`].
     pub(crate) fn intern(&mut self, text: &str) -> Uid {
         if let Some(known) = self.find(text) {
             return known;
@@ -73,12 +75,12 @@ impl Uids {
         Uid([ODD, number])
     }
 
-    /// The UID of this text, unless nothing has it.
+    /// Returns the UID of this text, or `None` if it is neither a packed UUID nor stored.
     pub(crate) fn find(&self, text: &str) -> Option<Uid> {
         Uid::packed(text).or_else(|| self.numbers.get(text).map(|number| Uid([ODD, *number])))
     }
 
-    /// Nothing has this UID any more.
+    /// Drops the stored text of a UID that no node has any more.
     pub(crate) fn forget(&mut self, uid: Uid) {
         if uid.0[0] == ODD
             && let Some(text) = self.texts.remove(&uid.0[1])
@@ -87,7 +89,7 @@ impl Uids {
         }
     }
 
-    /// What it is written as.
+    /// Returns the text of a UID.
     pub(crate) fn text(&self, uid: Uid) -> String {
         if uid.0[0] == ODD {
             return self
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_uuid_as_kubernetes_writes_it_keeps_its_text() {
+    fn texts_in_any_other_form_keep_their_text() {
         let mut uids = Uids::default();
         for text in [
             "",
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_that_is_forgotten_never_means_another() {
+    fn number_of_a_forgotten_uid_is_not_reused() {
         let mut uids = Uids::default();
         let first = uids.intern("one");
         uids.forget(first);
@@ -135,7 +137,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn packing_loses_nothing(high: u64, low: u64) {
+        fn packing_is_lossless(high: u64, low: u64) {
             let text = Uid([high, low]).unpacked();
             let mut uids = Uids::default();
             let uid = uids.intern(&text);

@@ -1,102 +1,104 @@
-//! What becomes of an object, from how it stands with each of its owners. Pure: the whole rule is [`decide`].
+//! Decides what happens to an object, given the state of each of its owners. Pure: [`decide`] is
+//! the whole rule.
 //!
-//! The source of the rule is `attemptToDeleteItem` of Kubernetes' garbage collector.
+//! The rule follows `attemptToDeleteItem` of Kubernetes' garbage collector.
 
-/// How an object stands with one of its owners.
+/// The state of one of an object's owners.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OwnerState {
-    /// The owner exists and keeps it.
+    /// The owner exists and keeps the object.
     Solid,
-    /// The owner is proven not to exist.
+    /// The owner is proven absent.
     Dangling,
-    /// The owner exists and waits for its dependents to be deleted.
+    /// The owner exists and waits until its dependents are deleted.
     WaitingForDependents,
-    /// Nobody can tell: the owner's kind is not served, or may not be read.
+    /// It is unknown whether the owner exists: its kind is not served, or could not be read.
     Unknown,
-    /// The object is of the cluster and its owner would be in a namespace, which cannot be. It is never collected for that.
+    /// The object is cluster-scoped and the owner's kind is namespaced, which is invalid. The
+    /// collector never deletes an object because of such a reference.
     Misplaced,
 }
 
-/// How far an object is on its way out.
+/// How far the deletion of an object has progressed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum DeletionStage {
-    /// Nobody has asked for its deletion.
+    /// Nobody has requested its deletion.
     #[default]
     Present,
-    /// Its deletion was asked for.
+    /// Its deletion has been requested.
     Deleting,
-    /// And it waits for its dependents to be deleted.
+    /// It is being deleted and waits until its dependents are deleted.
     WaitingForDependents,
-    /// And it waits for its dependents to be orphaned.
+    /// It is being deleted and waits until its dependents are orphaned.
     Orphaning,
 }
 
-/// What is known of an object when its fate is decided.
+/// The facts about an object that [`decide`] takes into account.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DecisionInput {
-    /// How far it is on its way out.
+    /// How far its deletion has progressed.
     pub stage: DeletionStage,
-    /// It has the finalizer `orphan`.
+    /// Whether it has the finalizer `orphan`.
     pub orphan: bool,
-    /// It has the finalizer `foregroundDeletion`.
+    /// Whether it has the finalizer `foregroundDeletion`.
     pub foreground: bool,
-    /// How many dependents it has.
+    /// The number of its dependents.
     pub dependents: u32,
-    /// How many of its dependents block its deletion.
+    /// The number of its dependents that block its deletion.
     pub blocking: u32,
-    /// One of its dependents waits for dependents in its turn: it may be a cycle.
+    /// Whether one of its dependents waits for dependents too, so that there may be a cycle.
     pub cycle: bool,
-    /// How it stands with its owners, in their order.
+    /// The states of its owners, in the order of its references.
     pub owners: Vec<OwnerState>,
 }
 
-/// What becomes of the dependents of what is deleted.
+/// What happens to the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PropagationPolicy {
-    /// They are collected later.
+    /// The collector deletes them later.
     Background,
-    /// They go first.
+    /// The collector deletes them first.
     Foreground,
-    /// They stay.
+    /// They stay, without their references to it.
     Orphan,
 }
 
-/// What is to be done.
+/// The action to take on an object.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// Nothing.
+    /// Do nothing.
     Keep(KeepReason),
-    /// It waits for nobody any more: take the finalizer `foregroundDeletion` away.
+    /// Remove the finalizer `foregroundDeletion`: no dependent blocks the deletion any longer.
     RemoveFinalizer,
-    /// Take the references to the owners at these places away, so that the solid ones alone are left.
+    /// Remove the references at these positions, so that only those to solid owners remain.
     RemoveReferences(Vec<usize>),
-    /// Delete it. `unblock`: let it no longer block its owners first, to break a cycle.
+    /// Delete the object.
     Delete {
-        /// What becomes of its dependents.
+        /// What happens to its dependents.
         policy: PropagationPolicy,
-        /// Break the cycle.
+        /// Whether to unset `blockOwnerDeletion` in its references first, to break a cycle.
         unblock: bool,
     },
 }
 
-/// Why nothing is to be done.
+/// Why an object is left as it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KeepReason {
-    /// It is being deleted already.
+    /// It is already being deleted.
     BeingDeleted,
-    /// It is being deleted and waits for dependents that block it.
+    /// It is being deleted and waits for dependents that block its deletion.
     WaitsForDependents,
     /// It has no owner.
     NoOwner,
-    /// Each of its owners keeps it.
+    /// All of its owners exist and keep it.
     Owned,
-    /// One of its owners cannot be asked for.
+    /// It is unknown whether one of its owners exists.
     OwnerUnknown,
-    /// One of its owners would be in a namespace, and it is not.
+    /// It is cluster-scoped and one of its owners is namespaced.
     OwnerMisplaced,
 }
 
-/// The rule.
+/// Returns the action to take on an object.
 pub fn decide(case: &DecisionInput) -> Verdict {
     match case.stage {
         DeletionStage::Present => {}
@@ -112,7 +114,8 @@ pub fn decide(case: &DecisionInput) -> Verdict {
     } else if has(OwnerState::Unknown) {
         Verdict::Keep(KeepReason::OwnerUnknown)
     } else if has(OwnerState::Solid) {
-        // Owners that wait would wait for ever for what a solid one keeps.
+        // An owner that waits for its dependents would wait forever for one that a solid owner
+        // keeps.
         let places = case.owners.iter().enumerate();
         let released: Vec<_> = places
             .filter(|(_, owner_state)| **owner_state != OwnerState::Solid)
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_decide() {
+    fn owner_states_decide_the_verdict() {
         let keep = Verdict::Keep;
         let table = [
             (&[][..], keep(KeepReason::NoOwner)),
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers_that_are_there_already_are_honoured() {
+    fn existing_finalizers_choose_the_propagation_policy() {
         let with = |orphan, foreground| DecisionInput {
             orphan,
             foreground,
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_dependents_itself_goes_in_the_foreground_of_an_owner_that_waits() {
+    fn object_with_dependents_is_deleted_in_the_foreground_for_a_waiting_owner() {
         let case = DecisionInput {
             dependents: 1,
             ..owned_by(&[WaitingForDependents])
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_deleted_is_left_alone_but_for_its_own_finalizer() {
+    fn object_being_deleted_is_kept_until_its_finalizer_can_be_removed() {
         let at = |stage| DecisionInput {
             stage,
             blocking: 2,
@@ -245,9 +248,10 @@ mod tests {
     }
 
     proptest! {
-        /// The promise that counts: one owner that keeps it, or may, and it is not deleted.
+        /// The main guarantee: an object is never deleted while one of its owners keeps it, or may
+        /// keep it.
         #[test]
-        fn nothing_is_deleted_while_an_owner_is_there_or_may_be(
+        fn no_object_is_deleted_while_an_owner_exists_or_may_exist(
             owners in proptest::collection::vec(owner_state(), 0..6),
             (stage, flags) in (stage(), any::<[bool; 3]>()),
             dependents in 0..3_u32,
