@@ -1,12 +1,16 @@
-//! The graph of what is owned by what: changes in, work out. It is the only store that the collector has.
+//! The graph of objects and their owner references. It is the collector's only store.
 //!
-//! A node is an object that was seen, or one that others refer to. An edge is one reference of a dependent to an owner. Everything else
-//! follows: who is to be looked at after a change ([`FollowUps`]), and what an attempt at one object has to ask and to do ([`Attempt`]).
+//! A node is an object that a watch has shown, or one that other objects refer to. An edge is one
+//! reference from a dependent to an owner. Changes go in, and the graph returns the work that
+//! follows: the objects to look at ([`FollowUps`]), and the requests and actions of an attempt at
+//! one object ([`Attempt`]).
 //!
-//! Architecture Invariant: sync and pure. No clock, no lock, no I/O. The order in which resources tell their changes makes no difference to
-//! the graph that comes of them.
-//! Architecture Invariant: nothing but a proof makes an owner absent: its deletion was seen, a consistent list lacked it, or an answer said
-//! so. A resource that nobody watches any more proves nothing.
+//! Architecture Invariant: synchronous and pure. No clock, no lock, no I/O. The resulting graph
+//! does not depend on the order in which the changes of different resources arrive.
+//!
+//! Architecture Invariant: an owner counts as absent only when that is proven: its deletion was
+//! observed, a consistent list lacked it, or the apiserver answered that it does not exist. A
+//! resource that is no longer watched proves nothing.
 
 mod arena;
 mod attempt;
@@ -38,47 +42,47 @@ use crate::{
     uid::{Uid, Uids},
 };
 
-/// A version that is not known, or is no number.
+/// The version of a node whose resourceVersion is unknown or not a number.
 const NO_VERSION: u64 = 0;
-/// The number of no namespace, and of coordinates that agree with the owner's.
+/// The number that represents no namespace, and coordinates that agree with the owner's own.
 const NONE: u32 = 0;
 
-/// The group, version and kind that a resource's objects have.
+/// The group, version and kind of a resource's objects.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Kind {
-    /// Group and version.
+    /// The group and version.
     pub api_version: Box<str>,
-    /// Kind.
+    /// The kind.
     pub kind: Box<str>,
 }
 
-/// A resource that is watched, by number.
+/// The number of a watched resource.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Monitor(u16);
 
-/// What a change makes necessary. Who calls empties it.
+/// The work that follows from a change. The caller drains it.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub struct FollowUps {
-    /// These may have to be collected, or asked for.
+    /// Objects that may have to be collected, or read from the apiserver.
     pub attempt: Vec<Uid>,
-    /// The dependents of these are to be orphaned.
+    /// Owners whose dependents are to be orphaned.
     pub orphan: Vec<Uid>,
-    /// Somebody should hear of these references.
+    /// Invalid references to report.
     pub invalid: Vec<InvalidReference>,
-    /// Dependents of these are to go from now on.
+    /// Owners whose dependents are to be deleted from now on.
     pub cascades_started: Vec<Uid>,
-    /// The last dependent of these is gone.
+    /// Owners whose last dependent is gone.
     pub cascades_finished: Vec<Uid>,
 }
 
-/// A reference that cannot mean what it says.
+/// A reference that cannot denote the object whose UID it names.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct InvalidReference {
-    /// Who refers.
+    /// The object that has the reference.
     pub dependent: Identity,
-    /// What it refers to, in its own namespace.
+    /// The owner that the reference names, in the dependent's namespace.
     pub owner: Identity,
-    /// What is wrong.
+    /// Why the reference is invalid.
     pub reason: InvalidReason,
 }
 
@@ -89,12 +93,12 @@ pub enum InvalidReason {
     Namespace,
     /// The owner has another apiVersion, kind or name.
     Coordinates,
-    /// The owner is in a namespace and the dependent in none.
+    /// The owner is namespaced and the dependent is cluster-scoped.
     Scope,
 }
 
 impl InvalidReason {
-    /// All of them, with their names in metrics.
+    /// All reasons, with their names in metrics.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Namespace, "namespace"),
         (Self::Coordinates, "coordinates"),
@@ -102,32 +106,34 @@ impl InvalidReason {
     ];
 }
 
-/// See the module.
+/// A graph of objects and their owner references; see the module documentation.
 #[derive(Debug)]
 pub struct Graph {
     nodes: Arena<Node>,
     edges: Arena<Edge>,
-    /// By UID, with a part of its hash: growing needs no look at the nodes.
+    /// Nodes by UID. Each entry holds part of the hash, so that growing the table does not read the
+    /// nodes.
     index: HashTable<(u32, Id)>,
     hasher: RandomState,
     uids: Uids,
     kinds: Interner<Kind>,
     namespaces: Interner<str>,
-    /// What references say of their owners, where it is not what the owners say of themselves.
+    /// The coordinates that references give for their owners where they differ from the owners'
+    /// own.
     coordinates: Interner<Coordinates>,
     absent: AbsentOwnerCache,
     monitors: Vec<Option<Watched>>,
     born: u64,
-    /// How many nodes there are of each kind, by its number.
+    /// The number of nodes of each kind, by the kind's number.
     tallies: Vec<Tally>,
-    /// The nodes that wait for their dependents.
+    /// The nodes that wait for their dependents to be deleted.
     waiting: BTreeSet<Id>,
     invalid: [u64; 3],
     name_bytes: usize,
     last_namespace: u32,
 }
 
-/// What is said of an owner.
+/// The coordinates that a reference gives for its owner.
 #[derive(Debug, Eq, Hash, PartialEq)]
 struct Coordinates {
     kind: u32,
@@ -140,20 +146,22 @@ struct Tally {
     virtual_: u32,
 }
 
-/// A resource as far as it was listed.
+/// The state of a watched resource.
 #[derive(Debug)]
 struct Watched {
     kind: u32,
-    /// Counts its lists.
+    /// The number of its current list.
     generation: u32,
-    /// The latest version that was seen.
+    /// The latest resourceVersion seen.
     version: u64,
-    /// How many nodes it has, and how many of them came in the present list.
+    /// The number of its nodes, and how many of them the current list or a later event has shown.
     nodes: u32,
     listed: u32,
-    /// The present list has an object that could not be read at all: what it lacks proves nothing.
+    /// Whether the current list contains an object that could not be decoded at all. Such a list
+    /// does not prove that other objects are absent.
     has_gaps: bool,
-    /// When it began to be watched, as a number: of two that show an object the later one has it.
+    /// When its watch was added, as a serial number. If two monitors show one object, the later
+    /// monitor owns it.
     born: u64,
 }
 
@@ -164,12 +172,12 @@ struct Node {
     name: Box<str>,
     kind: u32,
     namespace: u32,
-    /// Its first reference to an owner.
+    /// The first of its references to owners.
     owners: Option<Id>,
     /// The first reference to it.
     dependents: Option<Id>,
     dependent_count: u32,
-    /// How many of the references to it block its deletion.
+    /// The number of references to it that block its deletion.
     blocking: u32,
     generation: u32,
     monitor: Monitor,
@@ -180,12 +188,13 @@ struct Node {
 struct Flags(u8);
 
 impl Flags {
-    /// A watch has shown it, and has not shown its end. Otherwise it is known by references alone: a virtual node.
+    /// A watch has shown the object, and has not shown its deletion. A node without this flag is
+    /// virtual: it is known only by references.
     const OBSERVED: u8 = 1;
     const DELETING: u8 = 2;
     const FOREGROUND: u8 = 4;
     const ORPHAN: u8 = 8;
-    /// Its dependents are to go, and some are left.
+    /// Its dependents are to be deleted, and some are left.
     const CASCADING: u8 = 16;
 
     fn has(self, flag: u8) -> bool {
@@ -210,12 +219,12 @@ impl Node {
         self.flags.has(Flags::DELETING)
     }
 
-    /// It is being deleted and waits for its dependents to be orphaned.
+    /// Returns whether it is being deleted and waits until its dependents are orphaned.
     fn is_orphaning(&self) -> bool {
         self.is_deleting() && self.flags.has(Flags::ORPHAN)
     }
 
-    /// It is being deleted and waits for its dependents to be deleted.
+    /// Returns whether it is being deleted and waits until its dependents are deleted.
     fn is_waiting_for_dependents(&self) -> bool {
         self.is_deleting() && self.flags.has(Flags::FOREGROUND) && !self.flags.has(Flags::ORPHAN)
     }
@@ -227,16 +236,16 @@ struct Edge {
     dependent: Id,
     /// The next reference of the same dependent.
     next_owner: Option<Id>,
-    /// The neighbours among the references to the same owner.
+    /// The neighbours in the list of references to the same owner.
     next_dependent: Option<Id>,
     previous_dependent: Option<Id>,
-    /// What it says of its owner; [`NONE`]: what the owner says of itself.
+    /// The coordinates that it gives for its owner; [`NONE`] if they are the owner's own.
     coordinates: u32,
     blocks: bool,
     invalid: Option<InvalidReason>,
 }
 
-/// A hash as tables want it: with both ends in use.
+/// Spreads a hash over 64 bits, because the table uses both its lowest and its highest bits.
 fn spread(short: u32) -> u64 {
     u64::from(short).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -265,13 +274,13 @@ impl Default for Graph {
 }
 
 impl Graph {
-    /// The UID of this text, if any node has it.
+    /// Returns the UID of this text if a node has it.
     pub fn uid(&self, text: &str) -> Option<Uid> {
         let uid = self.uids.find(text)?;
         self.find(uid).map(|_| uid)
     }
 
-    /// What a UID is written as.
+    /// Returns the text of a UID.
     pub fn text(&self, uid: Uid) -> String {
         self.uids.text(uid)
     }
@@ -303,7 +312,7 @@ impl Graph {
 
     fn namespace(&mut self, namespace: Option<&str>) -> u32 {
         let Some(namespace) = namespace else { return NONE };
-        // Lists are sorted: it is mostly that of the object before.
+        // Lists are sorted, so the namespace is usually that of the previous object.
         if self
             .namespaces
             .get(self.last_namespace)
@@ -329,7 +338,7 @@ impl Graph {
             .map(|namespace| &**namespace)
     }
 
-    /// Puts a node that nobody has seen yet into the graph.
+    /// Inserts a node that no watch has shown yet.
     fn insert(&mut self, uid: Uid, kind: u32, namespace: u32, name: &str) -> Id {
         let id = self.nodes.insert(Node {
             uid,
@@ -354,11 +363,11 @@ impl Graph {
     }
 
     fn short_hash(&self, uid: Uid) -> u32 {
-        // The lower half of a hash is as good as all of it.
+        // The lower half of the hash is as well distributed as the whole.
         u32::try_from(self.hasher.hash_one(uid) & u64::from(u32::MAX)).unwrap_or_default()
     }
 
-    /// Takes a node that has no edges out of the graph, and everything that was known because of it.
+    /// Removes a node that has no edges, and everything that was kept for it.
     fn take_out(&mut self, id: Id, follow_ups: &mut FollowUps) {
         self.unobserve(id);
         let uid = self.nodes[id].uid;
@@ -382,7 +391,8 @@ impl Graph {
         }
     }
 
-    /// Nobody watches the node any more: what was seen of it is forgotten, but for its references and for who refers to it.
+    /// Makes a node virtual: forgets what watches have shown of it, except its references and the
+    /// references to it.
     fn unobserve(&mut self, id: Id) {
         self.waiting.remove(&id);
         let node = &mut self.nodes[id];

@@ -1,4 +1,5 @@
-//! Many small things of one type, each at a number of its own, in chunks: growing moves nothing and leaves no slack.
+//! An arena that stores many small values of one type in chunks. Growing it moves nothing and
+//! leaves at most one chunk partly empty.
 
 use std::{
     num::NonZeroU32,
@@ -7,13 +8,13 @@ use std::{
 
 const CHUNK: usize = 1_024;
 
-/// Where a thing is.
+/// The position of a value in an [`Arena`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(super) struct Id(NonZeroU32);
 
 impl Id {
     fn of(place: usize) -> Self {
-        // Four thousand million things would take hundreds of gigabytes first.
+        // Memory runs out long before four billion values.
         let number = u32::try_from(place).unwrap_or(u32::MAX - 1);
         Self(NonZeroU32::MIN.saturating_add(number))
     }
@@ -24,7 +25,7 @@ impl Id {
     }
 }
 
-/// Things by number.
+/// Values by position. Positions of removed values are reused.
 #[derive(Debug)]
 pub(super) struct Arena<T> {
     chunks: Vec<Vec<Option<T>>>,
@@ -71,7 +72,7 @@ impl<T> Arena<T> {
         Some(thing)
     }
 
-    /// Every thing, in the order of the numbers.
+    /// Returns an iterator over all values, in the order of their positions.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
         let things = self.chunks.iter().flatten().enumerate();
         things.filter_map(|(place, thing)| Some((Id::of(place), thing.as_ref()?)))
@@ -89,13 +90,14 @@ impl<T> Arena<T> {
         self.count
     }
 
-    /// How much memory it takes, without what things refer to.
+    /// Returns the memory that the arena takes in bytes, without what its values point to.
     pub(super) fn bytes(&self) -> usize {
         self.chunks.len() * CHUNK * size_of::<Option<T>>() + self.free.capacity() * size_of::<Id>()
     }
 }
 
-/// Architecture Invariant: who removes a thing removes every number of it. The properties check that.
+/// Architecture Invariant: whoever removes a value also removes every stored `Id` of it. The
+/// property tests check that.
 impl<T> Index<Id> for Arena<T> {
     type Output = T;
 
@@ -103,7 +105,7 @@ impl<T> Index<Id> for Arena<T> {
         let (chunk, place) = id.place();
         match &self.chunks[chunk][place] {
             Some(thing) => thing,
-            None => unreachable!("number {id:?} is of nothing"),
+            None => unreachable!("{id:?} holds no value"),
         }
     }
 }
@@ -113,7 +115,7 @@ impl<T> IndexMut<Id> for Arena<T> {
         let (chunk, place) = id.place();
         match &mut self.chunks[chunk][place] {
             Some(thing) => thing,
-            None => unreachable!("number {id:?} is of nothing"),
+            None => unreachable!("{id:?} holds no value"),
         }
     }
 }
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_used_again_and_nothing_is_kept_of_nothing() {
+    fn positions_are_reused_and_an_empty_arena_takes_no_memory() {
         let mut arena = Arena::default();
         let ids: Vec<_> = (0..3_000).map(|thing| arena.insert(Box::new(thing))).collect();
         assert_eq!(*arena[ids[2_000]], 2_000);
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_place_costs_nothing_more() {
+    fn optional_id_takes_four_bytes() {
         assert_eq!(size_of::<Option<Id>>(), 4);
     }
 }

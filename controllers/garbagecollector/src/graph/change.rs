@@ -1,9 +1,10 @@
-//! What watches and answers tell, taken into the graph.
+//! Applies events of watches and answers of the apiserver to the graph.
 
 use super::{Flags, FollowUps, Graph, Id, Monitor, NO_VERSION, NONE, Watched};
 use crate::{identity::Identity, metadata::PartialObject, uid::Uid};
 
-/// The number that a version is, if it is one as Kubernetes writes it.
+/// Parses a resourceVersion. Returns `None` unless it is a number in the form that Kubernetes
+/// writes.
 fn number(version: &str) -> Option<u64> {
     let number = version.parse().ok().filter(|number| *number != NO_VERSION)?;
     let is_plain = !version.starts_with(['0', '+']);
@@ -11,7 +12,7 @@ fn number(version: &str) -> Option<u64> {
 }
 
 impl Graph {
-    /// A resource is watched from now on, whose objects are of this kind.
+    /// Adds a monitor for a resource whose objects are of this kind.
     pub fn add_monitor(&mut self, api_version: &str, kind: &str) -> Monitor {
         self.born += 1;
         let watched = Watched {
@@ -32,7 +33,8 @@ impl Graph {
         Monitor(u16::try_from(place).unwrap_or(u16::MAX))
     }
 
-    /// Nobody watches the resource any more. That is no evidence: what it had is asked for from now on.
+    /// Removes the monitor of a resource that is no longer watched. Its nodes become virtual,
+    /// because the end of a watch proves nothing; attempts read them from the apiserver.
     pub fn remove_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
         self.invalidate_monitor(monitor, follow_ups);
         if let Some(watched) = self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::take) {
@@ -40,7 +42,7 @@ impl Graph {
         }
     }
 
-    /// A list of the resource begins.
+    /// Begins a list of the resource.
     pub fn begin_list(&mut self, monitor: Monitor) {
         if let Some(watched) = self.watched(monitor) {
             watched.generation = watched.generation.wrapping_add(1);
@@ -49,8 +51,9 @@ impl Graph {
         }
     }
 
-    /// The list is complete, and as of `version`: what it lacks does not exist any more, unless the list is older than what was seen before.
-    /// Then versions have gone back, and nothing is proven any more.
+    /// Completes the list, which is as of `version`. Objects that it lacks no longer exist, unless
+    /// the list is older than what was seen before. In that case resourceVersions have gone back,
+    /// and all proofs are dropped.
     pub fn complete_list(&mut self, monitor: Monitor, version: Option<&str>, follow_ups: &mut FollowUps) {
         let Some(watched) = self.watched(monitor) else { return };
         let has_gaps = watched.has_gaps;
@@ -68,7 +71,7 @@ impl Graph {
             return;
         }
         for id in self.nodes_of(monitor, |missing| missing != generation) {
-            // Who owned it may have taken it out already.
+            // Removing their owner may have removed the node already.
             if went_back || has_gaps || listed.is_none() {
                 self.lose(id, follow_ups);
             } else {
@@ -77,7 +80,7 @@ impl Graph {
         }
     }
 
-    /// The nodes of a resource whose generation is one of these.
+    /// Returns the nodes of a resource whose generation `of` accepts.
     fn nodes_of(&self, monitor: Monitor, of: impl Fn(u32) -> bool) -> Vec<Id> {
         let nodes = self.nodes.iter();
         nodes
@@ -90,7 +93,7 @@ impl Graph {
         self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::as_mut)
     }
 
-    /// An object exists, and this is how it is.
+    /// Records that an object exists, in this state.
     pub fn observe(&mut self, monitor: Monitor, seen: &PartialObject, follow_ups: &mut FollowUps) {
         let Some(&Some(Watched { kind, generation, .. })) = self.monitors.get(usize::from(monitor.0)) else {
             return;
@@ -114,7 +117,8 @@ impl Graph {
         let is_known = self.nodes[id].is_observed() && self.nodes[id].monitor == monitor;
         self.enlist(id, monitor, generation, version);
         let is_news = !self.nodes[id].is_observed();
-        // What was seen in the same place is called the same: names do not change.
+        // Names do not change, so an object that the same monitor has shown before still has its
+        // name.
         let is_it = is_known
             || self.nodes[id].kind == kind
                 && *self.nodes[id].name == *meta.name
@@ -133,7 +137,7 @@ impl Graph {
             tally.observed += 1;
             tally.virtual_ -= 1;
             if self.is_absent(&self.identity(id)) {
-                // What was proven is not so: nothing that was said of this UID counts.
+                // The object exists after all, so no proof for its UID holds.
                 self.absent.forget(uid);
             }
         }
@@ -155,7 +159,7 @@ impl Graph {
         }
     }
 
-    /// Whether a later monitor has shown the object, and this version is no news.
+    /// Returns whether a later monitor has shown the object, and this version is not newer.
     fn is_anothers(&self, id: Id, monitor: Monitor, version: u64) -> bool {
         let node = &self.nodes[id];
         let born = |monitor: Monitor| {
@@ -165,14 +169,15 @@ impl Graph {
         node.is_observed() && node.monitor != monitor && version <= node.version && born(node.monitor) > born(monitor)
     }
 
-    /// What the resource has shown is no evidence any more: it may not be read now. What it had is asked for until it is listed again.
+    /// Makes all nodes of a resource virtual, because the resource can no longer be read. Attempts
+    /// read them from the apiserver until the resource is listed again.
     pub fn invalidate_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
         for id in self.nodes_of(monitor, |_| true) {
             self.lose(id, follow_ups);
         }
     }
 
-    /// Whether a watch has shown the object later than this answer does.
+    /// Returns whether a watch has shown the object in a later version than this answer.
     pub fn is_newer_than(&self, seen: &PartialObject) -> bool {
         let id = self.uids.find(&seen.metadata.uid).and_then(|uid| self.find(uid));
         let then = number(&seen.metadata.resource_version);
@@ -180,7 +185,7 @@ impl Graph {
             .is_some_and(|node| node.is_observed() && then.is_none_or(|then| then < node.version))
     }
 
-    /// Notes where and when the node was seen.
+    /// Records the monitor, list and version in which the node was seen.
     fn enlist(&mut self, id: Id, monitor: Monitor, generation: u32, version: u64) {
         let node = &self.nodes[id];
         if node.is_observed()
@@ -202,7 +207,7 @@ impl Graph {
         (node.monitor, node.generation, node.version) = (monitor, generation, version);
     }
 
-    /// An object exists that could not be read. What was known of it is kept.
+    /// Keeps the last known state of an object that exists but could not be decoded.
     pub fn keep_undecodable(&mut self, monitor: Monitor, uid: &str) {
         let Some(id) = self.uids.find(uid).and_then(|uid| self.find(uid)) else {
             if let Some(watched) = self.watched(monitor) {
@@ -219,7 +224,7 @@ impl Graph {
         }
     }
 
-    /// The deletion of an object was seen.
+    /// Records an observed deletion.
     pub fn deleted(&mut self, monitor: Monitor, seen: &PartialObject, follow_ups: &mut FollowUps) {
         let meta = &seen.metadata;
         let version = number(&meta.resource_version).unwrap_or(NO_VERSION);
@@ -233,14 +238,15 @@ impl Graph {
         if self.nodes[id].is_observed() {
             return self.remove(id, follow_ups);
         }
-        // What is known by references alone is called as the first of them says, which may be wrong: no such thing is proven absent.
+        // A virtual node has the coordinates of its first reference, which may be wrong. They do
+        // not prove anything absent, so use those of the event.
         if let Some(kind) = kind {
             let owner = self.build_identity(kind, meta.namespace.as_deref(), &meta.name, self.nodes[id].uid);
             self.mark_absent(&owner, follow_ups);
         }
     }
 
-    /// The deletion of an object was seen whose last state could not be read.
+    /// Records the observed deletion of an object whose last state could not be decoded.
     pub fn deleted_by_name(
         &mut self,
         monitor: Monitor,
@@ -259,8 +265,8 @@ impl Graph {
         }
     }
 
-    /// The apiserver says of an object that was tried at, as it was in `version`, that there is no such object any more. Nothing follows
-    /// if it was seen since.
+    /// Records that the apiserver no longer has an object that was to be changed in `version`. Does
+    /// nothing if a watch has shown the object in another version since.
     pub fn mark_gone(&mut self, uid: Uid, version: &str, follow_ups: &mut FollowUps) {
         if let Some(id) = self.find(uid)
             && self.nodes[id].is_observed()
@@ -270,7 +276,8 @@ impl Graph {
         }
     }
 
-    /// The apiserver says of an owner that was asked for that there is no such object. Nothing follows if it was seen meanwhile.
+    /// Records that the apiserver does not have an owner. Does nothing if a watch has shown the
+    /// owner meanwhile.
     pub fn mark_absent(&mut self, owner: &Identity, follow_ups: &mut FollowUps) {
         let Some(id) = self.uids.find(&owner.uid).and_then(|uid| self.find(uid)) else {
             return;
@@ -293,13 +300,13 @@ impl Graph {
             next = self.edges[edge].next_dependent;
         }
         if !self.nodes[id].is_observed() && is_it && is_there {
-            // It blocks nobody any more.
+            // A deleted object no longer blocks the deletion of its owners.
             self.set_owners(id, &[], follow_ups);
             self.settle_if_there(id, follow_ups);
         }
     }
 
-    /// The object is gone. It stays as what others refer to.
+    /// Records that the object is gone. The node stays as long as others refer to it.
     fn remove(&mut self, id: Id, follow_ups: &mut FollowUps) {
         let uid = self.nodes[id].uid;
         self.unobserve(id);
@@ -312,21 +319,23 @@ impl Graph {
         self.settle_if_there(id, follow_ups);
     }
 
-    /// The same as [`Graph::settle`] for a node that may have owned itself, and be gone with its last reference.
+    /// Does the same as [`Graph::settle`], unless the node owned itself and was removed with its
+    /// last reference.
     fn settle_if_there(&mut self, id: Id, follow_ups: &mut FollowUps) {
         if self.nodes.has(id) {
             self.settle(id, follow_ups);
         }
     }
 
-    /// What was seen of the object is no evidence any more. It is asked for if anything depends on it.
+    /// Makes a node virtual, because what was seen of it no longer proves that it exists. Queues an
+    /// attempt to read it.
     fn lose(&mut self, id: Id, follow_ups: &mut FollowUps) {
         self.unobserve(id);
         follow_ups.attempt.push(self.nodes[id].uid);
         self.settle(id, follow_ups);
     }
 
-    /// The dependents of the node are to go.
+    /// Marks the dependents of the node for deletion and queues an attempt at each.
     fn begin(&mut self, id: Id, follow_ups: &mut FollowUps) {
         if self.nodes[id].dependent_count == 0 {
             return;
@@ -342,7 +351,7 @@ impl Graph {
         }
     }
 
-    /// What follows for a node that may have lost a dependent, or its own existence.
+    /// Queues what follows when a node may have lost a dependent, or may no longer exist itself.
     pub(super) fn settle(&mut self, id: Id, follow_ups: &mut FollowUps) {
         let node = &mut self.nodes[id];
         if node.dependent_count == 0 && node.flags.has(Flags::CASCADING) {
@@ -357,7 +366,8 @@ impl Graph {
         }
     }
 
-    /// Whether two numbers of namespaces let a dependent in the second refer to an owner in the first.
+    /// Returns whether a dependent in the second namespace may refer to an owner in the first, by
+    /// their numbers.
     pub(super) fn may_refer(owner: u32, dependent: u32) -> bool {
         owner == NONE || owner == dependent
     }

@@ -1,11 +1,11 @@
-//! Edges: who refers to whom, and whether that can be.
+//! Edges: references from dependents to owners, and whether they are valid.
 
 use super::{Coordinates, Edge, FollowUps, Graph, Id, InvalidReason, InvalidReference, NONE};
 use crate::{identity::Identity, metadata::Reference};
 use std::sync::Arc;
 
 impl Graph {
-    /// The references of a node are these now.
+    /// Replaces the references of a node.
     pub(super) fn set_owners(&mut self, id: Id, references: &[Reference], follow_ups: &mut FollowUps) {
         if self.refers_as(id, references) {
             return;
@@ -21,14 +21,14 @@ impl Graph {
             last = Some(edge);
         }
         for owner in former {
-            // An owner that is named twice may be gone after the first time.
+            // If the node named an owner twice, the first iteration may have removed the owner.
             if self.nodes.has(owner) {
                 self.settle(owner, follow_ups);
             }
         }
     }
 
-    /// Whether these are the references that it has already.
+    /// Returns whether the node already has exactly these references.
     fn refers_as(&self, id: Id, references: &[Reference]) -> bool {
         let mut next = self.nodes[id].owners;
         for reference in references {
@@ -45,7 +45,7 @@ impl Graph {
         next.is_none()
     }
 
-    /// Takes away every reference of a node. Returns the owners, each once.
+    /// Removes all references of a node. Returns their owners, each once.
     fn unlink(&mut self, id: Id) -> Vec<Id> {
         let mut former = Vec::new();
         let mut next = self.nodes[id].owners.take();
@@ -73,7 +73,8 @@ impl Graph {
         former
     }
 
-    /// Adds one reference. An owner that nobody has seen becomes a virtual node, which is to be asked for.
+    /// Adds one reference. If no node has the owner's UID, inserts a virtual node, which an attempt
+    /// then reads from the apiserver.
     fn link(&mut self, id: Id, reference: &Reference, follow_ups: &mut FollowUps) -> Id {
         let uid = self.uids.intern(&reference.uid);
         let known = self.find(uid);
@@ -113,14 +114,16 @@ impl Graph {
             if is_due {
                 follow_ups.attempt.push(self.nodes[id].uid);
             } else if !self.nodes[owner].is_observed() {
-                // It was asked for as others mean it, and may be so no more: this one may mean something else.
+                // The owner may have been read with the coordinates of other references. This one
+                // may give different coordinates.
                 follow_ups.attempt.push(uid);
             }
         }
         edge
     }
 
-    /// The number of what a reference says, if the owner says something else of itself.
+    /// Returns the number of the coordinates that a reference gives, or [`NONE`] if they are the
+    /// owner's own.
     fn coordinates_of(&mut self, owner: Id, reference: &Reference) -> u32 {
         let node = &self.nodes[owner];
         if *node.name == *reference.name && self.is_kind(node.kind, &reference.api_version, &reference.kind) {
@@ -130,7 +133,7 @@ impl Graph {
         self.take_coordinates(kind, &reference.name)
     }
 
-    /// Takes over the user of the kind.
+    /// Interns coordinates. The caller's use of `kind` passes to them.
     fn take_coordinates(&mut self, kind: u32, name: &str) -> u32 {
         let coordinates = Coordinates {
             kind,
@@ -160,7 +163,7 @@ impl Graph {
         }
     }
 
-    /// What an edge says of its owner: the number of a kind, and a name.
+    /// Returns the coordinates that an edge gives for its owner: the number of a kind, and a name.
     pub(super) fn reference_coordinates(&self, edge: Id) -> (u32, &str) {
         let Edge { owner, coordinates, .. } = self.edges[edge];
         match self.coordinates.get(coordinates) {
@@ -174,13 +177,14 @@ impl Graph {
         *name == *reference.name && self.is_kind(kind, &reference.api_version, &reference.kind)
     }
 
-    /// Whether the reference names its owner like that; who is where is not looked at.
+    /// Returns whether the reference gives the owner's kind and name. Namespaces are not compared.
     pub(super) fn names_owner(&self, edge: Id, owner: &Identity) -> bool {
         let (kind, name) = self.reference_coordinates(edge);
         *name == *owner.name && self.is_kind(kind, &owner.api_version, &owner.kind)
     }
 
-    /// The node turns out to be called otherwise than references say. What they say stays.
+    /// Corrects the coordinates of a node to those that a watch has shown. The coordinates that
+    /// references give stay as they are.
     pub(super) fn rename(&mut self, id: Id, kind: u32, namespace: Option<&str>, name: &str) {
         let mut next = self.nodes[id].dependents;
         while let Some(edge) = next {
@@ -219,7 +223,7 @@ impl Graph {
         self.namespaces.release(former_namespace);
     }
 
-    /// Looks at every reference to a node that has just been seen.
+    /// Checks every reference to a node that a watch has just shown.
     pub(super) fn check_references_to(&mut self, id: Id, follow_ups: &mut FollowUps) {
         let mut next = self.nodes[id].dependents;
         while let Some(edge) = next {
@@ -228,13 +232,15 @@ impl Graph {
         }
     }
 
-    /// A reference that may not mean its owner makes its dependent one to look at; one that cannot is told of.
+    /// Checks one reference. Queues its dependent if the reference may be invalid, and reports the
+    /// reference if it is.
     fn check_reference(&mut self, edge: Id, follow_ups: &mut FollowUps) {
         let Edge { owner, dependent, .. } = self.edges[edge];
         let invalid = self.invalidity(edge);
         let (owner_node, dependent_node) = (&self.nodes[owner], &self.nodes[dependent]);
         let is_observed = owner_node.is_observed();
-        // A virtual owner that was named by an object of the cluster may be one of a namespace in truth.
+        // If a cluster-scoped object first named a virtual owner, the owner may still be
+        // namespaced.
         let is_vague = !is_observed && owner_node.namespace == NONE && dependent_node.namespace != NONE;
         if invalid.is_some() || is_vague {
             follow_ups.attempt.push(dependent_node.uid);
@@ -256,7 +262,7 @@ impl Graph {
         }
     }
 
-    /// Why a reference does not mean its owner, going by what is known of the owner.
+    /// Returns why a reference does not denote its owner, as far as the owner is known.
     pub(super) fn invalidity(&self, edge: Id) -> Option<InvalidReason> {
         let Edge {
             owner,

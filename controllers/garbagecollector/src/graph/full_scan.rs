@@ -1,29 +1,30 @@
-//! The whole graph at once: what there is to do in it, and how big it is.
+//! Operations on the whole graph: finding all work in it, and measuring its size.
 
 use super::{Edge, FollowUps, Graph, Id, InvalidReason, InvalidReference, Node};
 use crate::absent_owner_cache::Lookups;
 
-/// How big the graph is.
+/// The size of the graph.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Statistics {
-    /// Of each kind: apiVersion, kind, how many nodes a watch shows, and how many are known by references alone.
+    /// For each kind: apiVersion, kind, the number of nodes that a watch shows, and the number of
+    /// virtual nodes.
     pub nodes: Vec<(Box<str>, Box<str>, u32, u32)>,
-    /// How many references there are.
+    /// The number of references.
     pub edges: usize,
-    /// How much memory the graph takes, nearly.
+    /// The approximate memory that the graph takes, in bytes.
     pub bytes: usize,
-    /// How many owners are proven absent to which something refers.
+    /// The number of owners that are proven absent and to which something refers.
     pub absent: usize,
-    /// How often such a proof was looked for.
+    /// Counts of lookups of such proofs.
     pub lookups: Lookups,
-    /// How many owners wait for dependents that block them.
+    /// The number of owners that wait for dependents that block their deletion.
     pub blocked: usize,
-    /// How many references cannot mean what they say, by reason.
+    /// The numbers of invalid references, by reason.
     pub invalid: Vec<(InvalidReason, u64)>,
 }
 
 impl Graph {
-    /// All that may have to be done, for who begins to act.
+    /// Collects all work in the graph, for a replica that becomes active.
     pub fn full_scan(&self, follow_ups: &mut FollowUps) {
         for (id, node) in self.nodes.iter() {
             if node.is_orphaning() {
@@ -56,13 +57,13 @@ impl Graph {
         }
     }
 
-    /// Whether one of its owners may not keep it.
+    /// Returns whether one of its owners may not keep it.
     fn is_doubtful(&self, node: &Node) -> bool {
         let mut next = node.owners;
         while let Some(edge) = next {
             let Edge { owner, next_owner, .. } = self.edges[edge];
             let is_kept = self.nodes[owner].is_observed() && self.invalidity(edge).is_none();
-            // A virtual owner is asked for itself, and tells who depends on it.
+            // A virtual owner is attempted itself, and its answer queues its dependents.
             let is_asked = !self.nodes[owner].is_observed() && self.known_owner_state(edge).is_none();
             if !is_kept && !is_asked {
                 return true;
@@ -72,7 +73,7 @@ impl Graph {
         false
     }
 
-    /// How big it is.
+    /// Returns the size of the graph.
     pub fn statistics(&self) -> Statistics {
         let kinds = self.tallies.iter().enumerate().filter_map(|(number, tally)| {
             let kind = self.kinds.get(u32::try_from(number).ok()?)?;
@@ -98,22 +99,22 @@ impl Graph {
         }
     }
 
-    /// What is counted is what grows with the number of objects.
+    /// Counts only what grows with the number of objects.
     fn bytes(&self) -> usize {
-        /// What an allocator adds to a short string, nearly.
+        /// The approximate overhead of the allocator for a short string.
         const OVERHEAD: usize = 16;
-        // A place and a mark each, and one in eight left free.
+        // Each slot holds an entry and a control byte, and the table leaves one slot in eight free.
         let index = self.index.capacity() * 8 / 7 * (size_of::<(u32, Id)>() + 1);
         let names = self.name_bytes + self.nodes.len() * OVERHEAD;
         self.nodes.bytes() + self.edges.bytes() + index + names
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is no node.
+    /// Returns whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.len() == 0
     }
