@@ -1,4 +1,5 @@
-//! The graph on paper: in the DOT language, as the original's debug page has it, and as JSON. Pure.
+//! Renders the graph in the DOT language, as kube-controller-manager's debug page does, and as
+//! JSON. Pure.
 
 use std::fmt::Write;
 
@@ -6,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{GraphSnapshot, NodeView, verdict::DeletionStage};
 
-/// `strict digraph full { ... }`: each node by its UID, then each edge from a dependent to its owner.
+/// Renders `strict digraph full { ... }`: each node by its UID, then each edge from dependent to
+/// owner.
 pub(crate) fn dot(snapshot: &GraphSnapshot) -> String {
     let mut text = "strict digraph full {\n".to_owned();
     if !snapshot.nodes.is_empty() {
@@ -14,7 +16,7 @@ pub(crate) fn dot(snapshot: &GraphSnapshot) -> String {
     }
     for node in &snapshot.nodes {
         let (uid, label) = (quoted(&node.identity.uid), quoted(&label(node)));
-        // Writing to a string does not fail.
+        // Writing to a string never fails.
         let _ = write!(text, "  {uid} [\n    label={label}\n{}  ];\n", attributes(node));
     }
     if !snapshot.edges.is_empty() {
@@ -85,7 +87,7 @@ fn attributes(node: &NodeView) -> String {
     text
 }
 
-/// A string of DOT: quotation marks, backslashes and line breaks escaped.
+/// Quotes a DOT string: escapes quotation marks, backslashes and line breaks.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for letter in text.chars() {
@@ -100,7 +102,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// The same as JSON.
+/// Renders the graph as JSON.
 pub(crate) fn json(snapshot: &GraphSnapshot) -> Value {
     let nodes = snapshot.nodes.iter().map(|node| {
         let mut json = node.identity.to_json();
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_edges_are_drawn() {
+    fn dot_contains_nodes_and_edges() {
         expect![[r#"
             strict digraph full {
               // Node definitions.
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_of_what_is_not_there() {
+    fn dot_omits_unknown_nodes() {
         assert_eq!(dot(&graph().snapshot(&["2"])), dot(&GraphSnapshot::default()));
         assert_eq!(graph().snapshot(&["0"]).nodes.len(), 2);
     }

@@ -1,4 +1,4 @@
-//! Why an object is kept or collected, in sentences. Pure.
+//! Explains in sentences why an object is kept or collected. Pure.
 
 use serde_json::{Value, json};
 
@@ -7,20 +7,20 @@ use crate::{
     verdict::{DeletionStage, KeepReason, OwnerState, PropagationPolicy, Verdict},
 };
 
-/// What is known beside the graph.
+/// Facts beyond the graph that an explanation mentions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExplainContext {
     /// Why the last attempt failed, and for how many seconds attempts have been failing.
     pub(crate) failing: Option<(String, u64)>,
     /// The resources that are not synced, and why.
     pub(crate) unsynced: Vec<String>,
-    /// Why nothing is deleted, and how to go on.
+    /// Why deletions are stopped, and how to resume them.
     pub(crate) tripped: Option<String>,
-    /// Nothing is written: `--gc-mode=observe`.
+    /// Whether the collector only observes: `--gc-mode=observe`.
     pub(crate) observes: bool,
 }
 
-/// The sentences.
+/// Returns the sentences of the explanation.
 pub(crate) fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String> {
     let mut sentences = vec![state(view)];
     sentences.extend(
@@ -34,7 +34,7 @@ pub(crate) fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String>
     sentences.push(outcome(view));
     if view.stage == DeletionStage::Orphaning && !around.unsynced.is_empty() {
         sentences.push(format!(
-            "Its finalizer orphan stays until every collectable resource is synced; waiting for {}.",
+            "Its finalizer orphan stays until every collectable resource is synced; not synced: {}.",
             around.unsynced.join("; ")
         ));
     }
@@ -42,10 +42,10 @@ pub(crate) fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String>
         sentences.push(format!("Attempts have been failing for {seconds} s: {reason}."));
     }
     if let Some(tripped) = &around.tripped {
-        sentences.push(format!("Nothing is deleted now: {tripped}."));
+        sentences.push(format!("Deletions are stopped: {tripped}."));
     }
     if around.observes {
-        sentences.push("Nothing is written: the collector runs with --gc-mode=observe.".to_owned());
+        sentences.push("The collector changes nothing: it runs with --gc-mode=observe.".to_owned());
     }
     sentences
 }
@@ -56,7 +56,7 @@ fn state(view: &NodeView) -> String {
         return format!("{identity} does not exist; objects still refer to it.");
     }
     if view.is_virtual {
-        return format!("{identity} is known by references alone: no watch has shown it.");
+        return format!("{identity} is known only by references: no watch has shown it.");
     }
     let deletion = match view.stage {
         DeletionStage::Present => "exists",
@@ -69,7 +69,7 @@ fn state(view: &NodeView) -> String {
 
 fn sentence_of_owner(owner: &Identity, blocks: bool, owner_state: Option<OwnerState>) -> String {
     let owner_state = owner_state.map_or(
-        "not in the graph; the apiserver is asked for it, if it serves its kind",
+        "not known to exist; the collector reads it from the apiserver if its kind is served",
         OwnerState::word,
     );
     let blocking = if blocks { ", whose deletion it blocks," } else { "" };
@@ -95,41 +95,41 @@ fn dependents(view: &NodeView) -> String {
 fn outcome(view: &NodeView) -> String {
     let Some(verdict) = &view.verdict else {
         return if view.is_absent {
-            "There is nothing to collect here; its dependents are, unless another owner keeps them.".to_owned()
+            "The collector deletes its dependents unless another owner keeps them.".to_owned()
         } else {
-            "It is kept until the apiserver has said whether that exists.".to_owned()
+            "It is kept until the apiserver answers whether that object exists.".to_owned()
         };
     };
     let sentence = match verdict {
-        Verdict::Keep(KeepReason::BeingDeleted) => "It is left alone: it is being deleted already.",
-        Verdict::Keep(KeepReason::WaitsForDependents) => "It is kept until no dependent blocks it any more.",
+        Verdict::Keep(KeepReason::BeingDeleted) => "Nothing to do: it is already being deleted.",
+        Verdict::Keep(KeepReason::WaitsForDependents) => "It is kept until no dependent blocks its deletion.",
         Verdict::Keep(KeepReason::NoOwner) => "It is kept: it has no owner.",
-        Verdict::Keep(KeepReason::Owned) => "It is kept: its owners are there.",
-        Verdict::Keep(KeepReason::OwnerUnknown) => "It is kept: an owner cannot be asked for.",
+        Verdict::Keep(KeepReason::Owned) => "It is kept: its owners exist.",
+        Verdict::Keep(KeepReason::OwnerUnknown) => "It is kept: it is unknown whether one of its owners exists.",
         Verdict::Keep(KeepReason::OwnerMisplaced) => {
-            "It is kept, and never collected: an object of the cluster cannot have an owner in a namespace. Correct its ownerReferences."
+            "It is kept and never collected: a cluster-scoped object cannot have a namespaced owner. Correct its ownerReferences."
         }
-        Verdict::RemoveFinalizer => "Its finalizer foregroundDeletion is taken away: nothing blocks it any more.",
+        Verdict::RemoveFinalizer => "Its finalizer foregroundDeletion is removed: no dependent blocks its deletion.",
         Verdict::RemoveReferences(_) => {
-            "It is kept: an owner is there. Its references to the other owners are taken away."
+            "It is kept: an owner exists. Its references to the other owners are removed."
         }
         Verdict::Delete {
             policy: PropagationPolicy::Background,
             ..
-        } => "It is deleted: no owner is left that keeps it.",
+        } => "It is deleted: no owner keeps it.",
         Verdict::Delete {
             policy: PropagationPolicy::Foreground,
             ..
-        } => "It is deleted after its own dependents: no owner is left that keeps it.",
+        } => "It is deleted after its own dependents: no owner keeps it.",
         Verdict::Delete {
             policy: PropagationPolicy::Orphan,
             ..
-        } => "It is deleted and its dependents stay: no owner is left that keeps it.",
+        } => "It is deleted and its dependents stay: no owner keeps it.",
     };
     sentence.to_owned()
 }
 
-/// The same for programs.
+/// Returns the explanation as JSON.
 pub(crate) fn json(view: &NodeView, around: &ExplainContext) -> Value {
     let owners = view.owners.iter().map(|(owner, blocks, owner_state)| {
         json!({
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_explained_by_what_is_known_of_its_owners() {
+    fn explanation_names_owners_dependents_and_outcome() {
         let around = ExplainContext::default();
         check(
             "waiting",
@@ -222,7 +222,7 @@ mod tests {
             &expect![[r"
             [v1/Pod, namespace: n, name: waiting, uid: waiting] is being deleted and waits for the dependents that block it; it was seen in version 7.
             One reference names it as an owner; its deletion is blocked by [v1/Pod, namespace: n, name: child, uid: child].
-            It is kept until no dependent blocks it any more."]],
+            It is kept until no dependent blocks its deletion."]],
         );
         check(
             "child",
@@ -230,8 +230,8 @@ mod tests {
             &expect![[r"
                 [v1/Pod, namespace: n, name: child, uid: child] exists; it was seen in version 7.
                 Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting], whose deletion it blocks, is waiting for its dependents to be deleted.
-                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen], whose deletion it blocks, is not in the graph; the apiserver is asked for it, if it serves its kind.
-                It is kept until the apiserver has said whether that exists."]],
+                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen], whose deletion it blocks, is not known to exist; the collector reads it from the apiserver if its kind is served.
+                It is kept until the apiserver answers whether that object exists."]],
         );
         check(
             "orphan",
@@ -239,7 +239,7 @@ mod tests {
             &expect![[r"
             [v1/Pod, namespace: n, name: orphan, uid: orphan] exists; it was seen in version 7.
             Its owner [v1/Pod, namespace: n, name: gone, uid: gone], whose deletion it blocks, is absent.
-            It is deleted: no owner is left that keeps it."]],
+            It is deleted: no owner keeps it."]],
         );
         check(
             "gone",
@@ -247,20 +247,20 @@ mod tests {
             &expect![[r"
             [v1/Pod, namespace: n, name: gone, uid: gone] does not exist; objects still refer to it.
             One reference names it as an owner; its deletion is blocked by [v1/Pod, namespace: n, name: orphan, uid: orphan].
-            There is nothing to collect here; its dependents are, unless another owner keeps them."]],
+            The collector deletes its dependents unless another owner keeps them."]],
         );
         check(
             "unseen",
             &around,
             &expect![[r"
-                [v1/Pod, namespace: n, name: unseen, uid: unseen] is known by references alone: no watch has shown it.
+                [v1/Pod, namespace: n, name: unseen, uid: unseen] is known only by references: no watch has shown it.
                 One reference names it as an owner; its deletion is blocked by [v1/Pod, namespace: n, name: child, uid: child].
-                It is kept until the apiserver has said whether that exists."]],
+                It is kept until the apiserver answers whether that object exists."]],
         );
     }
 
     #[test]
-    fn what_keeps_the_collector_from_its_work_is_told_too() {
+    fn explanation_includes_failures_and_stopped_deletions() {
         let around = ExplainContext {
             failing: Some(("the apiserver is away".to_owned(), 12)),
             unsynced: vec!["foos.v1.example.com: forbidden".to_owned()],
@@ -273,10 +273,10 @@ mod tests {
             &expect![[r"
             [v1/Pod, namespace: n, name: orphan, uid: orphan] exists; it was seen in version 7.
             Its owner [v1/Pod, namespace: n, name: gone, uid: gone], whose deletion it blocks, is absent.
-            It is deleted: no owner is left that keeps it.
+            It is deleted: no owner keeps it.
             Attempts have been failing for 12 s: the apiserver is away.
-            Nothing is deleted now: tripped at noon.
-            Nothing is written: the collector runs with --gc-mode=observe."]],
+            Deletions are stopped: tripped at noon.
+            The collector changes nothing: it runs with --gc-mode=observe."]],
         );
     }
 }

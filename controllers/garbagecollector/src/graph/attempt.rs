@@ -1,7 +1,7 @@
-//! One attempt at one object: what has to be asked, until it is clear what is to be done.
+//! An attempt at one object: the requests that are needed to decide, and the action that follows.
 //!
-//! The apiserver's answers come in through [`Attempt::record`]; [`Graph::step`] then goes on. So the whole rule, with every answer that there
-//! can be, runs without a server.
+//! The caller records the apiserver's answers with [`Attempt::record`] and calls [`Graph::step`]
+//! again. So tests cover the whole rule, with every possible answer, without a server.
 
 use super::{Edge, Graph, Id, InvalidReason, NONE};
 use crate::{
@@ -11,118 +11,121 @@ use crate::{
     verdict::{DecisionInput, KeepReason, OwnerState, PropagationPolicy, Verdict, decide},
 };
 
-/// How far an attempt has come.
+/// The state of an attempt.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     uid: Uid,
-    /// The object as the apiserver has just shown it; it counts more than what a watch has shown.
+    /// The object as just read from the apiserver. It takes precedence over what a watch has shown.
     live: Option<(Identity, Box<PartialObject>)>,
-    /// What is known of owners, as its dependent means them.
+    /// The answers about owners, by the identity that the dependent's reference gives.
     facts: Vec<(Identity, ReadResult)>,
 }
 
-/// What the apiserver said of an object.
+/// The result of reading an object from the apiserver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReadResult {
-    /// It exists, with that UID.
+    /// The object exists with that UID.
     Found(Box<PartialObject>),
-    /// There is none, or another one in its place. The graph has been told.
+    /// The object does not exist, or another one has its name. The caller has recorded that in the
+    /// graph.
     Absent,
-    /// Nobody can tell: its kind is not served, it may not be read, or the apiserver has failed.
+    /// It is unknown whether the object exists: its kind is not served, it may not be read, or the
+    /// request failed.
     Unknown,
-    /// It would be in a namespace, and who means it is in none.
+    /// The kind is namespaced and the dependent that refers to it is cluster-scoped.
     Misplaced,
 }
 
-/// What to ask the apiserver.
+/// A request to read one object.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReadRequest {
-    /// The object.
+    /// The object to read.
     pub identity: Identity,
-    /// Whether it is the object itself that the attempt is about, and no owner of it.
+    /// Whether this is the object of the attempt itself, and not one of its owners.
     pub is_item: bool,
 }
 
-/// What comes next.
+/// The next step of an attempt.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum AttemptStep {
-    /// Ask this, and tell the answer.
+    /// Read this object and record the result.
     Read(ReadRequest),
-    /// Do this; the attempt is over.
+    /// Carry out this intent; the attempt is over.
     Apply(Intent),
-    /// Nothing is to be done; the attempt is over.
+    /// Do nothing; the attempt is over.
     Noop(NoopReason),
 }
 
-/// How an attempt ends that has nothing to do.
+/// Why an attempt ends without an action.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NoopReason {
-    /// There is no such node any more.
+    /// The node is no longer in the graph.
     Gone,
-    /// All that it could be is proven absent.
+    /// Every object that the virtual node could be is proven absent.
     Absent,
-    /// It is known by references alone, and some of them cannot be asked for now.
+    /// The node is virtual, and some of the objects that it could be cannot be read now.
     Unknown,
-    /// It exists, and no watch has shown it yet. It is to be looked at again: it may come and go unseen.
+    /// The object exists, but no watch has shown it yet. Attempt it again, because it may be
+    /// deleted before any watch shows it.
     Unobserved,
-    /// It stays, for this reason.
+    /// The object is kept, for this reason.
     Kept(KeepReason),
 }
 
-/// References of an object: each by its place among them, and the UID that it has there.
+/// References of an object: the position of each, and the UID that it has there.
 pub type ReferencePositions = Vec<(usize, Box<str>)>;
 
-/// A change of the world that an attempt has come to.
+/// A change to the cluster that an attempt has decided on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Intent {
-    /// Delete the object, in this version alone.
+    /// Delete the object, in this version only.
     Delete {
-        /// Which object.
+        /// The object to delete.
         item: Identity,
-        /// In which version.
+        /// Its resourceVersion.
         version: Box<str>,
-        /// What becomes of its dependents.
+        /// What happens to its dependents.
         policy: PropagationPolicy,
-        /// Let these references no longer block their owners first: places and UIDs.
+        /// The references in which to unset `blockOwnerDeletion` first: positions and UIDs.
         unblock: ReferencePositions,
-        /// Why: each owner, and how it stands.
+        /// The reason: each owner and its state.
         owners: Vec<(Identity, OwnerState)>,
     },
-    /// Take references away: places and UIDs.
+    /// Remove references.
     RemoveReferences {
-        /// Of which object.
+        /// The object to change.
         item: Identity,
-        /// Which references.
+        /// The references to remove: positions and UIDs.
         references: ReferencePositions,
-        /// Why: each owner, and how it stands.
+        /// The reason: each owner and its state.
         owners: Vec<(Identity, OwnerState)>,
     },
-    /// Take the finalizer `foregroundDeletion` away.
+    /// Remove the finalizer `foregroundDeletion`.
     RemoveFinalizer {
-        /// From which object.
+        /// The object to change.
         item: Identity,
     },
 }
 
 impl Intent {
-    /// The object that is changed.
+    /// Returns the object to change.
     pub fn item(&self) -> &Identity {
         let (Self::Delete { item, .. } | Self::RemoveReferences { item, .. } | Self::RemoveFinalizer { item }) = self;
         item
     }
 }
 
-/// What orphaning the dependents of an owner takes.
+/// The work needed to orphan the dependents of an owner.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Orphaning {
-    /// The owner, which waits for it.
+    /// The owner, which is being deleted and waits for this.
     pub owner: Identity,
-    /// Its dependents, with their references to it: places and UIDs.
+    /// Its dependents, with their references to it: positions and UIDs.
     pub dependents: Vec<(Identity, ReferencePositions)>,
 }
 
 impl Attempt {
-    /// An attempt at the object of this UID.
+    /// Creates an attempt at the object with this UID.
     pub fn new(uid: Uid) -> Self {
         Self {
             uid,
@@ -131,11 +134,12 @@ impl Attempt {
         }
     }
 
-    /// The answer to a request. That something is absent has to be told to the graph first.
+    /// Records the answer to a request. If the object is absent, record that in the graph first.
     pub fn record(&mut self, request: ReadRequest, fact: ReadResult) {
         match fact {
             ReadResult::Found(seen) if request.is_item => {
-                // One that is known by references alone was taken to be where they are; where it is, it says itself.
+                // The namespace of a virtual node was taken from its dependents. The object itself
+                // gives the right one.
                 let mut identity = request.identity;
                 identity.namespace.clone_from(&seen.metadata.namespace);
                 self.live = Some((identity, seen));
@@ -147,12 +151,12 @@ impl Attempt {
         }
     }
 
-    /// How often the apiserver was asked.
+    /// Returns the number of recorded answers.
     pub fn asked(&self) -> usize {
         self.facts.len() + usize::from(self.live.is_some())
     }
 
-    /// How an object stands with an owner, by what was asked in this attempt.
+    /// Returns the state of an owner by the answers of this attempt, or the request that is needed.
     fn stand(&self, owner: Identity) -> Known {
         let owner_state = match self.fact(&owner) {
             None => return Known::Read(owner),
@@ -161,7 +165,8 @@ impl Attempt {
             }
             Some(ReadResult::Found(_)) => OwnerState::Solid,
             Some(ReadResult::Misplaced) => OwnerState::Misplaced,
-            // What is absent the graph knows, unless it has seen it since: then somebody looks again.
+            // The graph knows which owners are absent. If it does not, a watch has shown the owner
+            // since, and another attempt follows.
             Some(ReadResult::Absent | ReadResult::Unknown) => OwnerState::Unknown,
         };
         Known::OwnerState(owner_state)
@@ -173,14 +178,14 @@ impl Attempt {
     }
 }
 
-/// How an object stands with an owner, or what has to be asked for that.
+/// The state of an owner, or the request that is needed to find it out.
 enum Known {
     OwnerState(OwnerState),
     Read(Identity),
 }
 
 impl Graph {
-    /// What an attempt comes to next.
+    /// Returns the next step of an attempt.
     pub fn step(&mut self, attempt: &Attempt) -> AttemptStep {
         let Some(id) = self.find(attempt.uid) else {
             return AttemptStep::Noop(NoopReason::Gone);
@@ -228,7 +233,7 @@ impl Graph {
                 references: places.iter().copied().map(place).collect(),
                 owners,
             }),
-            // A version that is no number is not kept.
+            // The graph does not store a resourceVersion that is not a number, so read the object.
             Verdict::Delete { .. } if seen.metadata.resource_version.is_empty() => AttemptStep::Read(ReadRequest {
                 identity: item,
                 is_item: true,
@@ -246,7 +251,7 @@ impl Graph {
         }
     }
 
-    /// What is known of an object when its fate is decided.
+    /// Collects the facts about an object that the decision takes into account.
     pub(super) fn decision_input(
         &self,
         id: Id,
@@ -272,7 +277,7 @@ impl Graph {
         }
     }
 
-    /// Who refers to the node, once for each reference.
+    /// Returns the dependents of a node, once for each reference.
     pub(super) fn dependents(&self, id: Id) -> impl Iterator<Item = Id> {
         let mut next = self.nodes[id].dependents;
         std::iter::from_fn(move || {
@@ -288,7 +293,8 @@ impl Graph {
 
     fn stand(&mut self, reference: &Reference, owner: Identity, attempt: &Attempt) -> Known {
         let Some(uid) = self.uid(&reference.uid) else {
-            // A live object may refer to what nobody in the graph does: what was just asked is all that there is to know.
+            // An object that was just read may refer to an owner that is not in the graph. Only the
+            // answers of this attempt count then.
             return match attempt.fact(&owner) {
                 Some(ReadResult::Absent) => Known::OwnerState(OwnerState::Dangling),
                 _ => attempt.stand(owner),
@@ -302,12 +308,13 @@ impl Graph {
             .filter(|id| self.matches_reference(*id, reference, &owner))
         {
             Some(id) if !self.nodes[id].is_waiting_for_dependents() => Known::OwnerState(OwnerState::Solid),
-            // Who is deleted for an owner that waits has to be sure that it still does: it may orphan them instead by now.
+            // Before a dependent is deleted for a waiting owner, read the owner again: it may
+            // orphan its dependents by now.
             _ => attempt.stand(owner),
         }
     }
 
-    /// Whether a node that was seen is what is meant.
+    /// Returns whether an observed node is the owner that a reference denotes.
     pub(super) fn matches_reference(&self, id: Id, reference: &Reference, owner: &Identity) -> bool {
         let node = &self.nodes[id];
         node.is_observed()
@@ -316,11 +323,13 @@ impl Graph {
             && (node.namespace == NONE || self.is_namespace(node.namespace, owner.namespace.as_deref()))
     }
 
-    /// A node that nobody watches: its dependents say what it could be.
+    /// Returns the next step for a virtual node: reads the objects that it could be by the references
+    /// to it.
     fn guess(&self, id: Id, attempt: &Attempt) -> AttemptStep {
         let mut is_unknown = false;
         let mut next = self.nodes[id].dependents;
-        // What was watched once and has owners is somewhere, whatever its dependents say.
+        // A node that was watched before and has owners has known coordinates, whatever its
+        // dependents say.
         let is_itself = next.is_none() || self.nodes[id].owners.is_some();
         let own = is_itself.then(|| self.identity(id));
         let guesses = std::iter::from_fn(|| {
@@ -339,7 +348,7 @@ impl Graph {
                         is_item: true,
                     });
                 }
-                // What is misplaced is collected by nobody, whatever is asked.
+                // Misplaced objects are never collected, so there is no other request to try.
                 Some(ReadResult::Absent | ReadResult::Found(_) | ReadResult::Misplaced) => {}
                 Some(ReadResult::Unknown) => is_unknown = true,
             }
@@ -363,7 +372,7 @@ impl Graph {
         uid.is_some_and(|uid| self.absent.contains(uid, &reference, identity.namespace.as_deref()))
     }
 
-    /// What orphaning the dependents of this owner takes, if it still waits for that.
+    /// Returns the work needed to orphan the dependents of this owner, if it still waits for that.
     pub fn orphaning(&self, uid: Uid) -> Option<Orphaning> {
         let id = self.find(uid).filter(|id| self.nodes[*id].is_orphaning())?;
         let mut dependents: Vec<_> = self.dependents(id).collect();
@@ -380,17 +389,18 @@ impl Graph {
         Some(Orphaning { owner, dependents })
     }
 
-    /// Whether the object is known by references alone.
+    /// Returns whether the object is known only by references.
     pub fn is_virtual(&self, uid: Uid) -> bool {
         self.find(uid).is_some_and(|id| !self.nodes[id].is_observed())
     }
 
-    /// Whether the node waits for its dependents to be orphaned.
+    /// Returns whether the object is being deleted and waits until its dependents are orphaned.
     pub fn is_orphaning(&self, uid: Uid) -> bool {
         self.find(uid).is_some_and(|id| self.nodes[id].is_orphaning())
     }
 
-    /// How a reference stands as far as is known without asking; `None`: it would have to be asked.
+    /// Returns the state of the owner of an edge as far as it is known without a request; `None` if
+    /// a request is needed.
     pub(super) fn known_owner_state(&self, edge: Id) -> Option<OwnerState> {
         let owner = self.referenced_owner(edge);
         if self.is_absent(&owner) {

@@ -1,4 +1,4 @@
-//! The graph as others see it: objects as they are called, and what is shown of them.
+//! Read-only views of the graph, for the debug pages.
 
 use std::collections::BTreeSet;
 
@@ -10,45 +10,46 @@ use crate::{
     verdict::{DeletionStage, OwnerState, Verdict, decide},
 };
 
-/// How many of the dependents that block an object are named.
+/// The number of blocking dependents that a view names.
 const NAMED: usize = 5;
 
-/// One node, as pages show it.
+/// One node, as the debug pages show it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeView {
-    /// What it is.
+    /// Its identity.
     pub identity: Identity,
-    /// In which version it was seen; empty when it was not.
+    /// The version in which a watch has shown it; empty if none has.
     pub version: Box<str>,
-    /// No watch shows it: it is known by references alone.
+    /// Whether it is known only by references, because no watch shows it.
     pub is_virtual: bool,
-    /// It is proven not to exist; others refer to it still.
+    /// Whether it is proven absent, and others still refer to it.
     pub is_absent: bool,
-    /// How far it is on its way out.
+    /// How far its deletion has progressed.
     pub stage: DeletionStage,
-    /// How many references there are to it.
+    /// The number of references to it.
     pub dependents: u32,
-    /// How many of them block its deletion.
+    /// The number of references to it that block its deletion.
     pub blocking: u32,
-    /// Some of those that block it.
+    /// Some of the dependents that block its deletion.
     pub blockers: Vec<Identity>,
-    /// What it refers to, and how that stands; `None`: it would have to be asked.
+    /// Its owners, whether it blocks their deletion, and their states; the state is `None` if a
+    /// request is needed to find it out.
     pub owners: Vec<(Identity, bool, Option<OwnerState>)>,
-    /// What would be done, if nothing has to be asked for that.
+    /// The action that the collector would take, if no request is needed to decide.
     pub verdict: Option<Verdict>,
 }
 
-/// Nodes and edges, as the dump shows them.
+/// A part of the graph: nodes and edges.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GraphSnapshot {
-    /// By UID.
+    /// The nodes, sorted by UID.
     pub nodes: Vec<NodeView>,
-    /// From dependents to owners, by UID.
+    /// The edges as pairs of UIDs, from dependent to owner.
     pub edges: Vec<(Box<str>, Box<str>)>,
 }
 
 impl GraphSnapshot {
-    /// Puts nodes and edges into the order of their UIDs.
+    /// Sorts the nodes and edges by UID.
     pub fn sort(&mut self) {
         self.nodes.sort_by(|a, b| a.identity.uid.cmp(&b.identity.uid));
         self.edges.sort();
@@ -75,7 +76,7 @@ impl Graph {
         }
     }
 
-    /// The owner as the dependent of an edge means it.
+    /// Returns the owner of an edge, as the dependent's reference denotes it.
     pub(super) fn referenced_owner(&self, edge: Id) -> Identity {
         let Edge { owner, dependent, .. } = self.edges[edge];
         let (kind, name) = self.reference_coordinates(edge);
@@ -111,7 +112,7 @@ impl Graph {
         self.edges_of(id).map(reference).collect()
     }
 
-    /// What was seen of a node.
+    /// Returns the object as watches have shown it.
     pub(super) fn partial_object(&self, id: Id) -> PartialObject {
         let node = &self.nodes[id];
         let version = match node.version {
@@ -134,13 +135,13 @@ impl Graph {
         }
     }
 
-    /// What people call an object; of one that has left the graph, its UID.
+    /// Returns the printed identity of an object, or its UID if it has left the graph.
     pub fn name(&self, uid: Uid) -> String {
         let known = self.find(uid).map(|id| self.identity(id).to_string());
         known.unwrap_or_else(|| self.text(uid))
     }
 
-    /// A node, as pages show it.
+    /// Returns a view of a node.
     pub fn view(&self, uid: Uid) -> Option<NodeView> {
         self.find(uid).map(|id| self.view_of(id))
     }
@@ -178,7 +179,8 @@ impl Graph {
         }
     }
 
-    /// Every node that has an edge, or those among these and all that they are connected with; nothing of what is not there.
+    /// Returns every node that has an edge. If `around` is not empty, returns only its nodes that
+    /// have an edge, and all that are connected with them.
     pub fn select(&self, around: &[&str]) -> Vec<Uid> {
         let is_linked = |node: &Node| node.owners.is_some() || node.dependents.is_some();
         let chosen: BTreeSet<Id> = if around.is_empty() {
@@ -186,7 +188,7 @@ impl Graph {
             nodes.filter(|(_, node)| is_linked(node)).map(|(id, _)| id).collect()
         } else {
             let known = around.iter().filter_map(|uid| self.find(self.uids.find(uid)?));
-            // What is proven absent is nothing that one would look for.
+            // Objects that are proven absent are not shown.
             let linked = known.filter(|id| is_linked(&self.nodes[*id]));
             let there = linked.filter(|id| self.nodes[*id].is_observed() || !self.is_absent(&self.identity(*id)));
             self.around(there.collect())
@@ -194,7 +196,7 @@ impl Graph {
         chosen.iter().map(|id| self.nodes[*id].uid).collect()
     }
 
-    /// Adds these nodes and their references to a drawing, as far as they are there still.
+    /// Adds views of these nodes and their edges to a snapshot, if they are still in the graph.
     pub fn add_to_snapshot(&self, uids: &[Uid], snapshot: &mut GraphSnapshot) {
         for id in uids.iter().filter_map(|uid| self.find(*uid)) {
             let view = self.view_of(id);
@@ -206,7 +208,7 @@ impl Graph {
         }
     }
 
-    /// All of it at once, in order.
+    /// Returns a sorted snapshot of the selected nodes.
     #[cfg(test)]
     pub(crate) fn snapshot(&self, around: &[&str]) -> GraphSnapshot {
         let mut snapshot = GraphSnapshot::default();
@@ -215,7 +217,8 @@ impl Graph {
         snapshot
     }
 
-    /// The nodes and everything that edges lead to from them, in either direction.
+    /// Returns these nodes and everything that is connected with them by edges, in either
+    /// direction.
     fn around(&self, mut open: Vec<Id>) -> BTreeSet<Id> {
         let mut found: BTreeSet<_> = open.iter().copied().collect();
         while let Some(id) = open.pop() {
@@ -229,7 +232,7 @@ impl Graph {
         found
     }
 
-    /// Some of the dependents that block the deletion of a node.
+    /// Returns some of the dependents that block the deletion of a node.
     fn blockers(&self, id: Id) -> Vec<Identity> {
         let mut next = self.nodes[id].dependents;
         let edges = std::iter::from_fn(|| {
