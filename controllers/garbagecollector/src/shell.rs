@@ -1,7 +1,11 @@
-//! What acts: watches that feed the graph, workers that carry out what it comes to, and what operators see of both.
+//! The part of the collector that does I/O: watches that feed the graph, workers that carry out its
+//! decisions, and the pages and metrics that operators see.
 //!
-//! Architecture Invariant: the graph's lock is held for one change or one step, and never across an await.
-//! Architecture Invariant: only [`requests`] sends what changes anything, through the client that the fence guards.
+//! Architecture Invariant: the graph's lock is held for one change or one step, and never across an
+//! await.
+//!
+//! Architecture Invariant: only [`requests`] sends mutating requests, through the client that the
+//! fence guards.
 
 mod breaker;
 mod coalescer;
@@ -45,26 +49,27 @@ use self::{
 };
 use crate::{FollowUps, Graph, Identity, InvalidReason, InvalidReference, Uid};
 
-/// The queues, as the original's metrics name them.
+/// The names of the queues, which are those of kube-controller-manager's metrics.
 const ATTEMPTS: &str = "garbage_collector_attempt_to_delete";
 const ORPHANS: &str = "garbage_collector_attempt_to_orphan";
-/// How long the first lists may take before the workers start without some of them, as in the original.
+/// The time after which workers start even if some first lists are not complete, as in
+/// kube-controller-manager.
 const INITIAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the flags ask for.
+/// The values of the collector's flags.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// How many objects are worked on at once.
+    /// The number of objects to work on at once.
     pub(crate) workers: usize,
-    /// Write nothing.
+    /// Whether to write nothing.
     pub(crate) observe: bool,
-    /// Resources that nothing is known of, as `plural.group`.
+    /// The resources that are neither watched nor collected, as `plural.group`.
     pub(crate) ignored: HashSet<String>,
-    /// How many objects may be deleted within a minute; 0: as many as there are.
+    /// The maximum number of deletions within one minute; 0 means no limit.
     pub(crate) limit: u32,
 }
 
-/// All that the watches, the workers and the pages share.
+/// The state that the watches, the workers and the pages share.
 pub(crate) struct CollectorContext {
     name: &'static str,
     settings: Settings,
@@ -75,10 +80,11 @@ pub(crate) struct CollectorContext {
     attempts: Queue<Uid>,
     orphans: Queue<Uid>,
     changes: UnqueuedWork,
-    /// Whether there are workers. Until then nothing is queued: who begins to act surveys the graph.
+    /// Whether workers run. Until then nothing is queued, because a replica that becomes active
+    /// scans the whole graph.
     active: AtomicBool,
     served: watch::Receiver<Option<Arc<ServedResources>>>,
-    /// The resources that are watched, as pages and lists go by them.
+    /// The watched resources, for pages and lists.
     watched: watch::Sender<Vec<monitors::MonitorState>>,
     coalescer: RequestCoalescer,
     dependent_scans: DependentScans,
@@ -86,27 +92,29 @@ pub(crate) struct CollectorContext {
     decision_log: DecisionLog,
     metrics: Metrics,
     failures: Mutex<FailureTracker>,
-    /// How many requests of orphaning are under way.
+    /// Limits the number of concurrent requests that orphan dependents.
     orphaning: Semaphore,
-    /// One of them has ended.
+    /// Notified whenever such a request ends.
     orphaned: Notify,
 }
 
-/// Who could not be dealt with so far.
+/// Objects whose last attempt failed, and cascades that are not finished.
 #[derive(Default)]
 struct FailureTracker {
-    /// Since when, and why; apart for those whose dependents are to be orphaned.
+    /// The time of the first failure and the latest reason, by object and whether its dependents
+    /// were to be orphaned.
     failing: HashMap<(Uid, bool), (Instant, String)>,
-    /// Those among them whose owners nobody can tell of: they may be told of when more is served.
+    /// Objects of which it is unknown whether an owner exists. They are retried when more resources
+    /// are served or synced.
     unknown: HashSet<Uid>,
-    /// When the dependents of an owner began to go.
+    /// The time at which the deletion of an owner's dependents began.
     cascades: HashMap<Uid, Instant>,
 }
 
-/// The controller.
+/// The garbage collector.
 pub(crate) struct Collector {
     ctx: Arc<CollectorContext>,
-    /// The watches, which go on as long as this does.
+    /// The task that runs the watches. It ends when this is dropped.
     watching: JoinSet<()>,
 }
 
@@ -163,7 +171,8 @@ impl Collector {
             () = ctx.wait_for_initial_sync() => {}
             () = stop.requested() => return Ok(()),
         }
-        // Before anybody deletes anything: the breaker may have tripped in another's hands.
+        // The annotation of a former leader may say that the breaker has tripped. Read it before
+        // anything is deleted.
         ctx.breaker.catch_up(&ctx);
         ctx.begin();
         let mut workers = JoinSet::new();
@@ -205,7 +214,7 @@ impl CollectorContext {
         [(ATTEMPTS, &self.attempts), (ORPHANS, &self.orphans)].map(|(name, queue)| {
             let weak = Arc::downgrade(self);
             let tell = move |uid: &Uid| {
-                // Not waited for: whoever is stuck may hold the graph.
+                // `try_lock`, because the item that is stuck may hold the graph's lock.
                 let named = weak.upgrade().and_then(|ctx| Some(ctx.graph.try_lock()?.name(*uid)));
                 named.unwrap_or_else(|| "(the graph is busy)".to_owned())
             };
@@ -213,11 +222,11 @@ impl CollectorContext {
         })
     }
 
-    /// Waits until every resource is listed, or for as long as anybody may be kept waiting for one that cannot be.
+    /// Waits until every resource is listed, but at most for `INITIAL_SYNC_TIMEOUT`.
     async fn wait_for_initial_sync(&self) {
         let mut served = self.served.clone();
         let complete = async {
-            // An error means that nobody follows any more, which the caller notices.
+            // An error means that discovery has ended, which the caller notices.
             served.wait_for(Option::is_some).await.ok();
             let mut watched = self.watched.subscribe();
             let all = |states: &Vec<monitors::MonitorState>| {
@@ -226,25 +235,26 @@ impl CollectorContext {
             watched.wait_for(all).await.ok();
         };
         if tokio::time::timeout(INITIAL_SYNC_TIMEOUT, complete).await.is_ok() {
-            tracing::info!(controller = self.name, "all resources are synced, starting workers");
+            tracing::info!(controller = self.name, "synced all resources, starting workers");
         } else {
             let missing = self.unsynced().join("; ");
             tracing::warn!(
                 controller = self.name,
                 missing,
-                "not all resources could be synced, starting workers anyway"
+                "failed to sync all resources in time, starting workers anyway"
             );
         }
     }
 
-    /// The resources that are not synced, and why.
+    /// Returns the resources that are not synced, and why.
     fn unsynced(&self) -> Vec<String> {
         let states = self.watched.borrow();
         let missing = states.iter().filter(|state| !state.is_synced());
         missing.map(ToString::to_string).collect()
     }
 
-    /// The resources of which nothing was heard for too long, and why.
+    /// Returns the resources whose watches have had no contact with the apiserver for too long, and
+    /// why.
     fn stale(&self) -> Vec<String> {
         let now = Instant::now();
         self.watched
@@ -254,7 +264,7 @@ impl CollectorContext {
             .collect()
     }
 
-    /// There are workers from now on: all that the graph has to do is queued.
+    /// Marks the collector as active, and queues all work in the graph.
     fn begin(&self) {
         let mut follow_ups = FollowUps::default();
         {
@@ -265,7 +275,7 @@ impl CollectorContext {
         self.enqueue(&mut follow_ups);
     }
 
-    /// Changes the graph, and queues what follows.
+    /// Changes the graph, and queues the work that follows.
     fn change<R>(&self, change: impl FnOnce(&mut Graph, &mut FollowUps) -> R) -> R {
         let mut follow_ups = FollowUps::default();
         let result = change(&mut self.graph.lock(), &mut follow_ups);
@@ -273,7 +283,7 @@ impl CollectorContext {
         result
     }
 
-    /// Queues what follows from a change, and leaves them empty.
+    /// Queues the work that follows from a change, and empties `follow_ups`.
     fn enqueue(&self, follow_ups: &mut FollowUps) {
         let is_active = self.active.load(Ordering::Relaxed);
         if is_active {
@@ -304,7 +314,7 @@ impl CollectorContext {
         follow_ups.invalid.clear();
     }
 
-    /// An Event on the dependent of a reference that cannot mean what it says.
+    /// Reports an invalid reference with an event on its dependent.
     fn tell_of(&self, invalid: &InvalidReference) {
         let InvalidReference {
             dependent,
@@ -312,10 +322,10 @@ impl CollectorContext {
             reason,
         } = invalid;
         if *reason == InvalidReason::Coordinates {
-            tracing::info!(%dependent, %owner, "a reference does not name its owner as it is called");
+            tracing::info!(%dependent, %owner, "found an owner reference with wrong coordinates");
             return;
         }
-        tracing::warn!(%dependent, %owner, "a reference leads into another namespace");
+        tracing::warn!(%dependent, %owner, "found an owner reference with a wrong namespace");
         let namespace = dependent.namespace.as_deref().unwrap_or_default();
         let sentence = format!("ownerRef {owner} does not exist in namespace {namespace:?}");
         self.note(
@@ -324,7 +334,7 @@ impl CollectorContext {
         );
     }
 
-    /// An Event on an object, if its kind is served.
+    /// Sends an event on an object if its kind is served.
     fn note(&self, item: &Identity, note: &EventContent) {
         let Some(resource) = self.resource(item) else { return };
         let target = Target {
@@ -336,13 +346,14 @@ impl CollectorContext {
         self.events.send(self.name, &target, note);
     }
 
-    /// Where objects of this kind are served.
+    /// Returns the resource that serves objects of this kind.
     fn resource(&self, item: &Identity) -> Option<Resource> {
         let served = self.served.borrow();
         served.as_ref()?.lookup(&item.api_version, &item.kind).cloned()
     }
 
-    /// What could not be told of may be now: more is served, or listed.
+    /// Retries the objects whose owners' existence is unknown, because more resources are now
+    /// served or listed.
     fn retry_unknown(&self) {
         if self.active.load(Ordering::Relaxed) {
             let unknown = std::mem::take(&mut self.failures.lock().unknown);
@@ -352,7 +363,8 @@ impl CollectorContext {
         }
     }
 
-    /// Returns whether that is news: nothing was wrong with it, or something else.
+    /// Records a failed attempt. Returns whether the failure is new: the last attempt did not fail,
+    /// or had another reason.
     fn failed(&self, who: (Uid, bool), reason: String, is_unknown: bool) -> bool {
         let mut failures = self.failures.lock();
         let is_news = failures.failing.get(&who).is_none_or(|(_, before)| *before != reason);
@@ -364,7 +376,7 @@ impl CollectorContext {
         if is_unknown {
             failures.unknown.insert(who.0);
         } else if !who.1 {
-            // It could be told, and something else is wrong now.
+            // The existence of the owners was known this time; the failure has another reason.
             failures.unknown.remove(&who.0);
         }
         is_news
@@ -379,7 +391,8 @@ impl CollectorContext {
     }
 }
 
-/// Waits for a turn. As long as those before it move, whoever waits is not stuck either.
+/// Waits for a turn. Reports progress whenever another holder makes progress, so that the waiting
+/// item is not taken for stuck.
 async fn wait_with_progress<T>(turn: impl Future<Output = T>, moved: &Notify, work: &Work<Uid>) -> T {
     let mut turn = pin!(turn);
     loop {
@@ -393,7 +406,8 @@ async fn wait_with_progress<T>(turn: impl Future<Output = T>, moved: &Notify, wo
     }
 }
 
-/// How an object is named within its resource: one of the cluster has no namespace, whoever means it.
+/// Returns the key of an object within its resource. For a cluster-scoped resource the key has no
+/// namespace, even if the dependent has one.
 fn key_of(resource: &Resource, item: &Identity) -> ObjectKey {
     let namespace = match resource.scope {
         portreeve_api::Scope::Cluster => None,

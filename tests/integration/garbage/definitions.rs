@@ -62,7 +62,7 @@ async fn watches_that_hear_nothing_are_named_until_they_do() -> Result<()> {
             .find(|line| line.contains("gc/resources"))
             .unwrap_or_default();
         ensure!(
-            line.starts_with("[+]") && line.contains("stale: ") && line.contains("pods.v1, last heard of"),
+            line.starts_with("[+]") && line.contains("stale: ") && line.contains("pods.v1, last contact"),
             "{text}"
         );
         anyhow::Ok(())

@@ -1,4 +1,4 @@
-//! What the apiserver is asked: each object once at a time, whoever wants to know.
+//! Coalesces reads: concurrent reads of one object share one request.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,16 +9,18 @@ use tokio::time::Instant;
 use super::{CollectorContext, key_of, requests};
 use crate::{Identity, ReadResult};
 
-/// How long an answer stands. Thousands of dependents ask for their owner at once; who deletes by the answer must not go by an old one.
+/// How long an answer is reused. Thousands of dependents may ask for their owner at once, but a
+/// deletion must not rely on an old answer.
 const FRESH: Duration = Duration::from_millis(50);
-/// How long an answer may take. What cannot be told soon is asked again later: one slow API must not keep every worker.
+/// The time limit of a read. A read that takes longer is retried later, so that one slow API does
+/// not occupy every worker.
 const SOON: Duration = Duration::from_secs(5);
-/// How many answers are kept before old ones are thrown away.
+/// The number of answers above which old ones are dropped.
 const MANY: usize = 1_024;
 
 type Slot = Arc<tokio::sync::Mutex<Option<(Instant, ReadResult)>>>;
 
-/// The answers of the last moment.
+/// The most recent answers, by object.
 #[derive(Default)]
 pub(super) struct RequestCoalescer(Mutex<HashMap<Identity, Slot>>);
 
@@ -39,7 +41,8 @@ impl RequestCoalescer {
 }
 
 impl CollectorContext {
-    /// What the apiserver says of an object, now or a moment ago. The graph is told of what is absent.
+    /// Reads an object from the apiserver, or reuses an answer younger than [`FRESH`]. Records in
+    /// the graph if the object is absent.
     pub(super) async fn read_coalesced(&self, identity: &Identity) -> ReadResult {
         let slot = self.coalescer.slot(identity);
         let mut answer = slot.lock().await;
@@ -47,7 +50,7 @@ impl CollectorContext {
             && at.elapsed() < FRESH
             && !self.is_outdated(fact)
         {
-            // Whoever was told before may have forgotten it: nothing referred to the owner any more.
+            // The graph may have dropped the proof since, while nothing referred to the owner.
             self.tell_absence(identity, fact);
             return fact.clone();
         }
@@ -56,12 +59,12 @@ impl CollectorContext {
         fact
     }
 
-    /// Whether a watch has shown the object since.
+    /// Returns whether a watch has shown the object in a later version.
     fn is_outdated(&self, fact: &ReadResult) -> bool {
         matches!(fact, ReadResult::Found(seen) if self.graph.lock().is_newer_than(seen))
     }
 
-    /// Tells the graph of what is absent.
+    /// Records an absent object in the graph.
     fn tell_absence(&self, identity: &Identity, fact: &ReadResult) {
         if *fact != ReadResult::Absent {
             return;
@@ -76,7 +79,7 @@ impl CollectorContext {
         self.change(|graph, follow_ups| graph.mark_absent(&absent, follow_ups));
     }
 
-    /// What the apiserver says of an object now.
+    /// Reads an object from the apiserver now.
     pub(super) async fn read_live(&self, identity: &Identity) -> ReadResult {
         let Some(resource) = self.resource(identity) else {
             return ReadResult::Unknown;
@@ -88,17 +91,17 @@ impl CollectorContext {
         let answer = tokio::time::timeout(SOON, requests::get(&self.client, &resource, &key)).await;
         let fact = match answer {
             Ok(Ok(Some(seen))) if seen.metadata.uid == identity.uid => ReadResult::Found(Box::new(seen)),
-            // What is no object of that name is nothing to go by.
+            // A response that is not an object of that name proves nothing.
             Ok(Ok(Some(seen))) if seen.metadata.uid.is_empty() || seen.metadata.name != identity.name => {
                 ReadResult::Unknown
             }
             Ok(Ok(_)) => ReadResult::Absent,
             Ok(Err(error)) => {
-                tracing::debug!(%identity, reason = error.to_string(), "failed to ask for an object");
+                tracing::debug!(%identity, reason = error.to_string(), "failed to read object");
                 ReadResult::Unknown
             }
             Err(_) => {
-                tracing::debug!(%identity, "the apiserver took too long to tell of an object");
+                tracing::debug!(%identity, "timed out reading object");
                 ReadResult::Unknown
             }
         };

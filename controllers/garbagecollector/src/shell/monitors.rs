@@ -1,4 +1,4 @@
-//! The watches: one for each resource that is served and can be collected, and none for what is not served any more.
+//! The watches: one for each served resource that can be collected.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,14 +25,15 @@ use tracing::Instrument;
 use super::CollectorContext;
 use crate::{FollowUps, Monitor, PartialObject};
 
-/// What a resource must offer to be collected.
+/// The verbs that a resource must support to be collected.
 const VERBS: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
-/// How often is looked whether resources may still be read.
+/// The interval at which the loop checks whether resources may still be read.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long a watch goes on after its resource has left discovery: the last deletions are still on their way.
+/// How long a watch continues after its resource has left discovery, so that the last deletions
+/// still arrive.
 const LEAVE: Duration = Duration::from_millis(300);
 
-/// How a watch fares.
+/// The state of the watch on one resource.
 #[derive(Clone)]
 pub(crate) struct MonitorState {
     pub(crate) resource: Resource,
@@ -42,33 +43,35 @@ pub(crate) struct MonitorState {
 }
 
 impl MonitorState {
-    /// Whether every object of the resource was seen, and nothing is known to be wrong.
+    /// Returns whether every object of the resource has been seen, and the resource is not lost.
     pub(crate) fn is_synced(&self) -> bool {
         self.complete.load(Ordering::Relaxed) && !self.is_lost()
     }
 
-    /// Why nothing has been heard of the resource for too long, if so: what was seen of it may have changed.
+    /// Returns why the watch has had no contact with the apiserver for too long, or `None`. What
+    /// was seen of the resource may then be out of date.
     pub(crate) fn stale(&self, now: Instant) -> Option<String> {
         let age = now.saturating_duration_since(self.reporter.last_contact()?);
         (self.is_synced() && age > self.stale_after).then(|| {
             let failure = self.reporter.failure().map(|failure| failure.message);
             let reason = failure.as_deref().unwrap_or("the connection is silent");
-            format!("{}, last heard of {} s ago: {reason}", self.resource, age.as_secs())
+            format!("{}, last contact {} s ago: {reason}", self.resource, age.as_secs())
         })
     }
 
-    /// The resource may not be read any more, or is not served: what was seen of it is no evidence.
+    /// Returns whether the resource may no longer be read, or is not served. What was seen of it
+    /// then proves nothing.
     fn is_lost(&self) -> bool {
         let failure = self.reporter.failure();
         failure.is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound))
     }
 }
 
-/// The resource, and why it is not synced.
+/// Formats the resource and the reason why it is not synced.
 impl fmt::Display for MonitorState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failure = self.reporter.failure().map(|failure| failure.message);
-        let reason = failure.as_deref().unwrap_or("the first list is still under way");
+        let reason = failure.as_deref().unwrap_or("the first list is not complete");
         write!(f, "{}: {reason}", self.resource)
     }
 }
@@ -80,15 +83,15 @@ struct Running {
     wake: Arc<Notify>,
 }
 
-/// Follows discovery.
+/// Starts and stops watches as discovery changes.
 pub(crate) struct Monitors {
     ctx: Arc<CollectorContext>,
     discovery: Discovery,
     informer_config: InformerConfig,
     loops: JoinSet<()>,
-    /// By plural and group.
+    /// The running watches, by plural and group.
     running: BTreeMap<(String, String), Running>,
-    /// What has left, until when it is still watched.
+    /// The watches whose resources have left discovery, and the time at which each ends.
     leaving: Vec<(Instant, Running)>,
     failures: u64,
     never: watch::Receiver<u64>,
@@ -104,7 +107,8 @@ impl Monitors {
             running: BTreeMap::new(),
             leaving: Vec::new(),
             failures: 0,
-            // Nothing that is decided depends on how late a watch is, so nobody who comes to lead has to list anew.
+            // No decision depends on how late a watch is, so a new leader does not have to list
+            // again.
             never: watch::channel(0).1,
         }
     }
@@ -137,11 +141,12 @@ impl Monitors {
         }
     }
 
-    /// What was seen of resources that may not be read any more is no evidence: it is asked for, until they are listed again.
+    /// Makes the nodes of resources that may no longer be read virtual. Attempts read them from the
+    /// apiserver until the resources are listed again.
     fn distrust(&self) {
         for running in self.running.values() {
             if running.state.is_lost() && running.state.complete.swap(false, Ordering::Relaxed) {
-                tracing::warn!(resource = %running.state.resource, "what was seen of it is no evidence any more");
+                tracing::warn!(resource = %running.state.resource, "lost access to resource, its nodes become virtual");
                 self.ctx
                     .change(|graph, follow_ups| graph.invalidate_monitor(running.monitor, follow_ups));
             }
@@ -154,7 +159,7 @@ impl Monitors {
         self.failures = failures;
     }
 
-    /// Starts what is new, and lets go what is no longer served.
+    /// Starts watches on new resources, and ends those on resources that are no longer served.
     fn follow(&mut self, served: &ServedResources) {
         let ignored = &self.ctx.settings.ignored;
         if self.running.is_empty() {
@@ -162,7 +167,7 @@ impl Monitors {
             for name in ignored.iter().filter(|name| !is_served(name)) {
                 tracing::warn!(
                     resource = name,
-                    "--gc-ignore-resources names what is not served: nothing is ignored by it"
+                    "ignoring entry of --gc-ignore-resources: the resource is not served"
                 );
             }
         }
@@ -183,7 +188,7 @@ impl Monitors {
         let until = Instant::now() + LEAVE;
         for id in gone {
             if let Some(running) = self.running.remove(&id) {
-                tracing::info!(resource = %running.state.resource, "no longer collected");
+                tracing::info!(resource = %running.state.resource, "stopping collection of resource");
                 self.leaving.push((until, running));
             }
         }
@@ -200,7 +205,7 @@ impl Monitors {
         self.ctx.retry_unknown();
     }
 
-    /// The watch of a resource that is served again before it was let go.
+    /// Returns the watch of a resource that is served again before its watch has ended.
     fn returned(&mut self, resource: &Resource) -> Option<Running> {
         let mut leaving = self.leaving.iter();
         let place = leaving.position(|(_, running)| running.state.resource == *resource)?;
@@ -208,7 +213,7 @@ impl Monitors {
     }
 
     fn start(&mut self, resource: &Resource) -> Running {
-        tracing::debug!(%resource, "collected from now on");
+        tracing::debug!(%resource, "starting collection of resource");
         let monitor = self
             .ctx
             .change(|graph, _| graph.add_monitor(&resource.api_version(), &resource.kind));
@@ -253,7 +258,8 @@ impl Monitors {
         for (_, running) in &due {
             running.task.abort();
         }
-        // Only then: an event that is still on its way must not be taken for one of whoever gets the monitor's number next.
+        // Remove the monitor only after its task has ended. Otherwise a late event could be
+        // attributed to the resource that gets the monitor's number next.
         while due.iter().any(|(_, running)| !running.task.is_finished()) && self.loops.join_next().await.is_some() {}
         for (_, running) in due {
             self.ctx
@@ -266,7 +272,7 @@ fn id(resource: &Resource) -> (String, String) {
     (resource.plural.to_string(), resource.group.to_string())
 }
 
-/// As `--gc-ignore-resources` names it.
+/// Returns the name of a resource as `--gc-ignore-resources` gives it.
 pub(super) fn resource_name(resource: &Resource) -> String {
     if resource.group.is_empty() {
         resource.plural.to_string()
@@ -275,17 +281,18 @@ pub(super) fn resource_name(resource: &Resource) -> String {
     }
 }
 
-/// Where the events of one watch go.
+/// Applies the events of one watch to the graph.
 struct GraphSink {
     ctx: Arc<CollectorContext>,
     monitor: Monitor,
     complete: Arc<AtomicBool>,
-    /// A list is under way. Until it is complete nothing is done about it: only then is it known whether versions have gone back.
+    /// Whether a list is in progress. Its follow-ups are queued when it is complete, because only
+    /// then is it known whether resourceVersions have gone back.
     listing: bool,
     follow_ups: FollowUps,
 }
 
-/// What a list has shown that was not completed is not lost with its watch.
+/// Queues the follow-ups of an incomplete list when its watch ends.
 impl Drop for GraphSink {
     fn drop(&mut self) {
         self.ctx.enqueue(&mut self.follow_ups);
@@ -297,7 +304,8 @@ impl Sink for GraphSink {
 
     fn apply(&mut self, event: Event<PartialObject>) {
         let began = Instant::now();
-        // A list that was given up leaves what it has shown: it is not waited for the next one, which may never be complete.
+        // The reflector has given up a list. Queue its follow-ups now: the next list may never be
+        // complete.
         let is_given_up = self.listing && matches!(event, Event::Relisting);
         let (monitor, follow_ups) = (self.monitor, &mut self.follow_ups);
         let mut graph = self.ctx.graph.lock();
@@ -330,7 +338,7 @@ impl Sink for GraphSink {
         self.listing = false;
         self.ctx.enqueue(&mut self.follow_ups);
         if !self.complete.swap(true, Ordering::Relaxed) {
-            // Who waits for the first lists looks again.
+            // Wake those who wait for the first lists.
             self.ctx.watched.send_modify(|_| {});
             self.ctx.retry_unknown();
         }

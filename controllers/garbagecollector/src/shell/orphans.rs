@@ -1,7 +1,9 @@
-//! Orphaning: every dependent loses its reference to an owner that is deleted with `Orphan`, and then the owner may go.
+//! Orphaning: removes the references to an owner that is deleted with `Orphan` from every
+//! dependent, and then lets the owner go.
 //!
-//! Two things differ from the original. As many requests run at once as there are workers, and no more. And before the owner may go, every
-//! collectable resource is listed in its namespace: a dependent that no watch has shown yet would be collected later, and lost.
+//! Two things differ from kube-controller-manager. At most as many requests run at once as there
+//! are workers. And before the owner goes, every collectable resource is listed in its namespace: a
+//! dependent that no watch has shown yet would otherwise be collected later.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -19,10 +21,11 @@ use super::{
 };
 use crate::{Identity, Orphaning, ReadResult, ReferencePositions, Uid, metadata::ORPHAN, verdict::OwnerState};
 
-/// How often a dependent that changes under our hands is read again at once.
+/// The number of times that a dependent is read again at once after a conflict.
 const CONFLICTS: u32 = 10;
 
-/// Works until the queue is closed. What takes long ends early when `stop` is requested: who comes next begins again.
+/// Processes owners until the queue is closed. A long orphaning ends early when `stop` is
+/// requested; the next leader starts it again.
 pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
     while let Some(work) = ctx.orphans.take().await {
         let uid = *work.key();
@@ -63,7 +66,7 @@ impl CollectorContext {
             result: result.to_owned(),
         };
         if self.settings.observe {
-            tracing::info!(%owner, dependents = count, "observed: nothing is orphaned");
+            tracing::info!(%owner, dependents = count, "skipped orphaning in observe mode");
             self.decision_log.write(decision("observed: nothing was written"));
             return Ok(());
         }
@@ -79,7 +82,8 @@ impl CollectorContext {
             self.release_all(work, &owner, strays).await?;
         }
         if !self.graph.lock().is_orphaning(uid) {
-            // It was lost sight of, or has changed its mind: what was found is not all.
+            // The owner was lost from view, or is no longer orphaning. The dependents found may not
+            // be all, so try again.
             self.dependent_scans.release(uid);
             return Err(RequestError::Conflict);
         }
@@ -91,7 +95,7 @@ impl CollectorContext {
             Err(failure) => return Err(failure),
         }
         self.dependent_scans.release(uid);
-        tracing::info!(%owner, dependents = released.len(), "orphaned the dependents");
+        tracing::info!(%owner, dependents = released.len(), "orphaned dependents");
         let plural = if released.len() == 1 { "" } else { "s" };
         let result = format!("{} dependent{plural} orphaned", released.len());
         self.decision_log.write(decision(&result));
@@ -110,7 +114,7 @@ impl CollectorContext {
         let mut running = stream::iter(releases).buffer_unordered(self.settings.workers);
         let mut failed = None;
         while let Some(end) = running.next().await {
-            // An owner of thousands takes its time, and is not stuck.
+            // An owner with thousands of dependents takes long, and is not stuck.
             work.report_progress();
             self.orphaned.notify_waiters();
             let result = match &end {
@@ -123,7 +127,7 @@ impl CollectorContext {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Takes the references to the owner away from one dependent.
+    /// Removes the references to the owner from one dependent.
     async fn release(
         &self,
         work: &Work<Uid>,
@@ -131,7 +135,7 @@ impl CollectorContext {
         item: Identity,
         mut references: ReferencePositions,
     ) -> Result<(), RequestError> {
-        // All owners together send no more at once than the workers of deletions do.
+        // All owners together use at most as many concurrent requests as there are workers.
         let _permit = wait_with_progress(self.orphaning.acquire(), &self.orphaned, work).await;
         let resource = self.served_as(&item)?;
         let key = key_of(&resource, &item);
@@ -158,7 +162,7 @@ impl CollectorContext {
 
     fn served_as(&self, item: &Identity) -> Result<portreeve_api::Resource, RequestError> {
         self.resource(item).ok_or_else(|| RequestError::Other {
-            message: format!("{} of {} is not served", item.kind, item.api_version),
+            message: format!("kind {} of {} is not served", item.kind, item.api_version),
             kind: ApiErrorKind::NotFound,
             after: None,
         })
@@ -166,14 +170,14 @@ impl CollectorContext {
 }
 
 impl OwnerState {
-    /// As logs and pages say it.
+    /// Returns the word for this state in logs and on pages.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Solid => "there",
+            Self::Solid => "present",
             Self::Dangling => "absent",
             Self::WaitingForDependents => "waiting for its dependents to be deleted",
             Self::Unknown => "unknown",
-            Self::Misplaced => "in a namespace, which an owner of an object of the cluster cannot be",
+            Self::Misplaced => "namespaced, which the owner of a cluster-scoped object cannot be",
         }
     }
 }
