@@ -1,7 +1,8 @@
-//! The breaker: so many deletions in a minute, and then none until a person says so.
+//! The breaker: stops all deletions after a maximum number within one minute, until a person
+//! resumes them.
 //!
-//! That it has tripped is an annotation of the Lease, which outlives the process and its successors. Whoever removes the annotation lets the
-//! collector go on.
+//! An annotation of the Lease records that the breaker has tripped, so that it holds for restarts
+//! and other replicas. Removing the annotation resumes deletions.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -14,10 +15,10 @@ use tokio::{sync::Notify, time::Instant};
 use super::CollectorContext;
 use crate::{Identity, Uid};
 
-/// The annotation.
+/// The annotation that records that the breaker has tripped.
 pub(crate) const TRIPPED: &str = "garbage-collector.portreeve.dev/tripped";
 const MINUTE: Duration = Duration::from_mins(1);
-/// How long an attempt to write the annotation that failed is left alone.
+/// The delay before a failed write of the annotation is retried.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Breaker {
@@ -36,11 +37,11 @@ struct State {
 
 struct Tripped {
     sentence: String,
-    /// The Lease that says so, and the version in which it first did.
+    /// The UID of the Lease that has the annotation, and the version in which it first had it.
     written: Option<(Arc<str>, u64)>,
 }
 
-/// How many deletions there were in each second of the last minute.
+/// The number of deletions in each second of the last minute.
 #[derive(Default)]
 struct Window {
     seconds: std::collections::VecDeque<(Instant, u32)>,
@@ -48,7 +49,8 @@ struct Window {
 }
 
 impl Window {
-    /// Counts one more, if that leaves the last minute within the limit.
+    /// Counts one more deletion, if the last minute then stays within the limit. Returns whether it
+    /// does.
     fn admit(&mut self, now: Instant, limit: u32) -> bool {
         while let Some((begun, count)) = self.seconds.front() {
             if now.duration_since(*begun) < MINUTE {
@@ -70,7 +72,7 @@ impl Window {
 }
 
 impl Window {
-    /// Counts one less.
+    /// Takes back the last deletion that was counted.
     fn refund(&mut self) {
         if let Some((_, count)) = self.seconds.iter_mut().rev().find(|(_, count)| *count > 0) {
             *count -= 1;
@@ -89,7 +91,8 @@ impl Breaker {
         }
     }
 
-    /// Whether one more object may be deleted now.
+    /// Returns whether one more object may be deleted now, and counts it. Trips the breaker if the
+    /// limit is reached.
     pub(super) fn admit(&self, ctx: &CollectorContext) -> bool {
         if self.limit == 0 {
             return true;
@@ -102,7 +105,7 @@ impl Breaker {
             return true;
         }
         let sentence = sentence(ctx.clock.now(), self.limit);
-        tracing::error!(reason = sentence, annotation = TRIPPED, "no object is deleted any more");
+        tracing::error!(reason = sentence, annotation = TRIPPED, "stopped deleting objects: deletion limit reached");
         state.tripped = Some(Tripped {
             sentence,
             written: None,
@@ -112,7 +115,7 @@ impl Breaker {
         false
     }
 
-    /// The object is to be looked at again once the breaker is closed.
+    /// Keeps the object, to attempt it again once deletions resume.
     pub(super) fn park(&self, ctx: &CollectorContext, item: &Identity) {
         let Some(uid) = ctx.graph.lock().uid(&item.uid) else {
             return;
@@ -121,20 +124,20 @@ impl Breaker {
         if state.tripped.is_some() {
             state.parked.insert(uid);
         } else {
-            // Somebody has closed it meanwhile.
+            // Deletions have been resumed meanwhile.
             drop(state);
             ctx.attempts.add(uid, Lane::Routine);
         }
     }
 
-    /// What was admitted was not deleted after all.
+    /// Takes back an admitted deletion that was not carried out.
     pub(super) fn refund(&self) {
         if self.limit > 0 {
             self.state.lock().window.refund();
         }
     }
 
-    /// Why nothing is deleted, and how to go on.
+    /// Returns why deletions are stopped, and how to resume them; `None` if they are not.
     pub(super) fn tripped(&self) -> Option<String> {
         if self.limit == 0 {
             return None;
@@ -155,7 +158,7 @@ impl Breaker {
             .and_then(|lease_annotations| lease_annotations.target());
         let lease = lease.map_or_else(|| "its Lease".to_owned(), |lease| format!("Lease {}", lease.key));
         Some(format!(
-            "{sentence}; {} objects wait; see what is to be deleted, then remove the annotation {TRIPPED} from {lease} to go on",
+            "{sentence}; {} objects are waiting to be deleted; check them, then remove the annotation {TRIPPED} from {lease} to resume",
             state.parked.len()
         ))
     }
@@ -163,11 +166,11 @@ impl Breaker {
 
 fn sentence(now: Timestamp, limit: u32) -> String {
     format!(
-        "tripped at {now:.0}: {limit} objects were deleted within a minute, as many as --gc-max-deletions-per-minute allows"
+        "tripped at {now:.0}: {limit} objects were deleted within one minute, the limit of --gc-max-deletions-per-minute"
     )
 }
 
-/// Writes down that the breaker has tripped, and hears when it is to be closed again.
+/// Writes the annotation when the breaker has tripped, and resumes deletions when it is removed.
 pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
     let breaker = &ctx.breaker;
     let Some(lease_annotations) = breaker.lease_annotations.clone().filter(|_| breaker.limit > 0) else {
@@ -186,7 +189,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
                 Some(sentence) => match lease_annotations.write(TRIPPED, sentence).await {
                     Ok(()) => breaker.written(&ctx, &*lease_annotations),
                     Err(error) => {
-                        tracing::warn!(reason = %error, "failed to write down that the breaker has tripped");
+                        tracing::warn!(reason = %error, "failed to record on the Lease that the breaker has tripped");
                         tokio::time::sleep(PAUSE).await;
                     }
                 },
@@ -202,14 +205,14 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
 }
 
 impl Breaker {
-    /// Takes over what predecessors have left.
+    /// Takes over the state that a former leader has left on the Lease.
     pub(super) fn catch_up(&self, ctx: &CollectorContext) {
         if let Some(lease_annotations) = self.lease_annotations.as_ref().filter(|_| self.limit > 0) {
             self.agree(ctx, lease_annotations.read(TRIPPED));
         }
     }
 
-    /// Takes over what the annotation says.
+    /// Adjusts the breaker to the annotation that was read.
     fn agree(&self, ctx: &CollectorContext, noted: Option<String>) {
         let lease = self.lease();
         let mut state = self.state.lock();
@@ -218,7 +221,7 @@ impl Breaker {
                 tracing::error!(
                     reason = sentence,
                     annotation = TRIPPED,
-                    "no object is deleted until the annotation is removed"
+                    "stopped deleting objects until the annotation is removed"
                 );
                 let written = lease;
                 state.tripped = Some(Tripped { sentence, written });
@@ -227,7 +230,8 @@ impl Breaker {
                 (Some((then, since)), Some((now, version))) if *then == now && version >= *since => {
                     clear(ctx, state);
                 }
-                // The Lease is another one, or as it was before: nobody has removed anything. It is written down again.
+                // The Lease has been recreated or restored, so nobody has removed the annotation.
+                // Write it again.
                 (Some(_), _) => tripped.written = None,
                 (None, _) => {}
             },
@@ -235,7 +239,7 @@ impl Breaker {
         }
     }
 
-    /// The Lease by UID and version.
+    /// Returns the UID and version of the Lease.
     fn lease(&self) -> Option<(Arc<str>, u64)> {
         let target = self.lease_annotations.as_ref()?.target()?;
         Some((target.uid, target.version.parse().ok()?))
@@ -251,7 +255,7 @@ impl Breaker {
         };
         if let Some(target) = lease_annotations.target() {
             let sentence = format!(
-                "The garbage collector deletes nothing any more: {sentence}. Remove the annotation {TRIPPED} to go on."
+                "The garbage collector has stopped deleting objects: {sentence}. Remove the annotation {TRIPPED} to resume."
             );
             let note = EventContent::warning("DeletionLimitReached", "Collect", sentence);
             ctx.events.send(ctx.name, &target, &note);
@@ -259,13 +263,13 @@ impl Breaker {
     }
 }
 
-/// Somebody lets the collector go on.
+/// Closes the breaker after somebody has removed the annotation.
 fn clear(ctx: &CollectorContext, mut state: MutexGuard<'_, State>) {
     state.tripped = None;
     state.window = Window::default();
     let parked = std::mem::take(&mut state.parked);
     drop(state);
-    tracing::info!(objects = parked.len(), "the annotation is removed, going on");
+    tracing::info!(objects = parked.len(), "resuming deletions, the annotation was removed");
     for uid in parked {
         ctx.attempts.add(uid, Lane::Routine);
     }
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minute_holds_so_many_and_no_more() {
+    fn window_admits_up_to_the_limit_within_one_minute() {
         let mut window = Window::default();
         let begin = Instant::now();
         let admitted = |window: &mut Window, second: u64, times: u32| {
@@ -286,11 +290,11 @@ mod tests {
         assert_eq!(admitted(&mut window, 0, 4), 4);
         assert_eq!(admitted(&mut window, 30, 20), 6);
         assert_eq!(admitted(&mut window, 59, 1), 0);
-        assert_eq!(admitted(&mut window, 60, 20), 4, "the first four are a minute ago");
+        assert_eq!(admitted(&mut window, 60, 20), 4, "the first four were a minute ago");
         assert_eq!(admitted(&mut window, 89, 1), 0);
         assert_eq!(admitted(&mut window, 90, 20), 6);
         assert!(window.seconds.len() <= 3);
         window.refund();
-        assert_eq!(admitted(&mut window, 90, 20), 1, "what was not deleted does not count");
+        assert_eq!(admitted(&mut window, 90, 20), 1, "a refunded deletion does not count");
     }
 }

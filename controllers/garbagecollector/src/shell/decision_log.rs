@@ -1,4 +1,4 @@
-//! The last decisions, and why they were made.
+//! The most recent decisions, with their reasons.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::{
     verdict::{OwnerState, PropagationPolicy},
 };
 
-/// How many decisions are kept.
+/// The number of decisions that are kept.
 const KEPT: usize = 1_000;
 
-/// What was done to an object.
+/// The action of a decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Action {
     Delete(PropagationPolicy),
@@ -23,7 +23,7 @@ pub(super) enum Action {
     Orphan,
 }
 
-/// One decision that was carried out, or that failed.
+/// A decision that was carried out, or that failed.
 pub(super) struct Decision {
     pub(super) at: Timestamp,
     pub(super) action: Action,
@@ -44,7 +44,7 @@ impl Action {
         }
     }
 
-    /// The value of the label `action`.
+    /// Returns the value of the metric label `action`.
     pub(super) fn metric(self) -> &'static str {
         match self {
             Self::Delete(_) => "delete",
@@ -74,7 +74,8 @@ impl DecisionLog {
         kept.push_back(decision);
     }
 
-    /// What is kept, the latest first; of one object alone if a UID is given.
+    /// Returns the decisions that are kept, the latest first. If `uid` is given, returns only those
+    /// on that object.
     pub(super) fn read(&self, uid: Option<&str>) -> Value {
         let kept = self.0.lock();
         let wanted = kept

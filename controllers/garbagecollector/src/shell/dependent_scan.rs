@@ -1,6 +1,8 @@
-//! A scan: every collectable resource listed in one namespace, or in all, for the dependents that no watch has shown yet.
+//! A scan for dependents: lists every collectable resource in one namespace, or in all, to find
+//! dependents that no watch has shown yet.
 //!
-//! Owners that wait in the same namespace share its lists: one that began after the last of them was seen serves them all.
+//! Owners in the same namespace share the lists. A list serves every owner that was registered
+//! before it began.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,13 +26,13 @@ use super::{
 };
 use crate::{Identity, PartialObject, Reference, ReferencePositions, Uid};
 
-/// How many resources are listed at once.
+/// The number of resources that are listed at once.
 const LISTS: usize = 10;
 
-/// The references to one owner that were found.
+/// The dependents of one owner that were found, with their references to it.
 type Found = Vec<(Identity, ReferencePositions)>;
 
-/// Who waits for a scan, and what was counted for them so far, by namespace.
+/// The owners that wait for a scan, and the scan of each namespace.
 #[derive(Default)]
 pub(super) struct DependentScans {
     waiting: Mutex<HashMap<Uid, Waiting>>,
@@ -39,7 +41,7 @@ pub(super) struct DependentScans {
 
 type Namespace = Option<Box<str>>;
 
-/// An owner whose dependents are looked for.
+/// An owner that waits for a scan.
 struct Waiting {
     uid: Box<str>,
     since: Instant,
@@ -48,34 +50,35 @@ struct Waiting {
 
 type SharedScan = Arc<DependentScan>;
 
-/// That of one namespace: one at a time.
+/// The scan of one namespace. One worker at a time runs it.
 #[derive(Default)]
 struct DependentScan {
     count: tokio::sync::Mutex<ScanResults>,
-    /// Told of each page that was asked for, and came or failed.
+    /// Notified of each page that has been received, or has failed.
     pages: Notify,
 }
 
 impl DependentScan {
-    /// Waits until nobody else's scan goes on.
+    /// Waits until no other worker runs this scan.
     async fn turn(&self, work: &Work<Uid>) -> MutexGuard<'_, ScanResults> {
         wait_with_progress(self.count.lock(), &self.pages, work).await
     }
 }
 
-/// The last complete list of each resource. A list that fails does not undo the others: in bad weather the next attempt goes on with
-/// those that are missing.
+/// The last complete list of each resource. A list that fails does not discard the others: the next
+/// attempt lists only the missing resources.
 #[derive(Default)]
 struct ScanResults(HashMap<Resource, Listed>);
 
-/// What a list has shown.
+/// The result of one list.
 struct Listed {
     began: Instant,
     found: Vec<(Box<str>, (Identity, ReferencePositions))>,
 }
 
 impl DependentScans {
-    /// Since when an owner has been waiting: what is listed from then on counts for it.
+    /// Registers an owner, and returns since when it has been waiting. Lists that began at that
+    /// time or later count for it.
     fn enlist(&self, uid: Uid, owner: &Identity) -> Instant {
         let mut waiting = self.waiting.lock();
         let new = || Waiting {
@@ -86,7 +89,7 @@ impl DependentScans {
         waiting.entry(uid).or_insert_with(new).since
     }
 
-    /// Nobody waits for this owner any more. What is of use to nobody is forgotten.
+    /// Drops an owner that no longer waits, and the scans that no owner needs any more.
     pub(super) fn release(&self, uid: Uid) {
         let mut waiting = self.waiting.lock();
         waiting.remove(&uid);
@@ -94,9 +97,10 @@ impl DependentScans {
         self.counts.lock().retain(|namespace, _| is_wanted(namespace));
     }
 
-    /// Those of these owners that wait, each once.
+    /// Returns those of the referenced owners that wait for a scan, each once.
     ///
-    /// Who waits is noted here alone: the graph may lose sight of an owner for a moment, and the list be wanting for good.
+    /// Only this registry decides who waits: the graph may lose track of an owner for a moment, and
+    /// the list would then lack its dependents for good.
     fn awaited(&self, references: &[Reference]) -> Vec<Box<str>> {
         if references.is_empty() {
             return Vec::new();
@@ -119,7 +123,8 @@ impl DependentScans {
 }
 
 impl CollectorContext {
-    /// The dependents of an owner, by lists of every collectable resource that all began after it was first asked for.
+    /// Returns the dependents of an owner. Uses lists of every collectable resource that all began
+    /// after the owner was registered.
     pub(super) async fn scan_dependents(&self, work: &Work<Uid>, owner: &Identity) -> Result<Found, RequestError> {
         let since = self.dependent_scans.enlist(*work.key(), owner);
         let scan = self.dependent_scans.scan_of(&owner.namespace);
@@ -137,7 +142,7 @@ impl CollectorContext {
         Ok(found.collect())
     }
 
-    /// Lists what was not listed since then.
+    /// Lists the resources that have no list since then.
     async fn complete(
         &self,
         count: &mut ScanResults,
@@ -169,7 +174,7 @@ impl CollectorContext {
         while let Some((resource, listed)) = lists.next().await {
             match listed {
                 Ok(listed) => drop(count.0.insert(resource, listed)),
-                // Who asks to be left alone is left alone for as long as anybody asks.
+                // Keep the failure with the longest requested delay.
                 Err(failure)
                     if failed.is_none() || requested_delay(&failure) > failed.as_ref().and_then(requested_delay) =>
                 {
@@ -191,7 +196,7 @@ impl CollectorContext {
         let mut next = None;
         loop {
             let listed = requests::list(&self.client, &resource, namespace, next.as_deref()).await;
-            // A list that fails has taken its time too.
+            // A page that fails takes time too, so report it as progress.
             page();
             let (items, following) = listed.map_err(|failure| in_resource(failure, &resource))?;
             for PartialObject { metadata } in items {
@@ -215,7 +220,7 @@ impl CollectorContext {
     }
 }
 
-/// How long the apiserver wants to be left alone.
+/// Returns the delay that the apiserver asks for.
 fn requested_delay(failure: &RequestError) -> Option<Duration> {
     match failure {
         RequestError::Other { after, .. } => *after,
@@ -223,11 +228,11 @@ fn requested_delay(failure: &RequestError) -> Option<Duration> {
     }
 }
 
-/// Says what is waited for.
+/// Adds the resource to the message of a failed list.
 fn in_resource(failure: RequestError, resource: &Resource) -> RequestError {
     match failure {
         RequestError::Other { message, kind, after } => RequestError::Other {
-            message: format!("waiting for a list of {resource}: {message}"),
+            message: format!("failed to list {resource}: {message}"),
             kind,
             after,
         },

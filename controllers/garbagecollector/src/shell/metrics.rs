@@ -1,4 +1,4 @@
-//! The collector's metrics. What the graph knows is read when it is scraped.
+//! The collector's metrics. Those of the graph are computed when they are scraped.
 
 use std::sync::{Arc, Weak};
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::CollectorContext;
 use crate::{InvalidReason, Statistics};
 
-/// What is counted as it happens.
+/// The metrics that are updated as things happen.
 pub(super) struct Metrics {
     pub(super) sync_errors: IntCounter,
     attempts: IntCounterVec,
@@ -31,14 +31,14 @@ impl Metrics {
             attempts: IntCounterVec::new(
                 Opts::new(
                     "gc_attempts_total",
-                    "Number of attempts at objects, by what they came to and how that ended.",
+                    "Number of attempts to collect an object, by action and result.",
                 ),
                 &["action", "result"],
             )?,
             cascades: Histogram::with_opts(
                 HistogramOpts::new(
                     "gc_cascade_duration_seconds",
-                    "How long it took from the deletion of an owner until its last dependent was gone or had let go of it.",
+                    "Time from the deletion of an owner until its last dependent was deleted or no longer referred to it.",
                 )
                 .buckets(exponential_buckets(0.005, 2.0, 18)?),
             )?,
@@ -54,7 +54,7 @@ impl Metrics {
     }
 }
 
-/// What is read when it is scraped.
+/// The metrics that are computed when they are scraped.
 struct GraphCollector {
     ctx: Weak<CollectorContext>,
     nodes: IntGaugeVec,
@@ -68,50 +68,50 @@ struct GraphCollector {
     synced: IntGaugeVec,
     invalid: IntGaugeVec,
     tripped: IntGauge,
-    /// Two scrapes at once would read what the other one has just reset.
+    /// Serializes scrapes: another scrape would read gauges that this one has just reset.
     scraping: Mutex<()>,
 }
 
-/// Has the collector looked at with each scrape.
+/// Registers the metrics that are computed when they are scraped.
 pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -> Result<(), prometheus::Error> {
     let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
     let observed = GraphCollector {
         ctx: Arc::downgrade(ctx),
         nodes: gauges(
             "gc_graph_nodes",
-            "Number of objects in the graph, by resource: observed by a watch, or virtual: known by references alone.",
+            "Number of objects in the graph, by resource and state: observed by a watch, or virtual (known only by references).",
             &["gvr", "state"],
         )?,
         edges: IntGauge::new("gc_graph_edges", "Number of references to owners in the graph.")?,
-        bytes: IntGauge::new("gc_graph_bytes", "Memory that the graph takes, nearly.")?,
+        bytes: IntGauge::new("gc_graph_bytes", "Approximate memory that the graph takes, in bytes.")?,
         absent: IntGauge::new(
             "gc_absent_owner_cache_size",
             "Number of owners that are proven absent and to which objects still refer.",
         )?,
         hits: IntCounter::new(
             "gc_absent_owner_cache_hits_total",
-            "Number of times that an owner was known to be absent without a request.",
+            "Number of lookups that found an owner proven absent.",
         )?,
         misses: IntCounter::new(
             "gc_absent_owner_cache_misses_total",
-            "Number of times that an owner was not known to be absent.",
+            "Number of lookups that found no proof that an owner is absent.",
         )?,
         blocked: IntGauge::new(
             "gc_blocked_owners",
-            "Number of owners that wait for dependents which block their deletion.",
+            "Number of owners that wait for dependents that block their deletion.",
         )?,
         oldest: Gauge::new(
             "gc_oldest_pending_seconds",
-            "For how long the oldest object has been waiting for an attempt that succeeds.",
+            "Time that the oldest pending object has been waiting for a successful attempt.",
         )?,
         synced: gauges(
             "gc_monitor_synced",
-            "Whether every object of the resource was seen (1) or not yet (0).",
+            "Whether the resource is synced (1) or not (0).",
             &["gvr"],
         )?,
         invalid: gauges(
             "gc_invalid_owner_refs",
-            "Number of references that cannot mean the owner whose UID they have.",
+            "Number of owner references whose namespace or coordinates do not match the owner with their UID.",
             &["reason"],
         )?,
         tripped: IntGauge::new(
@@ -191,13 +191,14 @@ impl GraphCollector {
 }
 
 impl CollectorContext {
-    /// In seconds.
+    /// Returns how long the oldest object has been waiting, in seconds.
     fn oldest_pending(&self) -> f64 {
         let queued = [&self.attempts, &self.orphans].map(|queue| queue.observe().oldest_ready);
         let queued = queued.into_iter().flatten().max().unwrap_or_default();
         let now = Instant::now();
         let failures = self.failures.lock();
-        // What nobody can tell of waits for as long as it takes, and that is as it should be.
+        // Objects of which it is unknown whether an owner exists may wait indefinitely, so they do
+        // not count.
         let failing = failures
             .failing
             .iter()

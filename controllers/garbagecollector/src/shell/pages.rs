@@ -1,4 +1,4 @@
-//! What operators see: the graph, why an object is kept or collected, the last decisions, and two lines of `/readyz`.
+//! The debug pages of the graph, the explanations and the decisions, and two lines of `/readyz`.
 
 use std::sync::{Arc, Weak};
 
@@ -10,12 +10,12 @@ use crate::{
     explain::{self, ExplainContext},
 };
 
-/// How many objects are drawn without letting anybody else at the graph.
+/// The number of nodes that are copied while the graph's lock is held.
 const PIECE: usize = 500;
 
 type Show = fn(&CollectorContext, &DebugQuery) -> DebugResponse;
 
-/// The pages.
+/// Returns the debug pages.
 pub(super) fn all(ctx: &Arc<CollectorContext>) -> Vec<DebugPage> {
     let pages: [(&'static str, Show); 3] = [("graph", graph), ("explain", explain), ("decisions", decisions)];
     let page = |(path, show): (&'static str, Show)| {
@@ -26,7 +26,7 @@ pub(super) fn all(ctx: &Arc<CollectorContext>) -> Vec<DebugPage> {
             handler: Arc::new(move |query| {
                 let ctx = Weak::upgrade(&weak);
                 ctx.map_or_else(
-                    || DebugResponse::not_found("the garbage collector has ended"),
+                    || DebugResponse::not_found("the garbage collector has stopped"),
                     |ctx| match unknown_format(query) {
                         Some(refusal) => refusal,
                         None => show(&ctx, query),
@@ -43,7 +43,7 @@ fn unknown_format(query: &DebugQuery) -> Option<DebugResponse> {
     let is_known = matches!(format, "json" | "dot" | "text");
     (!is_known).then(|| {
         DebugResponse::bad_request(format!(
-            "format={format}: there are json, and dot or text, which is the default"
+            "unknown format {format:?}; use json, or leave format out for dot or text"
         ))
     })
 }
@@ -56,7 +56,7 @@ fn graph(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
     let around: Vec<_> = query.all("uid").collect();
     let chosen = ctx.graph.lock().select(&around);
     let mut snapshot = GraphSnapshot::default();
-    // Piece by piece: the watches must not wait for a page.
+    // Copy the nodes in chunks, so that the watches do not wait for a page.
     for piece in chosen.chunks(PIECE) {
         ctx.graph.lock().add_to_snapshot(piece, &mut snapshot);
     }
@@ -73,7 +73,7 @@ fn graph(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
 fn explain(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
     let Some(text) = query.get("uid").filter(|uid| !uid.is_empty()) else {
         return DebugResponse::bad_request(
-            "explain needs ?uid=UID, as `kubectl get -o jsonpath={.metadata.uid}` prints it",
+            "missing parameter: use ?uid=UID, with the UID that `kubectl get -o jsonpath={.metadata.uid}` prints",
         );
     };
     let (uid, view) = {
@@ -83,8 +83,8 @@ fn explain(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
     };
     let (Some(uid), Some(view)) = (uid, view) else {
         return DebugResponse::not_found(format!(
-            "no object of UID {text} is in the graph: it does not exist, or its resource is ignored or not served; decisions?uid={text} \
-             says whether the collector has deleted it"
+            "no object with UID {text} is in the graph: it does not exist, or its resource is ignored or not served; decisions?uid={text} \
+             shows whether the collector has deleted it"
         ));
     };
     let failing = {
@@ -111,8 +111,8 @@ fn decisions(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
     DebugResponse::json(&ctx.decision_log.read(query.get("uid")))
 }
 
-/// Two lines that never fail readiness: one resource that cannot be listed, or a limit that was reached, is nothing that another replica
-/// would do better.
+/// Returns two checks that never fail readiness. Another replica could not list a failing resource
+/// either, and a reached limit holds for all replicas.
 pub(super) fn readiness_checks(ctx: &Arc<CollectorContext>) -> ReadinessChecker {
     let weak = Arc::downgrade(ctx);
     Arc::new(move || {
@@ -123,7 +123,7 @@ pub(super) fn readiness_checks(ctx: &Arc<CollectorContext>) -> ReadinessChecker 
             .map(|(what, resources)| format!("{what}: {}", resources.join("; ")))
             .collect();
         let resources = if ctx.watched.borrow().is_empty() {
-            ReadinessStatus::Note("not synced: discovery has not answered yet".to_owned())
+            ReadinessStatus::Note("not synced: waiting for discovery".to_owned())
         } else if wrong.is_empty() {
             ReadinessStatus::Ok
         } else {

@@ -1,4 +1,4 @@
-//! The requests that the collector sends, and what their answers mean.
+//! The requests that the collector sends, and the classification of their answers.
 
 use std::{fmt::Write, time::Duration};
 
@@ -14,26 +14,26 @@ use crate::{PartialObject, verdict::PropagationPolicy};
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-/// How many objects one page of a list holds.
+/// The number of objects in one page of a list.
 const PAGE: u32 = 500;
 
-/// Why a request was not answered as hoped.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    /// There is no such object: the apiserver names it.
-    #[error("it does not exist any more")]
+    /// The object does not exist: the apiserver's answer names it.
+    #[error("the object no longer exists")]
     NotFound,
-    /// The object has changed, or another one is in its place.
-    #[error("it has changed meanwhile")]
+    /// The object has changed, or another one has its name.
+    #[error("the object has changed since it was read")]
     Conflict,
-    /// Nothing but time, or somebody, can cure it.
+    /// Any other failure. Retrying later may help, or somebody has to act.
     #[error("{message}")]
     Other {
-        /// What the apiserver says.
+        /// The apiserver's message.
         message: String,
-        /// What can cure it.
+        /// The kind of error.
         kind: ApiErrorKind,
-        /// How long it asks to be left alone.
+        /// The delay that the apiserver asks for.
         after: Option<Duration>,
     },
 }
@@ -47,7 +47,7 @@ impl RequestError {
         }
     }
 
-    /// Whether the apiserver has answered, and done nothing.
+    /// Returns whether the apiserver has answered and has changed nothing.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::NotFound | Self::Conflict => true,
@@ -67,7 +67,7 @@ impl RequestError {
         }
         match (ApiErrorKind::of(error), error) {
             (ApiErrorKind::Conflict, _) => Self::Conflict,
-            // A test in a JSON patch that does not hold.
+            // A test operation of the JSON patch failed.
             (ApiErrorKind::Invalid, kube::Error::Api(status)) if status.code == 422 && status.details_are_empty() => {
                 Self::Conflict
             }
@@ -85,7 +85,8 @@ trait Details {
 }
 
 impl Details for Status {
-    /// A patch that cannot be applied is refused before there is any object to name.
+    /// Returns whether the status names no object and no cause. The apiserver answers like this
+    /// when a patch cannot be applied.
     fn details_are_empty(&self) -> bool {
         self.details
             .as_ref()
@@ -93,10 +94,11 @@ impl Details for Status {
     }
 }
 
-/// The path of an object. A reference may say anything, and its name must not lead elsewhere.
+/// Returns the path of an object. A reference can contain any name, so names that would change the
+/// path are rejected.
 fn path(resource: &Resource, key: &ObjectKey) -> Result<String, RequestError> {
     if key.name.is_empty() || matches!(&*key.name, "." | "..") || key.name.contains(['/', '%']) {
-        return Err(RequestError::other(format!("no object can be called {:?}", key.name)));
+        return Err(RequestError::other(format!("invalid object name {:?}", key.name)));
     }
     let mut path = resource.collection_path(key.namespace.as_deref());
     path.push('/');
@@ -104,12 +106,12 @@ fn path(resource: &Resource, key: &ObjectKey) -> Result<String, RequestError> {
     Ok(path)
 }
 
-/// As it can stand in a path or in a query.
+/// Appends `text`, percent-encoded for a path or a query.
 fn escape(text: &str, path: &mut String) {
     for byte in text.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(byte.into()),
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             _ => drop(write!(path, "%{byte:02X}")),
         }
     }
@@ -138,16 +140,16 @@ async fn send(
     if !answer.status().is_success() {
         return Err(refusal(answer).await);
     }
-    // Read to its end, so that the connection can be used again.
+    // Read the body to its end, so that the connection can be reused.
     let body = answer.into_body().collect().await;
     Ok(body.map_err(|error| kube::Error::Service(error.into()))?.to_bytes())
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RequestError> {
-    // The error may quote what an object holds.
+    // The error's own message may quote the object's content.
     serde_json::from_slice(bytes).map_err(|error| {
         RequestError::other(format!(
-            "the answer cannot be read: {:?} in line {}, column {}",
+            "failed to decode the response: {:?} error in line {}, column {}",
             error.classify(),
             error.line(),
             error.column()
@@ -155,7 +157,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RequestError> {
     })
 }
 
-/// The metadata of an object; `None` if there is none.
+/// Returns the metadata of an object, or `None` if it does not exist.
 pub(super) async fn get(
     client: &Client,
     resource: &Resource,
@@ -169,7 +171,8 @@ pub(super) async fn get(
     }
 }
 
-/// One page of the metadata of what is in a namespace, or in all of them, and where the next one begins.
+/// Returns one page of the metadata of the objects in one namespace, or in all, and the token of
+/// the next page.
 pub(super) async fn list(
     client: &Client,
     resource: &Resource,
@@ -187,14 +190,15 @@ pub(super) async fn list(
     read_page(&bytes)
 }
 
-/// Reads what is a list and nothing else. Who is not in it depends on nobody: any other answer must not pass for an empty one.
+/// Decodes a page of a list. Any response that is not a list is an error: taken for an empty list,
+/// it would hide dependents.
 fn read_page(bytes: &[u8]) -> Result<(Vec<PartialObject>, Option<String>), RequestError> {
     #[derive(Deserialize)]
     struct Page {
         kind: String,
         #[serde(default)]
         metadata: PageMetadata,
-        /// They may be null, and not absent.
+        /// The field may be null, but must be present.
         #[serde(deserialize_with = "Option::deserialize")]
         items: Option<Vec<PartialObject>>,
     }
@@ -206,13 +210,13 @@ fn read_page(bytes: &[u8]) -> Result<(Vec<PartialObject>, Option<String>), Reque
     }
     let page: Page = decode(bytes)?;
     if !page.kind.ends_with("List") {
-        return Err(RequestError::other("the answer is no list"));
+        return Err(RequestError::other("the response is not a list"));
     }
     let next = page.metadata.next.filter(|next| !next.is_empty());
     Ok((page.items.unwrap_or_default(), next))
 }
 
-/// Deletes an object, in this version alone.
+/// Deletes an object in this version only.
 pub(super) async fn delete(
     client: &Client,
     resource: &Resource,
@@ -245,7 +249,7 @@ pub(super) async fn delete(
         .map_err(|error| RequestError::of(&error, resource, key))
 }
 
-/// Patches an object, if every test of the patch holds. Returns its metadata.
+/// Patches an object if every test operation of the patch holds. Returns its metadata.
 pub(super) async fn patch(
     client: &Client,
     resource: &Resource,
@@ -264,10 +268,11 @@ pub(super) async fn patch(
     decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
 }
 
-/// The patch that takes references away: each is tested to be of its owner still.
+/// Returns the patch that removes references. It tests that each reference still has the UID of its
+/// owner.
 pub(super) fn remove_references_patch(uid: &str, references: &[(usize, Box<str>)]) -> Value {
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
-    // From the last on, so that places do not move.
+    // Start with the last, so that the positions of the others do not change.
     let mut references: Vec<_> = references.iter().collect();
     references.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
     for (place, owner) in references {
@@ -278,8 +283,9 @@ pub(super) fn remove_references_patch(uid: &str, references: &[(usize, Box<str>)
     operations.into()
 }
 
-/// The patch by which references no longer block their owners. Only of the version that was decided on: the object is deleted in the one that
-/// comes of it, and by now it might have an owner that keeps it.
+/// Returns the patch that unsets `blockOwnerDeletion` in references. It tests the version that was
+/// decided on, because the object is then deleted in the version that the patch creates, and it may
+/// have a new owner by now.
 pub(super) fn unblock_patch(uid: &str, version: &str, references: &[(usize, Box<str>)]) -> Value {
     let mut operations = vec![
         json!({ "op": "test", "path": "/metadata/uid", "value": uid }),
@@ -293,7 +299,8 @@ pub(super) fn unblock_patch(uid: &str, version: &str, references: &[(usize, Box<
     operations.into()
 }
 
-/// Takes a finalizer away from an object that is being deleted. Nothing is done where there is none.
+/// Removes a finalizer from an object that is being deleted. Does nothing if the object does not
+/// have it.
 pub(super) async fn remove_finalizer(
     client: &Client,
     resource: &Resource,
@@ -315,7 +322,7 @@ pub(super) async fn remove_finalizer(
     patch(client, resource, key, &operations).await.map(drop)
 }
 
-/// Where an object has a finalizer; `None` where it has none, or is another object.
+/// Returns the position of a finalizer; `None` if the object does not have it, or has another UID.
 fn place_of(finalizer: &str, uid: &str, answer: &[u8]) -> Result<Option<usize>, RequestError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -330,8 +337,8 @@ fn place_of(finalizer: &str, uid: &str, answer: &[u8]) -> Result<Option<usize>, 
     }
     let Object { metadata } = decode(answer)?;
     if metadata.uid.is_empty() {
-        // What is no object is nothing to go by.
-        return Err(RequestError::other("the answer is no object"));
+        // A response without a UID is not an object.
+        return Err(RequestError::other("the response is not an object"));
     }
     let finalizers = metadata.finalizers.unwrap_or_default();
     let place = finalizers.iter().position(|known| known == finalizer);
@@ -347,7 +354,7 @@ mod tests {
     const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
 
     #[test]
-    fn a_name_leads_nowhere_else() {
+    fn names_that_would_change_the_path_are_rejected() {
         let path = |name: &str| path(&PODS, &ObjectKey::namespaced("n", name)).ok();
         assert_eq!(path("a-b.c").as_deref(), Some("/api/v1/namespaces/n/pods/a-b.c"));
         assert_eq!(
@@ -360,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_unblocked_in_one_version_alone() {
+    fn unblock_patch_tests_the_resource_version() {
         let patch = unblock_patch("u", "7", &[(1, "b".into())]);
         assert_eq!(
             patch,
@@ -374,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_taken_away_from_the_last_on() {
+    fn references_are_removed_from_the_last_to_the_first() {
         let patch = remove_references_patch("u", &[(0, "a".into()), (2, "c".into())]);
         assert_eq!(
             patch,

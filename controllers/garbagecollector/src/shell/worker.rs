@@ -1,4 +1,5 @@
-//! Workers: each takes one object after the other, asks what has to be asked, and does what it comes to.
+//! Workers: each takes one object after another, sends the requests that are needed to decide, and
+//! carries out the decision.
 
 use std::sync::Arc;
 
@@ -20,12 +21,13 @@ use crate::{
     verdict::{KeepReason, OwnerState, PropagationPolicy},
 };
 
-/// How often an object that changes under our hands is decided on again at once.
+/// The number of times that an object is decided on again at once after a conflict.
 const CONFLICTS: u32 = 10;
-/// How many steps an attempt may take: far more than references that an object can hold.
+/// The maximum number of steps of an attempt, far above the number of references that an object can
+/// hold.
 const STEPS: u32 = 10_000;
 
-/// Works until the queue is closed.
+/// Processes objects until the queue is closed.
 pub(super) async fn run(ctx: Arc<CollectorContext>) {
     while let Some(work) = ctx.attempts.take().await {
         let outcome = ctx.attempt(&work).await;
@@ -33,18 +35,18 @@ pub(super) async fn run(ctx: Arc<CollectorContext>) {
     }
 }
 
-/// How carrying out an intent ended.
+/// The result of carrying out an intent.
 enum End {
     Done,
-    /// Look at the object again, and decide again.
+    /// The object has changed: read it and decide again.
     Again,
     Later(RequestError),
-    /// Not now: somebody has to allow it.
+    /// The breaker has stopped deletions: wait until somebody resumes them.
     Parked,
 }
 
 impl CollectorContext {
-    /// One attempt at one object.
+    /// Makes one attempt at one object.
     async fn attempt(&self, work: &Work<Uid>) -> Outcome {
         let uid = *work.key();
         let mut attempt = Attempt::new(uid);
@@ -66,7 +68,8 @@ impl CollectorContext {
                     End::Parked => return Outcome::Forget,
                     End::Done => {
                         self.succeeded(uid, false);
-                        // No watch will tell what has become of it.
+                        // No watch will show what has become of a virtual node, so attempt it
+                        // again.
                         let is_virtual = self.graph.lock().is_virtual(uid);
                         return if is_virtual { Outcome::Retry } else { Outcome::Forget };
                     }
@@ -86,7 +89,7 @@ impl CollectorContext {
         Outcome::Retry
     }
 
-    /// Reads the object that has changed. `false`: nobody can tell how it is.
+    /// Reads the object that has changed. Returns `false` if the read fails.
     async fn look_again(&self, attempt: &mut Attempt, intent: &Intent) -> bool {
         let version = match intent {
             Intent::Delete { version, .. } => version.clone(),
@@ -110,7 +113,7 @@ impl CollectorContext {
         }
     }
 
-    /// The apiserver says that the object is gone which was tried at in that version.
+    /// Records that the object, last known in this version, no longer exists.
     fn mark_gone(&self, item: &Identity, version: &str) {
         self.change(|graph, follow_ups| {
             if let Some(uid) = graph.uid(&item.uid) {
@@ -123,10 +126,10 @@ impl CollectorContext {
         self.metrics.count_attempt("noop", rest_name(rest));
         match rest {
             NoopReason::Unknown | NoopReason::Kept(KeepReason::OwnerUnknown) => {
-                self.failed((uid, false), "an owner cannot be asked for".to_owned(), true);
+                self.failed((uid, false), "cannot determine whether an owner exists: its kind is not served, or reading it failed".to_owned(), true);
                 Outcome::Retry
             }
-            // It may be deleted before any watch has shown it: see kubernetes/kubernetes#56121.
+            // The object may be deleted before any watch shows it: see kubernetes/kubernetes#56121.
             NoopReason::Unobserved => Outcome::Retry,
             NoopReason::Gone | NoopReason::Absent | NoopReason::Kept(_) => {
                 self.succeeded(uid, false);
@@ -137,31 +140,31 @@ impl CollectorContext {
 
     fn later(&self, uid: Uid, intent: &Intent, failure: &RequestError) -> Outcome {
         let message = failure.to_string();
-        tracing::debug!(item = %intent.item(), reason = message, "failed, trying again");
+        tracing::debug!(item = %intent.item(), reason = message, "retrying failed attempt");
         if self.failed((uid, false), message.clone(), false) {
             self.note_down(intent, &format!("failed: {message}"));
         } else if matches!(failure, RequestError::Other { .. }) {
-            // Once is enough to say that, and why.
+            // This failure has already been reported.
             return again(failure);
         }
         if matches!(failure, RequestError::Other { kind, .. } if is_refused(*kind)) {
-            tracing::warn!(item = %intent.item(), reason = message, "the apiserver refuses what the collector asks for");
+            tracing::warn!(item = %intent.item(), reason = message, "failed to change object: the apiserver rejected the request");
             let note = EventContent::warning(
                 "GarbageCollectionRefused",
                 "Collect",
-                format!("The apiserver refuses to let the garbage collector change this object: {message}"),
+                format!("The apiserver rejected a request of the garbage collector to change this object: {message}"),
             );
             self.note(intent.item(), &note.report_once(message));
         }
         again(failure)
     }
 
-    /// Does what was decided.
+    /// Carries out an intent.
     async fn carry(&self, intent: &Intent) -> End {
         let (action, item) = (Action::of(intent), intent.item());
         let Some(resource) = self.resource(item) else {
             return End::Later(RequestError::Other {
-                message: format!("{} of {} is not served", item.kind, item.api_version),
+                message: format!("kind {} of {} is not served", item.kind, item.api_version),
                 kind: ApiErrorKind::NotFound,
                 after: None,
             });
@@ -171,7 +174,7 @@ impl CollectorContext {
         }
         if self.settings.observe {
             let because = because(intent);
-            tracing::info!(%item, action = action.word(), because, "observed: nothing is written");
+            tracing::info!(%item, action = action.word(), because, "skipped write in observe mode");
             self.note_down(intent, "observed: nothing was written");
             self.metrics.count_attempt(action.metric(), "observed");
             return End::Done;
@@ -193,7 +196,7 @@ impl CollectorContext {
         self.metrics.count_attempt(action.metric(), result);
         match sent {
             Ok(()) => {
-                tracing::info!(%item, action = action.word(), because = because(intent), "done");
+                tracing::info!(%item, action = action.word(), because = because(intent), "changed object");
                 self.note_down(intent, "done");
                 End::Done
             }
@@ -263,7 +266,7 @@ fn is_refused(kind: ApiErrorKind) -> bool {
     matches!(kind, ApiErrorKind::Forbidden | ApiErrorKind::Invalid)
 }
 
-/// When to try again what has failed.
+/// Returns when to retry a failed attempt.
 fn again(failure: &RequestError) -> Outcome {
     match failure {
         RequestError::Other { after: Some(after), .. } => Outcome::RetryAfter(*after),
@@ -278,10 +281,10 @@ fn owners(intent: &Intent) -> Vec<(Identity, OwnerState)> {
     }
 }
 
-/// The owners that it was decided by, for the log.
+/// Returns the owners and states that led to the intent, for the log.
 fn because(intent: &Intent) -> String {
     if matches!(intent, Intent::RemoveFinalizer { .. }) {
-        return "no dependent blocks it any more".to_owned();
+        return "no dependent blocks its deletion".to_owned();
     }
     let owners = owners(intent);
     let owners = owners

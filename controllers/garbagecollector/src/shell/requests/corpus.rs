@@ -1,5 +1,5 @@
-//! Metadata as an apiserver sent it, and as it might be garbled: nothing panics, one sight of an object deletes nothing, and what is no
-//! list is no empty list.
+//! Decodes recorded and mutated metadata. Nothing panics, no object is deleted before its owner has
+//! been read, and a response that is not a list is not taken for an empty one.
 
 use std::cell::Cell;
 
@@ -8,14 +8,15 @@ use portreeve_testing::Corpus;
 use super::*;
 use crate::{Attempt, AttemptStep, FollowUps, Graph, Intent};
 
-/// How many mutations there are of each folder.
+/// The number of mutations of each folder's inputs.
 const MUTATIONS: usize = 4_000;
 
 fn corpus(folder: &str) -> anyhow::Result<Corpus> {
     Corpus::read(format!("{}/corpus/{folder}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// What the graph makes of these objects, each the first of its kind that it hears of.
+/// Feeds these objects to a new graph, and checks that no attempt deletes before it has read the
+/// owner.
 fn take_in(objects: &[PartialObject]) {
     let mut graph = Graph::default();
     let mut follow_ups = FollowUps::default();
@@ -27,11 +28,11 @@ fn take_in(objects: &[PartialObject]) {
     for uid in follow_ups.attempt.iter().chain(&follow_ups.orphan) {
         let step = graph.step(&Attempt::new(*uid));
         let deletes = matches!(step, AttemptStep::Apply(Intent::Delete { .. }));
-        assert!(!deletes, "without having asked for the owner: {step:?}");
+        assert!(!deletes, "deletes without having read the owner: {step:?}");
         drop(graph.orphaning(*uid));
     }
     for seen in objects {
-        // As a reader of the pages might ask for it.
+        // Query the graph as the debug pages do.
         if let Some(uid) = graph.uid(&seen.metadata.uid) {
             assert!(graph.view(uid).is_some());
         }
@@ -41,7 +42,7 @@ fn take_in(objects: &[PartialObject]) {
 }
 
 #[test]
-fn objects_are_read_or_refused_and_deleted_by_no_single_sight() -> anyhow::Result<()> {
+fn objects_are_decoded_or_rejected_and_not_deleted_without_reading_the_owner() -> anyhow::Result<()> {
     corpus("object")?.check(MUTATIONS, |input| {
         if let Ok(seen) = decode::<PartialObject>(input) {
             take_in(&[seen]);
@@ -50,17 +51,17 @@ fn objects_are_read_or_refused_and_deleted_by_no_single_sight() -> anyhow::Resul
 }
 
 #[test]
-fn pages_of_lists_are_read_or_refused() -> anyhow::Result<()> {
+fn list_pages_are_decoded_or_rejected() -> anyhow::Result<()> {
     corpus("list")?.check(MUTATIONS, |input| {
         if let Ok((objects, next)) = read_page(input) {
-            assert_ne!(next.as_deref(), Some(""), "an empty token would begin anew, for ever");
+            assert_ne!(next.as_deref(), Some(""), "an empty token would start the list again, forever");
             take_in(&objects);
         }
     })
 }
 
 #[test]
-fn a_finalizer_is_where_it_is_said_to_be_and_of_nobody_else() -> anyhow::Result<()> {
+fn finalizer_position_is_correct_and_belongs_to_the_object() -> anyhow::Result<()> {
     let (finalizer, uid) = ("example.com/x", "b94384ab-a989-4a63-8c34-623b45def8b1");
     let corpus = corpus("object")?;
     let found = Cell::new(0_usize);
@@ -68,7 +69,7 @@ fn a_finalizer_is_where_it_is_said_to_be_and_of_nobody_else() -> anyhow::Result<
         let Ok(Some(place)) = place_of(finalizer, uid, input) else {
             return;
         };
-        // Numbers that nobody reads may be beyond all that there are.
+        // Numbers in fields that the collector skips may exceed what `Value` can hold.
         let Ok(object) = serde_json::from_slice::<Value>(input) else {
             return;
         };
@@ -79,12 +80,12 @@ fn a_finalizer_is_where_it_is_said_to_be_and_of_nobody_else() -> anyhow::Result<
             (&finalizer.into(), &uid.into())
         );
     })?;
-    anyhow::ensure!(found.get() > 100, "only {found:?} inputs have one");
+    anyhow::ensure!(found.get() > 100, "only {found:?} inputs have the finalizer");
     Ok(())
 }
 
 #[test]
-fn what_is_no_list_is_no_empty_list() {
+fn response_that_is_not_a_list_is_an_error() {
     for input in [
         "{}",
         r#"{"kind":"Status","status":"Success"}"#,
