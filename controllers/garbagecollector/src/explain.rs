@@ -110,9 +110,7 @@ fn outcome(view: &NodeView) -> String {
             "It is kept and never collected: a cluster-scoped object cannot have a namespaced owner. Correct its ownerReferences."
         }
         Verdict::RemoveFinalizer => "Its finalizer foregroundDeletion is removed: no dependent blocks its deletion.",
-        Verdict::RemoveReferences(_) => {
-            "It is kept: an owner exists. Its references to the other owners are removed."
-        }
+        Verdict::RemoveReferences(_) => "It is kept: an owner exists. Its references to the other owners are removed.",
         Verdict::Delete {
             policy: PropagationPolicy::Background,
             ..

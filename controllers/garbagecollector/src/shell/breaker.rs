@@ -105,7 +105,11 @@ impl Breaker {
             return true;
         }
         let sentence = sentence(ctx.clock.now(), self.limit);
-        tracing::error!(reason = sentence, annotation = TRIPPED, "stopped deleting objects: deletion limit reached");
+        tracing::error!(
+            reason = sentence,
+            annotation = TRIPPED,
+            "stopped deleting objects: deletion limit reached"
+        );
         state.tripped = Some(Tripped {
             sentence,
             written: None,

@@ -126,7 +126,11 @@ impl CollectorContext {
         self.metrics.count_attempt("noop", rest_name(rest));
         match rest {
             NoopReason::Unknown | NoopReason::Kept(KeepReason::OwnerUnknown) => {
-                self.failed((uid, false), "cannot determine whether an owner exists: its kind is not served, or reading it failed".to_owned(), true);
+                self.failed(
+                    (uid, false),
+                    "cannot determine whether an owner exists: its kind is not served, or reading it failed".to_owned(),
+                    true,
+                );
                 Outcome::Retry
             }
             // The object may be deleted before any watch shows it: see kubernetes/kubernetes#56121.

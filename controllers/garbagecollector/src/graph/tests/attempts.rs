@@ -1,4 +1,4 @@
-//! The cases of Kubernetes' `TestAttemptToDeleteItem…`, over the graph.
+//! The cases of Kubernetes' `TestAttemptToDeleteItem…`, applied to the graph.
 
 use super::fixtures::{Fixture, Named, PODS};
 use crate::verdict::PropagationPolicy;
@@ -27,7 +27,7 @@ fn attempt_to_delete_item_that_is_known_by_references_alone() {
         "get v1/Node ns1/owner1",
         "delete v1/Pod ns1/ToBeDeletedPod Background",
     ];
-    assert_eq!(fixture.attempt(), asked, "it has an owner itself, which is absent");
+    assert_eq!(fixture.attempt(), asked, "the pod's own owner is absent");
     assert_eq!(fixture.is_virtual("456"), Some(true));
 }
 
@@ -41,7 +41,7 @@ fn attempt_to_delete_item_delete_object_not_found() {
     assert_eq!(
         fixture.is_virtual("456"),
         None,
-        "it is taken to be gone before any watch tells"
+        "the graph drops it before any watch shows its deletion"
     );
     assert!(fixture.queue().is_empty());
 }
@@ -61,5 +61,5 @@ fn attempt_to_delete_item_delete_object_not_found_waiting_for_dependents() {
         fixture.attempt();
     }
     fixture.collector.run_until_idle(&mut fixture.simulation).unwrap();
-    assert!(!fixture.is_there(OWNER), "nothing blocks it any more");
+    assert!(!fixture.is_there(OWNER), "nothing blocks its deletion");
 }

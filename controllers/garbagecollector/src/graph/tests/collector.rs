@@ -1,4 +1,4 @@
-//! A collector around the graph, without its shell: it acts on the model of an apiserver, step by step.
+//! A collector without its shell: it runs the graph step by step against the model of an apiserver.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,21 +8,22 @@ use crate::{
     PartialObject, ReadRequest, ReadResult, ReferencePositions, Uid,
 };
 
-/// An attempt under way: a request may have been answered, and the answer not been told yet.
+/// A running attempt. A request may have been answered without the attempt having recorded the
+/// answer yet.
 pub(super) struct RunningAttempt {
     uid: Uid,
     attempt: Attempt,
     answer: Option<(ReadRequest, ReadResult)>,
 }
 
-/// The collector without its shell.
+/// A collector without its shell.
 #[derive(Default)]
 pub(super) struct Collector {
     pub(super) graph: Graph,
     monitors: BTreeMap<String, (Monitor, usize)>,
     pub(super) attempts: VecDeque<Uid>,
     pub(super) orphans: VecDeque<Uid>,
-    /// To be tried again later.
+    /// Objects to attempt again later.
     pub(super) later: BTreeSet<Uid>,
     pub(super) under_way: Vec<RunningAttempt>,
     pub(super) invalid: Vec<String>,
@@ -40,7 +41,8 @@ impl Collector {
                 self.orphans.push_back(uid);
             }
         }
-        // As the shell does: coordinates that differ may mean the same.
+        // The shell sends no event for these either, because different coordinates may denote the
+        // same object.
         let invalid = follow_ups
             .invalid
             .iter()
@@ -76,7 +78,7 @@ impl Collector {
         self.follow(follow_ups);
     }
 
-    /// Sees the object as it is now, whatever its watch has told so far.
+    /// Shows the collector the current state of an object, ahead of its watch.
     pub(super) fn observe(&mut self, simulation: &Simulation, place: &ObjectLocation) {
         let seen = PartialObject {
             metadata: simulation.objects[place].meta.clone(),
@@ -87,7 +89,7 @@ impl Collector {
         self.follow(follow_ups);
     }
 
-    /// Sees the end of an object.
+    /// Shows the collector the deletion of an object.
     pub(super) fn observe_deleted(&mut self, kind: &str, seen: &PartialObject) {
         let monitor = self.monitors[kind].0;
         let mut follow_ups = FollowUps::default();
@@ -95,7 +97,7 @@ impl Collector {
         self.follow(follow_ups);
     }
 
-    /// What is to be attempted, by UID.
+    /// Returns the UIDs of the objects to attempt.
     pub(super) fn queue(&self) -> Vec<String> {
         let attempts = self.attempts.iter().chain(&self.later);
         attempts
@@ -113,7 +115,7 @@ impl Collector {
         }
     }
 
-    /// Hears so many more events of a kind. Returns whether there were any.
+    /// Delivers up to `count` events of a kind. Returns whether there were any.
     pub(super) fn deliver_events(&mut self, simulation: &Simulation, kind: &str, count: usize) -> bool {
         let Some((monitor, seen)) = self.monitors.get_mut(kind) else {
             return false;
@@ -134,7 +136,7 @@ impl Collector {
         heard
     }
 
-    /// Begins the next attempt. Returns whether there was one.
+    /// Starts the next attempt. Returns whether there was one.
     pub(super) fn begin(&mut self) -> bool {
         let Some(uid) = self.attempts.pop_front() else {
             return false;
@@ -148,7 +150,8 @@ impl Collector {
         true
     }
 
-    /// One step of an attempt under way: an answer is told, or a request asked, or something done.
+    /// Makes one step of a running attempt: records an answer, then sends a request or carries out
+    /// an intent.
     pub(super) fn step(&mut self, simulation: &mut Simulation, number: usize) {
         if self.under_way.is_empty() {
             return;
@@ -234,10 +237,11 @@ impl Collector {
             self.vanish(uid, &tried);
         }
         match outcome {
-            // No watch will tell what has become of what none has shown.
+            // No watch will show what has become of a virtual node.
             Outcome::Done | Outcome::Gone if self.graph.is_virtual(uid) => drop(self.later.insert(uid)),
             Outcome::Done | Outcome::Gone => {}
-            // The shell reads the object again at once; that is one more attempt with a live object.
+            // Like the shell, read the object again at once, and make another attempt with the live
+            // object.
             Outcome::Conflict => match simulation.get(&item) {
                 ReadResult::Found(seen) => {
                     let request = ReadRequest {
@@ -260,7 +264,8 @@ impl Collector {
         }
     }
 
-    /// Orphans the dependents of the next owner: those that are known, those that a scan finds, and then the owner may go.
+    /// Orphans the dependents of the next owner: those in the graph, then those that a scan finds.
+    /// Then lets the owner go.
     pub(super) fn orphan(&mut self, simulation: &mut Simulation) -> bool {
         let Some(uid) = self.orphans.pop_front() else {
             return false;
@@ -294,7 +299,8 @@ impl Collector {
         true
     }
 
-    /// Goes on until nothing is left to do, with everything heard, or until it is dead.
+    /// Delivers all events and makes all attempts, until nothing is left to do or the collector has
+    /// crashed.
     pub(super) fn run_until_idle(&mut self, simulation: &mut Simulation) -> Result<(), String> {
         for _ in 0..10_000 {
             if simulation.has_collector_crashed() {
@@ -312,7 +318,7 @@ impl Collector {
                 busy = true;
             }
             if !busy {
-                // What was put off is looked at again once nothing else moves.
+                // Retry the postponed objects once nothing else moves.
                 let later = std::mem::take(&mut self.later);
                 let before = simulation.version;
                 for uid in &later {
@@ -329,13 +335,14 @@ impl Collector {
             }
         }
         Err(format!(
-            "it does not come to rest: {:?}",
+            "the collector does not become idle: {:?}",
             simulation.requests.iter().rev().take(20).collect::<Vec<_>>()
         ))
     }
 }
 
-/// Lets these references no longer block their owners, in the version that is replaced by the one that comes of it.
+/// Unsets `blockOwnerDeletion` in these references, and replaces `version` by the one that the
+/// patch creates.
 fn unblocked(
     simulation: &mut Simulation,
     item: &Identity,

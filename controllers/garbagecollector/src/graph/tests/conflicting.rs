@@ -1,5 +1,6 @@
-//! The cases of Kubernetes' `TestConflictingData`, by their names there, over the graph. Two things differ by design: an object that was
-//! seen is not read again before it is deleted, and an attempt at a virtual node tries every way in which it is referred to.
+//! The cases of Kubernetes' `TestConflictingData`, under their names there, applied to the graph.
+//! Two things differ by design. An object that a watch has shown is not read again before it is
+//! deleted. An attempt at a virtual node tries every identity that references give it.
 
 use super::fixtures::{DEPLOYMENTS, Fixture, NODES, Named, OLD_DEPLOYMENTS, OLD_ROLES, PODS, ROLES, SECRETS};
 
@@ -30,7 +31,7 @@ fn good_child_in_ns1_to_cluster_scoped_owner() {
     assert_eq!(
         fixture.queue(),
         ["nodeuid1"],
-        "it is looked at again until a watch shows it"
+        "it is attempted again until a watch shows it"
     );
     fixture.observe(NODE1);
     assert_eq!(fixture.is_virtual("nodeuid1"), Some(false));
@@ -51,7 +52,11 @@ fn bad_child_in_ns1_to_owner_in_ns2_child_first() {
         ["[v1/Pod, namespace: ns1, name: podname2, uid: poduid2] of podname1"]
     );
     assert_eq!(fixture.queue(), ["poduid2", "poduid1"]);
-    assert_eq!(fixture.attempt(), NOTHING, "the owner was seen, and has no owner");
+    assert_eq!(
+        fixture.attempt(),
+        NOTHING,
+        "a watch has shown the owner, and it has no owner"
+    );
     assert_eq!(
         fixture.attempt(),
         ["get v1/Pod ns1/podname2", "delete v1/Pod ns1/podname1 Background"]
@@ -86,7 +91,7 @@ fn bad_cluster_scoped_child_to_owner_in_ns1_child_first() {
     assert_eq!(
         fixture.attempt(),
         ["get v1/Pod -/podname1"],
-        "which the shell answers by itself"
+        "the shell answers this without a request"
     );
     assert!(fixture.queue().is_empty(), "{:?}", fixture.queue());
     fixture.observe(POD1);
@@ -150,7 +155,7 @@ fn child_to_existing_owner_with_inaccessible_api_version_child_first() {
     assert_eq!(
         fixture.attempt(),
         asked,
-        "which the shell answers by itself: it is not served"
+        "the shell answers this without a request: the kind is not served"
     );
     assert_eq!(fixture.queue(), ["deploymentuid1"]);
     fixture.observe(DEPLOYMENT1);
@@ -159,7 +164,7 @@ fn child_to_existing_owner_with_inaccessible_api_version_child_first() {
     assert_eq!(
         fixture.queue(),
         ["poduid1", "deploymentuid1"],
-        "nobody can tell, so it is asked again"
+        "the answer is unknown, so it is attempted again"
     );
     fixture.delete_and_observe(DEPLOYMENT1);
     assert_eq!(fixture.attempt(), asked);
@@ -185,11 +190,11 @@ fn child_to_non_existent_owner_with_inaccessible_api_version_inaccessible_parent
     fixture.create_and_observe(POD1, &[OLD_DEPLOYMENT1]);
     fixture.create_and_observe(POD2, &[DEPLOYMENT1]);
     assert_eq!(fixture.queue(), ["deploymentuid1", "poduid2"]);
-    assert_eq!(fixture.attempt().len(), 2, "each of the two ways is tried");
+    assert_eq!(fixture.attempt().len(), 2, "both identities are tried");
     assert_eq!(fixture.attempt(), ["delete v1/Pod ns1/podname2 Background"]);
     fixture.observe_deleted(POD2);
     assert!(fixture.is_there(POD1));
-    assert_eq!(fixture.queue(), ["deploymentuid1"], "which may be served one day");
+    assert_eq!(fixture.queue(), ["deploymentuid1"], "its kind may be served later");
 }
 
 #[test]
@@ -242,7 +247,7 @@ fn bad_child_to_existing_owner_with_incorrect_api_version_bad_good_parent_absenc
     fixture.create(DEPLOYMENT1, &[]);
     fixture.create_and_observe(BAD_POD, &[SECRET_WITH_UID_OF_DEPLOYMENT]);
     fixture.create_and_observe(GOOD_POD, &[DEPLOYMENT1]);
-    // The parent is seen between the request and its answer.
+    // A watch shows the parent between the request and its answer.
     fixture.collector.begin();
     fixture.collector.step(&mut fixture.simulation, 0);
     fixture.observe(DEPLOYMENT1);
@@ -255,7 +260,7 @@ fn bad_child_to_existing_owner_with_incorrect_api_version_bad_good_parent_absenc
     assert_eq!(fixture.edges(), ["goodpoduid -> deploymentuid1"]);
     assert!(
         fixture.take_invalid_references().is_empty(),
-        "coordinates that differ are no event"
+        "different coordinates send no event"
     );
 }
 
@@ -338,12 +343,12 @@ fn resource_version_conflict_while_processing_object_deletion() {
     fixture.create_and_observe(ROLE1, &[]);
     fixture.create_and_observe(POD2, &[POD1]);
     fixture.delete_and_observe(POD1);
-    // Somebody gives it another owner, and then changes something else; no watch has told of either.
+    // Somebody gives it another owner. No watch has shown that yet.
     fixture.change(POD2, &[ROLE1]);
     assert_eq!(fixture.attempt(), ["delete v1/Pod ns1/podname2 Background"]);
     assert!(
         fixture.is_there(POD2),
-        "the version has changed, and the new owner keeps it"
+        "its version has changed, and the new owner keeps it"
     );
     fixture.observe(POD2);
     fixture.delete_and_observe(ROLE1);
@@ -355,7 +360,7 @@ fn resource_version_conflict_while_processing_object_deletion() {
             "delete v1/Pod ns1/podname2 Background",
             "delete v1/Pod ns1/podname2 Background"
         ],
-        "its owners are what they were, so it is tried again at once"
+        "its owners have not changed, so the deletion is retried at once"
     );
     assert!(!fixture.is_there(POD2));
 }

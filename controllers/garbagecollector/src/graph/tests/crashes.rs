@@ -1,4 +1,5 @@
-//! Wherever the collector dies: after each single write of it, somebody else brings the same to an end, and deletes nothing that is kept.
+//! Crashes of the collector. After each single write another collector takes over, finishes with
+//! the same result, and deletes nothing that an owner keeps.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ const POLICIES: [PropagationPolicy; 3] = [
     PropagationPolicy::Foreground,
     PropagationPolicy::Orphan,
 ];
-/// More than any of these simulations needs.
+/// More writes than any of these simulations needs.
 const MANY: usize = 1_000;
 
 fn create(simulation: &mut Simulation, kind: &str, name: &str, owners: Vec<Reference>) -> Reference {
@@ -32,7 +33,8 @@ fn place(of: &Reference) -> ObjectLocation {
     )
 }
 
-/// A family: children, a grandchild, and one that somebody else keeps as well. Its head is deleted.
+/// Creates a family and deletes its head. It has children, a grandchild, and a child that another
+/// owner keeps as well.
 fn family(simulation: &mut Simulation, name: &str, policy: PropagationPolicy) -> Reference {
     let named = |member: &str| format!("{name}-{member}");
     let head = create(simulation, SET, &named("head"), vec![]);
@@ -45,7 +47,7 @@ fn family(simulation: &mut Simulation, name: &str, policy: PropagationPolicy) ->
     head
 }
 
-/// What a collector may find when it starts.
+/// Returns the clusters that a collector may find when it starts, with their names.
 fn simulations() -> Vec<(String, Simulation)> {
     let mut simulations = Vec::new();
     for policy in POLICIES {
@@ -61,7 +63,7 @@ fn simulations() -> Vec<(String, Simulation)> {
             simulation.delete(&place(&second), other);
             simulations.push((format!("{policy:?} and {other:?}"), simulation));
         }
-        // Each blocks the other one.
+        // Each blocks the deletion of the other.
         let mut simulation = Simulation::new(&KINDS);
         let one = create(&mut simulation, POD, "one", vec![]);
         let other = create(&mut simulation, POD, "other", vec![one.clone()]);
@@ -72,10 +74,10 @@ fn simulations() -> Vec<(String, Simulation)> {
     simulations
 }
 
-/// Whether an object is being deleted, and its owners with whether each is blocked.
+/// Whether an object is being deleted, and its owners with whether it blocks their deletion.
 type Portrait<'a> = (bool, Vec<(&'a str, bool)>);
 
-/// What is there in the end, without versions.
+/// Returns the objects that exist, without their versions.
 fn picture(simulation: &Simulation) -> BTreeMap<&ObjectLocation, Portrait<'_>> {
     let objects = simulation.objects.iter().map(|(place, object)| {
         let owners = object.meta.owner_references.iter();
@@ -85,7 +87,7 @@ fn picture(simulation: &Simulation) -> BTreeMap<&ObjectLocation, Portrait<'_>> {
     objects.collect()
 }
 
-/// A new collector goes on for so many writes, or to the end.
+/// Runs a new collector until it has sent this many writes, or until it is idle.
 fn go_on(simulation: &mut Simulation, writes: Option<usize>, case: &str) {
     simulation.writes_until_crash = writes;
     let mut collector = Collector::default();
@@ -102,7 +104,7 @@ fn ensure_same(simulation: &Simulation, undisturbed: &Simulation, case: &str) {
 }
 
 #[test]
-fn no_death_after_any_write_shows_in_the_end() {
+fn crash_after_any_write_does_not_change_the_result() {
     let mut deaths = 0;
     for (case, start) in simulations() {
         let mut undisturbed = start.clone();
@@ -110,7 +112,7 @@ fn no_death_after_any_write_shows_in_the_end() {
         let writes = MANY - undisturbed.writes_until_crash.unwrap_or_default();
         assert_eq!(left_over(&undisturbed), Vec::<String>::new(), "{case}");
         for done in 1..=writes {
-            let case = format!("{case}, dead after {done} of {writes}");
+            let case = format!("{case}, crashed after {done} of {writes}");
             let mut simulation = start.clone();
             go_on(&mut simulation, Some(done), &case);
             assert!(simulation.has_collector_crashed(), "{case}");
@@ -118,7 +120,7 @@ fn no_death_after_any_write_shows_in_the_end() {
             ensure_same(&simulation, &undisturbed, &case);
             deaths += 1;
         }
-        // Each of them lives for one write.
+        // Each of these collectors crashes after one write.
         let mut simulation = start.clone();
         for _ in 0..MANY {
             go_on(&mut simulation, Some(1), &case);
@@ -128,5 +130,5 @@ fn no_death_after_any_write_shows_in_the_end() {
         }
         ensure_same(&simulation, &undisturbed, &case);
     }
-    assert!(deaths > 40, "only {deaths} deaths");
+    assert!(deaths > 40, "only {deaths} crashes");
 }

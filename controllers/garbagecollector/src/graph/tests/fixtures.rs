@@ -1,4 +1,4 @@
-//! A fixture for tables: objects that are created and seen one by one, and attempts that are made one by one.
+//! A fixture for table tests: creates and shows objects one by one, and makes attempts one by one.
 
 use super::{
     collector::Collector,
@@ -12,7 +12,7 @@ pub(super) const SECRETS: &str = "v1/Secret";
 pub(super) const ROLES: &str = "rbac.authorization.k8s.io/v1/Role";
 pub(super) const OLD_ROLES: &str = "rbac.authorization.k8s.io/v1beta1/Role";
 pub(super) const DEPLOYMENTS: &str = "apps/v1/Deployment";
-/// Served by nobody any more.
+/// No apiserver serves this kind any more.
 pub(super) const OLD_DEPLOYMENTS: &str = "extensions/v1beta1/Deployment";
 
 /// An object by kind, namespace, name and UID.
@@ -50,13 +50,13 @@ impl Fixture {
         Self { simulation, collector }
     }
 
-    /// Makes the object, with these owners, and shows nothing of it.
+    /// Creates the object with these owners, without showing it to the collector.
     pub(super) fn create(&mut self, object: Named, owners: &[Named]) {
         let owners = owners.iter().copied().map(owner).collect();
         let made = self
             .simulation
             .create(object.0, Some(object.1), object.2, Some(object.3), owners);
-        assert!(made.is_some(), "{object:?} is there already");
+        assert!(made.is_some(), "{object:?} already exists");
     }
 
     pub(super) fn observe(&mut self, object: Named) {
@@ -68,7 +68,7 @@ impl Fixture {
         self.observe(object);
     }
 
-    /// Deletes the object, and shows nothing of that.
+    /// Deletes the object, without showing that to the collector.
     pub(super) fn delete(&mut self, object: Named) -> PartialObject {
         let seen = PartialObject {
             metadata: self.simulation.objects[&place(object)].meta.clone(),
@@ -82,9 +82,9 @@ impl Fixture {
         self.collector.observe_deleted(object.0, &seen);
     }
 
-    /// The end of an object that the collector itself has deleted.
+    /// Shows the deletion of an object that the collector itself has deleted.
     pub(super) fn observe_deleted(&mut self, object: Named) {
-        assert!(!self.is_there(object), "{object:?} is there");
+        assert!(!self.is_there(object), "{object:?} still exists");
         let mut seen = PartialObject::default();
         seen.metadata.uid = object.3.into();
         self.collector.observe_deleted(object.0, &seen);
@@ -100,7 +100,7 @@ impl Fixture {
         self.simulation.objects.contains_key(&place(object))
     }
 
-    /// One attempt, at the object that has waited longest: what was asked of the apiserver.
+    /// Makes one attempt at the object that has waited longest. Returns the requests that it sent.
     pub(super) fn attempt(&mut self) -> Vec<String> {
         self.simulation.requests.clear();
         if !self.collector.begin() {
@@ -119,12 +119,12 @@ impl Fixture {
         self.simulation.requests.clone()
     }
 
-    /// What waits for an attempt, by UID, in its order.
+    /// Returns the UIDs of the objects that wait for an attempt, in order.
     pub(super) fn queue(&self) -> Vec<String> {
         self.collector.queue()
     }
 
-    /// What the graph shows of edges, as `dependent -> owner`.
+    /// Returns the edges that the graph shows, as `dependent -> owner`.
     pub(super) fn edges(&self) -> Vec<String> {
         let snapshot = self.collector.graph.snapshot(&[]);
         snapshot
@@ -134,13 +134,13 @@ impl Fixture {
             .collect()
     }
 
-    /// Whether the node is one that no watch has shown; `None` when there is none.
+    /// Returns whether no watch has shown the node; `None` if there is no node.
     pub(super) fn is_virtual(&self, uid: &str) -> Option<bool> {
         let graph = &self.collector.graph;
         Some(graph.view(graph.uid(uid)?)?.is_virtual)
     }
 
-    /// What people were told of.
+    /// Returns the invalid references that were reported, and forgets them.
     pub(super) fn take_invalid_references(&mut self) -> Vec<String> {
         std::mem::take(&mut self.collector.invalid)
     }

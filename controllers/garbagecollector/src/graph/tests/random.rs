@@ -1,4 +1,5 @@
-//! Any history of any simulation: what an owner keeps is never deleted, and what nothing keeps is gone in the end.
+//! Random histories: an object that an owner keeps is never deleted, and all other dependents are
+//! deleted in the end.
 
 use proptest::prelude::*;
 
@@ -17,11 +18,11 @@ pub(super) const KINDS: [(&str, bool); 4] = [
     ("apps/v1/Set", true),
     ("late.example.com/v1/Thing", true),
 ];
-/// Comes and goes.
+/// A kind that is not always served.
 const LATE: &str = "late.example.com/v1/Thing";
 const NAMESPACES: [&str; 2] = ["n", "m"];
 
-/// How an object refers to another one.
+/// How an object refers to its owner.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Right,
@@ -93,7 +94,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// References to these objects, by number, as somebody in this namespace would write them.
+/// Returns references to these objects, by number.
 fn references(simulation: &Simulation, owners: &[(usize, Way, bool)]) -> Vec<Reference> {
     let known: Vec<_> = simulation.objects.iter().collect();
     let mut references: Vec<Reference> = Vec::new();
@@ -169,7 +170,7 @@ fn happen(simulation: &mut Simulation, collector: &mut Collector, event: &Event)
     }
 }
 
-/// Another collector takes over, which reads everything.
+/// Replaces the collector by a new one, which lists everything.
 pub(super) fn restart(simulation: &Simulation, collector: &mut Collector) {
     *collector = Collector::default();
     for (kind, _) in KINDS {
@@ -180,7 +181,7 @@ pub(super) fn restart(simulation: &Simulation, collector: &mut Collector) {
     collector.follow(follow_ups);
 }
 
-/// What should be gone, or let go, and is there.
+/// Returns the objects that should have been deleted or released, and were not.
 pub(super) fn left_over(simulation: &Simulation) -> Vec<String> {
     let mut left = Vec::new();
     for (place, object) in &simulation.objects {
@@ -189,7 +190,7 @@ pub(super) fn left_over(simulation: &Simulation) -> Vec<String> {
         let owners = &meta.owner_references;
         let is_kept = owners.is_empty() || owners.iter().any(|owner| simulation.keeps(owner, namespace));
         if !is_kept && !meta.deleting {
-            left.push(format!("{place:?} is kept by nobody: {owners:?}"));
+            left.push(format!("{place:?} has no owner that keeps it: {owners:?}"));
         }
         if meta.deleting && meta.finalizers.orphan {
             left.push(format!("{place:?} waits for its dependents to be orphaned"));
@@ -199,13 +200,14 @@ pub(super) fn left_over(simulation: &Simulation) -> Vec<String> {
             references.any(|reference| reference.uid == meta.uid && reference.blocks)
         });
         if meta.is_waiting_for_dependents() && blockers.count() == 0 {
-            left.push(format!("{place:?} waits for nobody"));
+            left.push(format!("{place:?} waits for dependents, but none blocks it"));
         }
     }
     left
 }
 
-/// The graph without what was learnt by asking. What a virtual node is called depends on who was seen first.
+/// Returns the graph without the knowledge that came from requests. The name of a virtual node is
+/// left out, because it depends on which dependent was seen first.
 fn seen(collector: &Collector) -> Vec<(String, u32, u32, bool, Vec<String>)> {
     let snapshot = collector.graph.snapshot(&[]);
     let nodes = snapshot.nodes.into_iter().map(|node| {
@@ -230,7 +232,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_is_kept_is_deleted_and_nothing_else_is_left(
+    fn kept_objects_stay_and_all_other_dependents_are_deleted(
         events in proptest::collection::vec(event(), 1..120),
     ) {
         let mut simulation = Simulation::new(&KINDS);
@@ -252,6 +254,6 @@ proptest! {
         let mut anew = Collector::default();
         std::mem::swap(&mut anew, &mut collector);
         restart(&simulation, &mut collector);
-        prop_assert_eq!(seen(&anew), seen(&collector), "the history of a graph makes no difference");
+        prop_assert_eq!(seen(&anew), seen(&collector), "the graph depends on its history");
     }
 }

@@ -1,4 +1,4 @@
-//! Single rules of the graph, one after the other.
+//! Single rules of the graph, one test each.
 
 use super::{
     collector::Collector,
@@ -25,7 +25,7 @@ fn simulation() -> (Simulation, Collector) {
 }
 
 #[test]
-fn an_owner_whose_deletion_was_seen_is_not_asked_for() {
+fn owner_whose_deletion_was_observed_is_not_read() {
     let (mut simulation, mut collector) = simulation();
     let owner = simulation.create(PODS, Some("n"), "owner", None, vec![]).unwrap();
     for name in ["a", "b"] {
@@ -51,7 +51,7 @@ fn an_owner_whose_deletion_was_seen_is_not_asked_for() {
 }
 
 #[test]
-fn an_owner_that_was_never_seen_is_asked_for_once() {
+fn owner_that_no_watch_has_shown_is_read_once() {
     let (mut simulation, mut collector) = simulation();
     for name in ["a", "b", "c"] {
         simulation.create(
@@ -69,7 +69,7 @@ fn an_owner_that_was_never_seen_is_asked_for_once() {
 }
 
 #[test]
-fn a_list_that_lacks_an_owner_is_a_proof() {
+fn list_without_an_owner_proves_it_absent() {
     let (mut simulation, mut collector) = simulation();
     let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
     simulation.create(
@@ -87,7 +87,7 @@ fn a_list_that_lacks_an_owner_is_a_proof() {
 }
 
 #[test]
-fn versions_that_go_back_prove_nothing() {
+fn resource_versions_that_go_back_drop_all_proofs() {
     let (mut simulation, mut collector) = simulation();
     let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
     simulation.create(
@@ -98,14 +98,19 @@ fn versions_that_go_back_prove_nothing() {
         vec![reference(NODES, "owner", &owner, false)],
     );
     collector.run_until_idle(&mut simulation).unwrap();
-    // The deletion of the owner was seen, and then a backup is restored in which it is, and its dependent too.
+    // The deletion of the owner is observed. Then a backup is restored that contains the owner and
+    // its dependent.
     let dependent = place("a");
     let owner = (NODES.to_owned(), None, "owner".into());
     let before = simulation.objects.clone();
     simulation.change(&dependent, |object| object.has_foreign_finalizer = true);
     simulation.delete(&owner, PropagationPolicy::Background);
     collector.run_until_idle(&mut simulation).unwrap();
-    assert_eq!(simulation.objects.len(), 1, "the dependent is held while it is deleted");
+    assert_eq!(
+        simulation.objects.len(),
+        1,
+        "a foreign finalizer holds the dependent while it is deleted"
+    );
     simulation.restore_backup(2, before);
     simulation.requests.clear();
     collector.list(&simulation, PODS);
@@ -123,7 +128,7 @@ fn versions_that_go_back_prove_nothing() {
 }
 
 #[test]
-fn a_resource_that_nobody_watches_any_more_proves_nothing() {
+fn resource_that_is_no_longer_watched_proves_nothing() {
     let (mut simulation, mut collector) = simulation();
     let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
     simulation.create(
@@ -145,7 +150,7 @@ fn a_resource_that_nobody_watches_any_more_proves_nothing() {
 }
 
 #[test]
-fn a_circle_of_objects_that_wait_for_each_other_is_broken() {
+fn cycle_of_objects_that_wait_for_each_other_is_broken() {
     let (mut simulation, mut collector) = simulation();
     let mut uids = Vec::new();
     for name in ["a", "b", "c"] {
@@ -165,7 +170,7 @@ fn a_circle_of_objects_that_wait_for_each_other_is_broken() {
 }
 
 #[test]
-fn an_object_that_owns_itself_is_as_good_as_any() {
+fn object_that_owns_itself_is_deleted_like_any_other() {
     let (mut simulation, mut collector) = simulation();
     let uid = simulation.create(PODS, Some("n"), "a", None, vec![]).unwrap();
     simulation.change(&place("a"), |object| {
@@ -178,7 +183,7 @@ fn an_object_that_owns_itself_is_as_good_as_any() {
 }
 
 #[test]
-fn orphans_stay() {
+fn orphaned_dependents_stay() {
     let (mut simulation, mut collector) = simulation();
     let owner = simulation.create(PODS, Some("n"), "owner", None, vec![]).unwrap();
     for name in ["a", "b"] {
@@ -203,7 +208,7 @@ fn orphans_stay() {
 }
 
 #[test]
-fn what_was_deleted_while_nobody_watched_it_blocks_nobody() {
+fn dependent_deleted_while_unwatched_does_not_block_its_owner() {
     const LATE: &str = "x/v1/Late";
     let mut simulation = Simulation::new(&[(PODS, true), (LATE, true)]);
     let mut collector = Collector::default();
@@ -223,7 +228,7 @@ fn what_was_deleted_while_nobody_watched_it_blocks_nobody() {
     assert_eq!(
         simulation.objects.len(),
         1,
-        "nobody can tell whether it still blocks the owner"
+        "it is unknown whether the dependent still blocks the owner"
     );
     simulation.serve(LATE, true);
     collector.list(&simulation, LATE);
@@ -236,7 +241,7 @@ fn what_was_deleted_while_nobody_watched_it_blocks_nobody() {
     );
 }
 
-/// A node that is owned by one that a watch has shown, of two monitors.
+/// Returns a graph in which two monitors have shown an owner and its dependent.
 fn owned() -> (Graph, [Monitor; 2], FollowUps) {
     let mut graph = Graph::default();
     let monitors = [("v1", "Node"), ("v1", "Pod")].map(|(version, kind)| graph.add_monitor(version, kind));
@@ -262,14 +267,14 @@ fn seen(name: &str, version: &str, owners: &[&str]) -> PartialObject {
 }
 
 #[test]
-fn a_list_that_does_not_say_how_old_it_is_proves_nothing() {
+fn list_without_a_usable_resource_version_proves_nothing() {
     for version in [None, Some(""), Some("0"), Some("abc"), Some("4")] {
         let (mut graph, [nodes, _], mut follow_ups) = owned();
         graph.begin_list(nodes);
         graph.complete_list(nodes, version, &mut follow_ups);
         let child = graph.uid("child").and_then(|uid| graph.view(uid)).unwrap();
-        assert_eq!(child.owners[0].2, None, "{version:?}: it has to be asked");
-        assert_eq!(follow_ups.attempt.len(), 1, "the owner");
+        assert_eq!(child.owners[0].2, None, "{version:?}: a request is needed");
+        assert_eq!(follow_ups.attempt.len(), 1, "the owner is attempted");
     }
     let (mut graph, [nodes, _], mut follow_ups) = owned();
     graph.begin_list(nodes);
@@ -279,14 +284,14 @@ fn a_list_that_does_not_say_how_old_it_is_proves_nothing() {
 }
 
 #[test]
-fn a_list_with_something_that_cannot_be_read_at_all_proves_nothing() {
+fn list_with_an_object_without_a_readable_uid_proves_nothing() {
     let (mut graph, [nodes, _], mut follow_ups) = owned();
     graph.begin_list(nodes);
     graph.keep_undecodable(nodes, "");
     graph.complete_list(nodes, Some("7"), &mut follow_ups);
     let child = graph.uid("child").and_then(|uid| graph.view(uid)).unwrap();
     assert_eq!(child.owners[0].2, None);
-    // What can be read as far as its UID is kept as it was.
+    // An object whose UID can be decoded keeps its last known state.
     let (mut graph, [nodes, _], mut follow_ups) = owned();
     graph.begin_list(nodes);
     graph.keep_undecodable(nodes, "owner");
@@ -296,7 +301,7 @@ fn a_list_with_something_that_cannot_be_read_at_all_proves_nothing() {
 }
 
 #[test]
-fn of_two_monitors_that_show_an_object_the_later_one_has_it() {
+fn later_monitor_owns_an_object_that_two_monitors_show() {
     let (mut graph, [nodes, _], mut follow_ups) = owned();
     let again = graph.add_monitor("v2", "Node");
     graph.observe(again, &seen("owner", "5", &[]), &mut follow_ups);
@@ -307,7 +312,7 @@ fn of_two_monitors_that_show_an_object_the_later_one_has_it() {
 }
 
 #[test]
-fn whoever_comes_to_act_hears_of_references_that_cannot_be() {
+fn full_scan_reports_invalid_references() {
     let (mut graph, [nodes, pods], mut follow_ups) = owned();
     let mut elsewhere = seen("elsewhere", "8", &["inside"]);
     elsewhere.metadata.namespace = Some("n".into());
@@ -322,7 +327,7 @@ fn whoever_comes_to_act_hears_of_references_that_cannot_be() {
 }
 
 #[test]
-fn an_answer_that_is_older_than_what_a_watch_has_shown_is_known_as_such() {
+fn answer_older_than_the_watched_version_is_recognized() {
     let (graph, ..) = owned();
     for (version, expected) in [("4", true), ("5", false), ("6", false), ("", true)] {
         assert_eq!(graph.is_newer_than(&seen("owner", version, &[])), expected, "{version}");
@@ -330,8 +335,9 @@ fn an_answer_that_is_older_than_what_a_watch_has_shown_is_known_as_such() {
 }
 
 #[test]
-fn a_million_nodes_fit_because_each_is_small() {
-    // As the architecture says. What else a node costs is its name, a place in the table, and its references.
+fn nodes_and_edges_are_small_enough_for_a_million_objects() {
+    // These sizes are documented in the architecture. A node also takes its name, its slot in the
+    // table, and its references.
     assert_eq!(size_of::<Option<crate::graph::Node>>(), 72);
     assert_eq!(size_of::<Option<crate::graph::Edge>>(), 28);
 }

@@ -1,25 +1,26 @@
-//! A model of an apiserver, as far as collection depends on it.
+//! A model of the parts of an apiserver that garbage collection depends on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Finalizers, Identity, PartialMetadata, PartialObject, ReadResult, Reference, verdict::PropagationPolicy};
 
-/// A kind by `apiVersion/Kind`.
+/// A kind as `apiVersion/Kind`.
 pub(super) type KindName = &'static str;
 
-/// Where an object is.
+/// The location of an object: kind, namespace and name.
 pub(super) type ObjectLocation = (String, Option<Box<str>>, Box<str>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) meta: PartialMetadata,
-    /// A finalizer of somebody else's.
+    /// Whether it has a finalizer of another controller.
     pub(super) has_foreign_finalizer: bool,
-    /// It was deleted in the foreground. Whoever saw that may act on it later, when it waits for the other finalizer alone.
+    /// Whether it was deleted in the foreground. A collector that saw this may act on it later,
+    /// when the object waits only for the other finalizer.
     pub(super) waited: bool,
 }
 
-/// What a watch of a kind tells.
+/// An event of the watch on a kind.
 #[derive(Clone, Debug)]
 pub(super) enum WatchEvent {
     Applied(PartialObject),
@@ -29,19 +30,20 @@ pub(super) enum WatchEvent {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Simulation {
     pub(super) objects: BTreeMap<ObjectLocation, Object>,
-    /// Each kind, and whether it is in namespaces.
+    /// Each kind, and whether it is namespaced.
     kinds: BTreeMap<String, bool>,
     pub(super) unserved: BTreeSet<String>,
-    /// Kinds under which those of another one are served too.
+    /// Kinds that serve the objects of another kind too.
     aliases: BTreeMap<String, String>,
     pub(super) logs: BTreeMap<String, Vec<WatchEvent>>,
     pub(super) version: u64,
     born: u64,
-    /// What was asked of it.
+    /// The requests that the collector has sent.
     pub(super) requests: Vec<String>,
-    /// What must never happen, and did.
+    /// Actions of the collector that must never happen.
     pub(super) violations: Vec<String>,
-    /// How many writes more come from the collector. With the last of them it dies, and has not heard of its answer.
+    /// The number of writes until the collector crashes. It does not receive the answer to the last
+    /// one.
     pub(super) writes_until_crash: Option<usize>,
 }
 
@@ -53,7 +55,7 @@ pub(super) fn split(kind: &str) -> (&str, &str) {
     kind.rsplit_once('/').unwrap_or(("", kind))
 }
 
-/// A reference to what is at that place, whether it is there or not.
+/// Returns a reference to the object of this kind, name and UID, which need not exist.
 pub(super) fn reference(kind: &str, name: &str, uid: &str, blocks: bool) -> Reference {
     let (api_version, kind) = split(kind);
     Reference {
@@ -99,7 +101,7 @@ impl Simulation {
         Some((kind, namespace, identity.name.clone()))
     }
 
-    /// Creates an object; without a UID it gets a new one.
+    /// Creates an object, with a new UID if none is given. Returns the UID.
     pub(super) fn create(
         &mut self,
         kind: &str,
@@ -159,13 +161,13 @@ impl Simulation {
         }
     }
 
-    /// A backup is restored: versions go back, and what there was is there again.
+    /// Restores a backup: resourceVersions go back, and deleted objects exist again.
     pub(super) fn restore_backup(&mut self, version: u64, objects: BTreeMap<ObjectLocation, Object>) {
         self.version = version;
         self.objects = objects;
     }
 
-    /// As a client deletes.
+    /// Deletes an object as a client does.
     pub(super) fn delete(&mut self, place: &ObjectLocation, policy: PropagationPolicy) {
         self.change(place, |object| {
             object.meta.deleting = true;
@@ -195,32 +197,33 @@ impl Simulation {
         }
     }
 
-    /// Whether an owner is there and keeps a dependent in this namespace.
+    /// Returns whether an owner exists and keeps a dependent in this namespace.
     pub(super) fn keeps(&self, reference: &Reference, namespace: Option<&str>) -> bool {
         let identity = Identity::of_owner(reference, namespace);
         let place = self.place(&identity);
         let found = place.as_ref().and_then(|place| self.objects.get(place));
         let is_misplaced = place.is_some_and(|place| self.kinds[&place.0] && namespace.is_none());
-        // Of a kind that there is not nobody can tell.
+        // It is unknown whether an owner of an unknown kind exists.
         let is_unknown = self.place(&identity).is_none();
         is_misplaced
             || is_unknown
             || found.is_some_and(|owner| owner.meta.uid == reference.uid && !owner.meta.is_waiting_for_dependents())
     }
 
-    /// Whether the collector is dead.
+    /// Returns whether the collector has crashed.
     pub(super) fn has_collector_crashed(&self) -> bool {
         self.writes_until_crash == Some(0)
     }
 
-    /// Whether the next write of the collector arrives.
+    /// Counts a write of the collector. Returns whether it arrives.
     fn accepts_write(&mut self) -> bool {
         let hears = !self.has_collector_crashed();
         self.writes_until_crash = self.writes_until_crash.map(|writes| writes.saturating_sub(1));
         hears
     }
 
-    /// The DELETE of the collector: under the conditions that it names, and never of what an owner keeps.
+    /// Handles a DELETE of the collector with its preconditions. Records a violation if an owner
+    /// keeps the object.
     pub(super) fn collect(&mut self, item: &Identity, version: &str, policy: PropagationPolicy) -> Outcome {
         let Some(place) = self.place(item) else {
             return Outcome::Failed;
@@ -245,10 +248,11 @@ impl Simulation {
         });
         if let Some(keeper) = keeper {
             self.violations
-                .push(format!("{item} was deleted, which {keeper:?} keeps"));
+                .push(format!("{item} was deleted although {keeper:?} keeps it"));
         }
         if owners.is_empty() {
-            self.violations.push(format!("{item} was deleted, which has no owner"));
+            self.violations
+                .push(format!("{item} was deleted although it has no owner"));
         }
         if !self.accepts_write() {
             return Outcome::Failed;
@@ -257,7 +261,9 @@ impl Simulation {
         Outcome::Done
     }
 
-    /// A JSON patch that takes references away, or, of one version alone, lets them block no longer: only if each is where it was.
+    /// Applies a JSON patch that removes references. If `unblock` gives a version, unsets
+    /// `blockOwnerDeletion` in that version instead. Fails if a reference is no longer at its
+    /// position.
     pub(super) fn edit(&mut self, item: &Identity, unblock: Option<&str>, references: &[(usize, Box<str>)]) -> Outcome {
         let Some(place) = self.place(item).filter(|place| self.is_served(&place.0)) else {
             return Outcome::Failed;
@@ -293,7 +299,7 @@ impl Simulation {
         Outcome::Done
     }
 
-    /// Takes all references to an owner away from an object.
+    /// Removes all references to an owner from an object.
     pub(super) fn remove_references_to(&mut self, place: &ObjectLocation, owner: &str) -> Outcome {
         if !self.accepts_write() {
             return Outcome::Failed;

@@ -54,7 +54,11 @@ fn objects_are_decoded_or_rejected_and_not_deleted_without_reading_the_owner() -
 fn list_pages_are_decoded_or_rejected() -> anyhow::Result<()> {
     corpus("list")?.check(MUTATIONS, |input| {
         if let Ok((objects, next)) = read_page(input) {
-            assert_ne!(next.as_deref(), Some(""), "an empty token would start the list again, forever");
+            assert_ne!(
+                next.as_deref(),
+                Some(""),
+                "an empty token would start the list again, forever"
+            );
             take_in(&objects);
         }
     })
