@@ -323,8 +323,8 @@ impl Graph {
             && (node.namespace == NONE || self.is_namespace(node.namespace, owner.namespace.as_deref()))
     }
 
-    /// Returns the next step for a virtual node: reads the objects that it could be by the references
-    /// to it.
+    /// Returns the next step for a virtual node: reads the objects that it could be, by the
+    /// references to it.
     fn guess(&self, id: Id, attempt: &Attempt) -> AttemptStep {
         let mut is_unknown = false;
         let mut next = self.nodes[id].dependents;

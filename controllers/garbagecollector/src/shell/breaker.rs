@@ -267,7 +267,7 @@ impl Breaker {
     }
 }
 
-/// Closes the breaker after somebody has removed the annotation.
+/// Resets the breaker after somebody has removed the annotation.
 fn clear(ctx: &CollectorContext, mut state: MutexGuard<'_, State>) {
     state.tripped = None;
     state.window = Window::default();
