@@ -82,8 +82,8 @@ impl CollectorContext {
             self.release_all(work, &owner, strays).await?;
         }
         if !self.graph.lock().is_orphaning(uid) {
-            // The owner was lost from view, or is no longer orphaning. The dependents found may not
-            // be all, so try again.
+            // The graph has lost track of the owner, or the owner is no longer orphaning. Some
+            // dependents may be missing from the list, so try again.
             self.dependent_scans.release(uid);
             return Err(RequestError::Conflict);
         }
