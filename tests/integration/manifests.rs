@@ -175,7 +175,7 @@ fn the_chart_grants_and_fences_what_the_binary_would() -> Result<()> {
     }
     let unknown = chart("a", "b", &["controllers={*,-fop}"]).map(drop);
     let error = unknown.err().context("an unknown name was taken")?.to_string();
-    ensure!(error.contains(r#""-fop" is not among"#), "{error}");
+    ensure!(error.contains(r#"unknown controller "-fop"; use one of"#), "{error}");
     let text = chart("a", "b", &["controllers=*"]).map(drop);
     let error = text.err().context("a text was taken for a list")?.to_string();
     ensure!(error.contains("/controllers"), "{error}");
@@ -214,7 +214,7 @@ fn one_replica_may_do_without_an_election() -> Result<()> {
         .map(drop)
         .err()
         .context("three replicas were taken")?;
-    ensure!(refused.to_string().contains("one replica only"), "{refused}");
+    ensure!(refused.to_string().contains("allows at most one replica"), "{refused}");
     let alone = chart("a", "b", &[off, "replicas=1"])?;
     let left: Vec<_> = ["Lease", "Admission", "leader-election"]
         .iter()

@@ -1,4 +1,4 @@
-{{/* The name of everything in this release. */}}
+{{/* The name of all objects of this release. */}}
 {{- define "portreeve.name" -}}
 {{- .Values.fullnameOverride | default .Release.Name -}}
 {{- end }}
@@ -8,14 +8,14 @@
 {{- .Values.leaderElection.resourceName | default (include "portreeve.name" .) -}}
 {{- end }}
 
-{{/* What tells the pods of this release from others. */}}
+{{/* The labels that identify the pods of this release. */}}
 {{- define "portreeve.labels" -}}
 app.kubernetes.io/name: portreeve
 app.kubernetes.io/instance: {{ include "portreeve.name" . }}
 {{- end }}
 
-{{/* The full names of the controllers that the values enable, as a JSON list. The rule is the daemon's: the first item that names a
-controller decides; without one it is on if it is on by default and there is a '*'. */}}
+{{/* The full names of the enabled controllers, as a JSON list. The rule is that of --controllers: the first
+item that names a controller decides. Without such an item, a controller that is on by default is enabled by '*'. */}}
 {{- define "portreeve.enabled" -}}
 {{- $items := .Values.controllers -}}
 {{- $enabled := list -}}
@@ -37,13 +37,13 @@ controller decides; without one it is on if it is on by default and there is a '
 {{- end -}}
 {{- range $item := $items -}}
   {{- if not (has (trimPrefix "-" $item) $names) -}}
-    {{- fail (printf "controllers: %q is not among %s" $item (join ", " $names)) -}}
+    {{- fail (printf "controllers: unknown controller %q; use one of %s" $item (join ", " $names)) -}}
   {{- end -}}
 {{- end -}}
 {{- toJson $enabled -}}
 {{- end }}
 
-{{/* The documents that the binary printed for the enabled controllers, as a JSON list, each once. Takes the root and the folder's name. */}}
+{{/* The generated documents of the enabled controllers, without duplicates, as a JSON list. Takes the root context and the name of the folder. */}}
 {{- define "portreeve.generated" -}}
 {{- $root := index . 0 -}}
 {{- $folder := index . 1 -}}
