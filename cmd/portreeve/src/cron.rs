@@ -6,9 +6,10 @@ use portreeve_cron::{Dialect, DstPolicy, Schedule};
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Print the next runs of a schedule, one RFC 3339 time a line; `never` where there is none within five years
+    /// Print the next runs of a schedule, one RFC 3339 time per line; `never` if there is none
+    /// within five years
     Next(Next),
-    /// Say a schedule in a sentence
+    /// Explain a schedule in a sentence
     Explain {
         #[command(flatten)]
         expression: Expression,
@@ -17,10 +18,10 @@ pub(crate) enum Command {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Expression {
-    /// The schedule: five fields, or a name such as @daily; H as in a CronTab
+    /// The schedule: five fields, a name such as @daily, or @every; may contain H, as in a CronTab
     #[arg(value_name = "EXPR")]
     expression: String,
-    /// The UID of the object, by which H is spread
+    /// The UID of the object, from which H is derived
     #[arg(long, default_value = "")]
     uid: String,
 }
@@ -32,16 +33,16 @@ pub(crate) struct Next {
     /// The time zone, by its IANA name
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
     tz: TimeZone,
-    /// Only runs after this time; now by default
+    /// Print only runs after this time; the default is the current time
     #[arg(long, value_name = "RFC3339")]
     from: Option<Timestamp>,
-    /// How many runs
+    /// How many runs to print
     #[arg(short, value_name = "N", default_value_t = 10)]
     n: u32,
-    /// What happens to runs at changes of the clock
+    /// What happens to runs at daylight-saving changes
     #[arg(long, value_name = "POLICY", default_value = "Once")]
     dst_policy: Policy,
-    /// Print times in UTC rather than in the zone
+    /// Print times in UTC instead of the time zone
     #[arg(long)]
     utc: bool,
 }
@@ -50,9 +51,10 @@ pub(crate) struct Next {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub(crate) enum Policy {
-    /// A run whose hour is named happens once a day, also where the clock jumps
+    /// A run whose hour is named happens once a day, also when the clock changes
     Once,
-    /// A run in a gap is skipped, one in an overlap happens twice, as with CronJob
+    /// A run in the skipped hour does not happen, a run in the repeated hour happens twice, as with
+    /// CronJob
     Kubernetes,
 }
 

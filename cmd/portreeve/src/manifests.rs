@@ -18,7 +18,8 @@ pub(crate) struct Account {
     /// The namespace of the ServiceAccount
     #[arg(long, default_value = "portreeve-system", value_parser = name)]
     pub(crate) namespace: String,
-    /// The name of the ServiceAccount. The names of what is printed have it in them, so that each account has its own.
+    /// The name of the ServiceAccount. The names of the printed objects contain it, so that each
+    /// account has its own objects.
     #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = name)]
     pub(crate) service_account: String,
 }

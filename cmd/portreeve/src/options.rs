@@ -18,7 +18,8 @@ use crate::{
     manifests::{Account, Action},
 };
 
-/// Hosts controllers for Kubernetes: one binary with leader election, health, metrics and shared informers.
+/// A controller manager for Kubernetes: one binary that runs controllers with leader election,
+/// health checks, metrics and shared informers.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "portreeve",
@@ -31,7 +32,8 @@ use crate::{
 pub struct Options {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// A YAML file with settings, as docs/configuration.md has them. A flag on the command line wins over the file.
+    /// A YAML file with settings; docs/configuration.md lists the keys. A flag on the command line
+    /// takes precedence over the file.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
@@ -56,7 +58,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         controllers: ControllerFilter,
     },
-    /// Print the roles of the controllers and of their election, and their bindings to a ServiceAccount
+    /// Print the RBAC roles for the controllers and for leader election, and their bindings to a
+    /// ServiceAccount
     Rbac {
         #[command(flatten)]
         controllers: ControllerFilter,
@@ -64,11 +67,11 @@ pub(crate) enum Command {
         account: Account,
         #[command(flatten)]
         election: portreeve_leader::Args,
-        /// Add what --install-crds needs
+        /// Add the rules that --install-crds needs
         #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
         install_crds: bool,
     },
-    /// Print an admission policy by which the apiserver refuses what replicas write that do not lead
+    /// Print an admission policy that makes the apiserver reject writes of replicas that do not lead
     Fence {
         #[command(flatten)]
         controllers: ControllerFilter,
@@ -76,13 +79,14 @@ pub(crate) enum Command {
         account: Account,
         #[command(flatten)]
         election: portreeve_leader::Args,
-        /// What becomes of such a write. Switch a fence off by Audit, not by deleting it: see docs/deploying.md
+        /// What the apiserver does with such a write. To switch a fence off, set Audit; do not
+        /// delete it: see docs/deploying.md
         #[arg(long, value_enum, default_value = "Deny")]
         action: Action,
     },
-    /// Print the keys that the file of --config takes, as docs/configuration.md
+    /// Print the keys of the --config file, in the form of docs/configuration.md
     ConfigReference,
-    /// Try a schedule: when it runs, and what it says
+    /// Print when a schedule runs, or what it means
     #[command(subcommand)]
     Cron(cron::Command),
 }
@@ -90,7 +94,7 @@ pub(crate) enum Command {
 /// The controllers whose manifests are printed.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ControllerFilter {
-    /// A list of controllers, as the daemon takes it
+    /// A list of controllers, in the syntax of the daemon's --controllers
     #[arg(
         long,
         value_name = "LIST",
@@ -114,10 +118,10 @@ pub(crate) struct ControllerSelection {
         allow_hyphen_values = true
     )]
     pub(crate) controllers: Vec<String>,
-    /// Print the known controllers and end
+    /// Print the known controllers and exit
     #[arg(long)]
     pub(crate) list_controllers: bool,
-    /// How --list-controllers prints
+    /// The output format of --list-controllers
     #[arg(
         short,
         long,
@@ -131,40 +135,43 @@ pub(crate) struct ControllerSelection {
 /// How `--list-controllers` prints.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ListFormat {
-    /// For people
+    /// A table for people
     Table,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Manager")]
 pub(crate) struct ManagerArgs {
-    /// The resync period of informers is random between this and twice this. 0 turns resyncs off.
+    /// The resync period in reflectors will be random between this and twice this. 0 disables
+    /// resyncs.
     #[arg(long, value_name = "DURATION", default_value = "12h", value_parser = parse_duration)]
     pub(crate) min_resync_period: Duration,
-    /// The pause between starting two controllers, random between this and twice this.
+    /// Interval between starting controllers, random between this and twice this.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub(crate) controller_start_interval: Duration,
-    /// How long running reconciles may take to end after SIGTERM. 0 waits for as long as they need.
+    /// Time to wait for running reconciles to finish after SIGTERM. 0 waits without a limit.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) controller_shutdown_timeout: Duration,
-    /// How long an item may be in work without a step before /livez fails. A call to the apiserver, which takes 30 s at most, is one
-    /// step. 0 never fails.
+    /// How long a worker may process an item without progress before /livez fails. Each finished
+    /// call to the apiserver is progress; a call takes at most 30 s. 0 disables the check.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) controller_stuck_timeout: Duration,
-    /// How long what is due in a queue may wait while nothing moves in it before /livez fails. 0 never fails.
+    /// How long a due item may wait in a queue that makes no progress before /livez fails. 0
+    /// disables the check.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) queue_stuck_timeout: Duration,
-    /// How long a watch may be silent before it is begun again. Without contact for a third longer than this, it fails /readyz. At least
-    /// 1s; the apiserver sends something each minute.
+    /// How long a watch may be silent before the informer restarts it. /readyz fails after 4/3 of
+    /// this time without contact. At least 1s; the apiserver sends a bookmark about every minute.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = idle)]
     pub(crate) watch_idle_timeout: Duration,
-    /// Install the CustomResourceDefinitions of the enabled controllers at start, by server-side apply. One that has other versions
-    /// in the cluster is left alone.
+    /// Install the CustomResourceDefinitions of the enabled controllers at the start, by
+    /// server-side apply. A definition that has other versions in the cluster stays unchanged.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) install_crds: bool,
-    /// Log what would be done; write no object, event, definition or Lease. There is no leader election then.
+    /// Log what the controllers would do, without writing any object, event, definition or Lease.
+    /// Disables leader election.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) dry_run: bool,
 }

@@ -67,7 +67,7 @@ pub const CRONTAB: Descriptor = Descriptor {
     flags: || {
         vec![concurrency(
             "concurrent-crontab-syncs",
-            "The number of CronTabs that are synced concurrently",
+            "The number of CronTabs that are allowed to sync concurrently",
         )]
     },
     build: |setup| build::<CachedCronTab>(setup, "CronTabs", "concurrent-crontab-syncs", crontab::is_rescheduled),
@@ -101,7 +101,7 @@ pub const CRONJOB: Descriptor = Descriptor {
     flags: || {
         vec![concurrency(
             "concurrent-cron-job-syncs",
-            "The number of CronJobs that are synced concurrently",
+            "The number of cron job objects that are allowed to sync concurrently",
         )]
     },
     build: |setup| build::<CachedCronJob>(setup, "CronJobs", "concurrent-cron-job-syncs", cronjob::is_rescheduled),

@@ -57,7 +57,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             clap::Arg::new("concurrent-foo-syncs")
                 .long("concurrent-foo-syncs")
                 .value_name("N")
-                .help("The number of Foos that are synced concurrently")
+                .help("The number of Foos that are allowed to sync concurrently")
                 .default_value("5")
                 .value_parser(clap::value_parser!(u16).range(1..)),
         ]

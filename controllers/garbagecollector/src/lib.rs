@@ -62,13 +62,13 @@ fn flags() -> Vec<clap::Arg> {
         clap::Arg::new("gc-mode")
             .long("gc-mode")
             .value_name("MODE")
-            .help("'active' collects. 'observe' changes no object: it logs and counts what 'active' would do, and lists it under /debug/controllers/garbage-collector-controller/decisions")
+            .help("'observe' deletes and changes no object: the collector logs and counts what it would do, and shows it under /debug/controllers/garbage-collector-controller/decisions")
             .default_value("active")
             .value_parser(["active", "observe"]),
         clap::Arg::new("gc-ignore-resources")
             .long("gc-ignore-resources")
             .value_name("LIST")
-            .help("Resources that are neither watched nor collected, as RESOURCE.GROUP, or RESOURCE for the core group. An owner of such a resource is read from the apiserver instead")
+            .help("Resources that are neither collected nor watched, as RESOURCE.GROUP, or RESOURCE for the core group. The collector reads an owner of these resources with a GET")
             .action(clap::ArgAction::Append)
             .value_delimiter(',')
             .value_parser(ignorable)
@@ -76,7 +76,7 @@ fn flags() -> Vec<clap::Arg> {
         clap::Arg::new(LIMIT)
             .long(LIMIT)
             .value_name("N")
-            .help("Stop deleting once this many objects have been deleted within one minute. To resume, remove the annotation garbage-collector.portreeve.dev/tripped from the Lease. 0 means no limit")
+            .help("Stop deleting once this many objects were deleted within a minute, until someone removes the annotation garbage-collector.portreeve.dev/tripped from the Lease. 0 sets no limit")
             .default_value("0")
             .value_parser(clap::value_parser!(u32)),
     ]

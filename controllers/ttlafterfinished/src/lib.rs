@@ -39,7 +39,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             clap::Arg::new(CONCURRENCY)
                 .long(CONCURRENCY)
                 .value_name("N")
-                .help("The number of finished Jobs that are deleted concurrently")
+                .help("The number of ttl-after-finished-controller workers that are allowed to sync concurrently")
                 .default_value("5")
                 .value_parser(clap::value_parser!(u16).range(1..)),
         ]

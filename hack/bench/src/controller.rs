@@ -338,10 +338,10 @@ mod tests {
     fn a_default_is_read_from_the_help_of_its_flag() {
         let help = "
       --concurrent-crontab-syncs <N>
-          The number of CronTabs that are synced concurrently
+          The number of CronTabs that are allowed to sync concurrently
 
       --concurrent-cron-job-syncs <N>
-          The number of CronJobs that are synced concurrently
+          The number of cron job objects that are allowed to sync concurrently
 
           [default: 10]
       --other <N>  [default: 7]

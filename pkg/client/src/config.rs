@@ -44,11 +44,11 @@ pub struct Args {
     /// The address of the apiserver. Overrides the one in the kubeconfig.
     #[arg(long, value_name = "URL", value_parser = master)]
     pub master: Option<Uri>,
-    /// Requests a second to the apiserver. 0, the default, sets no limit here: the apiserver's priority and fairness decides, and
-    /// its Retry-After is obeyed.
+    /// Requests per second to the apiserver. 0 sets no client-side limit: the apiserver's priority
+    /// and fairness decides, and the client obeys its Retry-After.
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = rate)]
     pub kube_api_qps: f32,
-    /// How many requests may exceed --kube-api-qps at once. Without effect while that is 0.
+    /// How many requests may exceed --kube-api-qps at once. No effect while --kube-api-qps is 0.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub kube_api_burst: u32,
 }

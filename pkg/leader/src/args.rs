@@ -15,24 +15,28 @@ pub struct Args {
     /// high availability.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub leader_elect: bool,
-    /// How long a standby waits after the last renewal that it has observed before it takes the Lease: the longest that a leader can be
-    /// stopped before it is replaced. In whole seconds.
+    /// The duration that non-leader candidates will wait after observing a leadership renewal until
+    /// attempting to acquire leadership of a led but unrenewed leader slot. This is effectively the
+    /// maximum duration that a leader can be stopped before it is replaced by another candidate. In
+    /// whole seconds.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub leader_elect_lease_duration: Duration,
-    /// How long after its last good renewal a leader goes on writing and trying to renew before it gives up. Less than the lease duration.
+    /// The duration that the acting leader will retry refreshing leadership, and continue to write,
+    /// before giving up. This must be less than the lease duration.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub leader_elect_renew_deadline: Duration,
-    /// The pause between two attempts to acquire or renew.
+    /// The duration the clients should wait between tries to acquire or renew the Lease.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     pub leader_elect_retry_period: Duration,
-    /// The name of the Lease. With groups it is followed by a dash and the group's name.
+    /// The name of the Lease that is used for locking during leader election. For a group, a dash
+    /// and the group's name follow it.
     #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = lease_name)]
     pub leader_elect_resource_name: String,
-    /// The namespace of the Lease.
+    /// The namespace of the Lease that is used for locking during leader election.
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system", value_parser = name)]
     pub leader_elect_resource_namespace: String,
-    /// Groups of controllers that are led apart, each by a Lease of its own, so that work spreads over replicas: crontab=a,foo=b. What is
-    /// not named is led together.
+    /// Groups of controllers that each have their own Lease, so that the work spreads over
+    /// replicas, such as crontab=a,foo=b. Controllers without a group share one Lease.
     #[arg(long, value_name = "CONTROLLER=GROUP", value_delimiter = ',', value_parser = membership)]
     pub leader_elect_groups: Vec<Membership>,
 }

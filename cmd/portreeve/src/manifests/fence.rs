@@ -23,9 +23,9 @@ use super::{Account, Error, yaml};
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub(crate) enum Action {
-    /// Refuse it
+    /// Reject it
     Deny,
-    /// Admit it, and note it in the audit log: the fence is off
+    /// Admit it and record it in the audit log: the fence is off
     Audit,
 }
 
