@@ -161,7 +161,7 @@ async fn a_replica_that_loses_its_lease_ends_with_code_2() -> Result<()> {
     ensure!(status.code() == Some(2), "{status}: {}", daemon.process.log_tail());
     let log = daemon.log()?;
     ensure!(
-        log.contains("leaderelection lost: kube-system/portreeve: a-thief holds it"),
+        log.contains("leaderelection lost: kube-system/portreeve: a-thief holds the Lease"),
         "{log}"
     );
     ensure!(

@@ -1,9 +1,10 @@
-//! What a Lease says besides who holds it: which one it is, and its annotations.
+//! Tracks the identity, version and annotations of a Lease.
 //!
-//! Several tell of it, each in its own time: the answers to the elector's reads and writes, the watch, and the answers to what others in
-//! this process write. News that are older than what is known count for nothing, by their resourceVersion. One thing alone goes back: an
-//! answer that is older than what was known *before it was asked for* shows that the apiserver's own history did, as after a restored
-//! backup.
+//! There are several sources: the responses to the elector's reads and writes, the watch, and the
+//! responses to writes by other parts of this process. An update that is older than the known
+//! resourceVersion is ignored, with one exception. A response that is older than the version known
+//! *before the request was sent* shows that the apiserver's own history went back, as after a
+//! restore from backup.
 //!
 //! Architecture Invariant: pure.
 
@@ -11,14 +12,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 
-/// A Lease as it was last read, written or watched, whoever holds it.
+/// The last known state of a Lease, regardless of its holder, from a read, a write or the watch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeaseSnapshot {
-    /// Which one; `None` when there is none, or none was seen yet.
+    /// The UID; `None` if the Lease does not exist or has not been seen yet.
     pub uid: Option<String>,
-    /// In which version. Of a Lease that is gone, the last that is known.
+    /// The resourceVersion. For a deleted Lease, the last known one.
     pub version: String,
-    /// What it is annotated with.
+    /// The annotations.
     pub annotations: BTreeMap<String, String>,
     record: LeaseSpec,
 }
@@ -35,12 +36,14 @@ impl From<Lease> for LeaseSnapshot {
 }
 
 impl LeaseSnapshot {
-    /// The version as a number. Kubernetes promises since 1.35 that it is one, and grows; what is none cannot be compared.
+    /// Returns the version as a number. Kubernetes has guaranteed since 1.35 that versions are
+    /// increasing integers; versions of any other form cannot be compared.
     pub(crate) fn revision(&self) -> Option<u64> {
         self.version.parse().ok()
     }
 
-    /// Somebody has told of the Lease, who knows how long ago. Returns whether there is another one now, or other annotations.
+    /// Applies a report of the Lease that may be outdated. Returns whether the Lease was replaced
+    /// or its annotations changed.
     pub(crate) fn update(&mut self, news: Self) -> bool {
         if news.is_older_than(self.revision()) {
             return false;
@@ -50,16 +53,18 @@ impl LeaseSnapshot {
         is_changed
     }
 
-    /// The Lease was read or written, and this is the answer; `asked` is the revision that was known when it was asked for.
+    /// Applies the response to a read or write. `asked` is the revision that was known when the
+    /// request was sent.
     pub(crate) fn update_from_response(&mut self, answer: Self, asked: Option<u64>) -> bool {
         if answer.is_older_than(asked) {
-            // A quorum read cannot be late by this much: what is known never was, in the history that there is now.
+            // A quorum read cannot be this outdated, so the known version does not exist in the
+            // current history.
             self.version.clear();
         }
         self.update(answer)
     }
 
-    /// The watch has told of its end, which has a version as well.
+    /// Applies the watch's DELETED event, which carries a version as well.
     pub(crate) fn mark_deleted(&mut self, last: Self) -> bool {
         self.update(Self {
             version: last.version,
@@ -67,14 +72,15 @@ impl LeaseSnapshot {
         })
     }
 
-    /// It was read and not found. What was heard since that was asked for may be of the next one.
+    /// Applies a read that did not find the Lease. If the known revision changed after the request
+    /// was sent, it may belong to a recreated Lease.
     pub(crate) fn mark_not_found(&mut self, asked: Option<u64>) -> bool {
         let is_current = self.revision() == asked;
         is_current && self.mark_deleted(self.clone())
     }
 
-    /// The version that a write can rely on which relies on `read`: the newest in which the record is still the same one. Annotations
-    /// change without a word about who holds the Lease.
+    /// Returns the newest known version that a write based on `read` may rely on: the newest one
+    /// with the same record. An annotation changes the version but not the holder.
     pub(crate) fn version_for<'a>(&'a self, read: &'a Self) -> &'a str {
         let is_same = self.uid == read.uid && self.record == read.record;
         let newest = if is_same && !self.is_older_than(read.revision()) {
@@ -96,7 +102,7 @@ impl LeaseSnapshot {
 mod tests {
     use super::*;
 
-    /// A Lease `uid` that `holder` holds, annotated with `note=` something.
+    /// Returns a Lease `uid` that `holder` holds, with the annotation `note`.
     fn lease(uid: &str, version: &str, holder: &str, note: &str) -> LeaseSnapshot {
         LeaseSnapshot {
             uid: Some(uid.to_owned()),
@@ -113,7 +119,8 @@ mod tests {
         lease("a", "10", "me", "old")
     }
 
-    /// What is known after something was told: its version and its note, `-` for none.
+    /// Applies `tell` to the known snapshot. Returns the resulting version and note (`-` if there
+    /// is none), and whether anything changed.
     fn after(tell: impl FnOnce(&mut LeaseSnapshot) -> bool) -> (String, bool) {
         let mut snapshot = known();
         let is_changed = tell(&mut snapshot);
@@ -122,19 +129,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_what_is_known_counts_for_nothing() {
+    fn updates_older_than_the_known_version_are_ignored() {
         let table = [
             ("newer", lease("a", "11", "me", "new"), "11 new", true),
             ("a renewal", lease("a", "11", "me", "old"), "11 old", false),
             ("older", lease("a", "9", "me", "new"), "10 old", false),
             (
-                "older, with less digits more",
+                "newer, with more digits",
                 lease("a", "100", "me", "new"),
                 "100 new",
                 true,
             ),
-            ("another one", lease("b", "11", "me", "old"), "11 old", true),
-            ("a former one", lease("b", "9", "me", "new"), "10 old", false),
+            ("another Lease", lease("b", "11", "me", "old"), "11 old", true),
+            ("a former Lease", lease("b", "9", "me", "new"), "10 old", false),
             ("not comparable", lease("a", "x", "me", "new"), "x new", true),
         ];
         for (name, news, expected, is_changed) in table {
@@ -147,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_older_than_what_was_known_before_shows_that_history_went_back() {
+    fn responses_older_than_the_revision_known_at_the_request_reset_the_snapshot() {
         let answer = || lease("a", "9", "me", "new");
         let table = [
-            ("asked when this was known", Some(10), "9 new", true),
-            ("known since it was asked", Some(8), "10 old", false),
+            ("requested at the known revision", Some(10), "9 new", true),
+            ("revision learned after the request", Some(8), "10 old", false),
             ("nothing was known", None, "10 old", false),
         ];
         for (name, asked, expected, is_changed) in table {
@@ -161,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_gone_has_no_annotations_and_its_former_versions_do_not_bring_them_back() {
+    fn older_versions_do_not_restore_the_annotations_of_a_deleted_lease() {
         let gone = |version: &str| lease("a", version, "me", "old");
         assert_eq!(
             after(|snapshot| snapshot.mark_deleted(gone("12"))),
@@ -188,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_relies_on_the_newest_version_with_the_same_record() {
+    fn renewals_rely_on_the_newest_version_with_the_same_record() {
         let table = [
             ("annotated", lease("a", "12", "me", "new"), "12"),
             ("taken", lease("a", "12", "thief", "old"), "10"),
-            ("made anew", lease("b", "12", "me", "old"), "10"),
-            ("not heard yet", lease("a", "9", "me", "old"), "10"),
+            ("recreated", lease("b", "12", "me", "old"), "10"),
+            ("older", lease("a", "9", "me", "old"), "10"),
         ];
         for (name, newest, expected) in table {
             assert_eq!(newest.version_for(&known()), expected, "{name}");

@@ -1,4 +1,5 @@
-//! `--leader-elect` and its kin: the flags, the rules between them, and the names that follow from them.
+//! The `--leader-elect` flags, the rules between them, and the Lease and candidate names derived
+//! from them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,37 +7,36 @@ use portreeve_client::parse_duration;
 
 use crate::elector::{ElectionTimings, JITTER};
 
-/// The flags of leader election. Flatten them into a command line.
+/// The flags of leader election, to be flattened into a command line.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Leader election")]
 #[group(skip)]
 pub struct Args {
-    /// Start a leader election client and gain leadership before running controllers. Enable this when running replicated components for
-    /// high availability.
+    /// Start a leader election client and gain leadership before running controllers. Enable this
+    /// when running replicated components for high availability.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub leader_elect: bool,
-    /// The duration that non-leader candidates will wait after observing a leadership renewal until
-    /// attempting to acquire leadership of a led but unrenewed leader slot. This is effectively the
-    /// maximum duration that a leader can be stopped before it is replaced by another candidate. In
+    /// How long a standby waits after the last renewal that it observed before it takes over the
+    /// Lease. This is the longest time for which a leader can be stopped before it is replaced. In
     /// whole seconds.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub leader_elect_lease_duration: Duration,
-    /// The duration that the acting leader will retry refreshing leadership, and continue to write,
-    /// before giving up. This must be less than the lease duration.
+    /// How long a leader keeps writing and retrying after the start of its last successful renewal
+    /// before it gives up. Must be less than the lease duration.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub leader_elect_renew_deadline: Duration,
-    /// The duration the clients should wait between tries to acquire or renew the Lease.
+    /// The pause between two attempts to acquire or renew the Lease.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     pub leader_elect_retry_period: Duration,
-    /// The name of the Lease that is used for locking during leader election. For a group, a dash
-    /// and the group's name follow it.
+    /// The name of the Lease. The Lease of a group has this name followed by a dash and the group's
+    /// name.
     #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = lease_name)]
     pub leader_elect_resource_name: String,
     /// The namespace of the Lease that is used for locking during leader election.
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system", value_parser = name)]
     pub leader_elect_resource_namespace: String,
-    /// Groups of controllers that each have their own Lease, so that the work spreads over
-    /// replicas, such as crontab=a,foo=b. Controllers without a group share one Lease.
+    /// Groups of controllers that elect a leader separately, each with its own Lease, to spread
+    /// work over replicas: crontab=a,foo=b. All other controllers share one Lease.
     #[arg(long, value_name = "CONTROLLER=GROUP", value_delimiter = ',', value_parser = membership)]
     pub leader_elect_groups: Vec<Membership>,
 }
@@ -46,17 +46,18 @@ pub struct Args {
 pub struct Membership {
     /// A controller's name or alias.
     pub controller: String,
-    /// The group that it is led with.
+    /// The group whose Lease the controller shares.
     pub group: String,
 }
 
-/// Flags that do not go together. The texts are client-go's, with the values and the way out.
+/// Flag values that contradict each other. The texts start as in client-go, and then state the
+/// values and a remedy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The Lease would be free before its holder gives up.
+    /// The Lease would become free before its holder gives up.
     #[error(
         "leaseDuration must be greater than renewDeadline: --leader-elect-lease-duration={lease:?} is not more than \
-         --leader-elect-renew-deadline={renew:?}; give it half as much again"
+         --leader-elect-renew-deadline={renew:?}; set the lease duration to 1.5 times the renew deadline"
     )]
     Renew {
         /// `--leader-elect-lease-duration`.
@@ -64,10 +65,10 @@ pub enum Error {
         /// `--leader-elect-renew-deadline`.
         renew: Duration,
     },
-    /// A single failure would lose the Lease.
+    /// A single failed renewal would lose the Lease.
     #[error(
         "renewDeadline must be greater than retryPeriod*JitterFactor: --leader-elect-renew-deadline={renew:?} is not more than \
-         1.2 times --leader-elect-retry-period={retry:?}; a fifth of the deadline is a good period"
+         1.2 times --leader-elect-retry-period={retry:?}; set the retry period to a fifth of the deadline"
     )]
     Retry {
         /// `--leader-elect-renew-deadline`.
@@ -75,29 +76,30 @@ pub enum Error {
         /// `--leader-elect-retry-period`.
         retry: Duration,
     },
-    /// A time is zero.
-    #[error("{name} must be greater than zero: --{flag} is 0; its default is {default}")]
+    /// A duration is zero.
+    #[error("{name} must be greater than zero: --{flag} is 0; set a positive duration, such as the default {default}")]
     Zero {
-        /// The field, as client-go calls it.
+        /// The name of the field in client-go.
         name: &'static str,
         /// The flag.
         flag: &'static str,
-        /// What is usual.
+        /// The default of the flag.
         default: &'static str,
     },
-    /// A Lease counts in seconds.
+    /// The lease duration is not a whole number of seconds.
     #[error(
-        "--leader-elect-lease-duration={0:?} has a fraction of a second, which a Lease cannot say; give whole seconds"
+        "--leader-elect-lease-duration={0:?} has a fraction of a second, which a Lease cannot store; set whole seconds"
     )]
     Fraction(Duration),
 }
 
 impl Args {
-    /// The times, once they are known to go together.
+    /// Returns the election timings after checking them against each other.
     ///
     /// # Errors
     ///
-    /// Fails where client-go's `NewLeaderElector` does, and on a lease duration that a Lease cannot say.
+    /// Returns an error where client-go's `NewLeaderElector` does, and when the lease duration is
+    /// not in whole seconds.
     pub fn times(&self) -> Result<ElectionTimings, Error> {
         let (lease, renew) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let retry = self.leader_elect_retry_period;
@@ -125,14 +127,15 @@ impl Args {
         })
     }
 
-    /// The name of a group's Lease; of those who are in none, the Lease's plain name.
+    /// Returns the name of a group's Lease, or the plain Lease name for controllers without a
+    /// group.
     pub fn lease_name(&self, group: Option<&str>) -> String {
         let name = &self.leader_elect_resource_name;
         group.map_or_else(|| name.clone(), |group| format!("{name}-{group}"))
     }
 
-    /// The groups in which `controllers` are led, each with its members in their order; those in none come first. `names` gives a
-    /// controller's names.
+    /// Splits `controllers` into their groups and keeps their order. Controllers without a group
+    /// come first. `names` returns all names of a controller.
     pub fn groups<'a, C: Copy>(
         &self,
         controllers: &[C],
@@ -152,8 +155,8 @@ impl Args {
     }
 }
 
-/// What a candidate calls itself: where it runs, and something that no other process has. `$POD_NAME` comes before the host's name: it is
-/// what the server's fence compares with the token.
+/// Returns a unique identity for this process: the pod or host name and a UUID. `$POD_NAME` takes
+/// precedence over the host name, because the admission policy compares it with the token.
 pub fn identity() -> String {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
@@ -171,21 +174,22 @@ fn membership(text: &str) -> Result<Membership, String> {
     })
 }
 
-/// The name of a Lease: labels with dots between them. A group's name has to fit behind it.
+/// Parses the name of a Lease, which consists of DNS labels separated by dots. It leaves room for a
+/// group name.
 fn lease_name(text: &str) -> Result<String, String> {
     let labels = text.split('.').map(name).collect::<Result<Vec<_>, _>>()?;
     if text.len() > 180 {
-        return Err("give at most 180 letters".to_owned());
+        return Err("give at most 180 characters".to_owned());
     }
     Ok(labels.join("."))
 }
 
-/// A label of DNS.
+/// Parses a DNS label.
 fn name(text: &str) -> Result<String, String> {
     let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
     let dashed = text.starts_with('-') || text.ends_with('-');
     if text.is_empty() || text.len() > 63 || dashed || !text.chars().all(allowed) {
-        return Err("give lower case letters, digits and dashes, at most 63, with no dash at the ends".to_owned());
+        return Err("give at most 63 lower case letters, digits and dashes, without a dash at either end".to_owned());
     }
     Ok(text.to_owned())
 }

@@ -1,4 +1,4 @@
-//! The clock that elections go by.
+//! The clock that elections use.
 
 use std::time::Duration;
 
@@ -7,14 +7,15 @@ use tokio::time::Instant;
 
 use crate::elector::BootTime;
 
-/// Counts on while the machine sleeps: a leader that slept through its lease has to notice.
+/// This clock keeps counting while the machine sleeps, so that a leader notices when it slept past
+/// its lease.
 #[cfg(target_os = "linux")]
 const CLOCK: ClockId = ClockId::Boottime;
-/// Elsewhere this one does; on macOS it is the same.
+/// On macOS this clock also counts while the machine sleeps.
 #[cfg(not(target_os = "linux"))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// Now. Nobody can set it.
+/// Returns the current boot time. This clock cannot be set.
 pub(crate) fn now() -> BootTime {
     let time = clock_gettime(CLOCK);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -22,7 +23,8 @@ pub(crate) fn now() -> BootTime {
     Duration::new(seconds, nanoseconds)
 }
 
-/// The same moment for tokio's timers, whose clock stands still while the machine sleeps: they may be late, never early.
+/// Converts a boot time for tokio's timers. Their clock stops while the machine sleeps, so they may
+/// fire late but never early.
 pub(crate) fn instant(moment: BootTime) -> Instant {
     Instant::now() + moment.saturating_sub(now())
 }

@@ -1,4 +1,4 @@
-//! One candidate at work: performs what the elector says, and tells what became of it.
+//! Runs one candidate: performs the elector's actions and reports their results.
 
 use std::{
     sync::{
@@ -30,16 +30,17 @@ use crate::{
     watch::follow,
 };
 
-/// How long a hand-over may take: one read and one write.
+/// The timeout of a release, which takes one read and one write.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
-/// How long an Event may take. It is a hint for people.
+/// The timeout for writing an Event. Events are best-effort.
 const EVENT_LIMIT: Duration = Duration::from_secs(2);
 
 /// All candidates of one process.
 pub(crate) struct CandidateSet {
-    /// How many of them lead.
+    /// The number of candidates that lead.
     pub(crate) leading: AtomicU32,
-    /// One at a time tries to acquire, and knows then how many Leases the process holds already.
+    /// Allows one candidate at a time to acquire, so that it knows how many Leases the process
+    /// already holds.
     pub(crate) acquire_permit: Semaphore,
 }
 
@@ -55,12 +56,12 @@ pub(crate) struct Candidate {
     pub(crate) metrics: Metrics,
     pub(crate) shared: Arc<Shared>,
     pub(crate) candidates: Arc<CandidateSet>,
-    /// Where Events are written, so that nothing waits for them.
+    /// The tasks that write Events, so that no candidate waits for them.
     pub(crate) tasks: TaskTracker,
 }
 
 impl Candidate {
-    /// Runs until the Lease is lost, released or given up.
+    /// Runs until the Lease is lost or the candidacy ends.
     pub(crate) async fn run(self) {
         tracing::info!(lease = %self.key(), identity = self.identity, "attempting to acquire the lease");
         let cache = self.shared.cache.clone();
@@ -97,7 +98,7 @@ impl Candidate {
     }
 }
 
-/// The right to try to acquire, which one candidate of a process has at a time.
+/// The permission to try to acquire. Only one candidate of a process has it at a time.
 struct Turn<'a>(#[expect(dead_code, reason = "held for its drop")] Option<SemaphorePermit<'a>>);
 
 struct CandidateLoop<'a> {
@@ -134,7 +135,7 @@ impl CandidateLoop<'_> {
                 }
                 _ if command.ends() => return self.leave(command, observed.as_ref()).await,
                 ElectorAction::Attempt { .. } if command == CandidateCommand::Hold => {
-                    // The sender lives in what this borrows from.
+                    // The sender is part of `self`, so `changed` cannot fail.
                     let _ = commands.changed().await;
                     ElectorEvent::Tick
                 }
@@ -151,7 +152,7 @@ impl CandidateLoop<'_> {
                     tokio::select! {
                         () = sleep_until(boot_clock::instant(until)) => {}
                         () = self.lease_changed.notified() => {}
-                        // The sender lives in what this borrows from.
+                        // The sender is part of `self`, so `changed` cannot fail.
                         _ = commands.changed() => {}
                     }
                     ElectorEvent::Tick
@@ -160,7 +161,8 @@ impl CandidateLoop<'_> {
         }
     }
 
-    /// Who holds Leases already leaves others their share of a free one, if they want it.
+    /// Returns how long to leave a free Lease to other processes: one retry period for each Lease
+    /// that this process already holds.
     fn acquire_delay(&self, elector: &Elector) -> Duration {
         if elector.deadline().is_some() {
             return Duration::ZERO;
@@ -169,7 +171,8 @@ impl CandidateLoop<'_> {
         self.candidate.times.retry_period * held
     }
 
-    /// Waits for this candidate's turn to acquire; renewals wait for nobody. `None`: a command came meanwhile.
+    /// Waits for this candidate's turn to acquire. Renewals need no turn. Returns `None` if a
+    /// command arrives first.
     async fn turn<'a>(
         &'a self,
         elector: &Elector,
@@ -206,7 +209,7 @@ impl CandidateLoop<'_> {
             Ok(Err(error)) => self.failed(&error, leading),
             Err(_) => {
                 let action = if leading { "renew" } else { "acquire" };
-                tracing::warn!(lease = %candidate.key(), "failed to {action} the lease: no answer within {limit:?}");
+                tracing::warn!(lease = %candidate.key(), action, ?limit, "timed out waiting for an answer on the lease");
                 AttemptResult::Failed
             }
         };
@@ -234,11 +237,11 @@ impl CandidateLoop<'_> {
                 return AttemptResult::Failed;
             }
         }
-        tracing::debug!(lease, err, "the lease has changed since it was read");
+        tracing::debug!(lease, err, "found the lease changed since it was read");
         AttemptResult::Stale
     }
 
-    /// Tells the process how this candidate stands, if that has changed.
+    /// Publishes a change of the observed holder while this candidate is a standby.
     fn tell(&self, elector: &Elector, observed: Option<&ObservedRecord>) {
         if elector.deadline().is_some() {
             return;
@@ -271,8 +274,8 @@ impl CandidateLoop<'_> {
         let observed = self.cache.observed();
         let holder = observed.as_ref().and_then(ObservedRecord::holder).unwrap_or("nobody");
         let reason = match loss {
-            LossReason::NotRenewed => format!("it was not renewed within {:?}", candidate.times.renew_deadline),
-            LossReason::Taken => format!("{holder} holds it"),
+            LossReason::NotRenewed => format!("the Lease was not renewed within {:?}", candidate.times.renew_deadline),
+            LossReason::Taken => format!("{holder} holds the Lease"),
         };
         tracing::error!(lease = %candidate.key(), identity = candidate.identity, reason, "lost the lease");
         self.ended(LeadershipState::Lost(reason));
@@ -287,11 +290,12 @@ impl CandidateLoop<'_> {
         }
     }
 
-    /// Ends as ordered. Nothing is written any more from here on, by whatever mistake.
+    /// Ends the candidacy as commanded. It first closes the fence, so that nothing can write any
+    /// more.
     async fn leave(&self, command: CandidateCommand, observed: Option<&ObservedRecord>) {
         let candidate = self.candidate;
         candidate.shared.fence.set(None);
-        // Also a Lease that was acquired by a write whose answer was lost.
+        // This includes a Lease that was acquired by a write whose response was lost.
         let holds = observed.and_then(ObservedRecord::holder) == Some(&*candidate.identity);
         if holds && command == CandidateCommand::Release {
             let lease = candidate.key();
@@ -300,15 +304,15 @@ impl CandidateLoop<'_> {
                 Ok(Err(error)) => tracing::warn!(
                     lease,
                     err = error_chain(&error),
-                    "failed to release the lease; it expires"
+                    "failed to release the lease; it will expire"
                 ),
-                Err(_) => tracing::warn!(lease, "failed to release the lease: no answer; it expires"),
+                Err(_) => tracing::warn!(lease, "timed out releasing the lease; it will expire"),
             }
         }
         self.ended(LeadershipState::Released);
     }
 
-    /// Somebody may touch the Lease between the read and the write: then once more.
+    /// Releases the Lease. Retries once if the Lease changed between the read and the write.
     async fn step_down(&self) -> Result<(), LockError> {
         self.cache.prepare(Attempt {
             live: true,
@@ -350,7 +354,7 @@ impl CandidateLoop<'_> {
             match timeout(EVENT_LIMIT, recorder.publish(&event, &regarding)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(err = error_chain(&error), "failed to write an event on the lease"),
-                Err(_) => tracing::debug!("failed to write an event on the lease: no answer"),
+                Err(_) => tracing::debug!("timed out writing an event on the lease"),
             }
         });
     }

@@ -1,4 +1,4 @@
-//! What a process sees of its elections: how each stands, its fence, and the way to release it.
+//! The elections of a process, as its other parts see them: state, fence and release.
 
 use std::{
     sync::{Arc, atomic::AtomicU32},
@@ -18,38 +18,38 @@ use crate::{
     guard::LeaseCache,
 };
 
-/// How long the last Events may take at the end.
+/// The timeout for writing the last Events.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
-/// How long the thread may take to end once it is told to.
+/// How long the thread may take to end once it has been stopped.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// A leader whose last good renewal is this much older than the lease duration fails its health check, as in kube-controller-manager.
+/// How long after lease expiry a leader's health check fails, as in kube-controller-manager.
 const HEALTH_GRACE: Duration = Duration::from_secs(20);
 
-/// How an election stands for this process.
+/// The state of an election in this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LeadershipState {
-    /// Another leads, or nobody yet.
+    /// Another process leads, or none does yet.
     Standby {
-        /// Who holds the Lease, as far as is known.
+        /// The last known holder of the Lease.
         holder: Option<String>,
     },
     /// This process leads.
     Leading,
-    /// It led, and never will again.
+    /// This process led, or failed to, and will never lead again. The text is the reason.
     Lost(String),
-    /// It takes no part any more, and holds nothing.
+    /// The candidacy has ended, and this process does not hold the Lease.
     Released,
 }
 
-/// What a candidate is told to do.
+/// A command to a candidate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CandidateCommand {
-    /// Look, and acquire nothing yet.
+    /// Watch the Lease without acquiring it yet.
     Hold,
     Run,
-    /// End, and release what is held.
+    /// End, and release the Lease if it is held.
     Release,
-    /// End as you are: what is held expires.
+    /// End without releasing the Lease, which then expires.
     GiveUp,
 }
 
@@ -59,7 +59,7 @@ impl CandidateCommand {
     }
 }
 
-/// What a candidate and its handle share.
+/// The state that a candidate and its handle share.
 pub(crate) struct Shared {
     pub(crate) fence: LeaseFence,
     pub(crate) leadership: watch::Sender<LeadershipState>,
@@ -67,48 +67,48 @@ pub(crate) struct Shared {
     pub(crate) cache: LeaseCache,
 }
 
-/// What elections need.
+/// The configuration of all elections of a process.
 pub struct Settings {
-    /// How to reach the apiserver. Its rate limit does not hold here.
+    /// How to reach the apiserver. Its rate limit does not apply here.
     pub client: portreeve_client::Args,
-    /// `name/version` of the program, for the user agent.
+    /// The `name/version` of the program, for the user agent.
     pub agent: String,
-    /// The program's name: field manager of Leases, reporter of Events.
+    /// The program's name: the field manager of Leases and the reporting controller of Events.
     pub program: &'static str,
-    /// What the candidates of this process are called.
+    /// The identity of this process's candidates.
     pub identity: String,
     /// The namespace of the Leases.
     pub namespace: String,
     /// The names of the Leases.
     pub leases: Vec<String>,
-    /// The times that they go by.
+    /// The election timings.
     pub times: ElectionTimings,
-    /// The time of day.
+    /// The wall clock.
     pub wall: WallClock,
-    /// Where requests are counted.
+    /// The metrics of requests.
     pub requests: portreeve_client::Metrics,
-    /// Where leaders are counted.
+    /// The metrics of elections.
     pub metrics: Metrics,
 }
 
-/// Elections cannot be held.
+/// The reasons why elections cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no thread for it.
-    #[error("failed to start the thread of leader election")]
+    /// The thread could not be started.
+    #[error("failed to start the leader election thread")]
     Thread(#[source] std::io::Error),
-    /// The thread has no runtime.
-    #[error("failed to start the runtime of leader election")]
+    /// The thread's runtime could not be started.
+    #[error("failed to start the leader election runtime")]
     Runtime(#[source] std::io::Error),
-    /// There is no connection.
-    #[error("failed to set up the connection of leader election")]
+    /// The connection to the apiserver could not be set up.
+    #[error("failed to set up the leader election connection")]
     Connection(#[source] portreeve_client::Error),
-    /// The thread ended before it had begun.
-    #[error("the thread of leader election ended")]
+    /// The thread ended before it was ready.
+    #[error("the leader election thread ended before it was ready")]
     Ended,
 }
 
-/// One candidate, seen from the rest of the process. Cheap to clone.
+/// A handle to one candidate. Cheap to clone.
 #[derive(Clone)]
 pub struct Election {
     lease: Arc<str>,
@@ -117,48 +117,49 @@ pub struct Election {
 }
 
 impl Election {
-    /// The Lease, as `namespace/name`.
+    /// Returns the Lease as `namespace/name`.
     pub fn lease(&self) -> &str {
         &self.lease
     }
 
-    /// The namespace and the name of the Lease.
+    /// Returns the namespace and the name of the Lease.
     pub fn key(&self) -> (&str, &str) {
         self.lease.split_once('/').unwrap_or(("", &self.lease))
     }
 
-    /// The Lease's annotations, now and on each change but renewals. Known before [`Election::wait_until_leading`], on a standby too.
+    /// Subscribes to the Lease's identity and annotations, which a standby knows too. They are known
+    /// before [`Election::wait_until_leading`] returns. Renewals do not notify receivers.
     pub fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
         self.shared.cache.lease_snapshots()
     }
 
-    /// Takes in the answer to a write by somebody else in this process: the next renewal relies on it.
+    /// Records the response to a write by another part of this process, for the next renewal.
     pub fn record_write(&self, lease: Lease) {
         self.shared.cache.record_write(lease);
     }
 
-    /// What stands before the writes of those whom this election is about.
+    /// Returns the fence that checks the writes covered by this election.
     pub fn fence(&self) -> LeaseFence {
         self.shared.fence.clone()
     }
 
-    /// How it stands now.
+    /// Returns the current state of the election.
     pub fn leadership(&self) -> LeadershipState {
         self.shared.leadership.borrow().clone()
     }
 
-    /// Begins to compete: for those who can do at once what a leader has to do.
+    /// Starts to compete for the Lease. Call it once the process is ready to lead.
     pub fn start_competing(&self) {
         self.command(CandidateCommand::Run, |command| command == CandidateCommand::Hold);
     }
 
-    /// Waits until this process leads. Never returns if it has led already and lost: see [`Election::wait_until_lost`].
+    /// Waits until this process leads. Never returns if it has already lost.
     pub async fn wait_until_leading(&self) {
         self.wait_for(|leadership| *leadership == LeadershipState::Leading)
             .await;
     }
 
-    /// Waits until this process has lost, if it led or not, and says why.
+    /// Waits until this process has lost, whether it led or not, and returns the reason.
     pub async fn wait_until_lost(&self) -> String {
         match self
             .wait_for(|leadership| matches!(leadership, LeadershipState::Lost(_)))
@@ -169,7 +170,7 @@ impl Election {
         }
     }
 
-    /// Ends the candidacy, and releases the Lease if it is held: for those who write no more and have nothing under way.
+    /// Ends the candidacy, and releases the Lease if held. Call it only when all writes have ended.
     pub async fn release(&self) {
         self.command(CandidateCommand::Release, |command| !command.ends());
         self.wait_for(|leadership| matches!(leadership, LeadershipState::Lost(_) | LeadershipState::Released))
@@ -186,30 +187,30 @@ impl Election {
         });
     }
 
-    /// What `/healthz` says of it.
+    /// Returns the election state for the health endpoint.
     ///
     /// # Errors
     ///
-    /// Fails when this process leads though it has not renewed for 20 s longer than the lease duration: a thread is stuck.
+    /// Returns an error when a leader's last renewal is older than the lease duration plus 20 s.
     pub fn health(&self) -> Result<String, String> {
         match self.leadership() {
             LeadershipState::Standby { holder: Some(holder) } => {
-                Ok(format!("standby, {holder} leads by {}", self.lease))
+                Ok(format!("standby, {holder} holds Lease {}", self.lease))
             }
             LeadershipState::Standby { holder: None } => {
-                Ok(format!("standby, nobody is known to lead by {}", self.lease))
+                Ok(format!("standby, no known holder of Lease {}", self.lease))
             }
-            LeadershipState::Released => Ok(format!("{} is released", self.lease)),
-            LeadershipState::Lost(reason) => Ok(format!("{} is lost, the process ends: {reason}", self.lease)),
+            LeadershipState::Released => Ok(format!("released Lease {}", self.lease)),
+            LeadershipState::Lost(reason) => Ok(format!("lost Lease {}, shutting down: {reason}", self.lease)),
             LeadershipState::Leading => {
                 let limit = self.times.lease_duration.saturating_sub(self.times.renew_deadline) + HEALTH_GRACE;
                 match self.shared.fence.closed_since(boot_clock::now()) {
                     Some(closed) if closed > limit => Err(format!(
-                        "failed election to renew leadership on lease {}: the last renewal should have come {} s ago",
+                        "failed election to renew leadership on lease {}: the renew deadline passed {} s ago",
                         self.lease,
                         closed.as_secs()
                     )),
-                    _ => Ok(format!("leading by {}", self.lease)),
+                    _ => Ok(format!("leading, holds Lease {}", self.lease)),
                 }
             }
         }
@@ -224,24 +225,24 @@ impl Election {
             .map(|leadership| leadership.clone());
         match found {
             Some(leadership) => leadership,
-            // The sender lives in what this borrows from.
+            // The sender is part of `self`, so this branch is unreachable.
             None => std::future::pending().await,
         }
     }
 }
 
-/// All elections of a process, and their thread. Dropped, it ends them without releasing anything.
+/// All elections of a process, and their thread. Dropping it releases no Lease.
 pub struct Elections {
     elections: Vec<Election>,
     ended: oneshot::Receiver<()>,
 }
 
 impl Elections {
-    /// Starts one candidate for each Lease, which looks on until [`Election::start_competing`].
+    /// Starts one candidate per Lease, which only watches until [`Election::start_competing`].
     ///
     /// # Errors
     ///
-    /// See [`Error`]. An apiserver that is away is no error: candidates try on.
+    /// See [`Error`]. An unreachable apiserver is not an error: candidates keep retrying.
     pub async fn start(settings: Settings) -> Result<Self, Error> {
         let shared = || Shared {
             fence: LeaseFence::default(),
@@ -268,22 +269,22 @@ impl Elections {
         named
             .spawn(move || hold(&settings, &thread.elections, ready))
             .map_err(Error::Thread)?;
-        // From here on a drop ends the thread, also while this waits.
+        // From here on, dropping `elections` ends the thread, even while this function waits.
         let elections = Self { elections, ended };
         started.await.unwrap_or(Err(Error::Ended))?;
         Ok(elections)
     }
 
-    /// One for each Lease, in their order.
+    /// Returns one election per Lease, in the order of the settings.
     pub fn all(&self) -> &[Election] {
         &self.elections
     }
 
-    /// Ends every candidacy that was not released, and waits a moment for that and for the last Events.
+    /// Ends all candidacies, and waits up to two seconds for the thread and the last Events.
     pub async fn end(mut self) {
         self.give_up();
         if tokio::time::timeout(END_LIMIT, &mut self.ended).await.is_err() {
-            tracing::debug!("leader election is still waiting for an answer");
+            tracing::debug!("timed out waiting for leader election to end");
         }
     }
 
@@ -300,10 +301,10 @@ impl Drop for Elections {
     }
 }
 
-/// What the thread leaves behind when it ends, also by a panic: nobody waits for it in vain, and nothing is written any more.
+/// Closes the fences and wakes all waiters when the thread ends, even by a panic.
 struct Thread {
     elections: Vec<Election>,
-    /// Dropped, it says that the thread has ended.
+    /// Its drop signals that the thread has ended.
     _end: oneshot::Sender<()>,
 }
 
@@ -322,7 +323,6 @@ impl Drop for Thread {
     }
 }
 
-/// The body of the thread.
 fn hold(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Result<(), Error>>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -339,7 +339,7 @@ fn hold(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Resu
                 return;
             }
         };
-        // Who started it may have been told to stop meanwhile.
+        // The caller may have been stopped in the meantime.
         if ready.send(Ok(())).is_err() {
             return;
         }
@@ -350,7 +350,7 @@ fn hold(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Resu
 
 async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::Error> {
     let mut client = settings.client.clone();
-    // A renewal must not wait behind anything.
+    // A renewal must never wait for the rate limiter.
     client.kube_api_qps = 0.0;
     let connection = portreeve_client::Settings {
         program: settings.agent.clone(),
@@ -386,7 +386,7 @@ async fn run_candidates(settings: &Settings, client: &kube::Client, elections: &
     futures::future::join_all(runs).await;
     tasks.close();
     if tokio::time::timeout(FLUSH_LIMIT, tasks.wait()).await.is_err() {
-        tracing::debug!("an event on a lease was not written in time");
+        tracing::debug!("timed out writing the last events on leases");
     }
 }
 
@@ -412,9 +412,9 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_is_stuck_when_it_has_not_renewed_for_twenty_seconds_more_than_the_lease() {
+    fn health_fails_when_a_leader_has_not_renewed_for_the_lease_duration_plus_20_seconds() {
         let election = election(LeadershipState::Leading);
-        // The fence closes 10 s after the last good renewal, so this is a second before and after 35 s.
+        // The fence closes 10 s after the last renewal, so these are 1 s before and after 35 s.
         for (closed, healthy) in [(24, true), (26, false)] {
             let deadline = boot_clock::now().saturating_sub(Duration::from_secs(closed));
             election.shared.fence.set(Some(deadline));
@@ -429,14 +429,14 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_is_healthy_and_says_who_leads() {
+    fn a_standby_is_healthy_and_reports_the_holder() {
         let holder = Some("other_1".to_owned());
         let health = election(LeadershipState::Standby { holder }).health();
-        assert_eq!(health.as_deref(), Ok("standby, other_1 leads by n/lease"));
+        assert_eq!(health.as_deref(), Ok("standby, other_1 holds Lease n/lease"));
     }
 
     #[tokio::test]
-    async fn who_waits_is_told_when_the_thread_ends_without_a_word() {
+    async fn waiters_are_released_when_the_thread_ends() {
         let election = election(LeadershipState::Leading);
         let (end, _) = oneshot::channel();
         drop(Thread {

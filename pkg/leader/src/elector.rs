@@ -1,50 +1,56 @@
-//! Who leads, and when to ask: the state machine of one candidate for one Lease, as client-go's `leaderelection` goes about it.
+//! The state machine of one candidate for one Lease, after client-go's `leaderelection`. It decides
+//! who leads and when to send a request.
 //!
-//! The shell performs what [`Elector::step`] says and reports what became of it. A candidate never judges a Lease by the times that are
-//! written in it: those are of somebody else's clock. It judges by how long *it* has seen the record unchanged.
+//! The caller performs the action that [`Elector::step`] returns and reports the result. A
+//! candidate never relies on the times written in a Lease, because they come from another machine's
+//! clock. It measures how long *it* has seen the record unchanged.
 //!
-//! Architecture Invariant: no I/O, no clock, no randomness here. Moments are arguments, counted on a clock that nobody sets and that goes
-//! on while the machine sleeps.
+//! Architecture Invariant: no I/O, no clock, no randomness here. Times are arguments. They are read
+//! from a clock that cannot be set and that keeps counting while the machine sleeps.
 
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 
-/// A moment, as time since the machine started.
+/// A point in time, as the duration since the machine started.
 pub type BootTime = Duration;
 
-/// How much longer than its period a candidate waits between two attempts, at random: 0 to 1.2 times, as in client-go.
+/// The maximum random share of the retry period that a candidate adds to its wait between two
+/// attempts. The factor is client-go's: the wait is 1 to 2.2 periods long.
 pub(crate) const JITTER: f64 = 1.2;
 
-/// The shortest pause between two attempts to renew.
+/// The shortest pause between two renewal attempts.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
-/// The shortest time that an attempt is given.
+/// The shortest timeout of an attempt.
 const SHORTEST_LIMIT: Duration = Duration::from_secs(1);
 
-/// The three times of an election.
+/// The three durations that configure an election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ElectionTimings {
-    /// How long a candidate waits after the last renewal that it has seen before it takes the Lease of another.
+    /// How long a candidate waits after the last renewal it observed before it takes over the
+    /// Lease.
     pub lease_duration: Duration,
-    /// How long a leader leads after the start of its last good renewal.
+    /// How long a leader keeps leading after the start of its last successful renewal.
     pub renew_deadline: Duration,
     /// The pause between two attempts.
     pub retry_period: Duration,
 }
 
-/// A record of a Lease, and since when this process has seen it unchanged. A Lease that does not exist is an empty record.
+/// A Lease record, and the time since which this process has seen it unchanged. A missing Lease
+/// that no other candidate held is represented by an empty record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedRecord {
-    /// What it says.
+    /// The spec of the Lease.
     pub record: LeaseSpec,
-    /// Since when.
+    /// When this process first saw this record.
     pub since: BootTime,
-    /// The Lease is not there any more; this is what it said last.
+    /// Whether the Lease no longer exists. The record is then its last known content.
     is_gone: bool,
 }
 
 impl ObservedRecord {
-    /// The Lease is there and says this. What it said before is as old as before.
+    /// Returns the observation after the Lease was seen with this record. An unchanged record keeps
+    /// its age.
     pub fn observe(before: Option<Self>, record: LeaseSpec, now: BootTime) -> Self {
         let known = before.filter(|before| before.record == record && !before.is_gone);
         known.unwrap_or(Self {
@@ -54,8 +60,11 @@ impl ObservedRecord {
         })
     }
 
-    /// The Lease is not there. Of a Lease that another holds that frees nothing: who holds it goes on for as long as from its last
-    /// renewal, and makes it anew meanwhile. (client-go's candidates take it at once, and two lead.)
+    /// Returns the observation after the Lease was found missing.
+    ///
+    /// A deleted Lease of another holder does not become free at once. Its holder keeps leading
+    /// until its last renewal expires, and recreates the Lease in the meantime. (client-go's
+    /// candidates take such a Lease immediately, so that two lead.)
     pub fn observe_missing(before: Option<Self>, me: &str, now: BootTime) -> Self {
         let before = before.unwrap_or_default();
         if before.is_gone {
@@ -74,7 +83,7 @@ impl ObservedRecord {
         }
     }
 
-    /// Who holds the Lease; `None` when it was released or never held.
+    /// Returns the holder of the Lease, or `None` if the Lease was released or never held.
     pub fn holder(&self) -> Option<&str> {
         self.record
             .holder_identity
@@ -82,7 +91,8 @@ impl ObservedRecord {
             .filter(|holder| !holder.is_empty())
     }
 
-    /// From when on anybody may take it. A record that does not say for how long it is held counts as `lease_duration`.
+    /// Returns the time from which any candidate may take the Lease. If the record has no valid
+    /// duration, `lease_duration` applies.
     pub fn free_from(&self, lease_duration: Duration) -> BootTime {
         if self.holder().is_none() {
             return self.since;
@@ -93,74 +103,74 @@ impl ObservedRecord {
     }
 }
 
-/// What a step is decided on, besides what happened.
+/// The inputs of a step other than the event.
 #[derive(Clone, Copy, Debug)]
 pub struct StepContext<'a> {
-    /// Now.
+    /// The current time.
     pub now: BootTime,
-    /// The Lease as it was last seen, by whatever way.
+    /// The last observation of the Lease, from a read, a write or the watch.
     pub observed: Option<&'a ObservedRecord>,
-    /// How much longer than necessary to leave a free Lease to others.
+    /// How much longer than necessary to leave a free Lease to other processes.
     pub acquire_delay: Duration,
-    /// From 0 to 1, at random.
+    /// A random number from 0 to 1.
     pub jitter: f64,
 }
 
 /// What happened since the last step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ElectorEvent {
-    /// Time passed, or the Lease was seen in another state.
+    /// Time passed, or the observed Lease changed.
     Tick,
-    /// An attempt ended that was begun at `began`.
+    /// An attempt that started at `began` has ended.
     Attempted {
-        /// When.
+        /// When the attempt started.
         began: BootTime,
-        /// How.
+        /// The result of the attempt.
         result: AttemptResult,
     },
 }
 
-/// How an attempt to acquire or renew ended.
+/// The result of an attempt to acquire or renew.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AttemptResult {
     /// This candidate holds the Lease.
     Held,
-    /// Read just now, the Lease is another's.
+    /// A read has just shown that another candidate holds the Lease.
     HeldByAnother,
     /// The Lease has changed since it was last read.
     Stale,
-    /// Nobody knows: no answer, or a refusal.
+    /// The outcome is unknown: the apiserver did not answer, or refused the request.
     Failed,
 }
 
-/// What to do next.
+/// What the caller does next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ElectorAction {
     /// Try to acquire or renew, and report the result.
     Attempt {
-        /// Read the Lease first, instead of relying on what was last read of it.
+        /// Whether to read the Lease first instead of relying on the cached one.
         live: bool,
-        /// How long that may take.
+        /// The timeout of the attempt.
         limit: Duration,
     },
-    /// Wait until then, or until the Lease is seen in another state.
+    /// Wait until then, or until the observed Lease changes.
     Wait(BootTime),
-    /// This candidate leads from now on; step on.
+    /// This candidate leads from now on. Call `step` again immediately.
     Won,
-    /// This candidate leads no more, and never will again.
+    /// This candidate no longer leads, and never will again.
     Lost(LossReason),
 }
 
-/// Why a leader leads no more.
+/// Why a leader stopped leading.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LossReason {
-    /// It could not renew in time.
+    /// It did not renew the Lease in time.
     NotRenewed,
-    /// The Lease is another's.
+    /// Another candidate holds the Lease.
     Taken,
 }
 
-/// One candidate for one Lease.
+/// The state machine of one candidate for one Lease.
 #[derive(Clone, Debug)]
 pub struct Elector {
     times: ElectionTimings,
@@ -176,34 +186,34 @@ enum Role {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Standby {
-    /// When the last attempt was begun.
+    /// When the last attempt started.
     tried: Option<BootTime>,
-    /// When to try again whatever was seen: the watch may be silent because it is dead.
+    /// When to try again regardless of observations: the watch may be silent because it is dead.
     next: BootTime,
-    /// The last attempt found the Lease changed under it.
+    /// Whether the last attempt failed because the Lease had changed.
     stale: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Leading {
-    /// When the last good renewal was begun.
+    /// When the last successful renewal started.
     renewed: BootTime,
-    /// When the last attempt was begun.
+    /// When the last attempt started.
     tried: BootTime,
-    /// When to renew.
+    /// When to renew next.
     next: BootTime,
-    /// Whether the next attempt has to read the Lease first.
+    /// Whether the next attempt must read the Lease first.
     live: bool,
 }
 
 impl Elector {
-    /// A candidate that has not tried yet.
+    /// Creates a candidate that has not tried to acquire the Lease yet.
     pub fn new(times: ElectionTimings) -> Self {
         let role = Role::Standby(Standby::default());
         Self { times, role }
     }
 
-    /// Until when this candidate may act; `None` when it does not lead.
+    /// Returns the time until which this candidate may act, or `None` if it does not lead.
     pub fn deadline(&self) -> Option<BootTime> {
         match self.role {
             Role::Leading(leading) => Some(leading.renewed + self.times.renew_deadline),
@@ -211,7 +221,7 @@ impl Elector {
         }
     }
 
-    /// Takes in what happened to candidate `me`, and says what to do.
+    /// Processes an event of candidate `me` and returns the next action.
     pub fn step(&mut self, input: ElectorEvent, me: &str, view: &StepContext<'_>) -> ElectorAction {
         match self.role {
             Role::Standby(standby) => self.stand_by(standby, input, view),
@@ -222,7 +232,8 @@ impl Elector {
 
     fn stand_by(&mut self, mut standby: Standby, input: ElectorEvent, view: &StepContext<'_>) -> ElectorAction {
         if let ElectorEvent::Attempted { began, result } = input {
-            // An answer that comes after its time is no leadership: the next attempt finds the Lease ours and renews it.
+            // An answer after the renew deadline does not make this candidate lead. The next
+            // attempt finds its own name in the Lease and renews it.
             if result == AttemptResult::Held && view.now < began + self.times.renew_deadline {
                 self.role = Role::Leading(Leading {
                     renewed: began,
@@ -232,7 +243,8 @@ impl Elector {
                 });
                 return ElectorAction::Won;
             }
-            // Somebody was faster: look again at once who it was. If that is stale as well there is a crowd, and it had better disperse.
+            // Another candidate was faster, so read at once who it was. If that attempt is stale
+            // too, several candidates compete: back off with jitter.
             standby.stale = result == AttemptResult::Stale && !standby.stale;
             standby.tried = Some(began);
             standby.next = if standby.stale {
@@ -245,7 +257,8 @@ impl Elector {
         let free = view
             .observed
             .map(|observed| observed.free_from(self.times.lease_duration) + view.acquire_delay);
-        // What becomes free is tried for once at that moment, and from then on like everything else.
+        // Try once at the moment when the Lease becomes free. Further attempts follow the regular
+        // schedule.
         let untried = free.filter(|free| standby.tried.is_none_or(|tried| tried < *free));
         let when = untried.map_or(standby.next, |free| free.min(standby.next));
         if view.now < when {
@@ -259,7 +272,7 @@ impl Elector {
 
     fn lead(&mut self, mut leading: Leading, input: ElectorEvent, me: &str, view: &StepContext<'_>) -> ElectorAction {
         if let ElectorEvent::Attempted { began, result } = input {
-            // What was relied on had changed: read, and try again at once.
+            // The cached version was outdated: read the Lease, and try again at once.
             let relied = !leading.live;
             leading.tried = began;
             leading.live = result != AttemptResult::Held;
@@ -270,7 +283,8 @@ impl Elector {
                 }
                 AttemptResult::HeldByAnother => return self.lose(LossReason::Taken),
                 AttemptResult::Stale if relied => leading.next = view.now,
-                // The nearer the end the more often: an apiserver that is back in time is to be found in time.
+                // Retry more often as the deadline approaches, so that a recovering apiserver is
+                // found in time.
                 AttemptResult::Stale | AttemptResult::Failed => {
                     let left = (leading.renewed + self.times.renew_deadline).saturating_sub(view.now);
                     let pause = (left / 4).max(SHORTEST_PAUSE).min(self.times.retry_period);
@@ -295,7 +309,8 @@ impl Elector {
         }
     }
 
-    /// How long one attempt may take: no longer than until the next one is due, so that a connection that is dead is given up in time.
+    /// Returns the timeout of one attempt. It ends before the next attempt is due, so that a dead
+    /// connection is abandoned in time.
     fn limit(&self) -> Duration {
         let half = self.times.renew_deadline / 2;
         self.times.retry_period.max(SHORTEST_LIMIT).min(half)

@@ -1,4 +1,5 @@
-//! The gate before every write of a replica: open while it holds the Lease, by a clock of its own.
+//! The check before every write of a replica: it lets writes pass while the replica holds the
+//! Lease.
 
 use std::{
     sync::{
@@ -13,21 +14,23 @@ use tokio::time::Instant;
 
 use crate::{boot_clock, elector::BootTime};
 
-/// Lets writes out until the start of the last good renewal plus the renew deadline, and not after. Cheap to clone.
+/// Lets writes pass until the renew deadline after the start of the last successful renewal. Cheap
+/// to clone.
 ///
-/// It asks the clock and not the elector: a replica that was stopped wakes up behind a fence that is closed already, whatever its
-/// threads had been about to do.
+/// The fence reads the clock and does not ask the elector. When a stopped replica resumes after its
+/// deadline, the fence is already closed, whatever its threads were about to do.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseFence(Arc<AtomicU64>);
 
 impl LeaseFence {
-    /// Sets until when writes may go out; `None` closes it at once.
+    /// Sets the time until which writes may pass; `None` closes the fence at once.
     pub(crate) fn set(&self, deadline: Option<BootTime>) {
         let nanoseconds = deadline.map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
         self.0.store(nanoseconds, Ordering::Release);
     }
 
-    /// For how long it has been closed because its deadline passed.
+    /// Returns how long ago the deadline passed, or `None` if the fence is open or was closed
+    /// explicitly.
     pub(crate) fn closed_since(&self, now: BootTime) -> Option<Duration> {
         now.checked_sub(self.deadline()?)
     }
@@ -53,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_go_out_until_the_deadline_and_not_after() {
+    fn writes_pass_only_until_the_deadline() {
         let fence = LeaseFence::default();
         assert_eq!(fence.admit(), Err(Fenced("this replica does not lead")));
         fence.set(Some(boot_clock::now() + Duration::from_mins(1)));

@@ -1,15 +1,22 @@
-//! What `kube-leader-election` 0.44 lacks, put around it without changing it.
+//! Works around the defects of `kube-leader-election` 0.44 without changing it.
 //!
-//! Its `LeaseLock` reads the Lease, decides by comparing the time written there with the local clock, and patches without a precondition:
-//! two candidates can both be told that they acquired an expired Lease, a renewal can win against a takeover, a clock that is 20 s ahead
-//! steals from a live leader, a Lease with an empty field is an error for ever, and the holder's name, which may be longer than 128 bytes,
-//! is used as field manager, which may not: such a holder cannot renew.
+//! Its `LeaseLock` reads the Lease, compares the time in it with the local clock, and patches
+//! without a precondition. This has the following consequences:
 //!
-//! [`Guard`] is the service under the lock's own client. Reads come out of it as the lock has to see them: with every field filled, and
-//! with a renewal time that is now or long ago, as the [`ObservedRecord`] of this process says. Writes go through it with the resourceVersion that
-//! was last read, the holder's whole name (the lock only knows [`ME`] and others), the time of the injected clock, and the program as
-//! field manager. A renewal relies on what was last written and does without the read; annotations that have changed since, as far as that
-//! was heard, do not make it stale. When the crate does all of this, this file goes.
+//! - Two candidates can both be told that they acquired an expired Lease.
+//! - A renewal can overwrite a takeover.
+//! - A candidate whose clock is 20 s ahead takes the Lease from a live leader.
+//! - A Lease with an empty field is a permanent error.
+//! - The lock uses the holder's name as field manager. A name over 128 bytes cannot be one, so such
+//!   a holder cannot renew.
+//!
+//! [`Guard`] is the service under the lock's own client. It shows the lock a Lease with every field
+//! filled. The renewal time in it is either now or long ago, according to this process's
+//! [`ObservedRecord`]. Writes carry the last known resourceVersion, the full holder name (the lock
+//! only knows [`ME`] and others), the time of the injected clock, and the program as field manager.
+//!
+//! A renewal relies on the last write and skips the read. Known changes of annotations do not make
+//! it stale. This file can be removed once the crate does all of this.
 
 use std::{
     pin::Pin,
@@ -35,12 +42,12 @@ use crate::{
     elector::{BootTime, ObservedRecord},
 };
 
-/// What the lock takes this process to be called.
+/// The name under which the lock knows this process.
 pub(crate) const ME: &str = "this-process";
-/// And everybody else.
+/// The name under which the lock knows every other holder.
 const ANOTHER: &str = "another";
 
-/// What is known of the Lease, and how the lock is to see it. Cheap to clone; all clones are one.
+/// The last known Lease, and how to present it to the lock. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct LeaseCache {
     state: Arc<Mutex<CacheState>>,
@@ -51,26 +58,27 @@ struct CacheState {
     me: String,
     lease_duration: Duration,
     observed: Option<ObservedRecord>,
-    /// As it was last read or written, and not known to be gone since.
+    /// The last response to a read or write, or `None` if it must not be relied on any more.
     lease: Option<Known>,
     uid: Option<String>,
     attempt: Attempt,
 }
 
-/// An answer, and what of it concerns others than the lock.
+/// A response, and the part of it that matters outside the lock.
 struct Known {
     lease: Value,
     snapshot: LeaseSnapshot,
 }
 
-/// How the next attempt goes about it.
+/// The parameters of the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attempt {
-    /// Read the Lease instead of relying on what is known of it.
+    /// Whether to read the Lease instead of relying on the cached one.
     pub(crate) live: bool,
-    /// Who leads renews, and never takes a Lease back that was another's meanwhile.
+    /// Whether the candidate leads. A leader renews, but never takes back a Lease that another
+    /// candidate held in the meantime.
     pub(crate) leading: bool,
-    /// How much longer than necessary a free Lease is left to others.
+    /// How much longer than necessary to leave a free Lease to other processes.
     pub(crate) acquire_delay: Duration,
 }
 
@@ -90,12 +98,12 @@ impl LeaseCache {
         }
     }
 
-    /// How the lock is to see the Lease from now on.
+    /// Sets how to present the Lease to the lock from now on.
     pub(crate) fn prepare(&self, attempt: Attempt) {
         self.state.lock().attempt = attempt;
     }
 
-    /// The Lease as it was last seen.
+    /// Returns the last observation of the Lease.
     pub(crate) fn observed(&self) -> Option<ObservedRecord> {
         self.state.lock().observed.clone()
     }
@@ -108,7 +116,8 @@ impl LeaseCache {
         self.state.lock().uid.clone()
     }
 
-    /// The watch has seen the Lease. What it tells may be older than what was read: that only prolongs the wait for it.
+    /// Applies a watch event. The event may be older than the last read, which only prolongs the
+    /// wait for the Lease.
     pub(crate) fn apply_watch_event(&self, lease: Lease) {
         let record = lease.spec.clone().unwrap_or_default();
         {
@@ -122,17 +131,18 @@ impl LeaseCache {
         self.record_write(lease);
     }
 
-    /// Somebody in this process has written to the Lease, and this was the answer. It says nothing about who leads.
+    /// Records the response to a write by another part of this process. It does not affect who
+    /// leads.
     pub(crate) fn record_write(&self, lease: Lease) {
         self.snapshot.send_if_modified(|snapshot| snapshot.update(lease.into()));
     }
 
-    /// What is noted on the Lease, now and from now on.
+    /// Subscribes to the Lease's identity, version and annotations.
     pub(crate) fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
         self.snapshot.subscribe()
     }
 
-    /// The watch has seen the Lease's end.
+    /// Applies the watch's DELETED event.
     pub(crate) fn apply_delete_event(&self, last: Lease) {
         {
             let mut state = self.state.lock();
@@ -147,7 +157,8 @@ impl LeaseCache {
             .send_if_modified(|snapshot| snapshot.mark_deleted(last.into()));
     }
 
-    /// The Lease was read or written, and this was the answer; `asked` is the revision that was known before.
+    /// Records the response to a read or write. `asked` is the revision that was known when the
+    /// request was sent.
     fn record_response(&self, lease: &Value, asked: Option<u64>) -> Result<(), BoxError> {
         let read: Lease = serde_json::from_value(lease.clone())?;
         let record = read.spec.clone().unwrap_or_default();
@@ -168,7 +179,7 @@ impl LeaseCache {
         Ok(())
     }
 
-    /// Which revision of the Lease is known.
+    /// Returns the known revision of the Lease.
     fn revision(&self) -> Option<u64> {
         self.snapshot.borrow().revision()
     }
@@ -177,7 +188,7 @@ impl LeaseCache {
         self.state.lock().lease = None;
     }
 
-    /// What the lock gets to see of a Lease that exists.
+    /// Returns an existing Lease in the form that the lock sees.
     fn lease_for_lock(&self, lease: &Value) -> Value {
         let state = self.state.lock();
         let observed = state.observed.clone().unwrap_or_default();
@@ -202,7 +213,8 @@ impl LeaseCache {
         lease
     }
 
-    /// What is shown instead of nothing, while a Lease that does not exist is not ours to make.
+    /// Records that a read did not find the Lease. Returns a placeholder to show the lock if this
+    /// process may not create the Lease yet.
     fn held_placeholder(&self, asked: Option<u64>) -> Option<Value> {
         self.snapshot
             .send_if_modified(|snapshot| snapshot.mark_not_found(asked));
@@ -216,14 +228,15 @@ impl LeaseCache {
         (!is_free).then(|| self.lease_for_lock(&nothing))
     }
 
-    /// What a renewal need not read.
+    /// Returns the cached Lease, unless the attempt must read it.
     fn cached_lease(&self) -> Option<Value> {
         let state = self.state.lock();
         let known = state.lease.as_ref().filter(|_| !state.attempt.live);
         known.map(|known| known.lease.clone())
     }
 
-    /// What a write relies on. An empty version would be no precondition.
+    /// Returns the version that a write relies on, if it is known. An empty version would not be a
+    /// precondition.
     fn version(&self) -> Option<Value> {
         let state = self.state.lock();
         let known = state.lease.as_ref()?;
@@ -242,7 +255,7 @@ impl CacheState {
     }
 }
 
-/// Micro time, as Leases have it.
+/// Formats a time with microseconds, as in Leases.
 fn stamp(time: Timestamp) -> String {
     format!("{time:.6}")
 }
@@ -252,18 +265,18 @@ fn stamp(time: Timestamp) -> String {
 pub(crate) struct Guard {
     pub(crate) inner: Client,
     pub(crate) cache: LeaseCache,
-    /// The time of day, to write into the Lease. Nothing is decided by it.
+    /// The wall clock for the times written into the Lease. No decision depends on it.
     pub(crate) wall: WallClock,
-    /// Who owns the fields that are written.
+    /// The field manager of the writes.
     pub(crate) manager: &'static str,
 }
 
-/// What the lock asked for cannot be guarded. It would be a change in the crate.
+/// A request that cannot be guarded. It can only occur after a change in the crate.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("the Lease is patched though it was not read")]
+    #[error("cannot patch the Lease safely because it was not read before")]
     NotRead,
-    #[error("{0} is nothing that a lock does to a Lease")]
+    #[error("cannot guard a {0} request on the Lease; expected GET, PATCH or POST")]
     Method(Method),
 }
 
@@ -331,7 +344,7 @@ impl Guard {
         let body = Body::from(serde_json::to_vec(&lease)?);
         let asked = self.cache.revision();
         let response = self.inner.send(Request::from_parts(parts, body)).await;
-        // Whatever became of it: what was read before is not relied on any more.
+        // The previous read is outdated whatever the result of the write.
         self.cache.invalidate();
         let response = response?;
         if !response.status().is_success() {

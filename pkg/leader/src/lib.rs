@@ -1,12 +1,15 @@
-//! Leader election: of several replicas one acts, and a replica that does not know that it leads writes nothing.
+//! Leader election: one of several replicas acts, and a replica that does not hold the Lease cannot
+//! write.
 //!
-//! [`Elections::start`] runs one candidate for each Lease, on a thread and with connections of their own, so that nothing that a controller
-//! does can keep a renewal waiting. Each [`Election`] tells how it stands, and its [`LeaseFence`] stands before every write.
+//! [`Elections::start`] runs one candidate per Lease. The candidates have their own thread and
+//! their own connections, so a controller can never delay a renewal. Each [`Election`] reports its
+//! [`LeadershipState`], and its [`LeaseFence`] checks every write.
 //!
-//! `elector` decides (pure), `guard` makes `kube-leader-election` safe, `candidate` performs, `annotations` keeps what else the Lease says.
+//! The `elector` module decides (pure), `guard` makes `kube-leader-election` safe, `candidate`
+//! performs the actions, and `annotations` tracks the rest of the Lease.
 //!
-//! Architecture Invariant: a candidate that has lost its Lease never leads again in this process. The Lease is released only by
-//! [`Election::release`], which is for those who write no more.
+//! Architecture Invariant: a candidate that has lost its Lease never leads again in this process.
+//! Only [`Election::release`] releases a Lease; callers use it once they no longer write.
 
 mod annotations;
 mod args;
@@ -31,5 +34,5 @@ pub use election::{Election, Elections, Error, LeadershipState, Settings};
 pub use fence::LeaseFence;
 pub use metrics::Metrics;
 
-/// The time of day, for what is written into a Lease. Nothing is decided by it.
+/// The wall clock that supplies the times written into a Lease. No decision depends on it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

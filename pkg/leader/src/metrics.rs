@@ -1,8 +1,8 @@
-//! The metrics of leader election, by client-go's names.
+//! The metrics of leader election, with client-go's names.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-/// What elections count. One for each process.
+/// The metrics of all elections of a process.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     status: IntGaugeVec,
@@ -10,11 +10,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the metrics and registers them.
+    /// Creates the metrics and registers them.
     ///
     /// # Errors
     ///
-    /// Fails when the registry already holds metrics of these names.
+    /// Returns an error when the registry already holds metrics with these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let metrics = Self {
             status: IntGaugeVec::new(
@@ -39,12 +39,12 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// 1 while the candidate for this Lease leads, else 0.
+    /// Returns the gauge that is 1 while the candidate for this Lease leads, and 0 otherwise.
     pub(crate) fn status(&self, lease: &str) -> IntGauge {
         self.status.with_label_values(&[lease])
     }
 
-    /// Renewals that had to read the Lease first.
+    /// Returns the counter of renewals that had to read the Lease first.
     pub(crate) fn slow_paths(&self, lease: &str) -> IntCounter {
         self.slow_paths.with_label_values(&[lease])
     }

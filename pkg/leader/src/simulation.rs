@@ -1,4 +1,5 @@
-//! A simulation of candidates around one Lease: answers are late or lost, processes stop, boot clocks differ, the Lease is deleted.
+//! Simulates candidates for one Lease. Responses are late or lost, processes stop, boot clocks
+//! differ, and the Lease is deleted.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,7 +18,7 @@ const TIMES: ElectionTimings = ElectionTimings {
     retry_period: Duration::from_millis(500),
 };
 
-/// The apiserver: one object, and a version that each write counts up.
+/// The apiserver: one object, and a version that each write increments.
 #[derive(Default)]
 struct Server {
     version: u64,
@@ -25,7 +26,8 @@ struct Server {
 }
 
 impl Server {
-    /// Writes if the version is still the one that was read. `None`: there was no Lease.
+    /// Writes the record if the version is still `read`, and returns whether it did. `None` means
+    /// that no Lease existed.
     fn write(&mut self, read: Option<u64>, record: LeaseSpec) -> bool {
         if self.lease.as_ref().map(|(version, _)| *version) != read {
             return false;
@@ -36,7 +38,7 @@ impl Server {
     }
 }
 
-/// A process. All that it knows of time is its own boot clock.
+/// A process, which only knows the time of its own boot clock.
 struct Process {
     name: String,
     elector: Elector,
@@ -44,7 +46,7 @@ struct Process {
     known: Option<(u64, LeaseSpec)>,
     boot: Duration,
     input: Option<ElectorEvent>,
-    /// The attempt that is under way.
+    /// The attempt in progress.
     call: Option<Call>,
     stopped: u32,
     wakes_at: Option<BootTime>,
@@ -58,15 +60,15 @@ struct Call {
 }
 
 enum Phase {
-    /// The read reaches the server in so many ticks.
+    /// The read reaches the server in this many ticks.
     Read { ticks: u32 },
-    /// The write reaches the server in so many ticks.
+    /// The write reaches the server in this many ticks.
     Write {
         ticks: u32,
         read: Option<u64>,
         record: LeaseSpec,
     },
-    /// The answer reaches the process in so many ticks; `None`: never.
+    /// The response reaches the process in this many ticks, or never if it is `None`.
     Answer {
         ticks: Option<u32>,
         result: AttemptResult,
@@ -95,7 +97,8 @@ impl Process {
     }
 
     fn record(&self, transitions: i32, now: BootTime) -> LeaseSpec {
-        // The renewal time only makes records differ; it is of a clock that nobody else has.
+        // The renewal time only makes records differ. It comes from a clock that no other process
+        // has.
         let micros = i64::try_from(now.as_micros()).unwrap();
         LeaseSpec {
             holder_identity: Some(self.name.clone()),
@@ -108,7 +111,7 @@ impl Process {
         }
     }
 
-    /// One tick of a process that runs.
+    /// Runs one tick of a process that is not stopped.
     fn run(&mut self, server_time: BootTime, jitter: f64) {
         let now = server_time + self.boot;
         if let Some(call) = &self.call
@@ -164,7 +167,7 @@ impl Process {
         }
     }
 
-    /// What the lock decides, as the guard lets it see the Lease.
+    /// Decides like the lock, which sees the Lease through the guard.
     fn decide(&mut self, lease: Option<(u64, LeaseSpec)>, now: BootTime, delay: u32) -> Phase {
         let leads = self.elector.deadline().is_some();
         let before = self.observed.take();
@@ -201,7 +204,7 @@ impl Process {
         }
     }
 
-    /// Sees the Lease as it is, by a watch that is never late.
+    /// Observes the current Lease, like a watch that is never late.
     fn watch(&mut self, server: &Server, server_time: BootTime) {
         let now = server_time + self.boot;
         let before = self.observed.clone();
@@ -218,7 +221,8 @@ impl Process {
         self.observed = Some(observed);
     }
 
-    /// One tick of a call. The network goes on while a process is stopped; what reaches it then waits.
+    /// Advances a call by one tick. The network continues while a process is stopped; whatever
+    /// reaches the process then waits.
     fn deliver(&mut self, server: &mut Server, server_time: BootTime, network: &mut Network) {
         let now = server_time + self.boot;
         let Some(mut call) = self.call.take() else { return };
@@ -270,7 +274,7 @@ impl Process {
     }
 }
 
-/// Where jitter is taken from.
+/// The random delays and losses of the network.
 struct Network {
     random: fastrand::Rng,
     slowness: u32,
@@ -288,16 +292,16 @@ impl Network {
     }
 }
 
-/// What goes wrong in a simulation, and how often.
+/// The faults of a simulation and their frequency.
 #[derive(Clone, Debug)]
 struct Faults {
     seed: u64,
     candidates: usize,
     slowness: u32,
     loss: f64,
-    /// How likely a process is to stop in a tick, for up to four lease durations.
+    /// The probability that a process stops in a tick, for up to four lease durations.
     stops: f64,
-    /// How likely somebody deletes the Lease in a tick.
+    /// The probability that the Lease is deleted in a tick.
     deletes: f64,
 }
 
@@ -314,7 +318,7 @@ fn faults() -> impl Strategy<Value = Faults> {
     )
 }
 
-/// Lives through a minute of these faults, and returns how long each candidate led.
+/// Simulates one minute with these faults, and returns how long each candidate led.
 fn simulate(faults: &Faults) -> Result<BTreeMap<String, Duration>, TestCaseError> {
     let mut network = Network {
         random: fastrand::Rng::with_seed(faults.seed),
@@ -330,7 +334,8 @@ fn simulate(faults: &Faults) -> Result<BTreeMap<String, Duration>, TestCaseError
     let mut next = faults.candidates;
     for tick in 0..1200_u32 {
         let server_time = TICK * tick;
-        // Once all have seen who holds it: a newcomer cannot know of a Lease that is gone already.
+        // Delete only after every process has observed the holder: a new process cannot know of a
+        // Lease that was deleted before.
         if tick > 100 && network.random.f64() < faults.deletes {
             server.lease = None;
         }
@@ -361,7 +366,7 @@ fn simulate(faults: &Faults) -> Result<BTreeMap<String, Duration>, TestCaseError
         for process in acting {
             *led.entry(process.name.clone()).or_default() += TICK;
         }
-        // Whoever lost ends, and is started again as somebody else.
+        // A process that lost the Lease ends, and restarts under a new name.
         for process in &mut processes {
             if process.over {
                 *process = Process::new(next, boot(next));
@@ -376,17 +381,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn two_never_lead_at_once(faults in faults()) {
+    fn two_candidates_never_lead_at_once(faults in faults()) {
         simulate(&faults)?;
     }
 
     #[test]
-    fn two_never_lead_at_once_even_if_the_lease_is_deleted(faults in faults()) {
+    fn two_candidates_never_lead_at_once_even_if_the_lease_is_deleted(faults in faults()) {
         simulate(&Faults { deletes: 0.01, stops: 0.0, loss: 0.0, slowness: 3, ..faults })?;
     }
 
     #[test]
-    fn in_good_weather_one_leads_all_the_time(seed: u64, candidates in 1..5_usize) {
+    fn without_faults_one_candidate_leads_all_the_time(seed: u64, candidates in 1..5_usize) {
         let led = simulate(&Faults { seed, candidates, slowness: 1, loss: 0.0, stops: 0.0, deletes: 0.0 })?;
         prop_assert_eq!(led.len(), 1);
         let all: Duration = led.values().sum();
@@ -394,7 +399,7 @@ proptest! {
     }
 
     #[test]
-    fn after_a_stop_another_leads(seed: u64) {
+    fn another_candidate_leads_after_a_process_stops(seed: u64) {
         let led = simulate(&Faults { seed, candidates: 3, slowness: 1, loss: 0.0, stops: 0.005, deletes: 0.0 })?;
         let all: Duration = led.values().sum();
         prop_assert!(all > Duration::from_secs(15), "{:?}", led);

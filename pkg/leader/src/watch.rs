@@ -1,4 +1,5 @@
-//! A standby's view of the Lease: it hears of a release at once, instead of at its next look. Whoever leads hears of annotations.
+//! Watches a Lease. A standby learns of a release at once instead of at its next attempt, and a
+//! leader learns of changed annotations.
 
 use std::time::Duration;
 
@@ -13,14 +14,15 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::guard::LeaseCache;
 
-/// How long one watch may last, in seconds. One whose connection is dead is noticed no sooner; meanwhile the regular attempts see what it
-/// does not.
+/// The maximum duration of one watch, in seconds. A dead connection can go unnoticed for that long;
+/// in the meantime the regular attempts observe the Lease.
 const LONGEST_WATCH: u32 = 60;
 
-/// A watch that was shorter than this has failed.
+/// A watch that ends sooner than this counts as failed.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// Notes every change of the Lease in the cache and then notifies `lease_changed`. Ends never; a watch that fails is opened again after `pause`.
+/// Records every change of the Lease in the cache and then notifies `lease_changed`. Never returns.
+/// It restarts a failed watch after `pause`.
 pub(crate) async fn follow(
     leases: Api<Lease>,
     name: String,
@@ -36,17 +38,18 @@ pub(crate) async fn follow(
         let begun = Instant::now();
         let watched = tokio::time::timeout(limit, once(&leases, &parameters, &cache, lease_changed)).await;
         match watched {
-            // One that ends as soon as it begins is a failure: an apiserver that shuts down ends them all.
+            // A watch that ends at once is a failure: an apiserver that is shutting down ends all
+            // watches.
             Ok(Ok(())) if begun.elapsed() >= SHORT_WATCH => continue,
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(lease = name, err = error_chain(&error), "failed to watch the lease"),
-            Err(_) => tracing::debug!(lease = name, "the watch of the lease was silent"),
+            Err(_) => tracing::debug!(lease = name, "timed out watching the lease"),
         }
         tokio::time::sleep(pause).await;
     }
 }
 
-/// One watch, from any state that the apiserver has at hand on.
+/// Runs one watch, starting from any state that the apiserver has cached.
 async fn once(
     leases: &Api<Lease>,
     parameters: &WatchParams,

@@ -14,7 +14,7 @@ fn parse(flags: &[&str]) -> Result<Args, String> {
 }
 
 #[test]
-fn defaults_are_those_of_kube_controller_manager_but_for_the_name() {
+fn defaults_match_kube_controller_manager_except_for_the_lease_name() {
     let args = parse(&[]).unwrap();
     assert!(args.leader_elect);
     assert_eq!(
@@ -33,7 +33,7 @@ fn defaults_are_those_of_kube_controller_manager_but_for_the_name() {
 }
 
 #[test]
-fn times_that_do_not_go_together_are_refused_with_the_flag_and_the_way_out() {
+fn inconsistent_timings_are_rejected_with_the_flags_to_change() {
     let table = [
         (
             &["15s", "15s", "2s"],
@@ -68,7 +68,7 @@ fn times_that_do_not_go_together_are_refused_with_the_flag_and_the_way_out() {
 }
 
 #[test]
-fn names_are_labels() {
+fn names_must_be_dns_labels() {
     for name in ["", "-a", "a-", "A", "a..b", &"a".repeat(64)] {
         let error = parse(&[&format!("--leader-elect-resource-name={name}")]).unwrap_err();
         assert!(error.contains("--leader-elect-resource-name"), "{error}");
@@ -87,12 +87,12 @@ fn names_are_labels() {
 }
 
 #[test]
-fn a_lease_may_have_dots_in_its_name() {
+fn lease_names_may_contain_dots() {
     assert!(parse(&["--leader-elect-resource-name=foo.example.com"]).is_ok());
 }
 
 #[test]
-fn controllers_are_led_with_their_group_and_the_rest_together() {
+fn controllers_without_a_group_share_one_lease() {
     let args = parse(&["--leader-elect-groups=crontab=b,foo-controller=a,gc=a"]).unwrap();
     let names = |name: &'static str| match name {
         "crontab-controller" => vec![name, "crontab"],
@@ -109,7 +109,7 @@ fn controllers_are_led_with_their_group_and_the_rest_together() {
 }
 
 #[test]
-fn no_two_processes_call_themselves_the_same() {
+fn identities_are_unique() {
     let (one, two) = (identity(), identity());
     assert_ne!(one, two);
     let (host, uuid) = one.rsplit_once('_').unwrap();

@@ -20,7 +20,7 @@ fn held_by(holder: &str, since: f64) -> ObservedRecord {
     ObservedRecord::observe(None, record, at(since))
 }
 
-/// A candidate and what it has seen.
+/// A candidate and its observation of the Lease.
 struct Case {
     elector: Elector,
     observed: Option<ObservedRecord>,
@@ -36,7 +36,7 @@ impl Case {
         }
     }
 
-    /// Leads, by an attempt that was begun at 0 and ended a tenth of a second later.
+    /// Returns a leader. Its successful attempt started at 0 s and ended 0.1 s later.
     fn leader() -> Self {
         let mut case = Self::new();
         case.observed = Some(held_by(ME, 0.1));
@@ -72,11 +72,11 @@ fn attempt(live: bool, seconds: f64) -> ElectorAction {
 }
 
 #[test]
-fn a_candidate_looks_at_once_and_then_each_period_with_jitter() {
+fn a_candidate_tries_at_once_and_then_every_period_with_jitter() {
     let mut case = Case::new();
     assert_eq!(case.tick(0.0), attempt(true, 2.0));
     case.observed = Some(held_by("other", 0.0));
-    // Half of the jitter: 2 s × 1.6.
+    // The jitter is 0.5, so the wait is 2 s × 1.6.
     assert_eq!(
         case.attempted(0.0, AttemptResult::HeldByAnother, 0.1),
         ElectorAction::Wait(at(3.3))
@@ -85,13 +85,13 @@ fn a_candidate_looks_at_once_and_then_each_period_with_jitter() {
 }
 
 #[test]
-fn a_lease_that_is_released_is_tried_for_at_once_and_once() {
+fn a_released_lease_triggers_one_immediate_attempt() {
     let mut case = Case::new();
     case.observed = Some(held_by("other", 0.0));
     case.attempted(0.0, AttemptResult::HeldByAnother, 0.1);
     case.observed = Some(held_by("", 1.0));
     assert_eq!(case.tick(1.0), attempt(true, 2.0));
-    // It failed: from here on it is asked like everything else, and a busy apiserver is left alone.
+    // After the failure, the regular schedule applies, which spares a busy apiserver.
     assert_eq!(
         case.attempted(1.0, AttemptResult::Failed, 1.1),
         ElectorAction::Wait(at(4.3))
@@ -99,20 +99,20 @@ fn a_lease_that_is_released_is_tried_for_at_once_and_once() {
 }
 
 #[test]
-fn a_lease_is_free_when_it_was_seen_unchanged_for_its_duration() {
+fn a_lease_is_free_once_it_was_unchanged_for_its_duration() {
     let mut case = Case::new();
     case.observed = Some(held_by("other", 0.0));
     case.attempted(13.0, AttemptResult::HeldByAnother, 13.1);
     assert_eq!(case.tick(14.9), ElectorAction::Wait(at(15.0)));
     assert_eq!(case.tick(15.0), attempt(true, 2.0));
-    // A renewal that is seen in time starts it anew.
+    // A renewal that is observed in time restarts the wait.
     case.attempted(15.0, AttemptResult::HeldByAnother, 15.1);
     case.observed = Some(held_by("other", 15.1));
     assert_eq!(case.tick(18.0), ElectorAction::Wait(at(18.3)));
 }
 
 #[test]
-fn a_renewal_that_is_seen_again_is_as_old_as_before() {
+fn observing_an_unchanged_record_keeps_its_age() {
     let record = held_by("other", 0.0).record;
     let observed = ObservedRecord::observe(None, record.clone(), at(0.0));
     let again = ObservedRecord::observe(Some(observed), record, at(7.0));
@@ -123,7 +123,7 @@ fn a_renewal_that_is_seen_again_is_as_old_as_before() {
 }
 
 #[test]
-fn a_lease_that_is_deleted_is_its_holders_for_as_long_as_a_renewal() {
+fn a_deleted_lease_stays_reserved_for_its_holder_for_the_lease_duration() {
     let others = ObservedRecord::observe_missing(Some(held_by("other", 0.0)), ME, at(5.0));
     assert_eq!(others.free_from(TIMES.lease_duration), at(20.0));
     let still = ObservedRecord::observe_missing(Some(others.clone()), ME, at(6.0));
@@ -137,7 +137,7 @@ fn a_lease_that_is_deleted_is_its_holders_for_as_long_as_a_renewal() {
 }
 
 #[test]
-fn a_record_without_a_duration_counts_as_ours() {
+fn a_record_without_a_valid_duration_uses_our_lease_duration() {
     let mut observed = held_by("other", 0.0);
     observed.record.lease_duration_seconds = None;
     assert_eq!(observed.free_from(TIMES.lease_duration), at(15.0));
@@ -148,7 +148,7 @@ fn a_record_without_a_duration_counts_as_ours() {
 }
 
 #[test]
-fn who_holds_leases_already_leaves_a_free_one_to_others_for_a_while() {
+fn the_acquire_delay_postpones_the_attempt_at_a_free_lease() {
     let mut case = Case::new();
     case.acquire_delay = TIMES.retry_period;
     case.observed = Some(held_by("", 1.0));
@@ -158,7 +158,7 @@ fn who_holds_leases_already_leaves_a_free_one_to_others_for_a_while() {
 }
 
 #[test]
-fn who_was_beaten_looks_again_at_once_but_not_in_a_circle() {
+fn a_stale_attempt_is_retried_at_once_only_once() {
     let mut case = Case::new();
     case.observed = Some(held_by("", 0.0));
     assert_eq!(case.attempted(0.0, AttemptResult::Stale, 0.1), attempt(true, 2.0));
@@ -169,14 +169,14 @@ fn who_was_beaten_looks_again_at_once_but_not_in_a_circle() {
 }
 
 #[test]
-fn an_answer_that_comes_after_its_time_is_no_leadership() {
+fn a_late_answer_does_not_make_a_candidate_lead() {
     let mut case = Case::new();
     assert_ne!(case.attempted(0.0, AttemptResult::Held, 10.0), ElectorAction::Won);
     assert_eq!(case.elector.deadline(), None);
 }
 
 #[test]
-fn a_leader_leads_for_the_renew_deadline_from_the_start_of_its_last_good_renewal() {
+fn the_deadline_counts_from_the_start_of_the_last_successful_renewal() {
     let mut case = Case::leader();
     assert_eq!(case.elector.deadline(), Some(at(10.0)));
     assert_eq!(case.tick(0.2), ElectorAction::Wait(at(2.0)));
@@ -186,7 +186,7 @@ fn a_leader_leads_for_the_renew_deadline_from_the_start_of_its_last_good_renewal
     case.attempted(4.0, AttemptResult::Failed, 9.0);
     assert_eq!(case.elector.deadline(), Some(at(12.0)));
     assert_eq!(case.tick(9.75), attempt(true, 2.0));
-    // The less time is left the shorter the pause. No renewal may end after the deadline.
+    // The pause shrinks with the remaining time. No renewal may end after the deadline.
     assert_eq!(
         case.attempted(9.75, AttemptResult::Failed, 10.0),
         ElectorAction::Wait(at(10.5))
@@ -205,18 +205,18 @@ fn a_leader_leads_for_the_renew_deadline_from_the_start_of_its_last_good_renewal
     assert_eq!(
         case.attempted(9.0, AttemptResult::Held, 12.0),
         ElectorAction::Lost(LossReason::NotRenewed),
-        "for good"
+        "a candidate that lost must never lead again"
     );
 }
 
 #[test]
-fn a_leader_that_slept_over_its_deadline_does_not_even_try() {
+fn a_leader_that_slept_past_its_deadline_does_not_try_to_renew() {
     let mut case = Case::leader();
     assert_eq!(case.tick(10.0), ElectorAction::Lost(LossReason::NotRenewed));
 }
 
 #[test]
-fn a_renewal_on_a_stale_version_reads_and_tries_again_at_once() {
+fn a_stale_renewal_is_retried_at_once_with_a_read() {
     let mut case = Case::leader();
     assert_eq!(case.attempted(2.0, AttemptResult::Stale, 2.1), attempt(true, 2.0));
     assert_eq!(
@@ -232,7 +232,7 @@ fn a_renewal_on_a_stale_version_reads_and_tries_again_at_once() {
 }
 
 #[test]
-fn a_leader_that_reads_of_another_has_lost() {
+fn a_leader_loses_when_it_reads_another_holder() {
     let mut case = Case::leader();
     assert_eq!(
         case.attempted(2.0, AttemptResult::HeldByAnother, 2.1),
@@ -241,7 +241,7 @@ fn a_leader_that_reads_of_another_has_lost() {
 }
 
 #[test]
-fn a_leader_that_hears_of_another_or_of_no_lease_reads_at_once_and_once() {
+fn a_leader_that_observes_another_holder_or_none_reads_the_lease_once() {
     for seen in ["other", ""] {
         let mut case = Case::leader();
         case.observed = Some(held_by(seen, 1.0));
@@ -252,7 +252,7 @@ fn a_leader_that_hears_of_another_or_of_no_lease_reads_at_once_and_once() {
             "{seen}"
         );
     }
-    // What is older than the last attempt is no news.
+    // An observation that is older than the last attempt is ignored.
     let mut case = Case::leader();
     case.observed = Some(held_by("other", -1.0));
     assert_eq!(case.tick(0.2), ElectorAction::Wait(at(2.0)));

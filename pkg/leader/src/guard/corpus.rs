@@ -1,17 +1,17 @@
-//! Leases as an apiserver sent them, and as anybody might have written them: nothing panics, and what the lock is shown of them is a
-//! Lease that it can read.
+//! Feeds mutated Leases to the guard. Nothing panics, and the lock always sees a Lease that it can
+//! read.
 
 use portreeve_testing::Corpus;
 
 use super::*;
 use crate::elector::{ElectionTimings, Elector, ElectorEvent, StepContext};
 
-/// How many mutations there are.
+/// The number of mutations.
 const MUTATIONS: usize = 5_000;
 
 const DURATION: Duration = Duration::from_secs(15);
 
-/// What the lock needs of a Lease: it takes one without these for an error.
+/// Returns whether the Lease has every field that the lock requires.
 fn is_complete(lease: &Lease) -> bool {
     lease.spec.as_ref().is_some_and(|spec| {
         spec.holder_identity.is_some() && spec.lease_duration_seconds.is_some() && spec.renew_time.is_some()
@@ -25,15 +25,20 @@ fn check(input: &[u8]) {
     for me in ["node-1_0b5a", "another"] {
         let cache = LeaseCache::new(me.to_owned(), DURATION);
         if cache.record_response(&lease, None).is_err() {
-            assert!(cache.observed().is_none(), "what cannot be read was not seen");
+            assert!(cache.observed().is_none(), "an unreadable Lease must not be observed");
             continue;
         }
-        let shown: Lease = serde_json::from_value(cache.lease_for_lock(&lease)).expect("the lock can read it");
+        let shown: Lease =
+            serde_json::from_value(cache.lease_for_lock(&lease)).expect("the lock must be able to read the Lease");
         assert!(is_complete(&shown), "{shown:?}");
         let version = cache.version();
-        assert_ne!(version, Some(Value::from("")), "an empty version is no precondition");
-        // The same by the watch, and then its end.
-        let read: Lease = serde_json::from_value(lease.clone()).expect("it was read before");
+        assert_ne!(
+            version,
+            Some(Value::from("")),
+            "an empty version must not be used as a precondition"
+        );
+        // The watch delivers the same Lease, and then its deletion.
+        let read: Lease = serde_json::from_value(lease.clone()).expect("the same JSON was parsed before");
         cache.apply_watch_event(read.clone());
         decide(&cache, me);
         cache.apply_delete_event(read);
@@ -42,7 +47,7 @@ fn check(input: &[u8]) {
     }
 }
 
-/// What follows from the sight of it can be told, whatever it says.
+/// Runs a step on the observed Lease, which must not panic.
 fn decide(cache: &LeaseCache, me: &str) {
     let observed = cache.observed();
     let times = ElectionTimings {
@@ -60,6 +65,6 @@ fn decide(cache: &LeaseCache, me: &str) {
 }
 
 #[test]
-fn whatever_a_lease_says_the_lock_sees_one_that_it_can_read() -> anyhow::Result<()> {
+fn the_lock_can_read_every_mutated_lease() -> anyhow::Result<()> {
     Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/lease"))?.check(MUTATIONS, check)
 }

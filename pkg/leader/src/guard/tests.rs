@@ -1,4 +1,4 @@
-//! What the plain lock does wrong, and the guarded one does not, on the real apiserver.
+//! Tests of the guarded lock against a real apiserver, for the defects of the plain lock.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -13,7 +13,7 @@ use super::*;
 
 const DURATION: Duration = Duration::from_secs(3);
 
-/// One candidate of a Lease `lease`.
+/// One candidate for the Lease `lease`.
 struct Candidate {
     lock: LeaseLock,
     cache: LeaseCache,
@@ -53,16 +53,16 @@ impl Candidate {
         });
     }
 
-    /// Whether it holds the Lease after an attempt that reads first.
+    /// Tries to acquire with a read, and returns whether the candidate holds the Lease.
     async fn acquires(&self) -> Result<bool, kube_leader_election::Error> {
         self.prepare(true, false);
         let result = self.lock.try_acquire_or_renew().await?;
         Ok(matches!(result, LeaseLockResult::Acquired(_)))
     }
 
-    /// Waits until what it has seen last is free.
+    /// Waits until the last observed Lease is free.
     async fn outwait(&self) -> Result<()> {
-        let observed = self.cache.observed().context("it has seen nothing")?;
+        let observed = self.cache.observed().context("no Lease was observed")?;
         tokio::time::sleep_until(boot_clock::instant(observed.free_from(DURATION))).await;
         Ok(())
     }
@@ -79,17 +79,17 @@ fn holder(lease: &Lease) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn a_lease_is_made_renewed_and_released_as_client_go_does() -> Result<()> {
+async fn a_lease_is_created_renewed_and_released_as_by_client_go() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
-    let made = leases.get("lease").await?.spec.context("it has no spec")?;
+    let made = leases.get("lease").await?.spec.context("the Lease has no spec")?;
     ensure!(made.holder_identity.as_deref() == Some("one") && made.lease_transitions == Some(0));
     ensure!(made.lease_duration_seconds == Some(3) && made.acquire_time == made.renew_time);
     one.prepare(false, true);
     one.lock.try_acquire_or_renew().await?;
     let renewed = leases.get("lease").await?;
-    let spec = renewed.spec.clone().context("it has no spec")?;
+    let spec = renewed.spec.clone().context("the Lease has no spec")?;
     ensure!(spec.renew_time > made.renew_time && spec.acquire_time == made.acquire_time);
     ensure!(spec.lease_transitions == Some(0));
     let managers: Vec<_> = renewed.metadata.managed_fields.iter().flatten().collect();
@@ -99,23 +99,23 @@ async fn a_lease_is_made_renewed_and_released_as_client_go_does() -> Result<()> 
     );
     one.prepare(true, true);
     one.lock.step_down().await?;
-    let released = leases.get("lease").await?.spec.context("it has no spec")?;
+    let released = leases.get("lease").await?.spec.context("the Lease has no spec")?;
     ensure!(released.holder_identity.as_deref() == Some("") && released.lease_duration_seconds == Some(1));
     let two = Candidate::new(&namespace, "two");
     ensure!(two.acquires().await?, "a released Lease is free at once");
-    let taken = leases.get("lease").await?.spec.context("it has no spec")?;
+    let taken = leases.get("lease").await?.spec.context("the Lease has no spec")?;
     ensure!(taken.lease_transitions == Some(1) && taken.lease_duration_seconds == Some(3));
     Ok(())
 }
 
 #[tokio::test]
-async fn of_two_that_race_for_an_expired_lease_one_wins() -> Result<()> {
+async fn only_one_of_two_candidates_acquires_an_expired_lease() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     ensure!(Candidate::new(&namespace, "dead").acquires().await?);
     let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
     ensure!(
         !one.acquires().await? && !two.acquires().await?,
-        "it is not free at first sight"
+        "a held Lease is not free when first observed"
     );
     two.outwait().await?;
     let (first, second) = tokio::join!(one.acquires(), two.acquires());
@@ -135,7 +135,7 @@ async fn of_two_that_race_for_an_expired_lease_one_wins() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_renewal_does_not_win_against_a_takeover() -> Result<()> {
+async fn a_renewal_does_not_overwrite_a_takeover() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
@@ -144,12 +144,17 @@ async fn a_renewal_does_not_win_against_a_takeover() -> Result<()> {
         .patch("lease", &PatchParams::default(), &Patch::Merge(taken))
         .await?;
     one.prepare(false, true);
-    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    let error = one
+        .lock
+        .try_acquire_or_renew()
+        .await
+        .err()
+        .context("the renewal succeeded")?;
     ensure!(error.to_string().contains("Conflict"), "{error}");
     one.prepare(true, true);
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
-    // Nor does who led take it back when its new holder's time is over.
+    // A former leader does not take the Lease back even after the new holder's lease expires.
     one.outwait().await?;
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
@@ -157,7 +162,7 @@ async fn a_renewal_does_not_win_against_a_takeover() -> Result<()> {
 }
 
 #[tokio::test]
-async fn clocks_that_are_wrong_steal_nothing() -> Result<()> {
+async fn wrong_clocks_do_not_cause_takeovers() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     for seconds in [-20, 20] {
         let wall = move || Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
@@ -165,21 +170,34 @@ async fn clocks_that_are_wrong_steal_nothing() -> Result<()> {
         let wrong = Candidate::by(&namespace, "wrong", client, Arc::new(wall));
         ensure!(wrong.acquires().await?);
         let right = Candidate::new(&namespace, "right");
-        ensure!(!right.acquires().await?, "{seconds} s off, and robbed");
+        ensure!(
+            !right.acquires().await?,
+            "a clock that is {seconds} s off lost the Lease"
+        );
         let lease = leases.get("lease").await?;
-        let renewed = lease.spec.and_then(|spec| spec.renew_time).context("no time")?.0;
+        let renewed = lease
+            .spec
+            .and_then(|spec| spec.renew_time)
+            .context("no renewal time")?
+            .0;
         let off = renewed.duration_since(Timestamp::now()).as_secs();
-        ensure!((off - seconds).abs() <= 1, "it writes its own time: {off}");
+        ensure!(
+            (off - seconds).abs() <= 1,
+            "the Lease has the time of another clock: {off}"
+        );
         right.outwait().await?;
         ensure!(right.acquires().await?);
-        ensure!(!wrong.acquires().await?, "{seconds} s off, and a robber");
+        ensure!(
+            !wrong.acquires().await?,
+            "a clock that is {seconds} s off took the Lease"
+        );
         leases.delete("lease", &DeleteParams::default()).await?;
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn empty_fields_are_free_and_no_error() -> Result<()> {
+async fn a_lease_with_empty_fields_is_free() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     for spec in [json!(null), json!({}), json!({"holderIdentity": ""})] {
         let lease = json!({"metadata": {"name": "lease"}, "spec": spec});
@@ -203,12 +221,12 @@ async fn a_name_may_be_longer_than_a_field_manager() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_deleted_stays_its_holders() -> Result<()> {
+async fn a_deleted_lease_stays_reserved_for_its_holder() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let (one, two) = (Candidate::new(&namespace, "one"), Candidate::new(&namespace, "two"));
     ensure!(one.acquires().await? && !two.acquires().await?);
     leases.delete("lease", &DeleteParams::default()).await?;
-    ensure!(!two.acquires().await?, "it was the first to see that it is gone");
+    ensure!(!two.acquires().await?, "the standby took the deleted Lease at once");
     one.prepare(true, true);
     ensure!(matches!(
         one.lock.try_acquire_or_renew().await?,
@@ -218,12 +236,12 @@ async fn a_lease_that_is_deleted_stays_its_holders() -> Result<()> {
     leases.delete("lease", &DeleteParams::default()).await?;
     ensure!(!two.acquires().await?);
     two.outwait().await?;
-    ensure!(two.acquires().await?, "nobody made it anew");
+    ensure!(two.acquires().await?, "nobody recreated the Lease");
     Ok(())
 }
 
 #[tokio::test]
-async fn who_is_patient_leaves_a_free_lease_to_others_for_a_while() -> Result<()> {
+async fn the_acquire_delay_leaves_a_free_lease_to_others() -> Result<()> {
     let (namespace, _) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     one.cache.prepare(Attempt {
@@ -241,7 +259,7 @@ async fn who_is_patient_leaves_a_free_lease_to_others_for_a_while() -> Result<()
 }
 
 #[tokio::test]
-async fn a_renewal_whose_answer_was_lost_is_found_again() -> Result<()> {
+async fn a_candidate_recovers_from_a_lost_renewal_response() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let proxy = FaultProxy::start(ControlPlane::shared().await).await?;
     let mut config = proxy.config(ControlPlane::shared().await.config()?);
@@ -253,14 +271,20 @@ async fn a_renewal_whose_answer_was_lost_is_found_again() -> Result<()> {
     proxy.hold_responses();
     one.prepare(false, true);
     let lost = tokio::time::timeout(Duration::from_secs(1), one.lock.try_acquire_or_renew()).await;
-    ensure!(lost.is_err(), "it was answered");
+    ensure!(lost.is_err(), "the renewal got an answer");
     ensure!(
         leases.get("lease").await?.metadata.resource_version != before,
-        "it was not written"
+        "the Lease was not written"
     );
     proxy.heal();
-    // What is remembered is stale now: relying on it is refused, and a read puts it right.
-    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    // The cached version is stale now: a write that relies on it is refused, and a read corrects
+    // it.
+    let error = one
+        .lock
+        .try_acquire_or_renew()
+        .await
+        .err()
+        .context("the renewal succeeded")?;
     ensure!(
         error.to_string().contains("Conflict") || error.to_string().contains("not read"),
         "{error}"
@@ -273,13 +297,13 @@ async fn a_renewal_whose_answer_was_lost_is_found_again() -> Result<()> {
     Ok(())
 }
 
-/// Annotates the Lease as anybody may, and returns the answer.
+/// Annotates the Lease like any other client, and returns the response.
 async fn annotate(leases: &Api<Lease>, name: &str, value: &str) -> Result<Lease> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {name: value}}}));
     Ok(leases.patch("lease", &PatchParams::default(), &patch).await?)
 }
 
-/// The annotations that are known to a candidate, and those that there are, which are the same.
+/// Checks that the candidate knows the current state of the Lease, and returns its annotations.
 async fn annotations(candidate: &Candidate, leases: &Api<Lease>) -> Result<String> {
     let known = candidate.cache.lease_snapshots().borrow().clone();
     let lease = leases.get("lease").await?;
@@ -305,24 +329,24 @@ async fn annotations_survive_renewals_a_release_and_a_takeover() -> Result<()> {
     ensure!(annotations(&one, &leases).await? == "a=1");
     ensure!(
         !two.acquires().await? && annotations(&two, &leases).await? == "a=1",
-        "a standby knows as well"
+        "a standby must know the annotations"
     );
     one.prepare(true, true);
     one.lock.step_down().await?;
     ensure!(annotations(&one, &leases).await? == "a=1");
     ensure!(two.acquires().await? && annotations(&two, &leases).await? == "a=1");
     two.outwait().await?;
-    ensure!(!one.acquires().await?, "it was not seen before");
+    ensure!(!one.acquires().await?, "an unobserved Lease was taken over");
     one.outwait().await?;
     ensure!(
         one.acquires().await? && annotations(&one, &leases).await? == "a=1",
-        "taken over"
+        "the takeover lost the annotations"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn annotations_that_were_heard_of_do_not_make_a_renewal_stale() -> Result<()> {
+async fn known_annotation_changes_do_not_make_a_renewal_stale() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
@@ -333,10 +357,15 @@ async fn annotations_that_were_heard_of_do_not_make_a_renewal_stale() -> Result<
         ensure!(matches!(renewed, LeaseLockResult::Acquired(_)), "{renewed:?}");
         ensure!(annotations(&one, &leases).await? == format!("a={value}"));
     }
-    // Not heard: the server's word counts, and the renewal that reads first is good.
+    // An unknown change makes the write conflict, and the renewal with a read succeeds.
     annotate(&leases, "a", "4").await?;
     one.prepare(false, true);
-    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    let error = one
+        .lock
+        .try_acquire_or_renew()
+        .await
+        .err()
+        .context("the renewal succeeded")?;
     ensure!(error.to_string().contains("Conflict"), "{error}");
     one.prepare(true, true);
     one.lock.try_acquire_or_renew().await?;
@@ -345,23 +374,28 @@ async fn annotations_that_were_heard_of_do_not_make_a_renewal_stale() -> Result<
 }
 
 #[tokio::test]
-async fn a_takeover_that_was_heard_of_makes_a_renewal_stale() -> Result<()> {
+async fn a_known_takeover_makes_a_renewal_stale() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
     let taken = Patch::Merge(json!({"spec": {"holderIdentity": "two"}}));
     let taken = leases.patch("lease", &PatchParams::default(), &taken).await?;
-    // Whoever hears of the version alone must not take it for one in which the Lease is still its own.
+    // The version of the takeover must not be used for a renewal, because the record has changed.
     one.cache.record_write(taken);
     one.prepare(false, true);
-    let error = one.lock.try_acquire_or_renew().await.err().context("it renewed")?;
+    let error = one
+        .lock
+        .try_acquire_or_renew()
+        .await
+        .err()
+        .context("the renewal succeeded")?;
     ensure!(error.to_string().contains("Conflict"), "{error}");
     ensure!(holder(&leases.get("lease").await?) == Some("two"));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_lease_that_is_gone_takes_its_annotations_along() -> Result<()> {
+async fn a_recreated_lease_has_no_former_annotations() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
@@ -369,6 +403,9 @@ async fn a_lease_that_is_gone_takes_its_annotations_along() -> Result<()> {
     leases.delete("lease", &DeleteParams::default()).await?;
     one.prepare(true, true);
     one.lock.try_acquire_or_renew().await?;
-    ensure!(annotations(&one, &leases).await?.is_empty(), "it is another Lease");
+    ensure!(
+        annotations(&one, &leases).await?.is_empty(),
+        "the recreated Lease kept the annotations"
+    );
     Ok(())
 }
