@@ -1,4 +1,4 @@
-//! The only writer: runs a plan's effects in order and says what became of it.
+//! The only writer: runs a plan's effects in order and reports the result.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,45 +9,45 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{Clock, ControllerMetrics, Effect, Events, Plan, request};
 
-/// Turns effects into requests.
+/// Turns effects into requests and sends them.
 pub struct Applier {
-    /// The way to the apiserver.
+    /// The client for the apiserver.
     pub client: Client,
-    /// Where events go.
+    /// The event queue.
     pub events: Events,
-    /// Who owns the fields that are written, and reports the events.
+    /// The field manager of writes and the reporter of events.
     pub manager: String,
-    /// Do nothing: who decided logs the plan.
+    /// Whether to skip all effects. The worker logs the plan.
     pub dry_run: bool,
-    /// What the controller counts.
+    /// The controller's own metrics.
     pub controller_metrics: ControllerMetrics,
-    /// The time of day, for what is timed.
+    /// The wall clock, for latencies.
     pub clock: Arc<dyn Clock>,
 }
 
-/// What became of a plan.
+/// The result of a plan.
 #[derive(Debug)]
 pub enum Applied {
-    /// Everything is done.
+    /// All effects are done.
     Done,
-    /// The world is not what the plan was decided on: observe and decide again.
+    /// The plan was based on outdated state: observe and decide again.
     Stale(EffectError),
-    /// Something failed that time may cure.
+    /// An effect failed, but a retry may succeed.
     Failed {
-        /// What failed.
+        /// The failed effect and its cause.
         error: EffectError,
-        /// How long the apiserver asked to be left alone.
+        /// The `Retry-After` delay that the apiserver requested.
         after: Duration,
     },
-    /// Something was refused, and only people can cure that.
+    /// An effect was refused, which needs manual intervention.
     Refused(EffectError),
 }
 
-/// An effect that failed.
+/// An effect that failed, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {effect}")]
 pub struct EffectError {
-    /// What failed.
+    /// The failed effect.
     pub effect: Box<Effect>,
     #[source]
     source: Box<dyn std::error::Error + Send + Sync>,
@@ -59,7 +59,7 @@ impl Applier {
         self.run_with_progress(plan, || ()).await
     }
 
-    /// The same, and calls `step` after each, however it ended.
+    /// Like [`Applier::run`], but also calls `step` after each effect, whatever its result.
     pub(crate) async fn run_with_progress(&self, plan: &Plan, step: impl Fn() + Sync) -> Applied {
         if self.dry_run {
             return Applied::Done;
@@ -74,7 +74,7 @@ impl Applier {
         Applied::Done
     }
 
-    /// `None`: go on with the next effect.
+    /// Performs one effect. Returns `None` if the plan continues with the next effect.
     async fn perform(&self, effect: &Effect) -> Option<Applied> {
         match effect {
             Effect::Event(target, note) => self.events.send(&self.manager, target, note),
@@ -105,30 +105,30 @@ impl Applier {
             }
             _ => {}
         }
-        // What was written comes back through the watch; the answer's body is read to its end and dropped.
+        // The watch delivers the written object, so the response body is read and discarded.
         let answer = self.client.request::<IgnoredAny>(request).await;
         answer.err().and_then(|error| classify_error(effect, error))
     }
 }
 
-/// Of an object that may be gone, or another one, which one it is.
+/// The identity of an object in a response.
 #[derive(Deserialize)]
 struct Identified {
     metadata: Metadata,
 }
 
-/// The cache has not yet heard how an object is.
+/// The cache does not reflect the current state of an object.
 #[derive(Debug, thiserror::Error)]
 enum StaleCacheError {
-    #[error("it is there: the cache was behind")]
+    #[error("the object exists: the cache was stale")]
     There,
-    #[error("it is gone, or going: the cache was behind")]
+    #[error("the object is gone or being deleted: the cache was stale")]
     Gone,
 }
 
-/// A 200 that tells of no object: nothing is concluded from it.
+/// A 200 response that does not contain an object. It proves nothing about the object.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer is no object: it has no metadata.uid")]
+#[error("the response is not an object: it has no metadata.uid")]
 struct NoObject;
 
 fn no_object(effect: &Effect) -> Applied {
@@ -160,12 +160,12 @@ fn check_presence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) 
         Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
         Ok(found) if *found.metadata.uid == *uid && !found.metadata.is_terminating() => None,
         Ok(_) => Some(Applied::Stale(EffectError::of(effect, StaleCacheError::Gone))),
-        // A 404 among them: then it is gone.
+        // This includes a 404, which means that the object is gone.
         Err(error) => classify_error(effect, error),
     }
 }
 
-/// What a refusal of this effect means for the plan. `None`: it is as good as done.
+/// Classifies an error of this effect. Returns `None` if the effect counts as done.
 fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
     let kind = ApiErrorKind::of(&error);
     let after = retry_after(&error).unwrap_or_default();
@@ -175,19 +175,22 @@ fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
         _ => false,
     };
     let gone = has_cause(&error, |cause| cause.reason == "NamespaceTerminating");
-    // Another object of that name is there now: 409 while the version differs too, and 422 when only the UID does.
+    // Another object with this name exists now. The status is 409 if the version differs too, and
+    // 422 if only the UID differs.
     let replaced = matches!(effect, Effect::Apply { .. }) && has_cause(&error, |cause| cause.field == "metadata.uid");
     let error = EffectError::of(effect, error);
     match (kind, effect) {
         (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) if is_proven => None,
-        // The object that this is about goes with its namespace; its deletion is the next that is heard of it.
+        // The object that needs this one is deleted with its namespace, so its deletion event will
+        // follow.
         (ApiErrorKind::Forbidden, Effect::Create(_)) if gone => Some(Applied::Done),
         (ApiErrorKind::Invalid, _) if replaced => Some(Applied::Stale(error)),
-        // There is no namespace, or no such resource, to create it in.
+        // The namespace or the resource does not exist.
         (ApiErrorKind::NotFound, Effect::Create(_)) | (ApiErrorKind::Forbidden | ApiErrorKind::Invalid, _) => {
             Some(Applied::Refused(error))
         }
-        // A 404 that does not name what it is about is of somebody in between, or of a resource that is not served for now.
+        // A 404 that does not name the object comes from a proxy, or from a resource that is
+        // temporarily not served.
         (ApiErrorKind::Fenced | ApiErrorKind::Transient, _)
         | (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) => {
             Some(Applied::Failed { error, after })

@@ -1,4 +1,4 @@
-//! Where the time of day comes from: an argument, so that tests of time take milliseconds.
+//! The wall clock as a dependency, so that tests of timed behavior take milliseconds.
 
 use std::time::Duration;
 
@@ -9,22 +9,25 @@ use futures::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// The time of day, as decisions see it.
+/// The wall clock that decisions use.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 
-    /// One item each time that somebody sets the clock, from now on: what was timed by it has to be timed anew.
+    /// Returns a stream with one item for each time the clock is set from now on. Waits based on
+    /// the old time must then be recomputed.
     fn steps(&self) -> BoxStream<'static, ()>;
 }
 
-/// The system's clock. It notices within a second that it was set, and that the machine had slept.
+/// The system's clock. It detects within a second that the clock was set or that the machine slept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-/// How often the two clocks of a process are compared. It costs some microseconds.
+/// How often the wall clock and the monotonic clock are compared. A comparison takes a few
+/// microseconds.
 const LOOK: Duration = Duration::from_secs(1);
-/// By less they drift apart while the time is slewed, or while a reading is held up.
+/// The difference from which the clock counts as set. Smaller differences come from slewing or
+/// delayed readings.
 const STEP: SignedDuration = SignedDuration::from_millis(250);
 
 impl Clock for SystemClock {
@@ -48,7 +51,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time of day, and the clock that nobody sets, at one moment.
+/// A simultaneous reading of the wall clock and the monotonic clock.
 struct Reading {
     wall: Timestamp,
     steady: Instant,
@@ -62,7 +65,7 @@ impl Reading {
         }
     }
 
-    /// Whether the time of day has passed by another pace than time does.
+    /// Returns whether the wall clock advanced by a different amount than the monotonic clock.
     fn is_stepped_since(&self, before: &Self) -> bool {
         let wall = self.wall.duration_since(before.wall);
         let steady = SignedDuration::try_from(self.steady.saturating_duration_since(before.steady));
@@ -75,12 +78,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_set_is_told_from_one_that_went_on() {
+    fn a_clock_step_is_distinguished_from_passing_time() {
         let before = Reading {
             wall: Timestamp::UNIX_EPOCH,
             steady: Instant::now(),
         };
-        // Milliseconds on the wall, milliseconds that passed.
+        // Elapsed wall time in ms, elapsed monotonic time in ms, expected result.
         let table = [
             (1_000, 1_000, false),
             (1_200, 1_000, false),
@@ -104,8 +107,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_step_is_noticed() {
-        // Paused time passes while the time of day does not.
+    async fn a_clock_step_is_detected() {
+        // Tokio's paused time advances while the wall clock does not.
         assert_eq!(SystemClock.steps().next().await, Some(()));
     }
 }

@@ -1,10 +1,11 @@
-//! What a controller counts of its own: counters and latencies, declared once and named by effects.
+//! A controller's own counters and latencies, which it declares once and names in effects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, Registry};
 
-/// Seconds: fine where ours lie, and powers of two as Kubernetes has them, so that dashboards for both can be one.
+/// Buckets in seconds: finer for our latencies, then powers of two as in Kubernetes, so that both
+/// fit one dashboard.
 const LATENCY_BUCKETS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0,
 ];
@@ -56,7 +57,7 @@ impl ControllerMetrics {
     }
 }
 
-/// A fault of the controller's; what it counts is not worth its work.
+/// Reports a bug in the controller. The metric is ignored, and the reconcile continues.
 fn undeclared(metric: &str) {
-    tracing::error!(metric, "a plan counts in a metric that its controller has not declared");
+    tracing::error!(metric, "ignored a metric that the controller has not declared");
 }

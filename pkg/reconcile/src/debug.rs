@@ -1,4 +1,4 @@
-//! What a controller shows of itself besides metrics, and what it remembers beyond its process.
+//! Debug pages, readiness checks and persistent annotations of a controller.
 
 use std::{fmt, sync::Arc};
 
@@ -6,37 +6,38 @@ use futures::future::BoxFuture;
 
 use crate::Target;
 
-/// A page under `/debug/controllers/<controller>/`, for GET. It is made on request, on a thread that may compute for seconds, and for one at
-/// a time: read what is known, and wait for nothing.
+/// A page under `/debug/controllers/<controller>/`, for GET. Pages are rendered on request, one at
+/// a time, on a thread that may compute for seconds. The handler must only read existing state and
+/// must not block.
 #[derive(Clone)]
 pub struct DebugPage {
-    /// Whose it is: the descriptor's name.
+    /// The name in the controller's descriptor.
     pub controller: &'static str,
-    /// The last part of its path, such as `graph`.
+    /// The last segment of the path, such as `graph`.
     pub path: &'static str,
-    /// Makes it.
+    /// Renders the page.
     pub handler: Arc<dyn Fn(&DebugQuery) -> DebugResponse + Send + Sync>,
 }
 
-/// What a page was asked for: the decoded query string, in its order.
+/// The decoded query string of a request, in its original order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DebugQuery(pub Vec<(String, String)>);
 
 impl DebugQuery {
-    /// The first value of that name.
+    /// Returns the first value with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         let mut pairs = self.0.iter();
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Every value of that name, in their order.
+    /// Returns all values with this name, in order.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let of_name = self.0.iter().filter(move |(key, _)| key == name);
         of_name.map(|(_, value)| value.as_str())
     }
 }
 
-/// The answer of a page.
+/// The response of a page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DebugResponse {
     /// The HTTP status code.
@@ -50,68 +51,71 @@ pub struct DebugResponse {
 /// One line that a controller adds to `/readyz`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReadinessCheck {
-    /// What was looked at: letters, digits, `-`, `.`, `_` and `/`.
+    /// The name of the check: letters, digits, `-`, `.`, `_` and `/`.
     pub name: String,
-    /// What was found.
+    /// The result of the check.
     pub state: ReadinessStatus,
 }
 
-/// How a finding counts.
+/// How a check affects readiness.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReadinessStatus {
-    /// Nothing to tell.
+    /// Passes without a remark.
     Ok,
-    /// Passes, but whoever reads the list should know this.
+    /// Passes with a remark for the reader.
     Note(String),
     /// Fails readiness.
     Failed(String),
 }
 
-/// Looks once at what readiness should tell of a controller. It is called for each request, on the runtime's own threads: read what is
-/// known, never wait or compute long.
+/// Runs a controller's readiness checks. It is called for each request, on the runtime's own
+/// threads, so it must not block or compute for long.
 pub type ReadinessChecker = Arc<dyn Fn() -> Vec<ReadinessCheck> + Send + Sync>;
 
-/// What survives the process and its successors: annotations of the Lease that the controller's group is elected by. Standbys read it too.
-/// Whoever deletes the Lease deletes them.
+/// State that survives the process: annotations on the Lease of the controller's group. Standbys
+/// can read it too. Deleting the Lease deletes them.
 pub trait LeaseAnnotations: Send + Sync {
-    /// The Lease, for events about what is noted; `None` while there is none, or none was seen yet.
+    /// Returns the Lease as the target of events, or `None` if it does not exist or was not seen
+    /// yet.
     fn target(&self) -> Option<Target>;
 
-    /// What the annotation says, as far as it is known: as the Lease was last read, written or watched. When a controller is run, that is
-    /// what it said when this process came to lead, or later.
+    /// Returns the last known value of the annotation, from a read, a write or the watch. While a
+    /// controller runs, this is never older than the value when this process became the leader.
     fn read(&self, annotation: &str) -> Option<String>;
 
-    /// Waits until any annotation may have changed since this was last waited for, or else since the controller was built: so it may come
-    /// back at once, and for one's own [`LeaseAnnotations::write`]. For one caller at a time.
+    /// Waits until any annotation may have changed since the last wait, or since the controller was
+    /// built. It may return immediately, and also after one's own [`LeaseAnnotations::write`]. Only
+    /// one caller at a time may wait.
     fn changed(&self) -> BoxFuture<'_, ()>;
 
-    /// Sets the annotation. Passes the group's fence, and is known to [`LeaseAnnotations::read`] once it is done. Not for what changes often: each
-    /// write is heard by every replica.
+    /// Sets the annotation. The write passes the group's fence. When it completes,
+    /// [`LeaseAnnotations::read`] returns the new value. Avoid frequent writes: every replica
+    /// receives each one.
     fn write<'a>(&'a self, annotation: &'a str, value: &'a str) -> BoxFuture<'a, Result<(), AnnotateError>>;
 }
 
-/// An annotation could not be set. Trying again is safe.
+/// An annotation could not be set. Retrying is safe.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to annotate Lease {lease}: {reason}")]
 pub struct AnnotateError {
-    /// `namespace/name` of the Lease.
+    /// The Lease, as `namespace/name`.
     pub lease: String,
-    /// What went wrong.
+    /// The cause.
     pub reason: String,
 }
 
 impl DebugResponse {
-    /// Text for people.
+    /// Returns plain text for people.
     pub fn text(body: impl Into<String>) -> Self {
         Self::of("text/plain; charset=utf-8", body.into())
     }
 
-    /// JSON for programs, indented.
+    /// Returns indented JSON for programs.
     pub fn json(value: &serde_json::Value) -> Self {
         Self::of("application/json", format!("{value:#}\n"))
     }
 
-    /// There is no such thing, and this is what to do about it.
+    /// Returns a 404 with a sentence that says what to do.
     pub fn not_found(sentence: impl fmt::Display) -> Self {
         Self {
             status: 404,
@@ -119,7 +123,7 @@ impl DebugResponse {
         }
     }
 
-    /// The query makes no sense, and this is why.
+    /// Returns a 400 with a sentence that says what is wrong with the query.
     pub fn bad_request(sentence: impl fmt::Display) -> Self {
         Self {
             status: 400,

@@ -1,4 +1,4 @@
-//! What a controller tells the manager of itself, and what it gets to build itself from.
+//! What a controller declares to the manager, and the inputs to build it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,91 +13,94 @@ use crate::{
     Clock, DebugPage, Events, KeyedController, LeaseAnnotations, Metrics, ReadinessChecker, Reconciler, Shutdown,
 };
 
-/// One controller, as the registry lists it.
+/// The registry entry of a controller.
 #[derive(Clone, Copy)]
 pub struct Descriptor {
-    /// An ID, such as `foo-controller`: for `--controllers`, logs, metrics and events. Never renamed, only aliased.
+    /// The ID, such as `foo-controller`, for `--controllers`, logs, metrics and events. Never
+    /// rename it; add an alias instead.
     pub name: &'static str,
-    /// Other names that `--controllers` takes. Never removed.
+    /// Other names that `--controllers` accepts. Never remove one.
     pub aliases: &'static [&'static str],
-    /// Whether `*` includes it.
+    /// Whether `*` in `--controllers` includes it.
     pub on_by_default: bool,
-    /// The definitions that it needs in the cluster.
+    /// The CustomResourceDefinitions that it needs in the cluster.
     pub crds: fn() -> Vec<CustomResourceDefinition>,
-    /// What it must be allowed to do; `portreeve rbac`, `portreeve fence` and what deploy/ has of both are made from these.
+    /// The permissions that it needs. `portreeve rbac`, `portreeve fence` and the manifests in
+    /// deploy/ are generated from these rules.
     pub rules: &'static [Rule],
-    /// Its own flags, by Kubernetes' naming: `--concurrent-foo-syncs`.
+    /// Its own flags, named as in Kubernetes: `--concurrent-foo-syncs`.
     pub flags: fn() -> Vec<clap::Arg>,
-    /// Makes it. Sends nothing.
+    /// Builds the controller. Sends no requests.
     pub build: fn(&mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError>,
 }
 
-/// What a role allows: the fields of an RBAC `PolicyRule`.
+/// The permissions of a role, with the fields of an RBAC `PolicyRule`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rule {
     /// API groups; the empty string is the core group.
     pub groups: &'static [&'static str],
-    /// Resources, with `/status` and the like as resources of their own.
+    /// Resources, including subresources such as `foos/status`.
     pub resources: &'static [&'static str],
     /// Verbs.
     pub verbs: &'static [&'static str],
 }
 
-/// A controller that was built. Most are [`KeyedController`]; this trait is the way out for what is no keyed reconcile.
+/// A built controller. Most are a [`KeyedController`]; implement this trait for controllers that do
+/// not fit it.
 pub trait Controller: Send {
-    /// Runs until told to stop; returns only after its workers have drained.
+    /// Runs until `stop` is requested. Returns only after all workers have finished.
     fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>>;
 }
 
-/// A controller ended though nobody had asked it to.
+/// A controller ended without a shutdown request.
 #[derive(Debug, thiserror::Error)]
 #[error("{controller} ended: {reason}")]
 pub struct ControllerFailure {
-    /// Which one.
+    /// The name of the controller.
     pub controller: &'static str,
-    /// Why.
+    /// The cause.
     pub reason: String,
 }
 
-/// A controller could not be built.
+/// The reasons why a controller cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// It reads a flag that its descriptor does not declare, or as another type.
-    #[error("failed to read --{flag}, which {controller} should have declared among its flags")]
+    /// It reads a flag that its descriptor does not declare, or declares with another type.
+    #[error("failed to read --{flag}: {controller} does not declare this flag, or declares it with another type")]
     Flag {
-        /// Which controller.
+        /// The name of the controller.
         controller: &'static str,
-        /// Which flag.
+        /// The name of the flag.
         flag: &'static str,
-        /// What clap says.
+        /// The error from clap.
         #[source]
         source: clap::parser::MatchesError,
     },
-    /// It declares a metric that cannot be.
+    /// It declares a metric that cannot be registered.
     #[error("failed to register the metric {metric} of {controller}")]
     Metric {
-        /// Which controller.
+        /// The name of the controller.
         controller: &'static str,
-        /// Which metric.
+        /// The name of the metric.
         metric: &'static str,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: prometheus::Error,
     },
-    /// What its flags ask for cannot be.
+    /// Its flags have an invalid value.
     #[error("{reason}")]
     Refused {
-        /// Which controller.
+        /// The name of the controller.
         controller: &'static str,
-        /// Which flag, why, and the way out.
+        /// The flag, the cause and the remedy.
         reason: String,
     },
-    /// It has no client.
-    #[error("failed to make a client for {controller}")]
+    /// Its client could not be created.
+    #[error("failed to create the client of {controller}")]
     Client {
-        /// Which controller.
+        /// The name of the controller.
         controller: &'static str,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: portreeve_client::Error,
     },
@@ -106,73 +109,76 @@ pub enum BuildError {
 /// What all controllers of a process share. Cheap to clone.
 #[derive(Clone)]
 pub struct ControllerContext {
-    /// Shared informers.
+    /// The shared informers.
     pub informers: Factory,
-    /// Where events go.
+    /// The event queue.
     pub events: Events,
-    /// The time of day.
+    /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    /// For metrics of one's own.
+    /// The registry for the controllers' own metrics.
     pub registry: Registry,
-    /// The queues' metrics.
+    /// The metrics of work queues.
     pub queues: portreeve_workqueue::Metrics,
-    /// The workers' metrics.
+    /// The metrics of workers.
     pub metrics: Metrics,
-    /// Log plans, write nothing.
+    /// Whether to log plans without writing anything.
     pub dry_run: bool,
 }
 
-/// What a controller is built from.
+/// The inputs for building a controller, and what it registers while it is built.
 pub struct Setup<'a> {
-    /// The descriptor's name.
+    /// The name in the descriptor.
     pub name: &'static str,
     /// A client with the controller's name in its user agent.
     pub client: Client,
-    /// The command line; holds the descriptor's own flags.
+    /// The command line, including the descriptor's own flags.
     pub flags: &'a clap::ArgMatches,
     /// What all controllers share.
     pub shared: ControllerContext,
-    /// The vital signs that the controller has reported while it was built.
+    /// The queue health checks that the controller registered.
     pub queue_health_checkers: Vec<QueueHealthChecker>,
-    /// The informers that it was given while it was built: whoever comes to lead has them list anew.
+    /// The informers that the controller uses. They list again when this process becomes the
+    /// leader.
     pub caches: Vec<Arc<dyn Cache>>,
-    /// What it shows under `/debug/controllers/`.
+    /// The pages that it serves under `/debug/controllers/`.
     pub pages: Vec<DebugPage>,
-    /// What it adds to `/readyz`.
+    /// The checks that it adds to `/readyz`.
     pub readiness_checkers: Vec<ReadinessChecker>,
-    /// Where it notes what its successors have to know; `None` without an election.
+    /// Annotations for state that survives the process; `None` without leader election.
     pub lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
 }
 
-/// How a queue and its workers fare now, for `/livez`.
+/// The current health of a queue and its workers, for `/livez`.
 #[derive(Clone, Debug)]
 pub struct QueueHealth {
-    /// The queue, as metrics name it.
+    /// The name of the queue in metrics.
     pub queue: &'static str,
-    /// Of the items in work the one that has gone longest without a step, and for how long.
+    /// The item in work that has gone longest without progress, and for how long.
     pub longest_stalled: Option<(String, Duration)>,
-    /// How many items are due that nobody works on.
+    /// The number of items that are ready and not being worked on.
     pub ready: usize,
-    /// For how long the one of them has been due that is next.
+    /// How long the next ready item has been ready.
     pub oldest_ready: Option<Duration>,
-    /// For how long no item was taken, none was given back, and none made a step; `None` before the first.
+    /// How long ago an item was last taken, finished or made progress; `None` before the first
+    /// time.
     pub since_progress: Option<Duration>,
 }
 
-/// A queue by name, and a way to take its vital signs.
+/// A controller's queue and a function that checks its health.
 #[derive(Clone)]
 pub struct QueueHealthChecker {
-    /// The controller.
+    /// The name of the controller.
     pub controller: &'static str,
-    /// Takes the signs.
+    /// Returns the current health.
     pub check: Arc<dyn Fn() -> QueueHealth + Send + Sync>,
 }
 
 impl QueueHealthChecker {
-    /// Those of a work queue. `name` is what metrics call it, and `tell` says which item a key stands for; it is called on the runtime's
-    /// own threads, and must not wait.
+    /// Creates the check of a work queue. `name` is the queue's name in metrics, and `tell` formats
+    /// a key. The check runs on the runtime's own threads and must not block.
     ///
-    /// A queue holds keys only while there are workers: those of a standby would wait for days.
+    /// The queue must hold keys only while there are workers, because a standby's keys would wait
+    /// for days.
     pub fn of<K: Key>(
         controller: &'static str,
         name: &'static str,
@@ -197,27 +203,27 @@ impl QueueHealthChecker {
 }
 
 impl Setup<'_> {
-    /// The shared informer of a watch.
+    /// Returns the shared informer of a watch.
     pub fn informer<T: Projection>(&mut self, watch: Watch) -> Informer<T> {
         let informer = self.shared.informers.informer(watch);
         self.caches.push(Arc::new(informer.clone()));
         informer
     }
 
-    /// The value of one of the controller's own flags, which needs a default.
+    /// Returns the value of one of the controller's own flags, which needs a default.
     ///
     /// # Errors
     ///
-    /// Fails when the descriptor does not declare the flag with that type and a default.
+    /// Returns an error when the descriptor does not declare the flag with this type.
     pub fn flag<T: Clone + Default + Send + Sync + 'static>(&self, flag: &'static str) -> Result<T, BuildError> {
         Ok(self.flag_values::<T>(flag)?.into_iter().next().unwrap_or_default())
     }
 
-    /// The values of a flag that is a list.
+    /// Returns the values of one of the controller's own flags that is a list.
     ///
     /// # Errors
     ///
-    /// Fails when the descriptor does not declare the flag with that type.
+    /// Returns an error when the descriptor does not declare the flag with this type.
     pub fn flag_values<T: Clone + Send + Sync + 'static>(&self, flag: &'static str) -> Result<Vec<T>, BuildError> {
         let values = self.flags.try_get_many::<T>(flag).map_err(|source| BuildError::Flag {
             controller: self.name,
@@ -227,7 +233,8 @@ impl Setup<'_> {
         Ok(values.into_iter().flatten().cloned().collect())
     }
 
-    /// Starts to build a controller that reconciles keys. `queue` names its work queue in metrics.
+    /// Starts building a controller that reconciles keys. `queue` is the name of its work queue in
+    /// metrics.
     pub fn keyed<R: Reconciler>(&mut self, queue: &'static str, reconciler: R) -> KeyedController<R> {
         KeyedController::new(self, queue, reconciler)
     }

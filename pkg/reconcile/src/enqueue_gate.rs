@@ -1,7 +1,7 @@
-//! The way of keys into a queue: at once while there are workers, and held back while there are none.
+//! Passes keys to a queue while there are workers, and holds keys back while there are none.
 //!
-//! A standby hears of every change and works on none. Its keys are held here, each once, and not in the queue, whose metrics would tell of
-//! work that waits for days.
+//! A standby observes every change but reconciles none. The gate holds its keys, each once. They
+//! must not sit in the queue, whose metrics would then report work that waits for days.
 
 use std::collections::HashSet;
 
@@ -9,25 +9,26 @@ use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
 use portreeve_workqueue::{Lane, Queue};
 
-/// How many keys are held before those of objects that are gone are looked for.
+/// How many keys are held before the gate drops those of deleted objects.
 const PATIENCE: usize = 1_024;
 
-/// Where informers bring keys.
+/// The entrance to a queue, to which informers add keys.
 pub(crate) struct EnqueueGate {
     queue: Queue<ObjectKey>,
     held: Mutex<Option<Held>>,
-    /// Whether there is anything to decide on for a key.
+    /// The check whether there is anything to decide on for a key.
     is_known: Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>,
 }
 
 struct Held {
     keys: HashSet<ObjectKey>,
-    /// How many keys are too many: bounded by twice the objects that exist, however many come and go.
+    /// The number of keys above which those of deleted objects are dropped. It stays below twice
+    /// the number of existing objects plus `PATIENCE`, whatever the churn.
     most: usize,
 }
 
 impl EnqueueGate {
-    /// One that holds keys back until [`EnqueueGate::open`].
+    /// Creates a gate that holds keys back until [`EnqueueGate::open`].
     pub(crate) fn new(queue: Queue<ObjectKey>, is_known: impl Fn(&ObjectKey) -> bool + Send + Sync + 'static) -> Self {
         let held = Held {
             keys: HashSet::new(),
@@ -40,7 +41,7 @@ impl EnqueueGate {
         }
     }
 
-    /// Wants the key.
+    /// Adds a key to the queue, or to the held keys.
     pub(crate) fn add(&self, key: ObjectKey, lane: Lane) {
         let mut held = self.held.lock();
         let Some(held) = held.as_mut() else {
@@ -50,14 +51,14 @@ impl EnqueueGate {
         };
         held.keys.insert(key);
         if held.keys.len() > held.most {
-            // There is nothing to do about what is gone.
+            // Keys of deleted objects need no reconcile.
             held.keys.retain(|key| (self.is_known)(key));
             held.keys.shrink_to(held.keys.len() * 2);
             held.most = held.keys.len() * 2 + PATIENCE;
         }
     }
 
-    /// Queues what was held, and whatever comes from now on.
+    /// Queues the held keys, and lets all later keys pass.
     pub(crate) fn open(&self) {
         let held = self.held.lock().take();
         for key in held.into_iter().flat_map(|held| held.keys) {
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_held_once_each_until_there_are_workers() {
+    fn keys_are_held_once_each_until_the_gate_opens() {
         let queue = queue();
         let gate = EnqueueGate::new(queue.clone(), |_| true);
         for number in [1, 2, 1] {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_does_not_grow_with_what_comes_and_goes() {
+    fn churn_does_not_grow_the_held_keys() {
         let queue = queue();
         let gate = EnqueueGate::new(queue.clone(), |key| key.name.ends_with("000"));
         for number in 0..100_000 {

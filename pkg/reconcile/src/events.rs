@@ -1,4 +1,4 @@
-//! Events on objects: queued, best-effort, never in the way of a plan.
+//! Kubernetes Events on objects: queued, best-effort, and never delaying a plan.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -19,23 +19,25 @@ use tokio::{
 
 use crate::{EventContent, EventSeverity, Shutdown, Target};
 
-/// How many events may wait. A burst over that is not worth its memory: events are hints for people, conditions are the truth.
+/// How many events may wait. A larger burst is not worth its memory: events are hints, and
+/// conditions hold the state.
 const WAITING: usize = 2_000;
-/// An event waits until none has come for so long. Events come in bursts together with the work that they tell of, and the work goes
-/// first.
+/// An event waits until no further event was queued for this long. Events arrive in bursts together
+/// with the work they describe, and that work takes precedence.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For no longer than that, however many come.
+/// The maximum time that an event waits for the end of a burst.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
-/// Nor when so many wait: there has to be room for more.
+/// With more waiting events than this, the writer starts at once to make room.
 const CROWD: usize = WAITING / 2;
-/// How many sentences are remembered, so that one that comes again is merged into the one before.
+/// How many recorders are kept, one per distinct event. A repeated event is merged into a series by
+/// its recorder.
 const RECORDERS: usize = 64;
-/// How long the sentence of an event may be: longer ones are refused by the apiserver.
+/// The maximum length of an event's message in bytes. The apiserver rejects longer ones.
 const LONGEST: usize = 1_024;
-/// How many notes that are sent once are remembered; of more the oldest may be sent again.
+/// How many `report_once` events are remembered. Beyond that, the oldest ones may be sent again.
 const REMEMBERED: usize = 10_000;
 
-/// Takes events in. Cheap to clone.
+/// The sending end of the event queue. Cheap to clone.
 #[derive(Clone)]
 pub struct Events {
     client: Client,
@@ -44,7 +46,7 @@ pub struct Events {
     reported: Arc<Mutex<ReportedEvents>>,
 }
 
-/// What was said of what, as hashes.
+/// Hashes of the `report_once` events that have been sent.
 #[derive(Default)]
 struct ReportedEvents {
     known: HashSet<u64>,
@@ -64,13 +66,14 @@ impl ReportedEvents {
     }
 }
 
-/// Writes what was taken in.
+/// The receiving end of the event queue, which writes the events.
 pub struct EventWriter {
     queue: mpsc::Receiver<Queued>,
     instance: String,
 }
 
-/// As the controller said it: what an event is made of takes several times the memory, and a burst of them waits.
+/// A queued event in compact form. A finished `Event` takes several times the memory, and whole
+/// bursts wait in the queue.
 struct Queued {
     client: Client,
     since: Instant,
@@ -80,11 +83,11 @@ struct Queued {
 }
 
 impl Events {
-    /// The two ends of a queue of events. `instance` says which replica reports.
+    /// Creates both ends of an event queue. `instance` names the reporting replica.
     ///
     /// # Errors
     ///
-    /// Fails when the registry already holds the counter of dropped events.
+    /// Returns an error when the registry already holds the counter of dropped events.
     pub fn channel(
         client: Client,
         instance: impl Into<String>,
@@ -112,13 +115,15 @@ impl Events {
         ))
     }
 
-    /// The same queue, for events that are to be written through another client: each goes the way that its controller's writes go.
+    /// Returns a handle to the same queue whose events are written through `client`, like the
+    /// controller's other writes.
     #[must_use]
     pub fn with_client(&self, client: Client) -> Self {
         Self { client, ..self.clone() }
     }
 
-    /// Queues one event, or drops it when too many wait. A note that is for once is sent once.
+    /// Queues one event, or drops it when too many are waiting. A `report_once` event is sent only
+    /// once.
     pub fn send(&self, controller: &str, target: &Target, note: &EventContent) {
         let subject = note.report_once.as_ref().map(|subject| {
             let mut hasher = DefaultHasher::new();
@@ -143,7 +148,7 @@ impl Events {
     }
 }
 
-/// As much of a sentence as an event can have.
+/// Truncates a message to the maximum length of an event.
 fn shortened(sentence: &str) -> String {
     const MORE: &str = "…";
     if sentence.len() <= LONGEST {
@@ -177,13 +182,14 @@ fn reference(target: &Target) -> ObjectReference {
     }
 }
 
-/// Recorders by what they record. A recorder merges an event into the one before it when all but the sentence is the same, so each
-/// sentence has a recorder of its own.
+/// Recorders by event. A recorder merges an event into the previous one if everything but the
+/// message is equal, so each message needs its own recorder.
 #[derive(Default)]
 struct Recorders(HashMap<u64, (Recorder, Instant)>);
 
 impl Recorders {
-    /// The recorder of an event. Of too many the one goes that was used least lately.
+    /// Returns the recorder of an event. When there are too many recorders, the least recently used
+    /// one is dropped.
     fn of(&mut self, instance: &str, queued: &Queued) -> &Recorder {
         let now = Instant::now();
         if self.0.len() >= RECORDERS {
@@ -206,7 +212,7 @@ impl Recorders {
 }
 
 impl EventWriter {
-    /// Waits for the end of the burst that an event came in.
+    /// Waits for the end of the burst to which an event belongs.
     async fn burst_is_over(&self, since: Instant) {
         let last = since + LONGEST_PATIENCE;
         let mut next = since + PATIENCE;
@@ -221,8 +227,8 @@ impl EventWriter {
         }
     }
 
-    /// Writes events, each when none has been sent for a second, or five seconds after it was, until `stop` is requested; then what is
-    /// still waiting, at once.
+    /// Writes events until `stop` is requested, each once no event was queued for a second or after
+    /// at most five seconds. Then writes all remaining events at once.
     pub async fn run(mut self, stop: Shutdown) {
         let mut recorders = Recorders::default();
         loop {
@@ -230,7 +236,7 @@ impl EventWriter {
                 biased;
                 queued = self.queue.recv() => queued,
                 () = stop.requested() => {
-                    // Nothing is added any more, and the loop goes on until nothing is left.
+                    // The queue accepts no more events, and the loop continues until it is empty.
                     self.queue.close();
                     self.queue.recv().await
                 }
@@ -256,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_is_cut_where_an_event_ends() {
+    fn long_messages_are_truncated_to_the_limit_of_an_event() {
         let long = "ä".repeat(LONGEST);
         for (sentence, bytes) in [("short", 5), (&*"x".repeat(LONGEST), LONGEST), (&*long, LONGEST - 1)] {
             let cut = shortened(sentence);

@@ -1,4 +1,4 @@
-//! A controller made of a reconciler, a queue and workers.
+//! A controller that consists of a reconciler, a queue and workers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     worker::{Refusals, Worker},
 };
 
-/// How long is waited for caches before that is said in the log; then it is waited on.
+/// How long to wait for caches before logging it. The wait then continues.
 const SYNC_NOTICE: Duration = Duration::from_secs(30);
 
-/// A keyed controller under construction, and then the controller itself.
+/// A keyed controller, and its builder.
 pub struct KeyedController<R> {
     name: &'static str,
     queue: Queue<ObjectKey>,
@@ -62,25 +62,26 @@ impl<R: Reconciler> KeyedController<R> {
         }
     }
 
-    /// How many keys are worked on at once; at least 1, which is the default.
+    /// Sets how many keys are reconciled concurrently; at least 1, which is the default.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// Who owns the written fields and reports the events; the controller's name by default.
+    /// Sets the field manager of writes and the reporter of events; the controller's name by
+    /// default.
     #[must_use]
     pub fn field_manager(mut self, manager: &str) -> Self {
         manager.clone_into(&mut self.applier.manager);
         self
     }
 
-    /// Declares a counter, for [`Effect::Count`](crate::Effect::Count).
+    /// Declares a counter for [`Effect::Count`](crate::Effect::Count).
     ///
     /// # Errors
     ///
-    /// Fails when the process has a metric of that name already.
+    /// Returns an error when the process already has a metric with this name.
     pub fn counter(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
         let registry = &self.shared.registry;
         let added = self.applier.controller_metrics.add_counter(registry, metric, help);
@@ -92,11 +93,12 @@ impl<R: Reconciler> KeyedController<R> {
         })
     }
 
-    /// Declares a histogram of seconds, for [`Effect::ObserveLatency`](crate::Effect::ObserveLatency).
+    /// Declares a histogram of seconds for
+    /// [`Effect::ObserveLatency`](crate::Effect::ObserveLatency).
     ///
     /// # Errors
     ///
-    /// Fails when the process has a metric of that name already.
+    /// Returns an error when the process already has a metric with this name.
     pub fn latency(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
         let registry = &self.shared.registry;
         let added = self.applier.controller_metrics.add_latency(registry, metric, help);
@@ -108,9 +110,11 @@ impl<R: Reconciler> KeyedController<R> {
         })
     }
 
-    /// Queues the keys that `keys` maps each change to. Workers start only once this informer is synced.
+    /// Queues the keys that `keys` returns for each change. Workers start only once this informer
+    /// is synced.
     ///
-    /// Keys are held from now on and queued once there are workers, so that a standby has them ready when it comes to lead.
+    /// Until workers run, the keys are held back, so that a standby has them ready when it becomes
+    /// the leader.
     #[must_use]
     pub fn watch<T, K>(self, informer: &Informer<T>, keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static) -> Self
     where
@@ -120,7 +124,8 @@ impl<R: Reconciler> KeyedController<R> {
         self.watch_in(Lane::Urgent, informer, keys)
     }
 
-    /// The same for changes that can wait until everything urgent is done: those that our own writes cause.
+    /// Like [`KeyedController::watch`], for changes that can wait until all urgent work is done,
+    /// such as those caused by our own writes.
     #[must_use]
     pub fn watch_routine<T, K>(
         self,
@@ -162,12 +167,12 @@ impl<R: Reconciler> KeyedController<R> {
         self
     }
 
-    /// The finished controller.
+    /// Returns the finished controller.
     pub fn build(self) -> Box<dyn Controller> {
         Box::new(self)
     }
 
-    /// Waits for every cache, for as long as that takes: a resource may come a day later.
+    /// Waits for every cache without a limit: a resource may only be served a day later.
     async fn wait_for_caches(&self) {
         for sync in &self.syncs {
             while let Err(missing) = sync().await {
@@ -185,7 +190,7 @@ impl<R: Reconciler> KeyedController<R> {
         tracing::info!(
             controller = name,
             workers = self.workers,
-            "caches are synced, starting workers"
+            "synced caches, starting workers"
         );
         let metrics = &self.shared.metrics;
         metrics
@@ -213,12 +218,12 @@ impl<R: Reconciler> KeyedController<R> {
                 () = stop.requested() => break None,
                 end = workers.join_next() => break end,
                 Some(()) = steps.next() => {
-                    tracing::info!(controller = name, "the clock was set, deciding anew what waits for a time");
+                    tracing::info!(controller = name, "rescheduling timed keys after a clock change");
                     self.queue.reschedule_now();
                 }
             }
         };
-        // From here on no item is taken any more; what runs, runs to its end.
+        // From here on, workers take no more items but finish the current ones.
         self.queue.close();
         let mut broken = first.and_then(Result::err);
         while let Some(end) = workers.join_next().await {

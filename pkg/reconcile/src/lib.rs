@@ -1,11 +1,12 @@
-//! The plug: what a controller is, and everything that it then need not do itself.
+//! The controller framework: what a controller provides, and everything that it need not do itself.
 //!
-//! A controller is a [`Descriptor`] and, mostly, a [`Reconciler`]: `observe` reads caches, `decide` returns a [`Plan`]. Both are
-//! sync. The rest is here: workers on a queue ([`KeyedController`]), and one applier that turns effects into requests, with preconditions,
-//! field manager, time limits, events, metrics and a dry run.
+//! A controller consists of a [`Descriptor`] and usually a [`Reconciler`]. Its `observe` method
+//! reads caches and its `decide` method returns a [`Plan`]; both are sync. This crate provides the
+//! rest. [`KeyedController`] runs workers on a queue. The [`Applier`] turns effects into requests
+//! with preconditions, field manager and timeouts, and handles events, metrics and dry runs.
 //!
-//! Architecture Invariant: of all that a keyed controller does, only the applier sends mutating requests, and all of them pass the
-//! client's fence.
+//! Architecture Invariant: only the applier sends a keyed controller's mutating requests, and all
+//! of them pass the client's fence.
 
 mod apply;
 mod clock;

@@ -1,8 +1,8 @@
-//! What workers count, by the names that controller-runtime made known to every dashboard.
+//! The metrics of workers, with the names that controller-runtime uses.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
-/// The metrics of reconciliation. One for each process.
+/// The metrics of reconciliation. One instance per process.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) total: IntCounterVec,
@@ -15,11 +15,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the metrics and registers them.
+    /// Creates the metrics and registers them.
     ///
     /// # Errors
     ///
-    /// Fails when the registry already holds metrics of these names.
+    /// Returns an error when the registry already holds metrics with these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
             let metric = IntCounterVec::new(Opts::new(name, help), labels)?;

@@ -1,6 +1,7 @@
-//! What a decision consists of: effects as data, and when to decide again.
+//! The result of a decision: effects as data, and when to decide again.
 //!
-//! Architecture Invariant: values only. A plan can be compared, printed, and stopped after any prefix.
+//! Architecture Invariant: values only. A plan can be compared, printed, and stopped after any
+//! prefix.
 
 use std::{fmt, sync::Arc};
 
@@ -8,22 +9,22 @@ use jiff::Timestamp;
 use portreeve_api::{Metadata, ObjectKey, Resource};
 use serde_json::Value;
 
-/// What to do about one key. Effects run in order; the first that fails ends the plan.
+/// What to do about one key. Effects run in order, and the first one that fails ends the plan.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Plan {
-    /// What to do; empty when everything is as it should be.
+    /// The effects; empty when nothing needs to change.
     pub effects: Vec<Effect>,
     /// When to decide again.
     pub next: Next,
 }
 
 impl Plan {
-    /// Nothing to do until something changes.
+    /// Returns a plan without effects that waits for a change.
     pub fn nothing() -> Self {
         Self::of(Vec::new())
     }
 
-    /// Do this, then wait for a change.
+    /// Returns a plan that runs these effects and then waits for a change.
     pub fn of(effects: Vec<Effect>) -> Self {
         Self {
             effects,
@@ -32,81 +33,83 @@ impl Plan {
     }
 }
 
-/// When to decide again, should nothing change before.
+/// When to decide again if nothing changes before.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Next {
-    /// Not before something changes.
+    /// Only when something changes.
     OnChange,
-    /// At that time.
+    /// At this time.
     At(Timestamp),
 }
 
-/// One change of the world. Every one is safe to repeat: names are deterministic, writes carry the UID and version that the
-/// decision was based on.
+/// One step of a plan. Every effect is safe to repeat: names are deterministic, and writes carry
+/// the UID and version that the decision was based on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Effect {
-    /// POST. If it exists already, the key is observed again: the cache had not seen it yet.
+    /// POST. If the object already exists, the cache was stale, and the key is observed again.
     Create(Object),
-    /// Server-side apply, forced, on the object of that UID and version alone.
+    /// Forced server-side apply, only on the object with this UID and version.
     Apply {
         /// The fields to own.
         object: Object,
-        /// Which object; another one of the same name is left alone.
+        /// The UID of the object. Another object with the same name is not changed.
         uid: Arc<str>,
-        /// The version that was decided on.
+        /// The version that the decision was based on.
         version: Arc<str>,
     },
-    /// Merge patch of the status subresource, on the version that was decided on.
+    /// Merge patch of the status subresource, only on the target's version.
     PatchStatus {
-        /// Which object.
+        /// The object.
         target: Target,
         /// The `status` to merge.
         status: Value,
     },
-    /// DELETE, on that UID and version alone.
+    /// DELETE, only of the object with the target's UID and version.
     Delete {
-        /// Which object.
+        /// The object.
         target: Target,
-        /// What becomes of its dependents.
+        /// What happens to its dependents.
         propagation: Propagation,
     },
-    /// GET. Goes on only if the object is gone, or has another controller: while it is there after all, the cache was behind, and the
-    /// key is observed again.
+    /// GET. Continues only if the object is gone or has another controller. Otherwise the cache was
+    /// stale, and the key is observed again.
     RequireAbsent {
-        /// Where it lived.
+        /// The resource of the object.
         resource: Resource,
-        /// What it was called.
+        /// The key of the object.
         key: ObjectKey,
-        /// Which one of that name; another one in its place is as good as none.
+        /// The UID of the object. Another object in its place counts as gone.
         uid: Arc<str>,
         /// The UID of its controller.
         controller: Arc<str>,
     },
-    /// GET. Goes on only if the object is there and stays: while it is gone, or going, the cache was behind, and the key is observed
-    /// again. For what is made anew for its owner, which may be why it was deleted.
+    /// GET. Continues only if the object exists and is not being deleted. Otherwise the cache was
+    /// stale, and the key is observed again. Use this before recreating a dependent, whose deletion
+    /// may be part of its owner's.
     RequirePresent {
-        /// Where it lives.
+        /// The resource of the object.
         resource: Resource,
-        /// What it is called.
+        /// The key of the object.
         key: ObjectKey,
-        /// Which one of that name.
+        /// The UID of the object.
         uid: Arc<str>,
     },
-    /// An Event. Queued and best-effort: never fails or delays a plan.
+    /// An Event. It is queued and best-effort, and never fails or delays a plan.
     Event(Target, EventContent),
-    /// Adds to a counter that the controller has declared with [`KeyedController::counter`](crate::KeyedController::counter).
+    /// Adds to a counter that the controller declared with
+    /// [`KeyedController::counter`](crate::KeyedController::counter).
     Count {
         /// The counter.
         metric: &'static str,
-        /// How much is added.
+        /// The increment.
         by: u64,
     },
-    /// Observes how long ago `since` is, now that the effects before this one are done, in a histogram that the controller has
-    /// declared with [`KeyedController::latency`](crate::KeyedController::latency).
+    /// Observes the time elapsed since `since` once all previous effects are done. The controller
+    /// declares the histogram with [`KeyedController::latency`](crate::KeyedController::latency).
     ObserveLatency {
         /// The histogram.
         metric: &'static str,
-        /// When it should have been.
+        /// The start of the measured time.
         since: Timestamp,
     },
 }
@@ -114,29 +117,29 @@ pub enum Effect {
 /// A whole manifest.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Object {
-    /// Where it lives.
+    /// The resource of the object.
     pub resource: Resource,
-    /// What it is called.
+    /// The key of the object.
     pub key: ObjectKey,
     /// The manifest, with apiVersion, kind and metadata.
     pub body: Value,
 }
 
-/// An object that exists, as it was when the decision was made.
+/// An existing object, in the version that the decision was based on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Target {
-    /// Where it lives.
+    /// The resource of the object.
     pub resource: Resource,
-    /// What it is called.
+    /// The key of the object.
     pub key: ObjectKey,
-    /// Which one of that name.
+    /// The UID of the object.
     pub uid: Arc<str>,
-    /// In which version.
+    /// The resourceVersion of the object.
     pub version: Arc<str>,
 }
 
 impl Target {
-    /// The object that has this metadata.
+    /// Returns the target for the object with this metadata.
     pub fn of(resource: &Resource, metadata: &Metadata) -> Self {
         Self {
             resource: resource.clone(),
@@ -147,35 +150,35 @@ impl Target {
     }
 }
 
-/// What becomes of the dependents of a deleted object.
+/// What happens to the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Propagation {
-    /// They are collected after it is gone.
+    /// They are collected after the object is gone.
     Background,
-    /// It stays until those that block it are gone.
+    /// The object stays until its blocking dependents are gone.
     Foreground,
     /// They stay.
     Orphan,
 }
 
-/// What an Event says.
+/// The content of an Event.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EventContent {
-    /// Whether somebody should look.
+    /// Whether the Event needs attention.
     pub type_: EventSeverity,
-    /// Why, in CamelCase: what dashboards count.
+    /// The machine-readable cause, in CamelCase.
     pub reason: &'static str,
-    /// What was being done, in CamelCase.
+    /// The action that was taken, in CamelCase.
     pub action: &'static str,
-    /// The sentence.
+    /// The human-readable message.
     pub message: String,
-    /// What it is about, for a note that every decision makes anew because no status remembers it: of each object, reason and
-    /// subject a process sends one. `None`: whenever it is decided.
+    /// The subject of an Event that each process sends only once per object, reason and subject.
+    /// Use it when no status field prevents repetition. With `None`, the Event is sent every time.
     pub report_once: Option<String>,
 }
 
 impl EventContent {
-    /// A note that says what was expected.
+    /// Returns the content of a normal Event.
     pub fn normal(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
         Self {
             type_: EventSeverity::Normal,
@@ -186,7 +189,7 @@ impl EventContent {
         }
     }
 
-    /// A note that somebody should look at.
+    /// Returns the content of a warning Event.
     pub fn warning(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
         Self {
             type_: EventSeverity::Warning,
@@ -194,7 +197,7 @@ impl EventContent {
         }
     }
 
-    /// The same, once for each subject.
+    /// Limits the Event to one per subject.
     #[must_use]
     pub fn report_once(self, subject: impl Into<String>) -> Self {
         Self {
@@ -207,13 +210,13 @@ impl EventContent {
 /// The two types of Events.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EventSeverity {
-    /// As expected.
+    /// Everything is as expected.
     Normal,
-    /// Somebody should look.
+    /// The Event needs attention.
     Warning,
 }
 
-/// One line for the log: what, on which object.
+/// One line for the log with the action and the object.
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -232,7 +235,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// Effects joined by commas, or `nothing`.
+/// The effects separated by commas, or `nothing`, followed by the time of the next decision.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

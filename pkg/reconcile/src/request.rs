@@ -1,4 +1,4 @@
-//! Effects as HTTP requests. Pure: the applier sends what this builds.
+//! Builds HTTP requests from effects. Pure: the applier sends the requests.
 
 use http::Request;
 use kube::{
@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 
 use crate::{Effect, Object, Propagation};
 
-/// An effect could not be put into a request: a fault of the controller that planned it.
+/// An effect could not be turned into a request. This is a bug in the controller that planned it.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to build the request")]
 pub(crate) struct BuildRequestError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// The request of an effect; `None` for those that are none: events, which go another way, and what is only counted.
+/// Builds the request of an effect. Returns `None` for effects without a request, which are events
+/// and metrics.
 pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8>>>, BuildRequestError> {
     let failed = |source: request::Error| BuildRequestError(source.into());
     let request = match effect {
@@ -69,9 +70,10 @@ fn collection(resource: &Resource, key: &ObjectKey) -> request::Request {
     request::Request::new(resource.collection_path(key.namespace.as_deref()))
 }
 
-/// The same body, valid for one object in one version alone.
+/// Restricts the body to one object in one version.
 ///
-/// Without them a forced apply that was decided on a stale cache takes over, or creates, an object that is not ours.
+/// Without this, a forced apply based on a stale cache could take over or create an object that is
+/// not ours.
 fn conditional(body: &Value, uid: &str, version: &str) -> Value {
     let mut body = body.clone();
     body["metadata"]["uid"] = uid.into();
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_patch_is_bound_to_the_version_it_was_decided_on() {
+    fn a_status_patch_is_bound_to_the_version_of_the_decision() {
         let (line, body) = build(&Effect::PatchStatus {
             target: target(),
             status: json!({"ready": true}),

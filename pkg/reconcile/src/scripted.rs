@@ -1,4 +1,5 @@
-//! For tests: a client whose answers are written down, and what it was asked. Exact traffic, never a fake apiserver.
+//! A client for tests with scripted responses that records its requests. It is not a fake
+//! apiserver.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -7,10 +8,11 @@ use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// The requests that a scripted client has seen, as `METHOD path`.
+/// The requests that a scripted client has received, as `METHOD path`.
 pub(crate) type RecordedRequests = Arc<Mutex<Vec<String>>>;
 
-/// A client that answers request after request from `script`, and then 200 with an empty object.
+/// Returns a client that answers requests in order from `script`, and then with 200 and an empty
+/// object.
 pub(crate) fn client(script: Vec<(u16, Value)>) -> (Client, RecordedRequests) {
     let asked = RecordedRequests::default();
     let seen = Arc::clone(&asked);
@@ -27,13 +29,13 @@ pub(crate) fn client(script: Vec<(u16, Value)>) -> (Client, RecordedRequests) {
     (Client::new(service, "default"), asked)
 }
 
-/// The body of a refusal.
+/// Returns an error response with a `Status` body.
 pub(crate) fn refusal(code: u16, reason: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason});
     (code, status)
 }
 
-/// The apiserver's word that there is no such Pod.
+/// Returns the apiserver's 404 response that names the missing Pod.
 pub(crate) fn no_pod(name: &str) -> (u16, Value) {
     let (code, mut status) = refusal(404, "NotFound");
     status["details"] = json!({"name": name, "kind": "pods"});

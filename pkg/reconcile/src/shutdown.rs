@@ -1,34 +1,35 @@
-//! The request to end.
+//! The shutdown request.
 
 use tokio_util::sync::CancellationToken;
 
-/// Asks everything that holds a clone to end. Once asked, it stays so.
+/// A shared shutdown request. Once requested, it stays requested for all clones.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(CancellationToken);
 
 impl Shutdown {
-    /// A request that nobody has made yet.
+    /// Creates a shutdown that has not been requested.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One that this one, or [`Shutdown::request`] on the result, makes.
+    /// Returns a shutdown that is requested together with this one, or on its own through
+    /// [`Shutdown::request`].
     #[must_use]
     pub fn child(&self) -> Self {
         Self(self.0.child_token())
     }
 
-    /// Makes the request.
+    /// Requests the shutdown.
     pub fn request(&self) {
         self.0.cancel();
     }
 
-    /// Waits until it is made.
+    /// Waits until the shutdown is requested.
     pub async fn requested(&self) {
         self.0.cancelled().await;
     }
 
-    /// The same request, for those who know tokio's type only.
+    /// Returns the underlying token, for code that takes tokio's type.
     pub fn token(&self) -> CancellationToken {
         self.0.clone()
     }

@@ -1,4 +1,4 @@
-//! One key at a time: observe, decide, apply, and tell the queue how it went.
+//! Reconciles one key at a time: observes, decides, applies, and reports the outcome to the queue.
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -16,32 +16,39 @@ use crate::{
     apply::{Applied, Applier},
 };
 
-/// The part that differs from controller to controller. Level-triggered: the key is all the input there is.
+/// The controller-specific part of a keyed controller. It is level-triggered: the key is the only
+/// input.
 pub trait Reconciler: Send + Sync + 'static {
-    /// Everything that a decision is based on.
+    /// The observed state that a decision is based on.
     type Observed: Send + Sync;
 
-    /// Reads caches; `None` when there is nothing to decide on. Sync, so it cannot do I/O.
+    /// Reads caches. Returns `None` if there is nothing to decide on. Sync, so it cannot do I/O.
     fn observe(&self, key: &ObjectKey) -> Option<Self::Observed>;
 
-    /// Decides what to do. Pure: the same sight at the same time is the same plan, and once the plan is carried out and seen, the
-    /// next one is empty.
+    /// Decides what to do. Pure: the same input and time give the same plan. After the plan was
+    /// applied and observed, the next plan is empty.
     fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
 
-    /// Decides what to say about an effect that was refused and that only people can cure, or that has failed again and again: a
-    /// condition and an event, and whatever else does not depend on it. Pure, and like `decide` empty once it has been said. The refused plan itself is tried again
-    /// without being asked for.
+    /// Decides how to report an effect that the apiserver refused or that keeps failing, usually by
+    /// a condition and an event. The plan may also contain effects that do not depend on the
+    /// refused one.
+    ///
+    /// Pure, and like `decide` empty once the refusal was reported. The worker retries the refused
+    /// plan in any case.
     fn refused(&self, _seen: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
         Plan::nothing()
     }
 }
 
-/// A cache is behind for milliseconds. A plan that is stale this many times in a row has another cause, and is told.
+/// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
+/// another cause and is logged as a warning.
 const STALE_TOO_OFTEN: u32 = 8;
-/// What fails this many times in a row, over a second or more, is told of like a refusal.
+/// An effect that fails this many times in a row, over a second or more, is reported like a
+/// refusal.
 const FAILED_TOO_OFTEN: u32 = 8;
 
-/// After this many failures in a row, which take ten seconds, the apiserver's fence is not behind any more: it does not follow the Lease.
+/// After this many failures in a row, which take ten seconds, the apiserver's fence is not just
+/// late: it does not see changes of the Lease.
 const FENCED_TOO_OFTEN: u32 = 11;
 
 pub(crate) struct Worker<R> {
@@ -54,14 +61,15 @@ pub(crate) struct Worker<R> {
     pub(crate) refusals: Refusals,
 }
 
-/// What was refused last, by key: each refusal is logged once, not at each try.
+/// The last refusal of each key, so that each refusal is logged once and not on every retry.
 ///
-/// Bounded by the keys that are refused now: an entry goes when its key succeeds or is gone.
+/// Bounded by the currently refused keys: an entry is removed when its key succeeds or its object
+/// is gone.
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<HashMap<ObjectKey, String>>);
 
 impl Refusals {
-    /// Whether this refusal is news.
+    /// Records a refusal, and returns whether it differs from the key's previous one.
     fn is_new(&self, key: &ObjectKey, text: &str) -> bool {
         let before = self.0.lock().insert(key.clone(), text.to_owned());
         before.as_deref() != Some(text)
@@ -72,7 +80,7 @@ impl Refusals {
     }
 }
 
-/// How a reconcile went, as `controller_runtime_reconcile_total` has it.
+/// The result of a reconcile, as labeled in `controller_runtime_reconcile_total`.
 #[derive(Clone, Copy)]
 enum ReconcileResult {
     Success,
@@ -93,19 +101,20 @@ impl ReconcileResult {
 }
 
 impl<R: Reconciler> Worker<R> {
-    /// Works until the queue is closed.
+    /// Runs until the queue is closed.
     pub(crate) async fn run(self: Arc<Self>) {
         let active = self.metrics.active.with_label_values(&[self.name]);
         while let Some(work) = self.queue.take().await {
             active.inc();
             let started = Instant::now();
             let span = tracing::info_span!("reconcile", controller = self.name, object = %work.key());
-            // Nothing outlives the panic but locks, and those do not poison: the item is simply tried again.
+            // Only locks are shared with the panicked future, and they do not poison, so the item
+            // can simply be retried.
             let reconcile = AssertUnwindSafe(self.reconcile(&work).instrument(span)).catch_unwind();
             let (outcome, result) = reconcile.await.unwrap_or_else(|panic| {
                 self.metrics.panics.with_label_values(&[self.name]).inc();
                 let message = panic_message(&*panic);
-                tracing::error!(controller = self.name, object = %work.key(), err = message, "a reconcile panicked");
+                tracing::error!(controller = self.name, object = %work.key(), err = message, "recovered from a panic in a reconcile");
                 (Outcome::Retry, ReconcileResult::Error)
             });
             work.finish(outcome);
@@ -130,7 +139,7 @@ impl<R: Reconciler> Worker<R> {
             };
             tracing::info!(%plan, "{message}");
         }
-        // A plan of many effects takes its time with a slow apiserver, and is not stuck.
+        // A plan with many effects is slow on a slow apiserver, so each effect reports progress.
         let applied = self.applier.run_with_progress(&plan, || work.report_progress()).await;
         if !matches!(applied, Applied::Done) {
             self.keep_the_time(key, plan.next);
@@ -138,25 +147,25 @@ impl<R: Reconciler> Worker<R> {
         match applied {
             Applied::Done => {
                 self.refusals.clear(key);
-                // Applying took time: what is left of the wait is counted from here.
+                // Applying took time, so the remaining wait is computed from the current time.
                 after(plan.next, self.clock.now())
             }
             Applied::Stale(error) if failures >= STALE_TOO_OFTEN => {
                 let err = error_chain(&error);
-                tracing::warn!(err, failures, "decided on a stale cache again and again, trying on");
+                tracing::warn!(err, failures, "retrying a plan that is stale repeatedly");
                 (Outcome::Retry, ReconcileResult::Error)
             }
             Applied::Stale(error) => {
-                tracing::debug!(err = error_chain(&error), "the cache was behind, looking again");
+                tracing::debug!(err = error_chain(&error), "retrying after a stale cache");
                 (Outcome::Retry, ReconcileResult::Requeue)
             }
             Applied::Failed { error, after } => {
                 let why = error_chain(&error);
-                tracing::warn!(err = why, "failed, trying again");
+                tracing::warn!(err = why, "retrying failed plan");
                 if failures == FENCED_TOO_OFTEN && why.contains(FENCED_BY_SERVER) {
                     tracing::error!(
-                        "this replica leads, and the apiserver's fence refuses it: it does not follow the Lease. Set its action to \
-                         Audit and restart the kube-apiservers (docs/deploying.md)"
+                        "refused repeatedly by the apiserver's fence although this replica leads: the fence does not see changes \
+                         of the Lease; set its action to Audit and restart the kube-apiservers (docs/deploying.md)"
                     );
                 }
                 if failures >= FAILED_TOO_OFTEN {
@@ -168,7 +177,7 @@ impl<R: Reconciler> Worker<R> {
             Applied::Refused(error) => {
                 let why = error_chain(&error);
                 self.note_refusal(key, &why);
-                // Said as well as it can be: what is refused may be the saying itself.
+                // Best effort: the report itself may be refused.
                 let said = self.reconciler.refused(&seen, &error.effect, &why, now);
                 self.applier.run_with_progress(&said, || work.report_progress()).await;
                 (Outcome::Retry, ReconcileResult::Error)
@@ -176,7 +185,8 @@ impl<R: Reconciler> Worker<R> {
         }
     }
 
-    /// A plan that failed is tried again with backoff, but what is due in the meantime is due.
+    /// Queues the key at the plan's next time. A failed plan is retried with backoff, which must
+    /// not delay what is due in the meantime.
     fn keep_the_time(&self, key: &ObjectKey, next: Next) {
         let Next::At(time) = next else { return };
         if let Ok(wait) = Duration::try_from(time.duration_since(self.clock.now())) {
@@ -189,7 +199,7 @@ impl<R: Reconciler> Worker<R> {
         if self.refusals.is_new(key, why) {
             tracing::error!(
                 err = why,
-                "refused by the apiserver; trying again with backoff, at least each 30s"
+                "refused by the apiserver; retrying with backoff, at least every 30 s"
             );
         }
     }
@@ -204,7 +214,7 @@ impl<R: Reconciler> Worker<R> {
     }
 }
 
-/// How a plan that succeeded ends its item.
+/// Returns the outcome of an item whose plan succeeded.
 fn after(next: Next, now: Timestamp) -> (Outcome, ReconcileResult) {
     match next {
         Next::OnChange => (Outcome::Forget, ReconcileResult::Success),

@@ -75,27 +75,27 @@ fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scri
 fn name(applied: &Applied) -> &'static str {
     match applied {
         Applied::Done => "done",
-        Applied::Stale(_) => "look again",
+        Applied::Stale(_) => "stale",
         Applied::Failed { .. } => "failed",
         Applied::Refused(_) => "refused",
     }
 }
 
 #[tokio::test]
-async fn each_answer_means_one_thing_to_the_plan() {
+async fn each_response_maps_to_one_result() {
     let table = [
-        (create(), 409, "AlreadyExists", "look again"),
+        (create(), 409, "AlreadyExists", "stale"),
         (create(), 404, "NotFound", "refused"),
         (create(), 403, "Forbidden", "refused"),
         (create(), 422, "Invalid", "refused"),
         (create(), 429, "TooManyRequests", "failed"),
         (create(), 503, "ServiceUnavailable", "failed"),
-        (patch(), 409, "Conflict", "look again"),
-        (patch(), 404, "NotFound", "look again"),
+        (patch(), 409, "Conflict", "stale"),
+        (patch(), 404, "NotFound", "stale"),
         (patch(), 500, "InternalError", "failed"),
-        // It names nothing: a proxy's.
+        // This 404 names no object, so it may come from a proxy.
         (delete(), 404, "NotFound", "failed"),
-        (delete(), 409, "Conflict", "look again"),
+        (delete(), 409, "Conflict", "stale"),
         (delete(), 504, "Timeout", "failed"),
     ];
     for (effect, code, reason, expected) in table {
@@ -109,7 +109,7 @@ async fn each_answer_means_one_thing_to_the_plan() {
 async fn a_plan_stops_at_the_first_effect_that_does_not_succeed() {
     let (doer, _writer, asked) = applier(vec![(201, json!({})), refusal(409, "Conflict")]);
     let applied = doer.run(&Plan::of(vec![create(), patch(), delete()])).await;
-    assert_eq!(name(&applied), "look again");
+    assert_eq!(name(&applied), "stale");
     assert_eq!(
         *asked.lock(),
         [
@@ -128,7 +128,7 @@ async fn an_object_that_is_gone_already_does_not_stop_the_plan() {
 }
 
 #[tokio::test]
-async fn the_apiserver_is_left_alone_for_as_long_as_it_asks() {
+async fn retry_after_is_passed_on_from_the_response() {
     let (code, mut status) = refusal(429, "TooManyRequests");
     status["details"] = json!({"retryAfterSeconds": 7});
     let (doer, _writer, _) = applier(vec![(code, status)]);
@@ -137,12 +137,12 @@ async fn the_apiserver_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[tokio::test]
-async fn what_goes_with_its_namespace_is_not_an_error() {
+async fn creating_in_a_terminating_namespace_is_not_an_error() {
     let (code, mut status) = refusal(403, "Forbidden");
     status["details"] = json!({"causes": [{"reason": "NamespaceTerminating"}]});
     let (doer, _writer, asked) = applier(vec![(code, status)]);
     assert_eq!(name(&doer.run(&Plan::of(vec![create(), patch()])).await), "done");
-    assert_eq!(asked.lock().len(), 1, "nothing more is written");
+    assert_eq!(asked.lock().len(), 1, "later effects must be skipped");
 }
 
 #[tokio::test]
@@ -160,19 +160,20 @@ async fn a_dry_run_sends_nothing() {
 }
 
 #[tokio::test]
-async fn events_that_wait_are_written_when_it_stops() {
+async fn waiting_events_are_written_on_shutdown() {
     let (doer, writer, asked) = applier(Vec::new());
     assert_eq!(name(&doer.run(&Plan::of(vec![event()])).await), "done");
-    assert!(asked.lock().is_empty(), "an event does not hold the plan up");
+    assert!(asked.lock().is_empty(), "an event must not delay the plan");
     let stop = Shutdown::new();
     stop.request();
     writer.run(stop).await;
     assert_eq!(*asked.lock(), ["POST /apis/events.k8s.io/v1/namespaces/n/events"]);
 }
 
-/// Each as a line of the table: how far apart how many events are sent, and how long after the first one it is written.
+/// Each row has the gap between events in ms, the number of events, and the expected delay of the
+/// first write in ms.
 #[tokio::test(start_paused = true)]
-async fn events_of_a_burst_wait_for_its_end_and_not_for_ever() {
+async fn events_wait_for_the_end_of_a_burst_for_a_limited_time() {
     for (gap, events, expected) in [(0, 1, 1_000), (400, 5, 3_000), (400, 100, 5_000), (1, 3_000, 2_000)] {
         let (doer, writer, asked) = applier(Vec::new());
         let stop = Shutdown::new();
@@ -199,7 +200,7 @@ async fn events_of_a_burst_wait_for_its_end_and_not_for_ever() {
 }
 
 #[tokio::test]
-async fn more_events_than_may_wait_are_dropped_and_counted() {
+async fn events_beyond_the_queue_limit_are_dropped_and_counted() {
     let (client, _) = scripted::client(Vec::new());
     let registry = Registry::new();
     let (events, _writer) = Events::channel(client, "replica", &registry).unwrap();
@@ -217,7 +218,7 @@ async fn more_events_than_may_wait_are_dropped_and_counted() {
 async fn an_error_names_the_effect_and_the_cause() {
     let (doer, _writer, _) = applier(vec![refusal(403, "Forbidden")]);
     let Applied::Refused(error) = doer.run(&Plan::of(vec![create()])).await else {
-        panic!("a 403 is a refusal");
+        panic!("a 403 must be a refusal");
     };
     let text = portreeve_client::error_chain(&error);
     assert!(text.starts_with("failed to create Pod n/a: "), "{text}");
@@ -225,7 +226,7 @@ async fn an_error_names_the_effect_and_the_cause() {
 }
 
 #[tokio::test]
-async fn what_is_held_to_be_gone_is_looked_for_once_more() {
+async fn require_absent_reads_the_object_before_the_plan_continues() {
     let absent = Effect::RequireAbsent {
         resource: PODS,
         key: ObjectKey::namespaced("n", "a"),
@@ -245,7 +246,7 @@ async fn what_is_held_to_be_gone_is_looked_for_once_more() {
         (refusal(404, "NotFound"), "failed", 1),
         (found("another", "o"), "done", 2),
         (found("u", "another"), "done", 2),
-        (found("u", "o"), "look again", 1),
+        (found("u", "o"), "stale", 1),
         ((200, json!({"kind": "Status", "metadata": {}})), "failed", 1),
         (refusal(403, "Forbidden"), "refused", 1),
         (refusal(503, "ServiceUnavailable"), "failed", 1),
@@ -259,7 +260,7 @@ async fn what_is_held_to_be_gone_is_looked_for_once_more() {
 }
 
 #[tokio::test]
-async fn what_is_held_to_be_there_is_looked_for_once_more() {
+async fn require_present_reads_the_object_before_the_plan_continues() {
     let present = Effect::RequirePresent {
         resource: PODS,
         key: ObjectKey::namespaced("n", "a"),
@@ -273,10 +274,10 @@ async fn what_is_held_to_be_there_is_looked_for_once_more() {
     };
     let table = [
         (found("u", serde_json::Value::Null), "done", 2),
-        (found("u", json!("2026-01-01T00:00:00Z")), "look again", 1),
-        (found("another", serde_json::Value::Null), "look again", 1),
+        (found("u", json!("2026-01-01T00:00:00Z")), "stale", 1),
+        (found("another", serde_json::Value::Null), "stale", 1),
         ((200, json!({"kind": "Status", "metadata": {}})), "failed", 1),
-        (refusal(404, "NotFound"), "look again", 1),
+        (refusal(404, "NotFound"), "stale", 1),
         (refusal(403, "Forbidden"), "refused", 1),
         (refusal(503, "ServiceUnavailable"), "failed", 1),
     ];
@@ -289,7 +290,7 @@ async fn what_is_held_to_be_there_is_looked_for_once_more() {
 }
 
 #[tokio::test]
-async fn a_note_that_is_for_once_is_sent_once_for_each_subject() {
+async fn a_report_once_event_is_sent_once_per_subject() {
     let (doer, writer, asked) = applier(Vec::new());
     let about = |subject: &str| {
         let Effect::Event(target, note) = event() else {
@@ -307,7 +308,7 @@ async fn a_note_that_is_for_once_is_sent_once_for_each_subject() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_written_after_the_work_that_they_tell_of() {
+async fn an_event_is_written_a_second_after_it_was_queued() {
     let (doer, writer, asked) = applier(Vec::new());
     let stop = Shutdown::new();
     let writing = writer.run(stop.clone());
@@ -323,7 +324,7 @@ async fn events_are_written_after_the_work_that_they_tell_of() {
 }
 
 #[tokio::test]
-async fn what_a_plan_counts_is_counted_when_all_before_it_is_done() {
+async fn metrics_are_updated_only_after_all_previous_effects_succeed() {
     let (mut doer, _writer, _) = applier(vec![(201, json!({})), refusal(409, "AlreadyExists")]);
     let registry = Registry::new();
     doer.controller_metrics
@@ -343,7 +344,7 @@ async fn what_a_plan_counts_is_counted_when_all_before_it_is_done() {
     };
     let plan = Plan::of(vec![create(), count, latency]);
     assert_eq!(name(&doer.run(&plan).await), "done");
-    assert_eq!(name(&doer.run(&plan).await), "look again");
+    assert_eq!(name(&doer.run(&plan).await), "stale");
     let families = registry.gather();
     let metric = |name: &str| {
         families

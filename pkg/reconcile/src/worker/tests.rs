@@ -26,7 +26,7 @@ impl Clock for FixedClock {
     }
 }
 
-/// Decides by a function of how often it was asked.
+/// Decides by a function of the number of observations so far.
 struct Scripted(Mutex<u32>, fn(u32) -> Plan);
 
 impl Reconciler for Scripted {
@@ -92,7 +92,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
 }
 
 impl Fixture {
-    /// Works on one key until the reconciler was asked `times` times, then ends the worker.
+    /// Works on one key until it was observed `times` times, then stops the worker.
     async fn until_asked(&self, name: &str, times: u32) {
         let queue = self.worker.queue.clone();
         queue.add(ObjectKey::namespaced("n", name), Lane::Urgent);
@@ -125,9 +125,9 @@ fn create() -> Plan {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_caught_counted_and_tried_again() {
+async fn a_panic_is_caught_counted_and_retried() {
     let fixture = fixture(Vec::new(), |times| {
-        assert!(times > 2, "the first two panic");
+        assert!(times > 2, "the first two reconciles panic");
         create()
     });
     fixture.until_asked("a", 3).await;
@@ -136,7 +136,7 @@ async fn a_panic_is_caught_counted_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_of_many_slow_effects_is_not_stuck() {
+async fn each_slow_effect_counts_as_progress() {
     let slow = tower::service_fn(|_: http::Request<Body>| async {
         tokio::time::sleep(Duration::from_secs(200)).await;
         Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(b"{}".to_vec())))
@@ -167,14 +167,14 @@ async fn a_plan_of_many_slow_effects_is_not_stuck() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_without_an_object_is_done_with() {
+async fn a_key_without_an_object_sends_no_requests() {
     let fixture = fixture(Vec::new(), |_| create());
     fixture.until_asked("gone", 1).await;
     assert!(fixture.asked.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_cache_is_looked_at_again() {
+async fn a_stale_plan_is_decided_again() {
     let script = vec![refusal(409, "AlreadyExists")];
     let fixture = fixture(script, |times| if times == 1 { create() } else { Plan::nothing() });
     fixture.until_asked("a", 2).await;
@@ -182,31 +182,32 @@ async fn a_stale_cache_is_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_said_and_tried_again_each_half_a_minute() {
+async fn a_refusal_is_reported_and_retried_every_30_seconds() {
     let refusals = vec![refusal(403, "Forbidden"); 80];
     let fixture = fixture(refusals, |_| create());
     let started = Instant::now();
     fixture.until_asked("a", 20).await;
-    // 41 s of backoff from 5 ms on, and then half a minute each: without a limit it would be three quarters of an hour.
+    // The backoff grows from 5 ms over 41 s in total, and is then 30 s. Without the limit, the test
+    // would take 45 minutes.
     let waited = started.elapsed().as_secs();
     assert!((150..=260).contains(&waited), "{waited}");
     assert!(fixture.count("controller_runtime_terminal_reconcile_errors_total") >= 19.0);
     let said = "PATCH /api/v1/namespaces/n/pods/a/status";
     assert!(
         fixture.asked.lock().iter().any(|asked| asked == said),
-        "the refusal is said"
+        "the refusal must be reported"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_that_is_stale_for_ever_is_told_as_an_error() {
+async fn a_permanently_stale_plan_counts_as_an_error() {
     let fixture = fixture(vec![refusal(409, "Conflict"); 20], |_| create());
     fixture.until_asked("a", 10).await;
     assert!(fixture.count("controller_runtime_reconcile_errors_total") >= 1.0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_that_names_a_time_is_decided_again_then() {
+async fn a_plan_with_a_next_time_is_decided_again_at_that_time() {
     let started = Instant::now();
     let fixture = fixture(Vec::new(), |_| Plan {
         effects: Vec::new(),
@@ -218,7 +219,7 @@ async fn a_plan_that_names_a_time_is_decided_again_then() {
 }
 
 #[test]
-fn a_refusal_is_news_once() {
+fn the_same_refusal_is_new_only_once() {
     let refusals = Refusals::default();
     let key = ObjectKey::namespaced("n", "a");
     assert!(refusals.is_new(&key, "forbidden"));

@@ -1,22 +1,23 @@
-//! Objects as an apiserver sent them, and as they might be garbled: what is there is not taken for gone, nor what is gone for there.
+//! Checks responses with mutated objects: an existing object is never taken for a deleted one, nor
+//! the reverse.
 
 use portreeve_testing::Corpus;
 use serde_json::Value;
 
 use super::*;
 
-/// How many mutations there are.
+/// The number of mutations.
 const MUTATIONS: usize = 4_000;
 const UID: &str = "b94384ab-a989-4a63-8c34-623b45def8b1";
 const CONTROLLER: &str = "4a1b6c68-7d3e-43b7-9c58-6a7c0f6a9d10";
 
-/// The answer to a read, as the client tells it.
+/// Returns the response to a read, as the client would return it.
 fn answer(input: &[u8]) -> kube::Result<Identified> {
     serde_json::from_slice(input).map_err(kube::Error::SerdeError)
 }
 
 #[test]
-fn nothing_is_gone_or_there_unless_an_object_says_so() {
+fn only_an_object_with_a_uid_proves_presence_or_absence() {
     let key = ObjectKey::namespaced("default", "owner");
     let absent = Effect::RequireAbsent {
         resource: PODS,
@@ -36,27 +37,30 @@ fn nothing_is_gone_or_there_unless_an_object_says_so() {
         if answer(input).is_err() {
             assert!(
                 presence.is_some() && absence.is_some(),
-                "what cannot be read says nothing"
+                "an unreadable response must not prove anything"
             );
             return;
         }
-        // Numbers that nobody reads may be beyond all that there are.
+        // `Value` cannot represent numbers out of range, which the applier does not read.
         let Ok(said) = serde_json::from_slice::<Value>(input) else {
             return;
         };
         let metadata = &said["metadata"];
         let is_it = metadata["uid"] == UID;
         if presence.is_none() {
-            assert!(is_it && metadata["deletionTimestamp"].is_null(), "it is not there");
+            assert!(
+                is_it && metadata["deletionTimestamp"].is_null(),
+                "the object does not exist"
+            );
         }
         if absence.is_none() {
             assert!(
                 metadata["uid"].as_str().is_some_and(|uid| !uid.is_empty()),
-                "no object says so"
+                "the response is not an object"
             );
             let mut owners = metadata["ownerReferences"].as_array().into_iter().flatten();
             let is_its = |owner: &Value| owner["controller"] == true && owner["uid"] == CONTROLLER;
-            assert!(!is_it || !owners.any(is_its), "it is there");
+            assert!(!is_it || !owners.any(is_its), "the object exists");
         }
     });
     held.unwrap();
