@@ -1,8 +1,8 @@
-//! What a key costs on its way through the queue: added, taken by a worker, and done, on one core.
+//! The cost of a key that is added, taken by a worker and finished, on one core.
 //!
-//! A million keys a second are to pass.
+//! The target is one million keys per second.
 
-#![expect(clippy::expect_used, reason = "a benchmark that cannot begin has nothing to measure")]
+#![expect(clippy::expect_used, reason = "a benchmark without its setup has nothing to measure")]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use portreeve_workqueue::{Lane, Metrics, Outcome, Queue};
 use prometheus::Registry;
 use tokio::runtime::{Builder, Runtime};
 
-/// As keys of objects are: two shared strings.
+/// A key like those of objects, with two shared strings.
 type Key = (Arc<str>, Arc<str>);
 
 fn keys(count: usize) -> Vec<Key> {
@@ -23,7 +23,7 @@ fn keys(count: usize) -> Vec<Key> {
 
 fn runtime() -> Runtime {
     let runtime = Builder::new_current_thread().enable_time().build();
-    runtime.expect("a runtime of one thread can be made")
+    runtime.expect("failed to build a single-threaded runtime")
 }
 
 async fn pass(queue: &Queue<Key>, keys: &[Key]) {
@@ -38,12 +38,12 @@ async fn pass(queue: &Queue<Key>, keys: &[Key]) {
     }
 }
 
-/// One key at a time, and as many as a burst has.
+/// Measures one key at a time, and a burst of 1,000 keys.
 fn queue(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("queue");
     let runtime = runtime();
     for count in [1, 1000] {
-        let metrics = Metrics::register(&Registry::new()).expect("a new registry has no metrics");
+        let metrics = Metrics::register(&Registry::new()).expect("a new registry must not hold metrics");
         let queue = Queue::new("keys", &metrics);
         let keys = keys(count);
         group.throughput(Throughput::Elements(count as u64));

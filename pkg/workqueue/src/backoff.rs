@@ -1,32 +1,34 @@
-//! How long a key that failed has to wait.
+//! The delay before a failed key is retried.
 //!
-//! Architecture Invariant: a function of the number of failures; no clock, no jitter, no memory of keys. The failures
-//! themselves are counted where the key is kept, so that no counter can outlive its key.
+//! Architecture Invariant: a function of the number of failures, without clock, jitter or per-key
+//! memory. The failures are counted where the key is stored, so that no counter outlives its key.
 
 use std::time::Duration;
 
-/// Exponential backoff: `base`, twice that, four times that, and never more than `max`.
+/// Exponential backoff: `base`, doubled by each failure, up to `max`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     /// The delay after the first failure.
     pub(crate) base: Duration,
-    /// The delay that is never exceeded.
+    /// The maximum delay.
     pub(crate) max: Duration,
 }
 
 impl Backoff {
-    /// 5 ms, the figure of `DefaultControllerRateLimiter` in client-go's `util/workqueue`, to 30 s instead of its 1000: nothing tells a
-    /// key that an apiserver is back, or a right, and a quarter of an hour later is too late.
+    /// 5 ms, as in `DefaultControllerRateLimiter` of client-go's `util/workqueue`, up to 30 s
+    /// instead of 1000 s. No event reports that an apiserver or a permission is back, and waiting a
+    /// quarter of an hour would be too long.
     ///
-    /// Its second half, a bucket of 10 retries a second for the whole queue, is left out: it makes a thousand keys that
-    /// failed on one outage wait for a minute and a half after the outage is over. The number of workers limits what
-    /// reaches the apiserver, and so do its own priority and fairness.
+    /// The second half of client-go's limiter is left out. It is a bucket of 10 retries per second
+    /// for the whole queue. After an outage, it would make 1,000 failed keys wait for a minute and
+    /// a half. The number of workers and the apiserver's priority and fairness already limit the
+    /// load.
     pub(crate) const DEFAULT: Self = Self {
         base: Duration::from_millis(5),
         max: Duration::from_secs(30),
     };
 
-    /// The delay of a key that had failed `failures` times before it failed now.
+    /// Returns the delay after a failure of a key with `failures` previous failures.
     pub(crate) fn delay(self, failures: u32) -> Duration {
         let factor = 1u32.checked_shl(failures).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.max)
@@ -52,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_figures_saturate() {
+    fn huge_delays_saturate() {
         let backoff = Backoff {
             base: Duration::MAX,
             max: Duration::MAX,

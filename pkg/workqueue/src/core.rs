@@ -1,13 +1,16 @@
-//! The state of one queue and every rule about it: who is ready, who waits, who runs, and what follows from each call.
+//! The state machine of one queue: which keys are ready, delayed or running, and how each call
+//! changes that.
 //!
-//! One rule covers adds, delays, redelivery and backoff: **a key has one due, the earliest that anyone asked for, in
-//! the highest lane that anyone asked for.** It is the rule of controller-runtime's priority queue; client-go's
-//! delaying queue delivers a key that was added both now and later twice. Nothing is lost by it, because a reconcile
-//! sees the state and not the event, and asks for its own next time.
+//! One rule covers adds, delays, redelivery and backoff: **a key has one due time, the earliest
+//! that was requested, in the highest lane that was requested.** controller-runtime's priority
+//! queue has the same rule. client-go's delaying queue delivers a key twice that was added both for
+//! now and for later. Merging loses nothing, because a reconcile reads the state rather than the
+//! event, and requests its own next time.
 //!
-//! Architecture Invariant: no async, no clock, no lock, no log, no randomness; the time is an argument, and whom to
-//! wake is a result. Every key is held in `items` and in exactly one order, of `waiting` or `running`, so memory is
-//! bounded by distinct keys and never by calls, and no failure counter outlives its key.
+//! Architecture Invariant: no async, no clock, no lock, no log, no randomness. The time is an
+//! argument, and the takers to wake are a result. Every key is in `items` and in exactly one of the
+//! orders in `waiting` or `running`. So memory is bounded by distinct keys, not by calls, and no
+//! failure counter outlives its key.
 
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -36,63 +39,65 @@ use self::{
 };
 use crate::backoff::Backoff;
 
-/// No delay is longer than this: it keeps sums of instants from overflowing, whatever a server's `Retry-After` says.
+/// The longest delay. It keeps additions to instants from overflowing for any `Retry-After`.
 const LONGEST_DELAY: Duration = Duration::from_hours(365 * 24);
 
-/// Below this capacity the table of keys is not worth shrinking.
+/// The capacity below which the table of keys is not shrunk.
 const SMALL_TABLE: usize = 1024;
 
-/// How a run of a key ended. One value ends it; there is nothing else to remember.
+/// The outcome of a run.
 ///
-/// `Retry` and `RetryAfter` keep the key in the lane in which it ran; after `At` it is urgent, since who names a time
-/// means it. A key that was added while it ran is ready
-/// again at once, whatever the outcome: what was added is news that the run has not seen, and may be the cure. Its
-/// failures still count, so that the backoff goes on from where it was if the next run fails too; the delay of the
-/// failed run is not served in addition, because the next run decides anew.
+/// `Retry` and `RetryAfter` keep the key in the lane in which it ran. After `At`, the key becomes
+/// urgent when its time comes.
+///
+/// A key that was added while it ran is ready again at once, whatever the outcome, because the run
+/// may have missed that change. Its failures still count, so the backoff continues if the next run
+/// fails too. The delay of the failed run is skipped, because the next run decides anew.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// Success, and nothing more to do until the key is added. Failures are forgotten.
+    /// Success. The key is not run again until it is added. Resets the failures.
     Forget,
-    /// Failure: again after the backoff (5 ms, doubled by each failure in a row, at most 30 s).
+    /// Failure. The key is retried after the backoff: 5 ms, doubled by each consecutive failure, at
+    /// most 30 s.
     Retry,
-    /// Failure: again after the backoff, but not before this delay (a server's `Retry-After`). It counts as a failure
-    /// like `Retry`.
+    /// Failure. The key is retried after the backoff, but not before this delay, such as a
+    /// `Retry-After`. It counts as a failure like `Retry`.
     RetryAfter(Duration),
-    /// Success, and again at this time, urgent when it comes. Failures are forgotten.
+    /// Success. The key runs again at this time, in the urgent lane. Resets the failures.
     At(Instant),
 }
 
-/// A queue at one moment, for gauges.
+/// The state of a queue at one time, for gauges.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct QueueSnapshot {
-    /// Keys that could be taken now.
+    /// The number of keys that can be taken now.
     pub ready: usize,
-    /// Keys that wait for their time: scheduled, or in backoff.
+    /// The number of keys that wait for their time or are in backoff.
     pub delayed: usize,
-    /// Keys that are held by a worker.
+    /// The number of keys that workers hold.
     pub running: usize,
-    /// Those of `running` that will be ready again as soon as they end. `workqueue_depth` is this and `ready`, as in
-    /// client-go.
+    /// The number of running keys that are ready again as soon as they end. As in client-go,
+    /// `workqueue_depth` is the sum of `rerun` and `ready`.
     pub rerun: usize,
-    /// How long ago the key at the head of a lane was due; of the two lanes the longer time. `None` when nothing is
-    /// ready.
+    /// How long the key at the head of a lane has been due; the longer time of both lanes. `None`
+    /// if no key is ready.
     pub oldest_ready: Option<Duration>,
-    /// How long the longest of the runs that have not ended has taken. `None` when nothing runs.
+    /// The duration of the longest current run. `None` if nothing runs.
     pub longest_running: Option<Duration>,
-    /// The sum of the time that the runs which have not ended have taken.
+    /// The total duration of all current runs.
     pub unfinished: Duration,
 }
 
-/// What a taker has to do.
+/// The result of a take.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Take<K> {
     /// Work on this key, then call `done`.
     Run(Run<K>),
-    /// Look again at this time, or when woken.
+    /// Try again at this time, or when woken.
     Sleep(Instant),
-    /// Look again when woken.
+    /// Try again when woken.
     Idle,
-    /// Stop: there will never be work again.
+    /// Stop: no key will ever be ready again.
     Closed,
 }
 
@@ -101,38 +106,40 @@ pub(crate) enum Take<K> {
 pub(crate) struct Run<K> {
     pub(crate) key: K,
     pub(crate) lane: Lane,
-    /// How many runs in a row had failed before this one.
+    /// The number of consecutive failed runs before this one.
     pub(crate) failures: u32,
-    /// How long the key has been due. Counted from the add, even of one during a run of the same key, as client-go
-    /// counts it.
+    /// How long the key has been due. As in client-go, this counts from the add, even if the key
+    /// was running then.
     pub(crate) waited: Duration,
 }
 
-/// What the end of a run amounts to.
+/// The result of the end of a run.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Done {
-    /// How long the run took.
+    /// The duration of the run.
     pub(crate) ran: Duration,
     pub(crate) wake: Wake,
 }
 
-/// Whom to wake among the takers that sleep.
+/// Which of the sleeping takers to wake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wake {
     Nobody,
-    /// One key more is ready.
+    /// One more key is ready.
     One,
-    /// The time to look again came nearer, or the queue was closed. Everybody, so that no sleeper relies on another one
-    /// to keep the time.
+    /// The next time became earlier, or the queue was closed. All takers wake, so that no taker
+    /// relies on another one's timer.
     All,
 }
 
-/// What happened since the last call of `drain_tally`.
+/// The events since the last call of `drain_tally`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Tally {
-    /// Keys that became ready. An add of a key that is ready already is not counted, as in client-go.
+    /// The number of keys that became ready. As in client-go, adding a key that is already ready is
+    /// not counted.
     pub(crate) added: u64,
-    /// Keys that were asked for later, by backoff or by time, as client-go counts every `AddAfter`.
+    /// The number of keys that were scheduled for later, by backoff or by time, as client-go counts
+    /// every `AddAfter`.
     pub(crate) retried: u64,
 }
 
@@ -151,17 +158,17 @@ pub(crate) struct Core<K> {
 struct Item {
     failures: u32,
     lane: Lane,
-    /// Where the key is in the order of its state.
+    /// The position of the key in the order of its state.
     ticket: Ticket,
-    /// Of a key that waits, when it is due; of a key that runs, when the run began.
+    /// When a waiting key is due, or when the run of a running key started.
     at: Instant,
-    /// Of a key that waits: whether it is urgent when its time comes.
+    /// Whether a waiting key becomes urgent when its time comes.
     timed: bool,
     state: State,
 }
 
 impl Item {
-    /// Of a key that waits.
+    /// Returns the due time of a waiting key.
     fn due(&self) -> Due {
         Due {
             when: self.at,
@@ -191,12 +198,12 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Wants the key now.
+    /// Makes the key ready now.
     pub(crate) fn add(&mut self, key: K, lane: Lane, now: Instant) -> Wake {
         self.add_at(key, now, lane, now)
     }
 
-    /// Wants the key at `when`; a time that has passed means now.
+    /// Makes the key ready at `when`, or now if `when` has passed.
     pub(crate) fn add_at(&mut self, key: K, when: Instant, lane: Lane, now: Instant) -> Wake {
         if self.closed {
             return Wake::Nobody;
@@ -245,7 +252,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Hands out the key that is next, if one is ready.
+    /// Hands out the next ready key, if there is one.
     pub(crate) fn take(&mut self, now: Instant) -> Take<K> {
         if self.closed {
             return Take::Closed;
@@ -268,7 +275,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         Take::Run(run)
     }
 
-    /// Ends the run of a key. `None`, and nothing happens, when the key does not run.
+    /// Ends the run of a key. Returns `None` without any effect if the key is not running.
     pub(crate) fn done(&mut self, key: &K, outcome: Outcome, now: Instant) -> Option<Done> {
         self.advance(now);
         let (key, item) = self.items.remove_entry(key)?;
@@ -310,9 +317,9 @@ impl<K: Clone + Eq + Hash> Core<K> {
         Some(Done { ran, wake })
     }
 
-    /// Makes ready what waits for a time. What is in backoff goes on waiting.
+    /// Makes ready all keys that wait for a time, but not those in backoff.
     ///
-    /// For when times have lost their meaning, because somebody has set the clock by which they were named.
+    /// This is for times that became invalid because the clock they were computed from was set.
     pub(crate) fn reschedule_now(&mut self, now: Instant) -> Wake {
         self.advance(now);
         let mut wake = Wake::Nobody;
@@ -331,7 +338,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         wake
     }
 
-    /// Drops everything that waits, and every later add. Keys that run may still end.
+    /// Drops all waiting keys and all later adds. Running keys may still end.
     pub(crate) fn close(&mut self) -> Wake {
         self.closed = true;
         self.waiting.clear();
@@ -344,12 +351,13 @@ impl<K: Clone + Eq + Hash> Core<K> {
         self.closed
     }
 
-    /// Whether no key runs.
+    /// Returns whether no key is running.
     pub(crate) fn is_drained(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// The queue as it is now. Linear in the keys that run, which are no more than there are workers.
+    /// Returns the state of the queue. Linear in the number of running keys, which is at most the
+    /// number of workers.
     pub(crate) fn observe(&mut self, now: Instant) -> QueueSnapshot {
         self.advance(now);
         let mut seen = QueueSnapshot {
@@ -372,7 +380,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         seen
     }
 
-    /// What happened since the last call.
+    /// Returns the events since the last call.
     pub(crate) fn drain_tally(&mut self) -> Tally {
         Tally {
             added: self.waiting.drain_added(),
@@ -380,8 +388,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Makes ready what is due. The first step of every call, so that order does not depend on how often somebody
-    /// looks.
+    /// Makes due keys ready. Every call starts with this step, so the order of keys does not depend
+    /// on how often the queue is called.
     fn advance(&mut self, now: Instant) {
         while let Some(key) = self.waiting.pop_due(now) {
             let item = held(&mut self.items, &key);
@@ -393,8 +401,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Gives memory back after a burst: when seven eighths of a large table are empty. The next shrink is then so many
-    /// removals away that its cost does not show.
+    /// Frees memory after a burst, when a large table is over seven eighths empty. The next shrink
+    /// is then many removals away, so its cost is negligible.
     fn shrink(&mut self) {
         let capacity = self.items.capacity();
         if capacity > SMALL_TABLE && self.items.len() < capacity / 8 {
@@ -403,13 +411,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
     }
 }
 
-/// The item of a key that was found in one of the orders.
+/// Returns the item of a key that was found in one of the orders.
 #[expect(
     clippy::expect_used,
     reason = "a key without an item is a bug in this file, which the model test looks for"
 )]
 fn held<'a, K: Eq + Hash>(items: &'a mut HashMap<K, Item>, key: &K) -> &'a mut Item {
-    items
-        .get_mut(key)
-        .expect("a key enters an order together with its item")
+    items.get_mut(key).expect("every key in an order has an item")
 }

@@ -1,8 +1,8 @@
-//! The shell under loom: every way in which a few threads can meet, up to a number of preemptions. A wake-up that is lost is a
-//! deadlock, which loom finds.
+//! Tests the queue under loom, which explores every interleaving of a few threads up to a number of
+//! preemptions. A lost wake-up is a deadlock, which loom detects.
 //!
-//! `make loom` runs this. The core, the queue and its metrics are what runs in the daemon; the lock, `Notify` and the clock are
-//! the models of `sync`.
+//! `make loom` runs these tests. The core, the queue and its metrics are the production code. The
+//! lock, `Notify` and the clock are the models in `sync`.
 
 use std::{
     future::Future,
@@ -22,7 +22,8 @@ use prometheus::Registry;
 
 use crate::{Lane, Metrics, Outcome, Queue, sync};
 
-/// How often a thread may be interrupted where it could go on, unless `LOOM_MAX_PREEMPTIONS` says otherwise.
+/// How often a thread that could continue may be preempted, unless `LOOM_MAX_PREEMPTIONS` overrides
+/// it.
 const PREEMPTIONS: usize = 2;
 
 fn check(interleaving: impl Fn(Queue<u8>) + Send + Sync + 'static) {
@@ -34,13 +35,13 @@ fn check(interleaving: impl Fn(Queue<u8>) + Send + Sync + 'static) {
     });
 }
 
-/// Runs it on a thread of its own.
+/// Runs the closure on a separate thread.
 fn beside<T: 'static>(queue: &Queue<u8>, run: impl FnOnce(&Queue<u8>) -> T + 'static) -> thread::JoinHandle<T> {
     let queue = queue.clone();
     thread::spawn(move || run(&queue))
 }
 
-/// Takes a key, and is done with it.
+/// Takes one key and finishes it.
 fn serve(queue: &Queue<u8>) -> Option<u8> {
     let work = block_on(queue.take())?;
     let key = *work.key();
@@ -77,12 +78,13 @@ fn two_adds_reach_two_takers() {
 
 /// A taker is polled once and dropped, woken or not, while another one waits.
 #[test]
-fn a_taker_that_is_cancelled_keeps_no_key_from_the_other() {
+fn a_cancelled_taker_does_not_keep_a_key_from_another_taker() {
     check(|queue| {
         let cancelled = beside(&queue, |queue| {
             let mut take = pin!(queue.take());
             match take.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                // It was served before it could be cancelled, and leaves the key to the other.
+                // The taker got the key before its cancellation, so it returns the key for the
+                // other one.
                 Poll::Ready(Some(work)) => work.finish(Outcome::At(sync::now())),
                 Poll::Ready(None) | Poll::Pending => {}
             }
@@ -105,7 +107,7 @@ fn a_close_ends_every_taker() {
 }
 
 #[test]
-fn a_close_beside_an_add_ends_the_taker_sooner_or_later() {
+fn a_close_concurrent_with_an_add_ends_the_taker() {
     check(|queue| {
         let closing = beside(&queue, Queue::close);
         let adding = beside(&queue, |queue| queue.add(1, Lane::Urgent));
@@ -116,9 +118,10 @@ fn a_close_beside_an_add_ends_the_taker_sooner_or_later() {
     });
 }
 
-/// A change after which it is added is seen by a run that begins later, and no two runs of the key overlap.
+/// A run that starts after the add sees the change made before it, and no two runs of the key
+/// overlap.
 #[test]
-fn a_key_that_is_added_while_it_runs_is_run_again_and_by_one_holder() {
+fn a_key_added_while_running_runs_again_with_one_holder() {
     check(|queue| {
         let version = Arc::new(AtomicUsize::new(1));
         let held = Arc::new(AtomicBool::new(false));
@@ -127,7 +130,7 @@ fn a_key_that_is_added_while_it_runs_is_run_again_and_by_one_holder() {
             let (version, held) = (Arc::clone(&version), Arc::clone(&held));
             move |queue: &Queue<u8>| {
                 while let Some(work) = block_on(queue.take()) {
-                    assert!(!held.swap(true, Ordering::SeqCst), "it has two holders");
+                    assert!(!held.swap(true, Ordering::SeqCst), "the key has two holders");
                     let is_latest = version.load(Ordering::SeqCst) == 2;
                     held.store(false, Ordering::SeqCst);
                     work.finish(Outcome::Forget);
@@ -149,7 +152,7 @@ fn a_key_that_is_added_while_it_runs_is_run_again_and_by_one_holder() {
 }
 
 #[test]
-fn the_end_of_the_last_run_reaches_who_waits_for_it() {
+fn the_end_of_the_last_run_wakes_drained() {
     check(|queue| {
         queue.add(1, Lane::Urgent);
         queue.add(2, Lane::Urgent);
@@ -165,7 +168,7 @@ fn the_end_of_the_last_run_reaches_who_waits_for_it() {
 }
 
 #[test]
-fn a_taker_that_sleeps_for_a_later_time_wakes_for_a_nearer_one() {
+fn a_taker_sleeping_until_a_later_time_wakes_for_an_earlier_one() {
     check(|queue| {
         queue.add_at(9, sync::now() + millis(100), Lane::Urgent);
         let taking = beside(&queue, serve);
@@ -176,7 +179,7 @@ fn a_taker_that_sleeps_for_a_later_time_wakes_for_a_nearer_one() {
 }
 
 #[test]
-fn takers_that_sleep_do_not_rely_on_each_other_to_keep_a_time() {
+fn sleeping_takers_do_not_rely_on_each_others_timers() {
     check(|queue| {
         let taking = beside(&queue, serve);
         let advancing = beside(&queue, |queue| {
@@ -191,7 +194,7 @@ fn takers_that_sleep_do_not_rely_on_each_other_to_keep_a_time() {
 }
 
 #[test]
-fn a_hurry_reaches_a_taker_that_sleeps() {
+fn reschedule_now_wakes_a_sleeping_taker() {
     check(|queue| {
         queue.add_at(1, sync::now() + millis(100), Lane::Routine);
         let rescheduling = beside(&queue, Queue::reschedule_now);

@@ -1,11 +1,12 @@
-//! The work queue between informers and workers: keys go in as often as they like and come out one holder at a time.
+//! The work queue between informers and workers. Keys can be added any number of times, and only
+//! one worker holds a key at a time.
 //!
-//! Keys that wait are held once, in two lanes; a key that fails comes back after a growing delay; a key that is added
-//! while it runs runs once more. `core` decides all of that. This module is the shell around it: it owns the lock, the
-//! clock, and the sleep of the takers.
+//! The queue holds each waiting key once, in one of two lanes. A key that fails is retried after a
+//! growing delay, and a key that is added while it runs, runs once more. The `core` module makes
+//! all of these decisions. This module wraps it with the lock, the clock and the sleeping takers.
 //!
-//! Architecture Invariant: the lock is held for one call of the core and never across an await. There is no task, no
-//! channel and no ticker here; a queue that is not used costs nothing.
+//! Architecture Invariant: the lock is held for one call of the core and never across an await.
+//! There are no tasks, channels or tickers here; an unused queue costs nothing.
 
 mod backoff;
 mod core;
@@ -33,15 +34,16 @@ pub use self::{
     metrics::{Metrics, UnqueuedWork},
 };
 
-/// What a queue can carry: small, and cheap to clone. Implemented for everything that qualifies.
+/// A key that a queue can hold: small, and cheap to clone. Implemented for every type that
+/// qualifies.
 pub trait Key: Clone + Eq + Hash + Send + 'static {}
 
 impl<K: Clone + Eq + Hash + Send + 'static> Key for K {}
 
-/// A queue of keys. Clones are handles of the same queue.
+/// A queue of keys. Clones are handles to the same queue.
 ///
-/// The queue holds every key at most once, so it needs no bound of its own: it is no longer than the set of objects
-/// that exist.
+/// The queue holds every key at most once, so it is bounded by the set of existing objects and
+/// needs no capacity limit.
 #[derive(Clone)]
 pub struct Queue<K: Key> {
     shared: Arc<Shared<K>>,
@@ -49,17 +51,18 @@ pub struct Queue<K: Key> {
 
 struct Shared<K> {
     core: Mutex<Core<K>>,
-    /// Wakes takers. See [`Queue::take`] for why no wake-up is lost.
+    /// Wakes takers. [`Queue::take`] explains why no wake-up is lost.
     takers: Notify,
-    /// Wakes those who wait for the last run to end.
+    /// Wakes callers that wait for the last run to end.
     drained: Notify,
     series: Series,
 }
 
 impl<K: Key> Queue<K> {
-    /// Makes a queue whose series carry `name` in the label of that name.
+    /// Creates a queue whose metric series have the label `name`.
     ///
-    /// Two live queues of one name share their series: sums, and the longest of the longest running.
+    /// Two live queues with the same name share their series: the values are summed, except for the
+    /// longest run, which is the maximum.
     pub fn new(name: &'static str, metrics: &Metrics) -> Self {
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(Backoff::DEFAULT)),
@@ -72,42 +75,45 @@ impl<K: Key> Queue<K> {
         Self { shared }
     }
 
-    /// Wants the key now. Nothing happens when it is ready already, except that [`Lane::Urgent`] moves it up; a key
-    /// that waits for its time becomes ready; a key that runs will run once more. Dropped silently once the queue is
-    /// closed.
+    /// Makes the key ready now. A key that is already ready keeps its place, unless
+    /// [`Lane::Urgent`] moves it up. A delayed key becomes ready at once, and a running key will
+    /// run once more. Does nothing once the queue is closed.
     pub fn add(&self, key: K, lane: Lane) {
         let wake = self.shared.with(|core, now| core.add(key, lane, now));
         self.shared.wake(wake);
     }
 
-    /// Wants the key at `when`, or now if that has passed. Of several times the earliest wins, also against a backoff
-    /// that is running.
+    /// Makes the key ready at `when`, or now if `when` has passed. The earliest requested time
+    /// applies, even if the key is in backoff.
     pub fn add_at(&self, key: K, when: Instant, lane: Lane) {
         let wake = self.shared.with(|core, now| core.add_at(key, when, lane, now));
         self.shared.wake(wake);
     }
 
-    /// Makes ready every key that waits for a time, of [`Queue::add_at`] or [`Outcome::At`]. Keys in backoff go on waiting.
+    /// Makes every key ready that waits for the time of a [`Queue::add_at`] or [`Outcome::At`].
+    /// Keys in backoff keep waiting.
     ///
-    /// For times that were named by a clock which somebody has set: whoever gets a key too early asks for its time again.
+    /// Call this after the wall clock was set, when times computed from it may be wrong. A worker
+    /// that receives a key too early schedules it again.
     pub fn reschedule_now(&self) {
         let wake = self.shared.with(Core::reschedule_now);
         self.shared.wake(wake);
     }
 
-    /// Waits for a key that is ready, and takes it. `None` once the queue is closed.
+    /// Waits for a ready key and takes it. Returns `None` once the queue is closed.
     ///
-    /// Cancel safe: a dropped future has taken nothing. While it is neither dropped nor polled it may hold up a wake-up
-    /// that another taker could have used.
+    /// Cancel safe: a dropped future has not taken anything. A future that is neither dropped nor
+    /// polled may delay a wake-up that another taker could have used.
     pub async fn take(&self) -> Option<Work<K>> {
-        // Workers whose reconciles never wait would otherwise keep their thread from the tasks that add.
+        // A worker whose reconciles never wait would otherwise starve the tasks that add keys.
         coop::consume_budget().await;
         let shared = &self.shared;
         loop {
-            // A taker enlists before it looks, so that whatever becomes ready after the look wakes somebody: this
-            // taker, or one before it in the list. A taker that leaves with a wake-up which it did not need (cancelled,
-            // or served by its own look) hands it on to the next when `woken` is dropped. Times need no such care: a
-            // nearer one wakes every sleeper, so each keeps the time by itself.
+            // A taker registers before it checks the core, so any key that becomes ready after the
+            // check wakes this taker or an earlier one in the list. A taker may leave without using
+            // its wake-up, because it was cancelled or its own check found a key. Dropping `woken`
+            // then passes the wake-up to the next taker. Timers need no such hand-over: an earlier
+            // time wakes all sleepers, and each sets its own timer.
             let mut woken = pin!(shared.takers.notified());
             woken.as_mut().enable();
             match shared.with(Core::take) {
@@ -119,24 +125,25 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// Ends the queue: everything that waits is dropped, takers get `None`, later adds do nothing. Work that was handed
-    /// out can still finish.
+    /// Closes the queue: waiting keys are dropped, takers receive `None`, and later adds do
+    /// nothing. Work that was handed out can still finish.
     ///
-    /// Unlike client-go's `ShutDown` it does not hand out what is ready: whoever starts next begins with a list.
+    /// Unlike client-go's `ShutDown`, this does not hand out the keys that are ready, because the
+    /// next leader starts with a list.
     pub fn close(&self) {
         let wake = self.shared.with(|core, _| core.close());
         self.shared.wake(wake);
     }
 
-    /// Whether [`Queue::close`] was called.
+    /// Returns whether [`Queue::close`] was called.
     pub fn is_closed(&self) -> bool {
         self.shared.core.lock().is_closed()
     }
 
-    /// Resolves when no work is held by anyone. Only after [`Queue::close`] does it stay that way.
+    /// Waits until no work is held. This state is only permanent after [`Queue::close`].
     pub async fn drained(&self) {
         loop {
-            // Made before the look: it sees every `notify_waiters` from here on.
+            // Created before the check, so it receives every later `notify_waiters`.
             let ended = self.shared.drained.notified();
             if self.shared.core.lock().is_drained() {
                 return;
@@ -145,19 +152,20 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// The queue as it is now, for gauges and tests.
+    /// Returns the current state of the queue, for gauges and tests.
     pub fn observe(&self) -> QueueSnapshot {
         self.shared.observe()
     }
 
-    /// Whether the queue moves, for health checks.
+    /// Returns whether and how the queue makes progress, for health checks.
     pub fn progress(&self) -> Progress<K> {
         self.shared.with(Core::progress)
     }
 }
 
 impl<K: Key> Shared<K> {
-    /// One step of the core. The clock is read under the lock, so that the core never sees it run backwards.
+    /// Runs one step of the core. The clock is read under the lock, so that the core never sees it
+    /// run backwards.
     fn with<R>(&self, step: impl FnOnce(&mut Core<K>, Instant) -> R) -> R {
         let mut core = self.core.lock();
         let result = step(&mut core, now());
@@ -193,14 +201,15 @@ impl<K: Key> Shared<K> {
 
 /// A key that only this holder works on, until [`Work::finish`].
 ///
-/// Dropped without that, as by a reconcile that panics or is cancelled, it counts as [`Outcome::Retry`].
+/// Dropping it without `finish`, for example by a panic or cancellation, counts as
+/// [`Outcome::Retry`].
 #[must_use = "dropping work without finishing it is a failure"]
 pub struct Work<K: Key> {
     queue: Queue<K>,
     key: K,
     lane: Lane,
     failures: u32,
-    /// What the drop reports.
+    /// The outcome that the drop reports.
     outcome: Outcome,
 }
 
@@ -222,27 +231,28 @@ impl<K: Key> Work<K> {
         }
     }
 
-    /// What to work on.
+    /// Returns the key to work on.
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// How many runs of this key in a row have failed before this one.
+    /// Returns how many consecutive runs of this key failed before this one.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// The lane from which the key was taken.
+    /// Returns the lane from which the key was taken.
     pub fn lane(&self) -> Lane {
         self.lane
     }
 
-    /// Says that the run has come further, for [`Queue::progress`]. For runs of many parts, each of which may take its time.
+    /// Reports progress of a run for [`Queue::progress`]. Call it in runs with many steps that may
+    /// each be slow.
     pub fn report_progress(&self) {
         self.queue.shared.with(|core, now| core.report_progress(&self.key, now));
     }
 
-    /// Gives the key back.
+    /// Ends the run with this outcome and returns the key to the queue.
     pub fn finish(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }

@@ -1,11 +1,11 @@
-//! The `workqueue_*` metrics, by the names, labels and buckets of Kubernetes' components.
+//! The `workqueue_*` metrics, with the names, labels and buckets of Kubernetes' components.
 //!
-//! Depth, unfinished work and the longest run are observed when the registry is read, and not written by a ticker as
-//! client-go does every 500 ms: a value that is read is as old as the scrape and not older, a run of 400 ms is seen,
-//! and there is no task to stop.
+//! Depth, unfinished work and the longest run are computed when the registry is read. client-go's
+//! ticker writes them every 500 ms instead. So values are never older than the scrape, a run of 400
+//! ms is visible, and there is no task to stop.
 //!
-//! Architecture Invariant: no global registry, and no strong reference to a queue: its gauges end with it, its counters
-//! stay.
+//! Architecture Invariant: no global registry, and no strong reference to a queue. A queue's gauges
+//! end with it, and its counters stay.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -19,13 +19,14 @@ use prometheus::{
 
 use crate::core::{QueueSnapshot, Tally};
 
-/// What all queues count. One for each process, in the registry that it was made with; clones are the same.
+/// The metrics of all queues of a process, in the registry of [`Metrics::register`]. Clones share
+/// their state.
 #[derive(Clone)]
 pub struct Metrics {
     families: Arc<Families>,
 }
 
-/// Looks at a queue; `None` when it is gone.
+/// Observes a queue. Returns `None` if the queue no longer exists.
 type Observe = Box<dyn Fn() -> Option<QueueSnapshot> + Send + Sync>;
 
 struct Families {
@@ -36,53 +37,59 @@ struct Families {
     depth: IntGaugeVec,
     unfinished: GaugeVec,
     longest: GaugeVec,
-    /// Also held during a scrape, so that two of them do not reset each other's gauges.
+    /// Also held during a scrape, so that concurrent scrapes do not reset each other's gauges.
     queues: Mutex<Vec<(&'static str, Observe)>>,
 }
 
 impl Metrics {
-    /// Makes the metrics and registers them.
+    /// Creates the metrics and registers them.
     ///
     /// # Errors
     ///
-    /// Fails when the registry already holds metrics of these names.
+    /// Returns an error when the registry already holds metrics with these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let label = ["name"];
-        // 10 ns to 10 s, as in Kubernetes; controller-runtime's go on to 1000 s.
+        // 10 ns to 10 s, as in Kubernetes; controller-runtime's buckets extend to 1000 s.
         let buckets = exponential_buckets(10e-9, 10.0, 10)?;
         let histogram = |name: &str, help: &str| {
             let options = HistogramOpts::new(name, help).buckets(buckets.clone());
             HistogramVec::new(options, &label)
         };
         let families = Families {
-            adds: IntCounterVec::new(Opts::new("workqueue_adds_total", "Keys that became ready."), &label)?,
+            adds: IntCounterVec::new(
+                Opts::new("workqueue_adds_total", "Number of keys that became ready."),
+                &label,
+            )?,
             retries: IntCounterVec::new(
                 Opts::new(
                     "workqueue_retries_total",
-                    "Keys that were asked for later, by a backoff or by a time.",
+                    "Number of keys that were scheduled for later, by a backoff or for a time.",
                 ),
                 &label,
             )?,
             queue_durations: histogram(
                 "workqueue_queue_duration_seconds",
-                "How long keys were due before a worker took them.",
+                "Seconds for which keys were due before a worker took them.",
             )?,
-            work_durations: histogram("workqueue_work_duration_seconds", "How long workers held keys.")?,
+            work_durations: histogram(
+                "workqueue_work_duration_seconds",
+                "Seconds for which workers held keys.",
+            )?,
             depth: IntGaugeVec::new(
-                Opts::new("workqueue_depth", "Keys that are due and not yet taken."),
+                Opts::new("workqueue_depth", "Number of keys that are due and not yet taken."),
                 &label,
             )?,
             unfinished: GaugeVec::new(
                 Opts::new(
                     "workqueue_unfinished_work_seconds",
-                    "Sum of the seconds for which workers have held the keys that they hold now. It grows steadily when a worker is stuck.",
+                    "Total seconds for which workers have held their current keys. It grows steadily while a worker is stuck.",
                 ),
                 &label,
             )?,
             longest: GaugeVec::new(
                 Opts::new(
                     "workqueue_longest_running_processor_seconds",
-                    "For how many seconds the longest of the present holds has lasted.",
+                    "Seconds for which the longest-running worker has held its current key.",
                 ),
                 &label,
             )?,
@@ -95,7 +102,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The series of one queue. They exist from now on, at zero.
+    /// Returns the series of one queue. They exist from now on, at zero.
     pub(crate) fn series(&self, name: &'static str) -> Series {
         let Families {
             adds,
@@ -112,13 +119,13 @@ impl Metrics {
         }
     }
 
-    /// The series of work that is done where it arises and never waits in a queue: counted as if it had, so that dashboards for queues of
-    /// that name show it.
+    /// Returns the series of work that is done immediately and never waits in a queue. It is
+    /// counted under `name`, so that dashboards for that queue show it.
     pub fn direct(&self, name: &'static str) -> UnqueuedWork {
         UnqueuedWork(self.series(name))
     }
 
-    /// Has `observe` asked at every scrape, until it answers `None`.
+    /// Calls `observe` at every scrape until it returns `None`.
     pub(crate) fn watch(&self, name: &'static str, observe: Observe) {
         let mut queues = self.families.queues.lock();
         queues.retain(|(_, observe)| observe().is_some());
@@ -155,7 +162,8 @@ impl Families {
         ]
     }
 
-    /// Looks at the queues that are left and sets their gauges. Queues of one name share one, which adds up.
+    /// Observes the remaining queues and sets their gauges. Queues with the same name share a
+    /// series, which is their sum.
     fn refresh(&self, queues: &mut Vec<(&'static str, Observe)>) {
         self.depth.reset();
         self.unfinished.reset();
@@ -178,8 +186,8 @@ impl Families {
     }
 }
 
-/// Every family comes from this one collector, because looking at a queue may also count: keys become ready by being
-/// due.
+/// One collector serves all families, because observing a queue may also count keys that have
+/// become due.
 impl Collector for Metrics {
     fn desc(&self) -> Vec<&Desc> {
         self.families
@@ -200,11 +208,11 @@ impl Collector for Metrics {
     }
 }
 
-/// Work that never waits in a queue: see [`Metrics::direct`].
+/// Work that never waits in a queue. See [`Metrics::direct`].
 pub struct UnqueuedWork(Series);
 
 impl UnqueuedWork {
-    /// One piece of work was done.
+    /// Records one completed piece of work.
     pub fn done(&self, waited: Duration, worked: Duration) {
         self.0.adds.inc();
         self.0.waited(waited);
@@ -212,7 +220,7 @@ impl UnqueuedWork {
     }
 }
 
-/// What one queue counts as it goes.
+/// The counters and histograms of one queue.
 pub(crate) struct Series {
     adds: IntCounter,
     retries: IntCounter,

@@ -1,8 +1,8 @@
-//! What the shell takes from outside that threads can meet in: the lock, the wake-ups and the clock.
+//! The primitives through which threads interact: the lock, the wake-ups and the clock.
 //!
-//! With `--cfg loom` they are models that loom can see into, and `interleavings.rs` goes through the ways in which threads can
-//! meet. Tokio has a loom of its own for its `Notify`, but only in tokio's own tests; so here is a model of it, which
-//! `notify.rs` compares with the real one.
+//! With `--cfg loom`, models that loom can explore replace them, and `interleavings.rs` checks how
+//! threads can interleave. Tokio's loom support for `Notify` is limited to tokio's own tests. So
+//! `notify.rs` contains a model of it, and its tests compare the model with the real one.
 
 #[cfg(any(test, loom))]
 pub(crate) mod notify;

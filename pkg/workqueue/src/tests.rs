@@ -1,5 +1,5 @@
-//! What the shell adds to the core: sleeping, waking, cancelling, guards and metrics. Time is paused wherever it
-//! matters.
+//! Tests of what the queue adds to the core: sleeping, waking, cancelling, guards and metrics. Time
+//! is paused wherever it matters.
 
 mod histories;
 mod manual_poll;
@@ -33,7 +33,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taker_gets_what_is_added_later() {
+async fn a_taker_receives_a_key_that_is_added_later() {
     let queue = queue();
     let mut tasks = JoinSet::new();
     let taker = queue.clone();
@@ -44,7 +44,7 @@ async fn a_taker_gets_what_is_added_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_fails_comes_back_after_5_10_and_20_ms() {
+async fn a_failing_key_is_retried_after_5_10_and_20_ms() {
     let queue = queue();
     queue.add("a", Lane::Routine);
     let mut last = Instant::now();
@@ -58,7 +58,7 @@ async fn a_key_that_fails_comes_back_after_5_10_and_20_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_scheduled_comes_at_its_time() {
+async fn a_scheduled_key_is_taken_at_its_time() {
     let queue = queue();
     let start = Instant::now();
     queue.add_at("a", start + millis(70), Lane::Urgent);
@@ -70,7 +70,7 @@ async fn a_key_that_is_scheduled_comes_at_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_is_dropped_is_retried() {
+async fn dropped_work_is_retried() {
     let queue = queue();
     queue.add("a", Lane::Urgent);
     drop(queue.take().await);
@@ -79,21 +79,21 @@ async fn work_that_is_dropped_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_panics_retries_its_key() {
+async fn the_key_of_a_panicked_worker_is_retried() {
     let queue = queue();
     queue.add("a", Lane::Urgent);
     let mut tasks = JoinSet::new();
     let worker = queue.clone();
     tasks.spawn(async move {
         let _work = worker.take().await;
-        panic!("as a reconcile might");
+        panic!("simulated panic in a reconcile");
     });
     assert!(tasks.join_next().await.unwrap().unwrap_err().is_panic());
     assert_eq!(queue.take().await.unwrap().failures(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_is_aborted_retries_its_key() {
+async fn the_key_of_an_aborted_worker_is_retried() {
     let queue = queue();
     queue.add("a", Lane::Urgent);
     let mut tasks = JoinSet::new();
@@ -110,7 +110,7 @@ async fn a_worker_that_is_aborted_retries_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_take_that_times_out_loses_nothing() {
+async fn a_take_that_times_out_loses_no_key() {
     let queue = queue();
     queue.add_at("a", Instant::now() + millis(50), Lane::Urgent);
     for _ in 0..4 {
@@ -122,7 +122,7 @@ async fn a_take_that_times_out_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn close_ends_every_taker_and_drops_what_waits() {
+async fn close_ends_every_taker_and_drops_waiting_keys() {
     let queue = queue();
     let mut takers = JoinSet::new();
     queue.add_at("later", Instant::now() + millis(50), Lane::Urgent);
@@ -161,7 +161,7 @@ async fn drained_waits_for_the_last_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observation_tells_how_long_work_is_held() {
+async fn observe_returns_how_long_work_is_held() {
     let queue = queue();
     queue.add("a", Lane::Urgent);
     queue.add("b", Lane::Routine);
@@ -177,7 +177,7 @@ async fn an_observation_tells_how_long_work_is_held() {
 }
 
 #[tokio::test]
-async fn a_worker_that_never_waits_lets_others_run() {
+async fn a_worker_that_never_waits_lets_other_tasks_run() {
     let queue = queue();
     let mut tasks = JoinSet::new();
     let worker = queue.clone();
@@ -193,11 +193,11 @@ async fn a_worker_that_never_waits_lets_others_run() {
     tasks.join_all().await;
 }
 
-/// Eight workers on several threads, and a producer that changes 200 objects over and over. Each object is a number
-/// that only grows; a worker reads it, as a reconcile reads the cache. Whatever the interleaving, no object has two
-/// workers, and the last number of each is seen.
+/// Eight workers on several threads, and a producer that changes 200 objects repeatedly. Each
+/// object is a growing number, which a worker reads as a reconcile reads the cache. No object ever
+/// has two workers, and a worker sees the last number of each object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn workers_on_many_threads_share_no_key_and_miss_no_change() {
+async fn concurrent_workers_share_no_key_and_miss_no_change() {
     const OBJECTS: usize = 200;
     const CHANGES: u64 = 50;
     #[derive(Default)]

@@ -1,5 +1,4 @@
-//! The core against a model of it that is too simple to be wrong: a list of wishes, searched from end to end by every
-//! call.
+//! Compares the core with a simple model: a list of wishes that every call searches completely.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,13 +10,13 @@ use crate::backoff::Backoff;
 
 type Key = u8;
 
-/// Times are milliseconds; those of the calls are relative to the moment of the call.
+/// Times are in milliseconds; those of calls are relative to the time of the call.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Add(Key, Lane),
     AddAt(Key, u64, Lane),
     Take,
-    /// Ends the run that began `n`th, modulo those that run.
+    /// Ends the `n`th current run, modulo the number of current runs.
     Done(usize, End),
     Pass(u64),
     RescheduleNow,
@@ -37,9 +36,9 @@ enum End {
 struct Wish {
     when: u64,
     lane: Lane,
-    /// Urgent once its time has come.
+    /// Becomes urgent once its time has come.
     timed: bool,
-    /// When the wish came into force, and as which call: what comes out first among equals.
+    /// When and by which call the wish took effect, which orders keys that are otherwise equal.
     placed: (u64, usize),
 }
 
@@ -47,7 +46,7 @@ struct Wish {
 struct Running {
     key: Key,
     lane: Lane,
-    /// When and in which lane it is wanted again.
+    /// When and in which lane the key is wanted again.
     again: Option<(u64, Lane)>,
 }
 
@@ -250,7 +249,7 @@ impl Pair {
                         End::RetryAfter(least) => Outcome::RetryAfter(Duration::from_millis(least)),
                         End::At(delay) => Outcome::At(now + Duration::from_millis(delay)),
                     };
-                    assert!(self.core.done(&key, outcome, now).is_some(), "{key} runs");
+                    assert!(self.core.done(&key, outcome, now).is_some(), "{key} must be running");
                 }
             }
             Call::Pass(millis) => self.model.now += millis,
@@ -296,8 +295,8 @@ impl Pair {
         assert_eq!(seen.running, self.model.running.len());
     }
 
-    /// Every key is in the one order that its state names, and there is nothing else: neither stale entries nor keys
-    /// without a wish.
+    /// Checks that every key is in exactly the order of its state, and that there are no stale
+    /// entries or keys without a wish.
     fn check_orders(&self) {
         let Core {
             items,
@@ -320,7 +319,7 @@ impl Pair {
         }
     }
 
-    /// Works everything off. It ends, because the model holds each wish once.
+    /// Takes and finishes all keys. It terminates because the model holds each wish once.
     fn drain(&mut self) {
         for _ in 0..self.model.running.len() {
             self.call(Call::Done(0, End::Forget));
@@ -365,10 +364,10 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// One holder, one redelivery, order in a lane, the share of the routine lane, the backoff, nothing lost, nothing
-    /// kept.
+    /// Checks exclusive holders, single redelivery, order in a lane, the share of the routine lane
+    /// and the backoff, and that no key is lost or retained.
     #[test]
-    fn the_core_does_what_the_model_does(calls in calls()) {
+    fn the_core_behaves_like_the_model(calls in calls()) {
         let mut pair = Pair::new();
         for call in calls {
             pair.call(call);
@@ -376,7 +375,7 @@ proptest! {
         pair.drain();
     }
 
-    /// Adding the same keys ever again, whatever else happens, holds no more than those keys.
+    /// Adding the same keys repeatedly never holds more than those keys, whatever else happens.
     #[test]
     fn memory_is_bounded_by_distinct_keys(calls in calls()) {
         let mut pair = Pair::new();

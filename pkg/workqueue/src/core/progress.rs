@@ -1,9 +1,10 @@
-//! Whether a queue moves: what tells one that is busy from one that is stuck.
+//! Measures whether a queue makes progress, which distinguishes a busy queue from a stuck one.
 //!
-//! A long line is no sign of trouble, and neither is a key that has waited for long in it: others may go first, and there may be much to
-//! do. Trouble is what does not move: a run that makes no step, or keys that are due while nobody takes, ends or goes on with any.
+//! A long queue is not a problem, and neither is a key that has waited for long: other keys may
+//! take precedence, and there may be much to do. A problem is a lack of progress: a run that takes
+//! no step, or due keys while no key is taken, finished or advanced.
 //!
-//! Architecture Invariant: memory is bounded by the runs that have not ended.
+//! Architecture Invariant: memory is bounded by the current runs.
 
 use std::{collections::BTreeMap, hash::Hash, time::Duration};
 
@@ -11,34 +12,37 @@ use tokio::time::Instant;
 
 use super::{Core, State, ready_queue::Ticket};
 
-/// How a queue moves at one moment, for health checks.
+/// The progress of a queue at one time, for health checks.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Progress<K> {
-    /// How many keys could be taken now.
+    /// The number of keys that can be taken now.
     pub ready: usize,
-    /// How long ago the key at the head of a lane was due; of the two lanes the longer time. `None` when nothing is ready.
+    /// How long the key at the head of a lane has been due; the longer time of both lanes. `None`
+    /// if no key is ready.
     pub oldest_ready: Option<Duration>,
-    /// How long ago a key was last taken or given back, or a run made a step. `None` when none ever was.
+    /// How long ago a key was last taken or finished, or a run reported progress. `None` before the
+    /// first time.
     pub since_progress: Option<Duration>,
-    /// Of the runs that have not ended, the one that has gone longest without a step, and for how long. `None` when nothing runs.
+    /// The current run that has gone longest without progress, and for how long. `None` if nothing
+    /// runs.
     pub longest_stalled: Option<(K, Duration)>,
 }
 
-/// When something last moved.
+/// When the queue last made progress.
 #[derive(Debug, Default)]
 pub(super) struct ProgressTracker {
     last: Option<Instant>,
-    /// The last step of each run that has made one.
+    /// The last progress report of each run that has made one.
     steps: BTreeMap<Ticket, Instant>,
 }
 
 impl ProgressTracker {
-    /// A run began.
+    /// Records that a run started.
     pub(super) fn taken(&mut self, now: Instant) {
         self.last = Some(now);
     }
 
-    /// A run ended.
+    /// Records that a run ended.
     pub(super) fn done(&mut self, run: Ticket, now: Instant) {
         self.last = Some(now);
         self.steps.remove(&run);
@@ -51,7 +55,7 @@ impl ProgressTracker {
 }
 
 impl<K: Clone + Eq + Hash> Core<K> {
-    /// The run of the key has come further. Nothing happens when the key does not run.
+    /// Records progress of the key's run. Has no effect if the key is not running.
     pub(crate) fn report_progress(&mut self, key: &K, now: Instant) {
         if let Some(item) = self.items.get(key)
             && matches!(item.state, State::Running { .. })
@@ -60,7 +64,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// How the queue moves now. Linear in the keys that run.
+    /// Returns the progress of the queue. Linear in the number of running keys.
     pub(crate) fn progress(&mut self, now: Instant) -> Progress<K> {
         let seen = self.observe(now);
         let age = |at: Instant| now.saturating_duration_since(at);
@@ -83,7 +87,7 @@ mod tests {
     use super::super::{Backoff, Lane, Outcome, Take};
     use super::*;
 
-    /// A queue at a time that is told in seconds.
+    /// A queue whose times are given in seconds after its start.
     struct Fixture {
         core: Core<&'static str>,
         start: Instant,
@@ -132,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_was_never_used_has_no_pulse_and_no_trouble() {
+    fn an_unused_queue_reports_no_progress_and_no_stall() {
         assert_eq!(Fixture::new().progress(1000), (0, None, None, None));
     }
 
     #[test]
-    fn a_key_that_nobody_takes_ages_while_nothing_moves() {
+    fn an_untaken_key_ages_without_progress() {
         let mut fixture = Fixture::new();
         fixture.add(10, "a", Lane::Routine);
         assert_eq!(fixture.progress(40), (1, Some(30), None, None));
@@ -149,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_passed_over_ages_while_others_move() {
+    fn a_passed_over_key_ages_while_other_keys_progress() {
         let mut fixture = Fixture::new();
         fixture.add(0, "routine", Lane::Routine);
         for second in [100, 200, 300] {
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_waits_for_its_time_or_in_backoff_does_not_age() {
+    fn a_delayed_key_does_not_age() {
         let mut fixture = Fixture::new();
         let later = fixture.at(1000);
         fixture.core.add_at("timed", later, Lane::Urgent, fixture.start);
@@ -172,12 +176,12 @@ mod tests {
         fixture.take(0, "failing");
         fixture.done(0, "failing", Outcome::RetryAfter(Duration::from_mins(15)));
         assert_eq!(fixture.progress(899), (0, None, Some(899), None));
-        // Timers that do not go off are seen as well.
+        // A missed timer shows as well: both keys are due now.
         assert_eq!(fixture.progress(1001), (2, Some(101), Some(1001), None));
     }
 
     #[test]
-    fn a_run_is_as_still_as_its_last_step_and_the_stillest_counts() {
+    fn the_run_without_progress_for_longest_is_reported() {
         let mut fixture = Fixture::new();
         fixture.add(0, "a", Lane::Urgent);
         fixture.add(0, "b", Lane::Urgent);
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_what_does_not_run_is_none_and_no_step_outlives_its_run() {
+    fn only_running_keys_record_progress_and_only_until_they_end() {
         let mut fixture = Fixture::new();
         let now = fixture.at(0);
         fixture.core.report_progress(&"a", now);

@@ -1,32 +1,33 @@
-//! The keys that are ready, in two lanes, and which of them is next.
+//! The ready keys in their two lanes, and which one is next.
 //!
-//! Architecture Invariant: no time and no state of keys; only their order.
+//! Architecture Invariant: no times and no state of keys, only their order.
 
 use std::collections::BTreeMap;
 
-/// After so many takes from the urgent lane that passed over a waiting routine key, one routine key is taken.
+/// The number of urgent keys that may be taken ahead of a waiting routine key before one routine
+/// key is taken.
 ///
-/// So the routine lane keeps a share of the takes under any load of urgent ones (a resync ends, where controller-runtime's priority
-/// queue lets it wait for ever), and a burst of some hundred urgent keys goes before everything else. Tests have a larger share, to
-/// see it.
+/// This gives the routine lane a share of the takes under any load of urgent keys, so that a resync
+/// completes. (controller-runtime's priority queue can starve it forever.) A burst of a few hundred
+/// urgent keys still comes before everything else. Tests use a larger share to make it visible.
 pub(super) const MAX_PASSED_OVER: u32 = if cfg!(test) { 7 } else { 511 };
 
-/// How soon a key is wanted. The smaller value is served first.
+/// The priority of a key. The smaller value is served first.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Lane {
-    /// Somebody changed something and waits for the effect.
+    /// A change was made whose effect is awaited.
     Urgent,
-    /// Nobody waits: the initial list, a resync.
+    /// Nobody waits for the result: the initial list, a resync.
     Routine,
 }
 
-/// A place in an order: unique in a queue, and smaller than every later one.
+/// A position in an order: unique in a queue, and smaller than every later one.
 pub(super) type Ticket = u64;
 
 #[derive(Debug)]
 pub(super) struct ReadyQueue<K> {
-    /// Ordered maps and not deques, so that a key can leave from the middle without leaving a gap that would have to be
-    /// skipped later.
+    /// Ordered maps instead of deques, so that a key can be removed from the middle without leaving
+    /// a gap.
     urgent: BTreeMap<Ticket, K>,
     routine: BTreeMap<Ticket, K>,
     passed_over: u32,
@@ -71,7 +72,7 @@ impl<K> ReadyQueue<K> {
         Some(next)
     }
 
-    /// The first key of each lane.
+    /// Returns the first key of each lane.
     pub(super) fn heads(&self) -> impl Iterator<Item = &K> {
         self.urgent.values().take(1).chain(self.routine.values().take(1))
     }

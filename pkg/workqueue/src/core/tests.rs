@@ -1,5 +1,5 @@
-//! What the core promises, as scripts. A line is `<milliseconds> <call> -> <answer>`; without an arrow the answer does
-//! not matter.
+//! Tests of the core as scripts. A line is `<milliseconds> <call> -> <answer>`. Without an arrow,
+//! the answer is not checked.
 
 mod delays;
 
@@ -27,7 +27,7 @@ impl Script {
             ("after", "max") => Outcome::RetryAfter(Duration::MAX),
             ("after", millis) => Outcome::RetryAfter(Duration::from_millis(millis.parse().unwrap())),
             ("at", millis) => Outcome::At(self.at(millis)),
-            other => panic!("no outcome: {other:?}"),
+            other => panic!("unknown outcome: {other:?}"),
         }
     }
 
@@ -76,7 +76,7 @@ impl Script {
                 format!("added={} retried={}", tally.added, tally.retried)
             }
             ["held"] => self.core.items.len().to_string(),
-            _ => panic!("no call: {text}"),
+            _ => panic!("unknown call: {text}"),
         }
     }
 }
@@ -85,7 +85,7 @@ fn parse_lane(word: &str) -> Lane {
     match word {
         "urgent" => Lane::Urgent,
         "routine" => Lane::Routine,
-        other => panic!("no lane: {other}"),
+        other => panic!("unknown lane: {other}"),
     }
 }
 
@@ -111,7 +111,7 @@ fn an_empty_queue_is_idle() {
 }
 
 #[test]
-fn keys_come_out_in_the_order_they_went_in() {
+fn keys_are_taken_in_the_order_they_were_added() {
     check(
         "0 add a urgent -> One
          0 add b urgent -> One
@@ -124,7 +124,7 @@ fn keys_come_out_in_the_order_they_went_in() {
 }
 
 #[test]
-fn a_key_that_is_ready_is_held_once_and_keeps_its_place() {
+fn adding_a_ready_key_again_keeps_its_place() {
     check(
         "0 add a urgent
          0 add b urgent
@@ -138,7 +138,7 @@ fn a_key_that_is_ready_is_held_once_and_keeps_its_place() {
 }
 
 #[test]
-fn a_key_that_runs_has_no_second_holder() {
+fn a_running_key_is_not_handed_out_again() {
     check(
         "0 add a urgent
          0 take
@@ -150,7 +150,7 @@ fn a_key_that_runs_has_no_second_holder() {
 }
 
 #[test]
-fn add_while_running_is_redelivered_once() {
+fn adds_while_running_are_redelivered_once() {
     check(
         "0 add a urgent
          0 take
@@ -165,7 +165,7 @@ fn add_while_running_is_redelivered_once() {
 }
 
 #[test]
-fn redelivery_goes_to_the_end_of_its_own_lane() {
+fn redelivery_appends_the_key_to_its_lane() {
     check(
         "0 add a urgent
          0 take
@@ -180,7 +180,7 @@ fn redelivery_goes_to_the_end_of_its_own_lane() {
 }
 
 #[test]
-fn urgent_keys_go_before_routine_ones() {
+fn urgent_keys_are_taken_before_routine_ones() {
     check(
         "0 add a routine
          0 add b urgent
@@ -231,7 +231,7 @@ fn every_eighth_take_serves_the_routine_lane() {
 }
 
 #[test]
-fn a_routine_key_that_comes_after_a_run_of_urgent_ones_has_no_claim_yet() {
+fn urgent_takes_before_a_routine_add_do_not_count_as_passed_over() {
     let adds = (0..20)
         .map(|n| format!("0 add u{n} urgent"))
         .collect::<Vec<_>>()
@@ -243,7 +243,7 @@ fn a_routine_key_that_comes_after_a_run_of_urgent_ones_has_no_claim_yet() {
 }
 
 #[test]
-fn only_a_key_that_runs_can_be_done() {
+fn only_running_keys_can_be_done() {
     check(
         "0 done a forget -> not running
          0 add a urgent
@@ -256,7 +256,7 @@ fn only_a_key_that_runs_can_be_done() {
 }
 
 #[test]
-fn close_drops_what_waits_and_lets_runs_end() {
+fn close_drops_waiting_keys_and_lets_runs_end() {
     check(
         "0 add a urgent
          0 take
@@ -276,7 +276,7 @@ fn close_drops_what_waits_and_lets_runs_end() {
 }
 
 #[test]
-fn an_observation_counts_keys_and_ages() {
+fn observe_returns_counts_and_ages() {
     check(
         "0 observe -> ready=0 delayed=0 running=0 rerun=0 oldest=- longest=- unfinished=0
          0 add a urgent
@@ -294,7 +294,7 @@ fn an_observation_counts_keys_and_ages() {
 }
 
 #[test]
-fn the_tally_counts_what_became_ready_and_what_was_put_off() {
+fn the_tally_counts_ready_and_delayed_keys() {
     check(
         "0 add a urgent
          0 add a urgent
@@ -311,7 +311,7 @@ fn the_tally_counts_what_became_ready_and_what_was_put_off() {
 }
 
 #[test]
-fn a_burst_gives_its_memory_back() {
+fn memory_is_freed_after_a_burst() {
     let mut core = Core::new(Backoff::DEFAULT);
     let now = Instant::now();
     for key in 0..100_000 {

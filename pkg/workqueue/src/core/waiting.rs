@@ -1,7 +1,7 @@
-//! The keys that wait: for their time, or in the line for a taker.
+//! The waiting keys, which are either delayed until a time or ready for a taker.
 //!
-//! Architecture Invariant: a key that was placed is in one of the two orders until it is taken out; nothing stale is
-//! left behind.
+//! Architecture Invariant: a placed key is in one of the two orders until it is taken out, and no
+//! stale entry remains.
 
 use std::{collections::BTreeMap, mem};
 
@@ -12,17 +12,18 @@ use super::{
     ready_queue::{Lane, ReadyQueue, Ticket},
 };
 
-/// When and in which lane a key is wanted.
+/// When a key is due, and in which lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     pub(super) when: Instant,
     pub(super) lane: Lane,
-    /// Whether it is urgent when its time comes, though not before.
+    /// Whether the key becomes urgent when its time comes, but not before.
     pub(super) timed: bool,
 }
 
 impl Due {
-    /// The earlier of the times, in the higher of the lanes. The urgency of a time goes with that time.
+    /// Returns the earlier time in the higher lane. The urgency of a timed due only applies with
+    /// its own time.
     pub(super) fn or(self, other: Self) -> Self {
         if self.timed == other.timed {
             return Self {
@@ -38,7 +39,7 @@ impl Due {
 
 #[derive(Debug)]
 pub(super) struct Waiting<K> {
-    /// By time, and among equals by the order of asking.
+    /// Delayed keys, ordered by time and then by insertion.
     pub(super) delayed: BTreeMap<(Instant, Ticket), K>,
     pub(super) ready_queue: ReadyQueue<K>,
     tickets: Ticket,
@@ -55,7 +56,7 @@ impl<K> Waiting<K> {
         }
     }
 
-    /// Lets a key wait that is in neither order.
+    /// Adds a key that is in neither order.
     pub(super) fn place(&mut self, key: K, due: Due, failures: u32, now: Instant) -> (Item, Wake) {
         let Due { when, lane, timed } = due;
         let lane = if timed && when <= now { Lane::Urgent } else { lane };
@@ -78,7 +79,7 @@ impl<K> Waiting<K> {
         (item, wake)
     }
 
-    /// Puts a key at the end of a lane.
+    /// Appends a key to a lane.
     pub(super) fn enqueue(&mut self, key: K, lane: Lane) -> Ticket {
         let ticket = self.ticket();
         self.added += 1;
@@ -93,19 +94,19 @@ impl<K> Waiting<K> {
         to
     }
 
-    /// Takes out the first key whose time has come.
+    /// Removes and returns the first key whose time has come.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<K> {
         let first = self.delayed.first_entry()?;
         let (when, _) = *first.key();
         (when <= now).then(|| first.remove())
     }
 
-    /// Takes out all that wait for their time, in its order.
+    /// Removes and returns all delayed keys, ordered by time.
     pub(super) fn take_delayed(&mut self) -> BTreeMap<(Instant, Ticket), K> {
         mem::take(&mut self.delayed)
     }
 
-    /// The first time for which a key waits.
+    /// Returns the earliest time of a delayed key.
     pub(super) fn next_time(&self) -> Option<Instant> {
         self.delayed.first_key_value().map(|(&(when, _), _)| when)
     }
@@ -115,7 +116,7 @@ impl<K> Waiting<K> {
         self.ready_queue.clear();
     }
 
-    /// How many keys lined up since the last call.
+    /// Returns how many keys became ready since the last call.
     pub(super) fn drain_added(&mut self) -> u64 {
         mem::take(&mut self.added)
     }

@@ -1,4 +1,4 @@
-//! A lock and a clock that loom sees into. The clock goes on only when a test says so.
+//! A lock and a clock that loom can explore. The clock only advances when a test advances it.
 
 use std::{
     future::{Future, poll_fn},
@@ -11,7 +11,7 @@ use std::{
 use loom::sync::{Mutex as Lock, MutexGuard};
 use tokio::time::Instant;
 
-/// loom's lock, with the front of `parking_lot`'s.
+/// Loom's lock with the API of `parking_lot`'s.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(Lock<T>);
 
@@ -25,7 +25,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// The time since the first reading, and who waits for it to go on.
+/// The time elapsed since the first reading, and the wakers of sleeping tasks.
 #[derive(Default)]
 struct Clock {
     elapsed: Duration,
@@ -36,7 +36,7 @@ loom::lazy_static! {
     static ref CLOCK: Mutex<Clock> = Mutex::new(Clock::default());
 }
 
-/// Every interleaving begins at the same moment.
+/// Returns the time at which every interleaving starts.
 fn zero() -> Instant {
     static ZERO: OnceLock<Instant> = OnceLock::new();
     *ZERO.get_or_init(Instant::now)
@@ -46,7 +46,7 @@ pub(crate) fn now() -> Instant {
     zero() + CLOCK.lock().elapsed
 }
 
-/// Lets time pass.
+/// Advances the clock and wakes all sleepers.
 pub(crate) fn advance(time: Duration) {
     let sleepers = {
         let mut clock = CLOCK.lock();
@@ -56,7 +56,7 @@ pub(crate) fn advance(time: Duration) {
     sleepers.into_iter().for_each(Waker::wake);
 }
 
-/// The output of `future`, or `None` when the time comes first.
+/// Returns the output of `future`, or `None` if `until` comes first.
 pub(crate) async fn timeout_at<F: Future>(until: Instant, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {

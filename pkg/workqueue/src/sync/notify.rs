@@ -1,4 +1,5 @@
-//! A model of tokio's `Notify`, as far as the queue uses it: what its documentation promises, behind one lock.
+//! A model of the parts of tokio's `Notify` that the queue uses. It implements the documented
+//! guarantees behind one lock.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +14,7 @@ use super::loom_sync::Mutex;
 #[cfg(not(loom))]
 use parking_lot::Mutex;
 
-/// Wakes those who wait for it.
+/// Wakes waiters.
 #[derive(Debug)]
 pub(crate) struct Notify {
     state: Mutex<State>,
@@ -21,19 +22,19 @@ pub(crate) struct Notify {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the next one to wait need not.
+    /// Whether the next waiter completes immediately.
     permit: bool,
-    /// How often everybody was woken.
+    /// The number of `notify_waiters` calls.
     calls: usize,
-    /// How many have ever enlisted.
+    /// The number of waiters registered so far.
     tickets: usize,
-    /// Who waits, in the order of coming.
+    /// The registered waiters, in order of arrival.
     waiters: VecDeque<(usize, Option<Waker>)>,
-    /// Who was woken alone and has not noticed yet.
+    /// The waiters that `notify_one` woke and that have not been polled since.
     chosen: Vec<usize>,
 }
 
-/// One who waits, from the first poll or `enable` on.
+/// A waiter, which registers at its first poll or `enable`.
 #[derive(Debug)]
 pub(crate) struct Notified<'a> {
     notify: &'a Notify,
@@ -42,7 +43,7 @@ pub(crate) struct Notified<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Made when everybody had been woken so often.
+    /// Not registered yet. Holds the number of `notify_waiters` calls at its creation.
     New(usize),
     Waiting(usize),
     Done,
@@ -55,7 +56,7 @@ impl Notify {
         }
     }
 
-    /// Waits to be woken: also by each `notify_waiters` from now on, polled or not.
+    /// Creates a waiter. It also receives every later `notify_waiters`, even before its first poll.
     pub(crate) fn notified(&self) -> Notified<'_> {
         Notified {
             notify: self,
@@ -63,13 +64,14 @@ impl Notify {
         }
     }
 
-    /// Wakes who has waited longest; when nobody waits, whoever comes next need not.
+    /// Wakes the waiter that has waited longest. Without a waiter, the next one completes
+    /// immediately.
     pub(crate) fn notify_one(&self) {
         let waker = self.state.lock().choose();
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes everybody who waits now.
+    /// Wakes all current waiters.
     pub(crate) fn notify_waiters(&self) {
         let waiters = {
             let mut state = self.state.lock();
@@ -90,7 +92,7 @@ impl State {
         waker
     }
 
-    /// Whether this one was woken alone, which counts once.
+    /// Returns whether `notify_one` woke this waiter, and clears that.
     fn unchoose(&mut self, ticket: usize) -> bool {
         let place = self.chosen.iter().position(|chosen| *chosen == ticket);
         place.map(|place| self.chosen.swap_remove(place)).is_some()
@@ -98,7 +100,7 @@ impl State {
 
     fn advance(&mut self, stage: Stage, waker: Option<&Waker>) -> Stage {
         match stage {
-            // Who was woken with everybody leaves the permit to others.
+            // A waiter that `notify_waiters` woke leaves the permit to others.
             Stage::New(calls) if calls != self.calls => Stage::Done,
             Stage::New(_) if mem::take(&mut self.permit) => Stage::Done,
             Stage::New(_) => {
@@ -124,7 +126,7 @@ impl State {
 }
 
 impl Notified<'_> {
-    /// Waits from now on. Whether it is over already.
+    /// Registers the waiter, and returns whether it has already completed.
     pub(crate) fn enable(mut self: Pin<&mut Self>) -> bool {
         self.stage = self.notify.state.lock().advance(self.stage, None);
         matches!(self.stage, Stage::Done)
@@ -144,7 +146,7 @@ impl Future for Notified<'_> {
 }
 
 impl Drop for Notified<'_> {
-    /// Who was woken alone and leaves without having noticed hands it on.
+    /// Passes an unused `notify_one` on to the next waiter.
     fn drop(&mut self) {
         let Stage::Waiting(ticket) = self.stage else { return };
         let waker = {

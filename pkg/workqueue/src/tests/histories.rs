@@ -1,5 +1,6 @@
-//! Any history of a queue under paused time: takers come, are cancelled, work and fail, keys are wanted now and later, clocks are
-//! hurried, the queue is closed. Nothing is lost or made up, no key has two holders, and what is due is taken when it is.
+//! Runs random histories of a queue under paused time: takers arrive, are cancelled, work and fail;
+//! keys are added for now and for later; clocks are set; the queue is closed. No key is lost,
+//! invented, late or held twice.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +10,12 @@ use tokio::time::{Instant, advance};
 use super::{manual_poll::Waiter, millis, queue};
 use crate::{Lane, Outcome, Queue, QueueSnapshot, Work};
 
-/// Of those who take, work or wait, the `n`th is meant, modulo those that there are.
+/// A number refers to the `n`th taker or work item, modulo their number.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive,
     Poll(usize),
-    /// Everybody who was woken runs.
+    /// All woken takers run.
     Settle,
     Cancel(usize),
     Add(u8, Lane),
@@ -22,7 +23,7 @@ enum Step {
     Finish(usize, End),
     Advance(u64),
     RescheduleNow,
-    /// Somebody waits for the last run to end.
+    /// A waiter for the end of the last run arrives.
     Wait,
     Close,
 }
@@ -33,7 +34,7 @@ enum End {
     Retry,
     RetryAfter(u64),
     At(u64),
-    /// As by a worker that panics.
+    /// Drops the work, as a panicking worker does.
     Drop,
 }
 
@@ -68,7 +69,7 @@ struct Simulation {
     takers: Vec<Waiter<Option<Work<u8>>>>,
     held: Vec<Work<u8>>,
     drainers: Vec<Waiter<()>>,
-    /// What was asked for since it was last taken.
+    /// The keys that were added or rescheduled since they were last taken.
     wanted: BTreeSet<u8>,
 }
 
@@ -100,7 +101,7 @@ impl Simulation {
         assert_eq!(
             taken.is_none(),
             self.queue.is_closed(),
-            "a taker gets work until the end"
+            "a taker must get work until the queue is closed"
         );
         let Some(work) = taken else { return };
         let key = *work.key();
@@ -128,14 +129,14 @@ impl Simulation {
         }
     }
 
-    /// Lets everybody who was woken run, as a runtime would, until all of them sleep.
+    /// Polls everything that was woken, as a runtime would, until all of it sleeps.
     fn settle(&mut self) {
         while let Some(n) = self.takers.iter().position(Waiter::is_woken) {
             self.poll(n);
         }
         while let Some(n) = self.drainers.iter().position(Waiter::is_woken) {
             if self.drainers[n].poll().is_some() {
-                assert!(self.held.is_empty(), "work is held");
+                assert!(self.held.is_empty(), "drained while work is held");
                 drop(self.drainers.remove(n));
             }
         }
@@ -143,11 +144,11 @@ impl Simulation {
         assert!(self.takers.is_empty() || seen.ready == 0, "a taker sleeps: {seen:?}");
         assert!(
             !self.held.is_empty() || self.drainers.is_empty(),
-            "nothing runs, and somebody waits for its end"
+            "nothing runs, but a waiter for the end still waits"
         );
         assert!(
             self.takers.is_empty() || !self.queue.is_closed(),
-            "a taker waits for a queue that is closed"
+            "a taker still waits although the queue is closed"
         );
         assert_eq!(seen.running, self.held.len());
         let is_held = |key: &u8| self.held.iter().any(|work| work.key() == key);
@@ -179,7 +180,7 @@ impl Simulation {
             }
             Step::Finish(n, end) if !self.held.is_empty() => self.finish(n % self.held.len(), end),
             Step::Advance(time) => {
-                // Time that passes unseen would hide whether anybody was late.
+                // Advance in small steps, because a single step would hide late takers.
                 for _ in 0..time {
                     self.settle();
                     advance(millis(1)).await;
@@ -198,7 +199,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing fails any more, and time passes: longer than any backoff.
+    /// Finishes all keys without failures while time advances past every backoff.
     async fn come_to_rest(&mut self) {
         for _ in 0..4 {
             for _ in 0..=self.wanted.len() {
@@ -211,7 +212,7 @@ impl Simulation {
             self.settle();
             advance(millis(1_000_000)).await;
         }
-        assert_eq!(self.wanted, BTreeSet::new(), "they never came");
+        assert_eq!(self.wanted, BTreeSet::new(), "these keys were never handed out");
         assert_eq!(self.queue.observe(), QueueSnapshot::default());
     }
 }
@@ -220,7 +221,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn nothing_is_lost_made_up_or_late_whatever_happens(steps in steps()) {
+    fn no_key_is_lost_invented_or_late(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let mut simulation = Simulation::new();

@@ -1,4 +1,4 @@
-//! Futures that are polled by hand, and only when they were woken, as a runtime does it.
+//! Futures that tests poll by hand, and only after a wake-up, as a runtime does.
 
 use std::{
     future::Future,
@@ -25,7 +25,7 @@ pub(super) struct Waiter<T> {
 }
 
 impl<T> Waiter<T> {
-    /// One that was never polled, and may be.
+    /// Creates a waiter that has not been polled and may be.
     pub(super) fn new(future: impl Future<Output = T> + 'static) -> Self {
         Self {
             future: Box::pin(future),
@@ -37,7 +37,8 @@ impl<T> Waiter<T> {
         self.woken.0.load(Ordering::SeqCst)
     }
 
-    /// What comes of it, if it was woken and is done. It must not be polled again after that.
+    /// Polls the future if it was woken, and returns its output if it completed. It must not be
+    /// polled after that.
     pub(super) fn poll(&mut self) -> Option<T> {
         if !self.woken.0.swap(false, Ordering::SeqCst) {
             return None;

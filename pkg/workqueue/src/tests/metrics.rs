@@ -1,4 +1,4 @@
-//! The metrics as a scrape sees them.
+//! Tests of the metrics as a scrape reports them.
 
 use prometheus::{Registry, TextEncoder};
 use tokio::time::{Instant, advance};
@@ -6,7 +6,7 @@ use tokio::time::{Instant, advance};
 use super::millis;
 use crate::{Lane, Metrics, Outcome, Queue};
 
-/// The samples of a registry, without the empty buckets' noise: lines that contain `part`.
+/// Returns the sample lines of a registry that contain `part`.
 fn scrape(registry: &Registry, part: &str) -> Vec<String> {
     let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
     let samples = text
@@ -57,7 +57,7 @@ async fn metrics_follow_a_key_through_the_queue() {
     let b = queue.take().await.unwrap();
     advance(millis(125)).await;
     queue.add("a", Lane::Urgent);
-    // c is ready, d became ready by the time alone, and a will be ready again.
+    // c is ready, d became ready as time advanced, and a will be ready again.
     assert_eq!(scrape(&registry, "depth"), [r#"workqueue_depth{name="jobs"} 3"#]);
     assert_eq!(scrape(&registry, "adds"), [r#"workqueue_adds_total{name="jobs"} 4"#]);
     assert_eq!(
@@ -91,7 +91,7 @@ async fn metrics_follow_a_key_through_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn durations_fall_into_the_buckets_of_kubernetes() {
+async fn durations_use_the_buckets_of_kubernetes() {
     let registry = Registry::new();
     let queue = Queue::new("jobs", &Metrics::register(&registry).unwrap());
     queue.add("a", Lane::Urgent);
@@ -124,7 +124,7 @@ async fn durations_fall_into_the_buckets_of_kubernetes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queues_of_one_name_add_up() {
+async fn queues_with_the_same_name_are_summed() {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry).unwrap();
     let first = Queue::new("jobs", &metrics);
@@ -148,7 +148,7 @@ async fn queues_of_one_name_add_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_gauges_of_a_queue_end_with_it_and_its_counters_stay() {
+async fn a_dropped_queue_loses_its_gauges_and_keeps_its_counters() {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry).unwrap();
     let queue = Queue::new("jobs", &metrics);
@@ -159,7 +159,7 @@ async fn the_gauges_of_a_queue_end_with_it_and_its_counters_stay() {
 }
 
 #[test]
-fn a_registry_takes_the_metrics_once() {
+fn metrics_can_be_registered_only_once() {
     let registry = Registry::new();
     Metrics::register(&registry).unwrap();
     assert!(matches!(

@@ -1,7 +1,8 @@
-//! No wake-up is lost, whatever takers do: takers that are polled by hand, and only when they were woken, as a runtime
-//! does it.
+//! Checks that no wake-up is lost. Takers are polled by hand, and only after a wake-up, as a
+//! runtime does.
 //!
-//! What happens between two awaits of takers on different threads is out of reach here; `interleavings.rs` covers that.
+//! These tests cannot interleave takers on different threads between two awaits; `interleavings.rs`
+//! covers that.
 
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
@@ -17,14 +18,14 @@ impl Taker {
         Self(Waiter::new(async move { queue.take().await }))
     }
 
-    /// The work, if the taker was woken and found some.
+    /// Returns the work if the taker was woken and found a key.
     fn poll(&mut self) -> Option<Work<u8>> {
         self.0.poll().map(|work| work.unwrap())
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn adds_at_once_wake_as_many_takers() {
+async fn each_add_wakes_one_taker() {
     let queue = queue();
     let mut takers: Vec<Taker> = (0..4).map(|_| Taker::new(&queue)).collect();
     assert!(takers.iter_mut().all(|taker| taker.poll().is_none()));
@@ -36,7 +37,7 @@ async fn adds_at_once_wake_as_many_takers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taker_that_is_dropped_after_being_woken_wakes_the_next() {
+async fn dropping_a_woken_taker_wakes_the_next_one() {
     let queue = queue();
     let (mut first, mut second) = (Taker::new(&queue), Taker::new(&queue));
     assert!(first.poll().is_none() && second.poll().is_none());
@@ -46,7 +47,7 @@ async fn a_taker_that_is_dropped_after_being_woken_wakes_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sleeper_does_not_rely_on_another_to_keep_a_time() {
+async fn a_sleeping_taker_does_not_rely_on_another_takers_timer() {
     let queue = queue();
     let (mut first, mut second) = (Taker::new(&queue), Taker::new(&queue));
     assert!(first.poll().is_none() && second.poll().is_none());
@@ -60,7 +61,7 @@ async fn a_sleeper_does_not_rely_on_another_to_keep_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nearer_time_reaches_a_sleeper_with_a_later_one() {
+async fn an_earlier_time_wakes_a_taker_that_sleeps_until_a_later_one() {
     let queue = queue();
     let mut taker = Taker::new(&queue);
     queue.add_at(0, Instant::now() + millis(100), Lane::Urgent);
@@ -74,7 +75,7 @@ async fn a_nearer_time_reaches_a_sleeper_with_a_later_one() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Arrive,
-    /// The `n`th taker, modulo those that there are.
+    /// The `n`th taker, modulo the number of takers.
     Poll(usize),
     Cancel(usize),
     Add(u8),
@@ -114,7 +115,7 @@ impl Simulation {
         served
     }
 
-    /// Lets every woken taker run, as a runtime would, until all of them sleep.
+    /// Polls woken takers, as a runtime would, until all of them sleep.
     fn settle(&mut self) {
         while let Some(n) = self.takers.iter().position(|taker| taker.0.is_woken()) {
             self.poll(n);
@@ -142,9 +143,9 @@ impl Simulation {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Once every woken taker has run, nobody sleeps while a key is ready; and that holds again whenever time passes.
+    /// Once every woken taker has run, no taker sleeps while a key is ready, even as time advances.
     #[test]
-    fn nobody_sleeps_while_a_key_is_ready(steps in steps()) {
+    fn no_taker_sleeps_while_a_key_is_ready(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let queue = queue();

@@ -1,4 +1,4 @@
-//! Keys that wait for a time: because somebody asked for it, or because they failed.
+//! Tests of keys that are delayed, by request or by backoff.
 
 use super::check;
 
@@ -30,7 +30,7 @@ fn the_earliest_of_several_delays_wins() {
 }
 
 #[test]
-fn only_a_nearer_time_wakes_the_sleepers() {
+fn only_an_earlier_time_wakes_the_sleepers() {
     check(
         "0 add a urgent 50 -> All
          0 add b urgent 60 -> Nobody
@@ -61,7 +61,7 @@ fn a_time_that_has_passed_means_now() {
 }
 
 #[test]
-fn keys_that_become_due_line_up_by_their_times_before_later_adds() {
+fn due_keys_are_ordered_by_time_before_later_adds() {
     check(
         "0 add b urgent 20
          0 add c urgent 20
@@ -97,7 +97,7 @@ fn retries_back_off_until_success() {
 }
 
 #[test]
-fn a_server_may_ask_for_more_than_the_backoff_but_not_for_less() {
+fn retry_after_extends_the_backoff_but_does_not_shorten_it() {
     check(
         "0 add a urgent
          0 take
@@ -111,7 +111,7 @@ fn a_server_may_ask_for_more_than_the_backoff_but_not_for_less() {
 }
 
 #[test]
-fn an_endless_delay_is_a_year() {
+fn the_longest_delay_is_one_year() {
     check(
         "0 add a urgent
          0 take
@@ -134,7 +134,7 @@ fn a_scheduled_run_forgets_failures_and_is_urgent() {
 }
 
 #[test]
-fn a_time_is_urgent_when_it_comes_and_not_before() {
+fn a_timed_key_is_urgent_only_from_its_time_on() {
     check(
         "0 add a urgent
          0 take
@@ -148,7 +148,7 @@ fn a_time_is_urgent_when_it_comes_and_not_before() {
 }
 
 #[test]
-fn times_lose_their_meaning_at_once_and_backoff_does_not() {
+fn reschedule_now_affects_times_but_not_backoff() {
     check(
         "0 add a routine
          0 add b routine
@@ -166,7 +166,7 @@ fn times_lose_their_meaning_at_once_and_backoff_does_not() {
 }
 
 #[test]
-fn news_during_a_failing_run_is_served_at_once_and_once_and_backoff_goes_on() {
+fn an_add_during_a_failing_run_is_served_at_once_and_the_backoff_continues() {
     check(
         "0 add a urgent
          0 take

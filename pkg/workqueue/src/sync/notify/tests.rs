@@ -1,4 +1,5 @@
-//! The model of `Notify` beside tokio's: the same calls have the same answers, and wake the same ones.
+//! Compares the model of `Notify` with tokio's: equal calls return equal results and wake the same
+//! waiters.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ impl Wake for Counter {
     }
 }
 
-/// What both can do, so that one function plays them.
+/// The common interface of both types, so that one function can test them.
 trait Waits: Future<Output = ()> {
     fn enable_it(self: Pin<&mut Self>) -> bool;
 }
@@ -42,7 +43,7 @@ impl Waits for tokio::sync::futures::Notified<'_> {
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Arrive,
-    /// The `n`th of those who wait, modulo those that there are.
+    /// The `n`th waiter, modulo the number of waiters.
     Enable(usize),
     Poll(usize),
     Leave(usize),
@@ -56,7 +57,8 @@ struct Waiter<F> {
     is_over: bool,
 }
 
-/// Plays the calls, and tells after each what it answered and how often each who waits was woken so far.
+/// Runs the calls. Returns for each call its result and how often each waiter has been woken so
+/// far.
 fn play<F: Waits>(calls: &[Call], notified: impl Fn() -> F, one: impl Fn(), all: impl Fn()) -> Vec<String> {
     let mut waiters: Vec<Waiter<F>> = Vec::new();
     let mut told = Vec::new();
@@ -112,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn the_model_of_notify_does_what_tokio_s_does(calls in calls()) {
+    fn the_model_of_notify_behaves_like_tokios(calls in calls()) {
         let (model, real) = (Notify::new(), tokio::sync::Notify::new());
         let by_model = play(&calls, || model.notified(), || model.notify_one(), || model.notify_waiters());
         let by_tokio = play(&calls, || real.notified(), || real.notify_one(), || real.notify_waiters());
