@@ -127,8 +127,8 @@ impl Election {
         self.lease.split_once('/').unwrap_or(("", &self.lease))
     }
 
-    /// Subscribes to the Lease's identity and annotations, which a standby knows too. They are known
-    /// before [`Election::wait_until_leading`] returns. Renewals do not notify receivers.
+    /// Subscribes to the Lease's identity and annotations, which a standby knows too. They are
+    /// known before [`Election::wait_until_leading`] returns. Renewals do not notify receivers.
     pub fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
         self.shared.cache.lease_snapshots()
     }

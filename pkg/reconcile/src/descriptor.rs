@@ -23,7 +23,7 @@ pub struct Descriptor {
     pub aliases: &'static [&'static str],
     /// Whether `*` in `--controllers` includes it.
     pub on_by_default: bool,
-    /// The CustomResourceDefinitions that it needs in the cluster.
+    /// The CRDs that it needs in the cluster.
     pub crds: fn() -> Vec<CustomResourceDefinition>,
     /// The permissions that it needs. `portreeve rbac`, `portreeve fence` and the manifests in
     /// deploy/ are generated from these rules.

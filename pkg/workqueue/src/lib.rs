@@ -59,7 +59,7 @@ struct Shared<K> {
 }
 
 impl<K: Key> Queue<K> {
-    /// Creates a queue whose metric series have the label `name`.
+    /// Creates a queue whose metric series carry the given name in their `name` label.
     ///
     /// Two live queues with the same name share their series: the values are summed, except for the
     /// longest run, which is the maximum.
