@@ -1,15 +1,18 @@
-//! How long to wait after a failure.
+//! The waits after failures.
 
 use std::time::Duration;
 
 use backon::BackoffBuilder;
 
 const FIRST: Duration = Duration::from_millis(100);
-/// Before chance makes up to twice as much of it.
+/// The longest wait without jitter. Jitter can double it.
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// 100 ms to 15 s, doubling, and up to as much again by chance: so nobody waits for more than 30 s. client-go starts at 800 ms and ends at
-/// 60 s; a control plane that restarts is back sooner than that.
+/// An exponential backoff from 100 ms to 15 s, plus a random jitter of up to the same amount, so a
+/// wait never exceeds 30 s.
+///
+/// client-go starts at 800 ms and ends at 60 s. The shorter waits recover sooner when a control
+/// plane restarts.
 pub(crate) struct Backoff(backon::ExponentialBackoff);
 
 impl Backoff {
@@ -22,7 +25,7 @@ impl Backoff {
         Self(builder.build())
     }
 
-    /// The next wait, which is longer than the one before.
+    /// Returns the next wait. Waits grow with each call, up to the limit.
     pub(crate) fn wait(&mut self) -> Duration {
         self.0.next().unwrap_or(LONGEST)
     }

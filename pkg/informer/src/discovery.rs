@@ -1,10 +1,12 @@
-//! Discovery that follows the cluster: what is served, kept up to date.
+//! Discovery that keeps the set of served resources up to date.
 //!
-//! The one document that has everything is asked for at the start, whenever a CustomResourceDefinition or an API service is heard to
-//! change, and twice a minute anyway; as long as nothing changed, the answer is a tag. The pure part is [`ServedResources`].
+//! The task requests the aggregated discovery document at the start, whenever a
+//! CustomResourceDefinition or an API service changes, and every 30 s. While nothing has changed,
+//! the apiserver answers with an ETag and no body. The pure part is [`ServedResources`].
 //!
-//! Architecture Invariant: what is known outlives failures. An attempt that fails changes nothing, an empty answer is a failure, and a
-//! group version that cannot be discovered keeps what it had.
+//! Architecture Invariant: failures never remove known resources. A failed attempt changes nothing,
+//! an empty response counts as a failure, and a group version that cannot be discovered keeps its
+//! last known resources.
 
 mod change_watches;
 mod document;
@@ -43,41 +45,46 @@ use crate::{InformerConfig, ReflectorConfig, Sink, StatusReporter, Watch, WatchF
 
 const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 
-/// How often to ask when nothing is heard. Watches may be forbidden, and aggregated apiservers change what they serve without a word.
+/// How often to request discovery without a watch event. The watches may be forbidden, and
+/// aggregated apiservers change their resources without any event.
 const PERIOD: Duration = Duration::from_secs(30);
-/// A change comes as several events; what comes within this time is answered together.
+/// How long to collect watch events before a request. One change usually causes several events.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// The waits between the attempts after a change was heard, in milliseconds: discovery shows it later than the watch,
-/// by some hundredths of a second, and on a busy apiserver by half a second.
+/// The waits between the requests that follow a watch event, in milliseconds. Discovery shows a
+/// change later than the watch does: usually by some 10 ms, on a busy apiserver by 500 ms.
 const HURRY: [u64; 13] = [30, 50, 100, 100, 100, 100, 100, 200, 200, 200, 500, 500, 1_000];
-/// The rest after an attempt in a hurry, in multiples of its own time, so that a stream of changes does not keep the apiserver busy.
+/// The minimum pause after a request, as a multiple of its duration, so that a stream of changes
+/// does not keep the apiserver busy.
 const REST: u32 = 4;
-/// An apiserver that takes long to answer is busy with others.
+/// The upper limit of that pause. A slow apiserver is busy with other clients.
 const LONGEST_REST: Duration = Duration::from_millis(200);
-/// How long news wait after a failure, unless the apiserver asks for longer.
+/// The longest wait before a watch event triggers a request after a failure, unless the apiserver
+/// asks for a longer one.
 const CALM: Duration = Duration::from_secs(1);
-/// When the names of API services count no longer, if the apiserver refuses to tell more of them.
+/// How long the names of API services stay valid while the apiserver refuses the watch on them.
 const OUTDATED: Duration = Duration::from_mins(2);
 
-/// Follows what is served. Ends when it is dropped.
+/// Keeps the set of served resources up to date until it is dropped.
 pub struct Discovery {
     shared: Arc<Shared>,
     tasks: TaskTracker,
     ends: DropGuard,
 }
 
-/// What the handle and its task share.
+/// The state that the handle shares with its task.
 #[derive(Default)]
 struct Shared {
-    /// Something changed, or somebody asked.
+    /// Notified by a watch event or by [`Discovery::refresh`].
     changed: Arc<Notify>,
     reporter: StatusReporter,
     failures: AtomicU64,
 }
 
 impl Discovery {
-    /// Follows what is served at `client`'s apiserver. The receiver has `None` until the first complete answer, and is told of nothing but
-    /// changes. Has to be called within a runtime.
+    /// Starts discovery at `client`'s apiserver.
+    ///
+    /// The receiver holds `None` until the first complete response and is notified only of changes.
+    /// Must be called within a Tokio runtime.
     pub fn start(
         client: Client,
         informer_config: &InformerConfig,
@@ -96,9 +103,9 @@ impl Discovery {
             reporter,
             wake: Arc::clone(&wake),
             definition_deleted: Arc::default(),
-            // Nobody takes over these: they never begin a term.
+            // No Lease guards these watches, so they never begin a new term.
             terms: watch::channel(0).1,
-            // Not every apiserver serves both.
+            // Not every apiserver serves both resources.
             is_optional: true,
         };
         let definitions = Definitions {
@@ -137,22 +144,25 @@ impl Discovery {
         (Self { shared, tasks, ends }, rx)
     }
 
-    /// Asks again soon, as when a change was heard: for those who notice by other means that what is known may be out of date.
+    /// Requests discovery soon, as after a watch event. Call it when another source shows that the
+    /// known resources may be out of date.
     pub fn refresh(&self) {
         self.shared.changed.notify_one();
     }
 
-    /// How many attempts failed since the start, each as a whole.
+    /// Returns how many attempts have failed since the start. An attempt counts once, however many
+    /// requests it sends.
     pub fn failures(&self) -> u64 {
         self.shared.failures.load(Ordering::Relaxed)
     }
 
-    /// Why it does not make progress now, if it does not. What is known may be out of date then.
+    /// Returns the current failure, or `None` while discovery succeeds. During a failure the known
+    /// resources may be out of date.
     pub fn failure(&self) -> Option<WatchFailure> {
         self.shared.reporter.status().failure
     }
 
-    /// Ends it, and waits until it has.
+    /// Stops all tasks and waits until they have ended.
     pub async fn stop(self) {
         let Self { shared: _, tasks, ends } = self;
         drop(ends);
@@ -161,24 +171,24 @@ impl Discovery {
     }
 }
 
-/// Starts a watch that is good for news.
+/// Starts a watch that only reports changes.
 fn spawn_watch<S: Sink>(tasks: &TaskTracker, stop: &CancellationToken, reflector_config: ReflectorConfig, sink: S) {
     let span = tracing::info_span!("discovery", resource = %reflector_config.watch);
     let reflecting = reflect(reflector_config, sink).instrument(span);
     tasks.spawn(stop.clone().run_until_cancelled_owned(reflecting));
 }
 
-/// The task that asks.
+/// The task that requests discovery and publishes the result.
 struct Follower {
     client: DiscoveryClient,
     shared: Arc<Shared>,
     names: ApiServiceNames,
     names_reporter: StatusReporter,
-    /// Wakes the watches on what was not served.
+    /// Wakes the watches on resources that were not served.
     wake: Arc<Notify>,
     tx: watch::Sender<Option<Arc<ServedResources>>>,
     backoff: Backoff,
-    /// The failed group versions that the log knows of.
+    /// The failed group versions that are already logged.
     reported: BTreeSet<Box<str>>,
 }
 
@@ -213,10 +223,10 @@ impl Follower {
         }
     }
 
-    /// Publishes what is known now, if that is news.
+    /// Publishes the known resources if they have changed.
     fn publish(&mut self) {
         if self.shared.reporter.record_contact(Instant::now()) {
-            tracing::info!("discovery is back");
+            tracing::info!("recovered discovery");
         }
         self.backoff = Backoff::new();
         let before = self.tx.borrow().clone();
@@ -230,17 +240,21 @@ impl Follower {
         }
         if let Some(known) = known {
             let (added, removed) = (served.names_missing_from(known), known.names_missing_from(&served));
-            // Verbs change too, and what could not be discovered is told of when it lasts.
+            // This does not log changes of verbs. `settle` logs group versions that stay
+            // undiscovered.
             if !(added.is_empty() && removed.is_empty()) {
-                tracing::info!(added, removed, "what is served has changed");
+                tracing::info!(added, removed, "changed served resources");
             }
         }
         self.tx.send_replace(Some(Arc::new(served)));
         self.wake.notify_waiters();
     }
 
-    /// The API services that are known to exist. Names that are no longer kept up to date would keep for ever what is gone; but an
-    /// apiserver that starts may refuse everything for a moment.
+    /// Returns the names of the API services that are known to exist.
+    ///
+    /// Names that the watch no longer updates would keep deleted services forever, so they expire.
+    /// They do not expire at once, because a starting apiserver may refuse every request for a
+    /// moment.
     fn services(&self) -> BTreeSet<Box<str>> {
         let status = self.names_reporter.status();
         let is_refused = status
@@ -253,29 +267,29 @@ impl Follower {
         self.names.lock().clone()
     }
 
-    /// Nothing more is expected to change for now: says once of each group version that it cannot be discovered, and once that it can be
-    /// again.
+    /// Logs each group version that newly fails or is discovered again, and returns the wait until
+    /// the next request. Called when no further change is expected soon.
     fn settle(&mut self) -> Duration {
         let served = self.tx.borrow().clone().unwrap_or_default();
         let failed: BTreeSet<Box<str>> = served.failed().map(Into::into).collect();
         for version in failed.difference(&self.reported) {
-            tracing::warn!(%version, "not discovered, what it served before is kept");
+            tracing::warn!(%version, "keeping the last known resources of a group version that cannot be discovered");
         }
         for version in self.reported.difference(&failed) {
-            tracing::info!(%version, "no longer fails to be discovered");
+            tracing::info!(%version, "recovered discovery of group version");
         }
         self.reported = failed;
         PERIOD
     }
 
-    /// Notes the failure, and returns how long to wait.
+    /// Records the failure and returns how long to wait.
     fn fail(&mut self, error: &Error) -> Duration {
         self.shared.failures.fetch_add(1, Ordering::Relaxed);
         let failure = error.failure();
         let reason = failure.message.clone();
         let delay = self.backoff.wait().max(error.retry_after());
         if self.shared.reporter.record_failure(failure) {
-            tracing::warn!(reason, "discovery failed, trying again; what is known is kept");
+            tracing::warn!(reason, "retrying failed discovery; keeping the known resources");
         } else {
             tracing::debug!(reason, ?delay, "backing off");
         }

@@ -1,5 +1,5 @@
-//! What is wrong with JSON that is not what is expected, told without the values in it: they may be secret, and this ends up in logs and
-//! reports. Pure.
+//! Describes JSON decoding errors without the values in the JSON. The values may be secret, and the
+//! descriptions appear in logs and reports. Pure.
 
 use serde_json::{error::Category, value::RawValue};
 use serde_path_to_error::{Path, Segment};
@@ -7,7 +7,7 @@ use serde_path_to_error::{Path, Segment};
 use crate::WatchedObject;
 
 const UNKNOWN_FIELD: &str = "unknown field";
-/// What serde's messages begin with that go on with a value and end with what was expected.
+/// The prefixes of serde's messages that continue with a value and end with the expectation.
 const MISMATCHES: [&str; 5] = [
     "invalid type",
     "invalid value",
@@ -16,7 +16,7 @@ const MISMATCHES: [&str; 5] = [
     UNKNOWN_FIELD,
 ];
 
-/// JSON that is not what is expected.
+/// A decoding error without the offending value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct JsonError(String);
@@ -27,9 +27,10 @@ impl JsonError {
     }
 }
 
-/// Where in the object the error is, and what was expected there.
+/// Describes in which field of the object the error is and what was expected there.
 ///
-/// Decodes once more, to find out in which field the error is. That is too slow to do each time.
+/// This decodes the object a second time to locate the field, which is too slow to do for every
+/// object.
 #[cold]
 pub(crate) fn explain<T: WatchedObject>(raw: &RawValue, error: &serde_json::Error) -> String {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
@@ -42,7 +43,8 @@ pub(crate) fn explain<T: WatchedObject>(raw: &RawValue, error: &serde_json::Erro
     }
 }
 
-/// The fields on the way. The variant of an enum is a value, and so is a field that nobody knows.
+/// Returns the path of fields to the error. It omits enum variants and unknown fields, because both
+/// come from the input.
 fn place(path: &Path, ends_in_unknown_field: bool) -> String {
     let known = path.iter().len() - usize::from(ends_in_unknown_field).min(path.iter().len());
     let mut text = String::new();
@@ -57,10 +59,11 @@ fn place(path: &Path, ends_in_unknown_field: bool) -> String {
     text
 }
 
-/// Only what is known to come from the program is kept: a message of any other form may hold the value anywhere.
+/// Returns the parts of the message that come from the program. A message of an unknown form may
+/// contain the value anywhere, so none of it is kept.
 fn without_value(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    // The parser's own messages name no values.
+    // The parser's own messages contain no values.
     if error.classify() != Category::Data {
         return text;
     }
@@ -73,10 +76,11 @@ fn without_value(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let text = text.strip_suffix(&place).unwrap_or(&text);
     let Some(mismatch) = MISMATCHES.iter().find(|mismatch| text.starts_with(**mismatch)) else {
-        return "not what is expected".to_owned();
+        return "unexpected value".to_owned();
     };
     match text.rsplit_once(", expected ") {
-        // A message that ends so has no part that says what was expected: what follows the comma is the value's.
+        // A message with this ending states no expectation, so the text after the comma belongs to
+        // the value.
         Some((_, expected)) if !expected.contains(", there are no ") => format!("{mismatch}, expected {expected}"),
         _ => (*mismatch).to_owned(),
     }
@@ -94,7 +98,7 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "they are there to be wrong")]
+    #[expect(dead_code, reason = "the tests only check that decoding them fails")]
     struct Everything {
         metadata: Metadata,
         kind: Option<Kind>,
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[derive(Debug, Deserialize)]
-    #[expect(dead_code, reason = "it is there to be wrong")]
+    #[expect(dead_code, reason = "the tests only check that decoding it fails")]
     enum Tagged {
         Number(u8),
         Other,
@@ -121,7 +125,7 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "it is there to be wrong")]
+    #[expect(dead_code, reason = "the tests only check that decoding it fails")]
     struct Inner {
         known: u8,
     }
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_place_and_expectation_and_never_by_value() {
+    fn errors_state_the_field_and_the_expectation_but_never_the_value() {
         let table = [
             (r#""kind":"hunter2""#, "kind: unknown variant, expected `A` or `B`"),
             (
@@ -174,7 +178,7 @@ mod tests {
             (r#""inner":{"hunter2":1}"#, "inner: unknown field, expected `known`"),
             (r#""inner":{}"#, "inner: missing field `known`"),
             (r#""inner":{"known":1,"known":2}"#, "inner: duplicate field `known`"),
-            (r#""custom":"hunter2""#, "custom: not what is expected"),
+            (r#""custom":"hunter2""#, "custom: unexpected value"),
         ];
         for (fields, expected) in table {
             assert_eq!(told(fields), expected, "{fields}");
@@ -187,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn an_expectation_of_nothing_is_not_looked_for_in_the_value() {
+    fn a_missing_expectation_is_not_taken_from_the_value() {
         let error = serde_json::Error::unknown_variant("x, expected hunter2", &[]);
         assert_eq!(without_value(&error), "unknown variant");
     }
 
     #[test]
-    fn what_is_no_json_is_told_with_the_place() {
+    fn syntax_errors_include_the_position() {
         let error = serde_json::from_str::<Everything>(r#"{"text": hunter2}"#).unwrap_err();
         assert_eq!(without_value(&error), "expected value at line 1 column 10");
     }

@@ -1,4 +1,4 @@
-//! Who asks for the same watch shares it.
+//! Creates informers and deduplicates them by watch.
 
 use std::{
     any::{Any, TypeId},
@@ -26,20 +26,22 @@ use crate::{
     reflect,
 };
 
-/// The times that informers go by.
+/// The configuration of all informers of a factory.
 #[derive(Clone, Debug)]
 pub struct InformerConfig {
-    /// How long a watch may be silent before its connection counts as dead. The apiserver sends a bookmark about each minute.
+    /// How long a watch may receive nothing before its connection counts as dead. The apiserver
+    /// sends a bookmark about once a minute.
     pub idle_timeout: Duration,
-    /// How many objects one page of a list holds.
+    /// The number of objects in one page of a list.
     pub page_size: u32,
-    /// How often subscribers are told of every object again, at random between once and twice this; `None`: never.
+    /// The minimum period between two resyncs, in which subscribers receive every object again.
+    /// Each interval is random, between one and two periods. `None` disables resyncs.
     pub resync_period: Option<Duration>,
 }
 
 impl InformerConfig {
-    /// After how long without contact what is stored is called stale: a third longer than a watch may be silent, so that it has the time
-    /// to reconnect.
+    /// Returns how long a watch may be without contact before its store counts as stale. This is
+    /// 4/3 of `idle_timeout`, which leaves time to reconnect.
     pub fn stale_after(&self) -> Duration {
         self.idle_timeout + self.idle_timeout / 3
     }
@@ -55,7 +57,7 @@ impl Default for InformerConfig {
     }
 }
 
-/// Makes informers, shares them, and ends them. Cheap to clone.
+/// Creates informers, shares them, and stops them. Cheap to clone.
 #[derive(Clone)]
 pub struct Factory(Arc<Inner>);
 
@@ -76,7 +78,7 @@ struct Entry {
     definition: DefinitionSignal,
 }
 
-/// How a loop learns of the definition of its resource.
+/// Notifies a list-and-watch loop about the CustomResourceDefinition of its resource.
 #[derive(Clone, Default)]
 struct DefinitionSignal {
     wake: Arc<Notify>,
@@ -91,8 +93,10 @@ impl DefinitionSignal {
 }
 
 impl Factory {
-    /// A factory whose watches go through `client`. Starts the one watch on CustomResourceDefinitions, which ends with the factory, so
-    /// it has to be called within a runtime.
+    /// Creates a factory whose watches use `client`.
+    ///
+    /// It starts one watch on CustomResourceDefinitions, which ends with the factory. Must be
+    /// called within a Tokio runtime.
     pub fn new(client: Client, informer_config: InformerConfig) -> Self {
         let stop = CancellationToken::new();
         let ended = stop.child_token();
@@ -109,7 +113,7 @@ impl Factory {
             inner: Arc::downgrade(&inner),
             known: Store::default(),
         };
-        // Nobody takes over this one: it never begins a term.
+        // No Lease guards this watch, so it never begins a new term.
         let terms = watch::channel(0).1;
         let watch = inner.reflector_config(
             Watch::all(CRDS),
@@ -126,7 +130,8 @@ impl Factory {
         Self(inner)
     }
 
-    /// The informer of `watch` with projection `T`: a new one, or the one that others use already.
+    /// Returns the informer of `watch` with projection `T`, and creates it if no other caller holds
+    /// it.
     pub fn informer<T: Projection>(&self, watch: Watch) -> Informer<T> {
         let key = (TypeId::of::<T>(), watch);
         let mut shared = self.0.shared.lock();
@@ -150,10 +155,10 @@ impl Factory {
         Informer(handle)
     }
 
-    /// How each watch fares, by name.
+    /// Returns the state of each watch, sorted by name.
     pub fn reports(&self) -> Vec<Report> {
         let definitions = self.0.definitions.status();
-        // Asked outside of the lock: each one takes its informer's.
+        // Call the reports without this lock, because each takes the locks of its informer.
         let shared: Vec<_> = self
             .0
             .shared
@@ -174,12 +179,13 @@ impl Factory {
         reports
     }
 
-    /// The times that its informers go by.
+    /// Returns the configuration of the informers.
     pub fn informer_config(&self) -> &InformerConfig {
         &self.0.informer_config
     }
 
-    /// Ends every watch, also of informers that are still held, and waits until each has. Their stores stay as they are.
+    /// Stops every watch, also those of informers that are still held, and waits until all have
+    /// ended. Their stores keep their last state.
     pub async fn stop(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
@@ -238,7 +244,7 @@ impl Inner {
     }
 }
 
-/// Spread over the period, so that informers that started together do not resync together.
+/// Resyncs in random intervals, so that informers that started together do not resync together.
 async fn resync<T: Projection>(core: Arc<Core<T>>, period: Option<Duration>) {
     let Some(period) = period else {
         return std::future::pending().await;
@@ -249,7 +255,8 @@ async fn resync<T: Projection>(core: Arc<Core<T>>, period: Option<Duration>) {
     }
 }
 
-/// Reports go by name: two watches of the same objects, with different projections, must not share one.
+/// Returns a name that no other report uses. Two watches on the same objects with different
+/// projections need different names.
 fn distinct_name<T: Projection>(watch: &Watch, shared: &HashMap<(TypeId, Watch), Entry>) -> String {
     let form = if T::METADATA_ONLY { " (metadata)" } else { "" };
     let name = format!("{watch}{form}");
@@ -259,10 +266,11 @@ fn distinct_name<T: Projection>(watch: &Watch, shared: &HashMap<(TypeId, Watch),
     names.find(|name| !is_taken(name)).unwrap_or(name)
 }
 
-/// The sink of the watch on CustomResourceDefinitions: tells loops when the definition of their resource comes, changes and goes.
+/// The sink of the watch on CustomResourceDefinitions. It notifies loops when the definition of
+/// their resource is created, changed or deleted.
 struct Definitions {
     inner: Weak<Inner>,
-    /// What is known to be defined: only of a definition that was seen can it be said that it is gone.
+    /// The known definitions. Only a definition that was stored can be reported as deleted.
     known: Store<MetadataOnly>,
 }
 
@@ -279,7 +287,7 @@ impl Sink for Definitions {
             Change::Deleted { last, .. } => Some(Arc::clone(&last.metadata.name)),
             Change::Added(_) | Change::Updated { .. } => None,
         });
-        // Another definition of the same name comes after the end of the one before.
+        // A recreated definition: report the deletion before the creation.
         let news: Vec<_> = deleted
             .map(|name| (name, true))
             .chain(here.map(|name| (name, false)))

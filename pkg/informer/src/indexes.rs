@@ -2,19 +2,19 @@
 
 use crate::Projection;
 
-/// By namespace; a cluster-scoped object is under the empty one.
+/// Indexes objects by namespace. Cluster-scoped objects are under the empty string.
 pub fn by_namespace<T: Projection>(object: &T) -> Vec<Box<str>> {
     let namespace = object.metadata().namespace.as_deref().unwrap_or_default();
     vec![namespace.into()]
 }
 
-/// By the UID of the owner that controls the object.
+/// Indexes objects by the UID of their controlling owner.
 pub fn by_controller<T: Projection>(object: &T) -> Vec<Box<str>> {
     let controller = object.metadata().controller();
     controller.map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
-/// By the value of one label.
+/// Indexes objects by the value of one label.
 pub fn by_label<T: Projection>(label: &'static str) -> impl Fn(&T) -> Vec<Box<str>> + Send + Sync + 'static {
     move |object| object.metadata().labels.get(label).cloned().into_iter().collect()
 }

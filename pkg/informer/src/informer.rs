@@ -1,8 +1,8 @@
-//! What controllers hold: a store to read, indexes, subscriptions.
+//! The handle that controllers hold: a store to read, indexes, and subscriptions.
 //!
-//! Two locks, always taken in this order: `subscribers` (who is told) and then `store` (what is true). Handlers run under the
-//! first alone, so they may read any store, this one too; a late subscriber is replayed under it, so it misses nothing and sees
-//! nothing twice.
+//! There are two locks, always taken in this order: `subscribers`, then `store`. Handlers run under
+//! the first lock only, so they may read any store, including this one. The replay to a new
+//! subscriber also runs under it, so the subscriber receives each change exactly once.
 
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ use crate::{
 
 type Handler<T> = Arc<dyn Fn(&Delta<T>) + Send + Sync>;
 
-/// A shared view of one watch. Cheap to clone; the watch lives as long as one clone does.
+/// A shared view of one watch. Cheap to clone. The watch ends when the last clone is dropped.
 pub struct Informer<T>(pub(crate) Arc<Handle<T>>);
 
 impl<T> Clone for Informer<T> {
@@ -35,23 +35,24 @@ impl<T> Clone for Informer<T> {
     }
 }
 
-/// Dropped with the last informer: the guard then ends the watch.
+/// The shared part of all clones. When it is dropped, its guard ends the watch.
 pub(crate) struct Handle<T> {
     pub(crate) core: Arc<Core<T>>,
     pub(crate) _ends_watch: DropGuard,
 }
 
-/// What the watch writes and informers read.
+/// The state that the watch writes and informers read.
 pub(crate) struct Core<T> {
     name: String,
     store: RwLock<Store<T>>,
     subscribers: Mutex<Subscribers<T>>,
-    /// The term in which the last complete list was begun.
+    /// The term in which the last complete list started.
     synced: watch::Sender<Option<u64>>,
-    /// The present term.
+    /// The current term.
     pub(crate) terms: watch::Sender<u64>,
     pub(crate) reporter: StatusReporter,
-    /// Whether a handler panicked and has not been told again yet; `missed_signal` says so to the task.
+    /// Whether a handler has missed changes through a panic. `missed_signal` wakes the task that
+    /// redelivers them.
     has_missed: AtomicBool,
     missed_signal: Notify,
 }
@@ -64,47 +65,50 @@ struct Subscribers<T> {
 struct Subscriber<T> {
     number: u64,
     handler: Handler<T>,
-    /// The first change of each object on which the handler panicked.
+    /// For each object, the first change on which the handler panicked.
     missed_changes: HashMap<ObjectKey, Change<T>>,
 }
 
 impl<T: Projection> Subscriber<T> {
-    /// Whether the handler took it. A panic is its own: other handlers are told, and this one again later.
+    /// Calls the handler and returns whether it returned without a panic. After a panic, the change
+    /// is kept for redelivery, and other handlers are still called.
     fn notify(&mut self, delta: &Delta<T>) -> bool {
         let taken = catch_unwind(AssertUnwindSafe(|| (self.handler)(delta))).is_ok();
         if !taken {
             let key = delta.key();
-            tracing::error!(object = %key, "a handler panicked, it is told again later");
+            tracing::error!(object = %key, "redelivering a change later because the handler panicked");
             self.missed_changes.entry(key).or_insert_with(|| delta.change.clone());
         }
         taken
     }
 }
 
-/// An informer was not complete in time.
+/// An informer did not sync in time.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} is not synced after {limit:?}: {reason}")]
+#[error("informer {name} did not sync within {limit:?}: {reason}")]
 pub struct CacheSyncTimeout {
-    /// Which informer.
+    /// The name of the informer.
     pub name: String,
-    /// How long was waited.
+    /// How long the caller waited.
     pub limit: Duration,
-    /// The last failure, or that there was none.
+    /// The current failure, or the statement that the first list is still under way.
     pub reason: String,
 }
 
 impl<T: Projection> Informer<T> {
-    /// The object of that key, from the store.
+    /// Returns the stored object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
         self.0.core.store.read().get(key).cloned()
     }
 
-    /// All objects of the store, in no order.
+    /// Returns all stored objects, in no particular order.
     pub fn list(&self) -> Vec<Arc<T>> {
         self.0.core.store.read().iter().cloned().collect()
     }
 
-    /// An index over this store. One name is one index, whoever asks: give different functions different names.
+    /// Returns an index over the store, and adds it on the first call.
+    ///
+    /// The name identifies the index for all callers, so different functions need different names.
     pub fn index(&self, name: &'static str, values: impl Fn(&T) -> Vec<Box<str>> + Send + Sync + 'static) -> Index<T> {
         let number = self.0.core.store.write().add_index(name, Arc::new(values));
         Index {
@@ -113,32 +117,36 @@ impl<T: Projection> Informer<T> {
         }
     }
 
-    /// Calls `handler` with every change from now on, after an `Added` for each object that is there already.
+    /// Calls `handler` with an `Added` for each stored object, and then with every change.
     ///
-    /// Changes of one object come in order. The handler must not block; it may read stores. It is not called any more once the
-    /// subscription is dropped. Within a handler, subscribing and dropping a subscription are deadlocks. A change on which it panics is
-    /// told again after a while, as an `Updated` or `Deleted` that includes what came after it; a panic on what is there already is the
-    /// caller's.
+    /// - Changes of one object arrive in order.
+    /// - The handler must not block. It may read stores.
+    /// - A handler must not subscribe or drop a subscription, because both deadlock.
+    /// - The handler is not called after the subscription is dropped.
+    /// - A change on which the handler panics is redelivered later, as an `Updated` or `Deleted`
+    ///   that includes later changes.
+    /// - A panic during the initial calls propagates to the caller.
     pub fn subscribe(&self, handler: impl Fn(&Delta<T>) + Send + Sync + 'static) -> Subscription {
         self.0.core.subscribe(Arc::new(handler))
     }
 
-    /// Whether a list was ever complete.
+    /// Returns whether a list has ever completed.
     pub fn is_synced(&self) -> bool {
         self.0.core.synced.borrow().is_some()
     }
 
-    /// Waits until a list was complete that was begun in the present term: see [`Cache::begin_term`].
+    /// Waits until a list that started in the current term is complete (see [`Cache::begin_term`]).
     ///
     /// # Errors
     ///
-    /// [`CacheSyncTimeout`] once `limit` has passed, with the name of what is missing and why.
+    /// Returns [`CacheSyncTimeout`] when `limit` has passed, with the name of the informer and the
+    /// reason.
     pub async fn wait_for_sync(&self, limit: Duration) -> Result<(), CacheSyncTimeout> {
         let core = &self.0.core;
         let term = *core.terms.borrow();
         let mut synced = core.synced.subscribe();
         let complete = synced.wait_for(|synced| synced.is_some_and(|synced| synced >= term));
-        // The sender lives in `core`, so the channel cannot close under us.
+        // `core` owns the sender, so the channel cannot close during the wait.
         if let Ok(Ok(_)) = tokio::time::timeout(limit, complete).await {
             return Ok(());
         }
@@ -150,18 +158,20 @@ impl<T: Projection> Informer<T> {
         })
     }
 
-    /// What is watched, as reports name it.
+    /// Returns the name of the watch, as in reports.
     pub fn name(&self) -> &str {
         &self.0.core.name
     }
 }
 
-/// What of an informer does not depend on what it holds.
+/// The operations of an informer that do not depend on its projection.
 pub trait Cache: Send + Sync {
-    /// Begins a new term: everything is listed again, and until that is done [`Informer::wait_for_sync`] waits.
+    /// Begins a new term: the informer lists everything again, and [`Informer::wait_for_sync`]
+    /// waits for that list.
     ///
-    /// For who takes over from another process. Its caches may be behind what that one wrote last: a watch may be late, or its connection
-    /// dead without anybody knowing yet. A list that is begun now has it all.
+    /// Call it when this process takes over from another one. The cache may lack the last writes of
+    /// that process, because a watch can be late or its connection dead without a sign. A list that
+    /// starts now contains them.
     fn begin_term(&self);
 }
 
@@ -171,7 +181,7 @@ impl<T: Projection> Cache for Informer<T> {
     }
 }
 
-/// An index of an informer: finds objects by what they say instead of by what they are called.
+/// An index of an informer, which finds objects by a value other than their key.
 pub struct Index<T> {
     informer: Informer<T>,
     number: usize,
@@ -187,14 +197,14 @@ impl<T> Clone for Index<T> {
 }
 
 impl<T: Projection> Index<T> {
-    /// The objects under `value`, in no order.
+    /// Returns the objects under `value`, in no particular order.
     pub fn get(&self, value: &str) -> Vec<Arc<T>> {
         let store = self.informer.0.core.store.read();
         store.by_index(self.number, value).cloned().collect()
     }
 }
 
-/// Ends with its drop.
+/// A subscription, which ends when it is dropped.
 #[must_use = "the handler is removed when the subscription is dropped"]
 pub struct Subscription(Option<Box<dyn FnOnce() + Send + Sync>>);
 
@@ -245,13 +255,14 @@ impl<T: Projection> Core<T> {
             let mut subscribers = core.subscribers.lock();
             let place = subscribers.all.iter().position(|known| known.number == number);
             let removed = place.map(|place| subscribers.all.remove(place));
-            // What the handler holds may be a subscription too: it is dropped outside of the lock.
+            // The handler may itself hold a subscription of this informer, so it is dropped after
+            // the lock is released.
             drop(subscribers);
             drop(removed);
         })))
     }
 
-    /// Tells every subscriber of every object again.
+    /// Sends every stored object to every subscriber again.
     pub(crate) fn resync(&self) {
         let mut subscribers = self.subscribers.lock();
         let known: Vec<_> = self.store.read().iter().cloned().collect();
@@ -276,7 +287,7 @@ impl<T: Projection> Core<T> {
         }
     }
 
-    /// Tells handlers of the changes on which they panicked, less and less often while they go on panicking.
+    /// Redelivers changes on which handlers panicked, with a backoff while they keep panicking.
     pub(crate) async fn redeliver_missed(self: Arc<Self>) {
         loop {
             self.missed_signal.notified().await;
@@ -313,7 +324,7 @@ impl<T: Projection> Core<T> {
         let status = self.reporter.status();
         let panicked = self.has_missed.load(Ordering::Relaxed).then(|| WatchFailure {
             kind: ApiErrorKind::Transient,
-            message: "a handler panicked, the log has it; it is told again of what it missed".to_owned(),
+            message: "a handler panicked (see the log); the informer redelivers the changes that it missed".to_owned(),
         });
         let store = self.store.read();
         Report {
@@ -340,7 +351,8 @@ impl<T: Projection> Sink for Arc<Core<T>> {
         self.notify(&mut subscribers, deltas);
     }
 
-    /// After the subscribers were told: who waits for the sync finds every key of the list in its queue.
+    /// Marks the informer as synced. The subscribers have been notified by then, so a caller that
+    /// waits for the sync finds every listed key in its queue.
     fn complete(&mut self, term: u64, _: Option<&str>) {
         self.synced.send_replace(Some(term));
     }

@@ -1,15 +1,19 @@
-//! Shared informers: one list-and-watch a resource, however many controllers ask.
+//! Shared informers: one list-and-watch per resource, shared by all controllers.
 //!
-//! [`Factory::informer`] hands out [`Informer`]s: a read-only store of projections ([`Projection`]: what is decided on, nothing
-//! more), indexes, and subscriptions that see every change in order. Whoever subscribes late gets what is in the store first; when
-//! the last informer of a watch is dropped, the watch ends.
+//! [`Factory::informer`] returns an [`Informer`]: a read-only store of projections (see
+//! [`Projection`]), indexes, and subscriptions that receive every change in order. A new subscriber
+//! first receives the objects that are already in the store. The watch ends when its last informer
+//! is dropped.
 //!
-//! The pure part is [`Store`]; [`reflect`] is the loop around it that lists, watches and recovers. The loop writes into any
-//! [`Sink`], so that a controller with a model of its own (the garbage collector's graph) keeps no second copy.
+//! [`Store`] is the pure part. [`reflect`] is the loop around it that lists, watches and recovers
+//! from failures. The loop writes into any [`Sink`], so a controller with its own model (the
+//! garbage collector's graph) needs no second copy of the objects.
 //!
-//! A handler that panics robs nobody else: it is told again of what it missed. A panic of an index function or a sink lists again.
+//! A handler that panics does not affect other handlers, and the informer redelivers the changes
+//! that it missed. After a panic of an index function or a sink, the loop lists again.
 //!
-//! Architecture Invariant: a handler never blocks and never fails; memory is bounded by distinct objects and keys, not by events.
+//! Architecture Invariant: a handler never blocks and never fails. Memory is bounded by the number
+//! of distinct objects and keys, not by the number of events.
 
 mod backoff;
 mod discovery;
@@ -37,25 +41,26 @@ pub use watch::Watch;
 
 use portreeve_api::Metadata;
 
-/// What an informer keeps of each object: a struct that names the fields that are decided on.
+/// The part of each object that an informer stores: a struct with the fields that decisions need.
 ///
-/// It is decoded straight from the wire; what it does not name is skipped and never stored, managedFields above all. Keep what is
-/// only compared or passed on as a whole (a Pod template) as raw JSON.
+/// It is decoded directly from the response bytes. Fields that the struct does not name, above all
+/// `managedFields`, are skipped and never stored. Keep a field that is only compared or passed on
+/// as a whole (a Pod template) as raw JSON.
 pub trait Projection: serde::de::DeserializeOwned + Send + Sync + 'static {
-    /// Ask the apiserver for `PartialObjectMetadata` alone.
+    /// Whether to request only `PartialObjectMetadata` from the apiserver.
     const METADATA_ONLY: bool = false;
 
-    /// Identity and version.
+    /// The metadata of the object.
     fn metadata(&self) -> &Metadata;
 }
 
-/// What an object of a list or a watch is decoded into, straight from the wire: a [`Projection`], or what a [`Sink`] with a model of its
-/// own needs and nothing more.
+/// The type into which a list or a watch decodes each object: a [`Projection`], or only the fields
+/// that a [`Sink`] with its own model needs.
 pub trait WatchedObject: serde::de::DeserializeOwned + Send + 'static {
-    /// Ask the apiserver for `PartialObjectMetadata` alone.
+    /// Whether to request only `PartialObjectMetadata` from the apiserver.
     const METADATA_ONLY: bool = false;
 
-    /// `metadata.name`. What has none is no object, and is not taken in.
+    /// `metadata.name`. An object without a name counts as undecodable.
     fn name(&self) -> &str;
 
     /// `metadata.resourceVersion`.

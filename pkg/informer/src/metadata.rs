@@ -1,11 +1,11 @@
-//! The projection for those who need to know that an object exists, and no more.
+//! A projection for controllers that need only the metadata of objects.
 
 use portreeve_api::Metadata;
 use serde::Deserialize;
 
 use crate::Projection;
 
-/// Only metadata is asked of the apiserver, sent and stored. Works for any resource.
+/// A projection that requests, receives and stores only metadata. It works for any resource.
 #[derive(Debug, Deserialize)]
 pub struct MetadataOnly {
     /// The object's metadata.

@@ -1,6 +1,7 @@
-//! The bytes of lists and watches: pages and lines in, events out. Pure.
+//! Decodes the bytes of lists and watches: pages and lines in, events out. Pure.
 //!
-//! Objects are kept as raw slices until each is decoded by itself, so that one bad object cannot poison the rest.
+//! Each object stays a raw slice until it is decoded individually, so one bad object does not
+//! affect the others.
 
 use std::{
     borrow::Cow,
@@ -28,21 +29,22 @@ pub(crate) struct Page<'a> {
     kind: Cow<'a, str>,
     #[serde(default)]
     pub(crate) metadata: PageMetadata,
-    /// They may be null, and not absent.
+    /// May be null, but not absent.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
     pub(crate) items: Option<Vec<&'a RawValue>>,
 }
 
 impl<'a> Page<'a> {
-    /// Reads what is a list and nothing else: what a list does not name is gone, so that any other answer (of a proxy, say) must not
-    /// pass for an empty one.
+    /// Decodes a page, and rejects any response that is not a list. Objects that a list does not
+    /// name count as deleted, so another response (of a proxy, for example) must not pass for an
+    /// empty list.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, JsonError> {
         let page: Self = serde_json::from_slice(bytes).map_err(|error| JsonError::new(&error))?;
-        // A definition may call its lists what it likes.
+        // A CustomResourceDefinition may choose any kind for its lists.
         if page.kind != "Status" && page.metadata.resource_version.is_some() {
             Ok(page)
         } else {
-            let error = serde_json::Error::invalid_value(Unexpected::Str(&page.kind), &"a list with a version");
+            let error = serde_json::Error::invalid_value(Unexpected::Str(&page.kind), &"a list with a resourceVersion");
             Err(JsonError::new(&error))
         }
     }
@@ -65,7 +67,7 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-/// The part of an object that names it, for those that decode no further.
+/// The identity of an object, read when the object cannot be decoded.
 #[derive(Deserialize)]
 struct Named {
     metadata: Identity,
@@ -80,11 +82,12 @@ struct Identity {
     resource_version: String,
 }
 
-/// Cuts the bytes of a watch into lines, however they arrive.
+/// Splits the bytes of a watch into lines, however the bytes arrive.
 #[derive(Default)]
 pub(crate) struct Lines {
     buffer: BytesMut,
-    /// How much of the buffer is known to hold no end of a line: a long one is not searched again with each piece of it.
+    /// The length of the prefix without a line end. It saves searching a long line again with each
+    /// new piece.
     searched: usize,
 }
 
@@ -93,7 +96,7 @@ impl Lines {
         self.buffer.extend_from_slice(data);
     }
 
-    /// The next complete line, with its end.
+    /// Returns the next complete line, including its line end.
     pub(crate) fn next(&mut self) -> Option<BytesMut> {
         let rest = self.buffer.get(self.searched..).unwrap_or_default();
         let Some(end) = memchr::memchr(b'\n', rest) else {
@@ -105,20 +108,20 @@ impl Lines {
         Some(line)
     }
 
-    /// How many bytes there are of a line whose end has not come.
+    /// Returns the size of the incomplete last line in bytes.
     pub(crate) fn unfinished(&self) -> usize {
         self.buffer.len()
     }
 }
 
-/// What a line of a watch says.
+/// A decoded line of a watch.
 #[derive(Debug)]
 pub(crate) enum WatchMessage<T> {
-    /// Something happened to an object; the watch resumes after `version`.
+    /// An object changed. The watch resumes after `version`.
     Event { event: Event<T>, version: Option<String> },
-    /// Nothing happened up to `version`.
+    /// No further change up to `version`.
     Bookmark { version: Option<String> },
-    /// The apiserver gives up on this watch.
+    /// The apiserver ends the watch with an error.
     Failed(Box<kube::core::Status>),
 }
 
@@ -168,12 +171,13 @@ fn parse_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, serde_js
     }
 }
 
-/// An object without a version does not say where to resume; an empty one would make the watch start anywhere.
+/// Returns `None` for an empty version. The watch cannot resume after such an object, and an empty
+/// version in a request would start the watch at an arbitrary point.
 fn version(version: &str) -> Option<String> {
     (!version.is_empty()).then(|| version.to_owned())
 }
 
-/// An object that is not what the projection expects.
+/// An object that cannot be decoded into the projection.
 struct Bad {
     key: ObjectKey,
     uid: Arc<str>,
@@ -192,7 +196,8 @@ impl Bad {
 }
 
 fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Bad> {
-    // The code that decodes is others'. If it panics, the object is one more that cannot be decoded.
+    // The projection's decoder is foreign code. A panic in it makes the object undecodable, like
+    // any other error.
     let decoded = catch_unwind(AssertUnwindSafe(|| {
         let object: T = serde_json::from_str(raw.get())?;
         let is_named = !object.name().is_empty();
@@ -200,9 +205,9 @@ fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Bad> {
     }));
     let error = match decoded {
         Ok(Ok((object, true))) => return Ok(object),
-        Ok(Ok((_, false))) => "metadata.name: there is none".to_owned(),
+        Ok(Ok((_, false))) => "metadata.name: missing".to_owned(),
         Ok(Err(error)) => explain::<T>(raw, &error),
-        Err(_) => "its decoding panicked".to_owned(),
+        Err(_) => "the decoder panicked".to_owned(),
     };
     let named = serde_json::from_str::<Named>(raw.get()).map(|named| named.metadata);
     let Identity {
@@ -247,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_object_in_a_list_is_named_and_the_rest_is_read() {
+    fn a_bad_object_in_a_list_is_reported_and_the_others_are_decoded() {
         let page: Page<'_> = serde_json::from_str(
             r#"{"kind":"FooList","metadata":{"resourceVersion":"9","continue":"c"},"items":[
                 {"metadata":{"name":"bad","namespace":"n"},"spec":{"replicas":"three"}},
@@ -259,14 +264,14 @@ mod tests {
             panic!("{:?}", events[0]);
         };
         assert_eq!(*key, ObjectKey::namespaced("n", "bad"));
-        // The field by name, and not the value: it may be a password in the wrong place.
+        // The error names the field but not the value, which may be a misplaced password.
         assert_eq!(error, "spec.replicas: invalid type, expected i32");
         assert!(matches!(&events[1], Event::Listed(object) if object.spec.replicas == 3));
         assert_eq!(page.metadata.next.as_deref(), Some("c"));
     }
 
     #[test]
-    fn lines_of_a_watch_say_what_happened_and_up_to_which_version() {
+    fn watch_lines_are_decoded_with_their_version() {
         let line = |text: &str| decode_line::<MetadataOnly>(text.as_bytes());
         let bookmark = line(r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"12"}}}"#);
         assert!(matches!(bookmark, Ok(WatchMessage::Bookmark { version: Some(v) }) if v == "12"));
@@ -288,20 +293,20 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_named_even_when_its_metadata_is_wrong_too() {
+    fn an_undecodable_object_with_bad_metadata_is_still_named() {
         let raw: Box<RawValue> = serde_json::from_str(
             r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"5","labels":7},"spec":{"replicas":1}}"#,
         )
         .unwrap();
         let Event::Undecodable { key, error, .. } = decode_item::<Sized>(&raw) else {
-            panic!("it is decoded");
+            panic!("the object was decoded");
         };
         assert_eq!(key, ObjectKey::namespaced("n", "a"));
         assert!(error.starts_with("metadata.labels: invalid type, expected "), "{error}");
     }
 
     #[test]
-    fn an_object_whose_decoding_panics_is_named_like_any_other_that_cannot_be_decoded() {
+    fn an_object_whose_decoder_panics_is_reported_as_undecodable() {
         #[derive(Debug)]
         struct Panics;
         impl<'de> Deserialize<'de> for Panics {
@@ -311,20 +316,20 @@ mod tests {
         }
         impl Projection for Panics {
             fn metadata(&self) -> &Metadata {
-                unreachable!("there is none");
+                unreachable!("no value exists");
             }
         }
         let line = br#"{"type":"MODIFIED","object":{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}}"#;
         let heard = decode_line::<Panics>(line).unwrap();
         assert!(
             matches!(&heard, WatchMessage::Event { event: Event::Undecodable { key, uid, error }, version: Some(v) }
-            if &*key.name == "a" && &**uid == "u" && error == "its decoding panicked" && v == "5"),
+            if &*key.name == "a" && &**uid == "u" && error == "the decoder panicked" && v == "5"),
             "{heard:?}"
         );
     }
 
     #[test]
-    fn a_version_that_is_missing_is_not_an_empty_one() {
+    fn a_missing_version_is_not_decoded_as_an_empty_one() {
         for line in [
             r#"{"type":"BOOKMARK","object":{"metadata":{}}}"#,
             r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#,
@@ -340,7 +345,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn lines_are_the_same_however_they_arrive(
+        fn lines_do_not_depend_on_how_the_bytes_are_split(
             lines in proptest::collection::vec("[a-z]{0,6}", 0..8),
             cuts in proptest::collection::vec(1..9_usize, 0..40),
         ) {

@@ -1,7 +1,7 @@
-//! The list-and-watch loop: the only async part that an informer has.
+//! The list-and-watch loop, the only async part of an informer.
 //!
-//! kube-runtime's `watcher` repeats an HTTP 410 for ever, loses a whole list to one bad object and may start from a stale cache;
-//! client-go's reflector is the model for what this loop does instead.
+//! The loop follows client-go's reflector. kube-runtime's `watcher` retries an HTTP 410 forever,
+//! loses a whole list to one bad object, and may start from a stale cache.
 
 mod error;
 
@@ -34,61 +34,66 @@ use crate::{
     watch::Query,
 };
 
-/// How often one page is asked for before the list starts over. A continue token that is good for nothing need not be called expired.
+/// The attempts per page before the list starts over, for example with an invalid continue token.
 const PAGE_ATTEMPTS: u32 = 5;
-/// A watch that ended sooner than this and brought nothing is a failure: an apiserver that shuts down ends watches as soon as they open.
+/// A watch that ended sooner and without a line is a failure: an apiserver that shuts down ends
+/// watches as soon as they open.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
-/// After so many watches in a row that were over before anything could come of them, a list finds out what is true. With the longest waits
-/// between them, that is before what is stored is called stale.
+/// The number of consecutive watches without any result before the loop lists again. With the
+/// longest backoff, that is still before the store counts as stale.
 const FRUITLESS: u32 = 3;
-/// How often the idle limit is doubled, at first, until watches that bring nothing are not believed any more: six minutes by default.
+/// The initial number of doublings of the idle timeout for silent watches: 6 min by default.
 const PATIENCE: u32 = 2;
-/// And at most, for what has stayed quiet: twenty-four minutes.
+/// The maximum number of doublings, reached while nothing changes: 24 min by default.
 const LONGEST_PATIENCE: u32 = 4;
-/// A watch that lasted this long was a good one: the next failure starts to back off from the beginning.
+/// A watch that lasted this long resets the backoff.
 const GOOD_WATCH: Duration = Duration::from_secs(10);
 
-/// Where a loop's events go: a store, or a model of one's own.
+/// The receiver of a loop's events: a store, or another model.
 pub trait Sink: Send + 'static {
-    /// What objects are decoded into.
+    /// The type into which the loop decodes objects.
     type Object: WatchedObject;
 
-    /// Takes one event in. Must not block: the connection waits meanwhile. After a panic everything is listed again.
+    /// Applies one event. Must not block, because the connection waits meanwhile. After a panic the
+    /// loop lists everything again.
     fn apply(&mut self, event: Event<Self::Object>);
 
-    /// A list is complete that was begun in this term, and everything in it was taken in. It is consistent, and as of `version`; without
-    /// one it is of a resource whose definition was deleted, and with it all objects.
+    /// Called when a list that started in `term` is complete and all its objects are applied.
+    ///
+    /// The list is consistent as of `version`. Without a version, the definition of the resource
+    /// was deleted, and all objects with it.
     fn complete(&mut self, _term: u64, _version: Option<&str>) {}
 }
 
-/// All that one loop needs.
+/// The configuration of one loop.
 pub struct ReflectorConfig {
-    /// The way to the apiserver.
+    /// The client for the apiserver.
     pub client: Client,
-    /// What is watched.
+    /// The objects to list and watch.
     pub watch: Watch,
-    /// How many objects one page of a list holds.
+    /// The number of objects in one page of a list.
     pub page_size: u32,
-    /// How long the watch may be silent.
+    /// How long the watch may receive nothing before the loop reconnects.
     pub idle_timeout: Duration,
-    /// Where the loop notes how it fares.
+    /// The status that the loop updates.
     pub reporter: StatusReporter,
-    /// `notify_waiters` on it ends the wait for a resource that is not served.
+    /// Wakes the loop while it waits for a resource that is not served. Use `notify_waiters`.
     pub wake: Arc<Notify>,
-    /// Set when the definition of the resource was seen and then deleted: if the resource is not served either, its objects are gone. An
-    /// answer of 404 alone does not say so, and keeps them.
+    /// Set when a known definition of the resource was deleted. If the resource is then not served
+    /// either, the loop treats its objects as deleted. A 404 alone keeps them.
     pub definition_deleted: Arc<AtomicBool>,
-    /// With each new term everything is listed again: see [`crate::Cache::begin_term`].
+    /// The current term. Each new one starts a new list (see [`crate::Cache::begin_term`]).
     pub terms: watch::Receiver<u64>,
-    /// Whoever runs the loop ends it when the resource is no longer served: until then that it is not is nothing to tell of.
+    /// Whether the resource may be absent. The loop then does not warn when it is not served.
     pub is_optional: bool,
 }
 
-/// Lists, then watches, and recovers from whatever goes wrong, until it is dropped.
+/// Lists, then watches, and recovers from all failures, until the future is dropped.
 ///
-/// The first list is consistent (no resourceVersion: a quorum read). A watch that ends resumes after the last version heard; one
-/// whose version is no longer kept, be it said as an event or as an HTTP status, lists again. Failures back off with jitter.
-pub fn reflect<S: Sink>(config: ReflectorConfig, sink: S) -> impl Future<Output = ()> + Send {
+/// The first list is a quorum read (no resourceVersion). A watch that ends resumes after the last
+/// received version; when that version has expired (event or HTTP status), the loop lists again.
+/// Failures back off with jitter.
+pub fn reflect<S: Sink>(reflector_config: ReflectorConfig, sink: S) -> impl Future<Output = ()> + Send {
     let mut reflector = Reflector {
         backoff: Backoff::new(),
         whole: false,
@@ -116,7 +121,7 @@ pub fn reflect<S: Sink>(config: ReflectorConfig, sink: S) -> impl Future<Output 
 
 /// Waits for the next term.
 async fn changed(terms: &mut watch::Receiver<u64>) {
-    // An error means that nobody is left to begin one.
+    // The sender is dropped, so no further term can begin.
     if terms.changed().await.is_err() {
         pending::<()>().await;
     }
@@ -126,28 +131,30 @@ struct Reflector<S> {
     config: ReflectorConfig,
     sink: S,
     backoff: Backoff,
-    /// A list expired between its pages: the next one is asked for without any, once.
+    /// A list expired between its pages. The next list is requested without pages, once.
     whole: bool,
-    /// A list was complete at least once.
+    /// A list has completed at least once.
     listed: bool,
-    /// None has been complete since one failed: that its first pages come is no sign of life.
+    /// A list has failed since the last complete one, so first pages do not count as contact.
     lists_fail: bool,
-    /// How many lines the last watch has brought.
+    /// The number of lines from the last watch.
     lines: usize,
-    /// When a line has come last, or a list was complete.
+    /// When the last line arrived or the last list completed.
     evidence: Instant,
-    /// What the last list has shown, in short, until a line tells of a change.
+    /// The hash of the last list, until a line reports a change.
     known: Option<u64>,
-    /// How often the idle limit is doubled until watches that bring nothing are not believed any more.
+    /// The current number of doublings of the idle timeout for silent watches.
     patience: u32,
     term: u64,
 }
 
 impl<S: Sink> Reflector<S> {
-    /// One list, and what follows from it. May be dropped at any point: the next one begins with a list.
+    /// Lists once and then watches until the next list is needed. May be dropped at any point,
+    /// because the next call begins with a list.
     async fn list_and_watch(&mut self) {
-        let wake = Arc::clone(&self.config.wake);
-        // It hears from here on, so that a wake while the answer is under way is not missed; one during a watch is not kept.
+        let wake = Arc::clone(&self.reflector_config.wake);
+        // Listen before the request, so that a wake during the request is not missed. A wake during
+        // a watch is dropped.
         let woken = wake.notified();
         match self.list().await {
             Ok(version) => {
@@ -164,7 +171,7 @@ impl<S: Sink> Reflector<S> {
         }
     }
 
-    /// Lists everything into the sink and returns the version to watch from.
+    /// Lists all objects into the sink and returns the version from which to watch.
     async fn list(&mut self) -> Result<String, Error> {
         let whole = std::mem::take(&mut self.whole);
         let limit = (!whole).then_some(self.config.page_size);
@@ -193,8 +200,11 @@ impl<S: Sink> Reflector<S> {
         }
     }
 
-    /// Compares a list with the one before. What has changed without a line was held back by somebody: then nothing is believed for long.
-    /// What has not, was quiet, and is believed to be for longer; not every server sends bookmarks of a resource in which nothing happens.
+    /// Compares a list with the previous one and adapts the trust in silent watches.
+    ///
+    /// If objects changed without a line, something withholds events, and trust drops to one idle
+    /// timeout. If nothing changed, trust grows, because not every server sends bookmarks for an
+    /// unchanged resource.
     fn compare(&mut self, content: u64) {
         match self.known.replace(content) {
             Some(before) if before != content => self.patience = 0,
@@ -204,7 +214,8 @@ impl<S: Sink> Reflector<S> {
         self.evidence = Instant::now();
     }
 
-    /// The bytes of one page of a list. One that is not the first is worth a few attempts: the pages before it are kept.
+    /// Returns the bytes of one page. Retries a page after the first, because the previous pages
+    /// are already applied.
     async fn page(&mut self, limit: Option<u32>, next: Option<&str>) -> Result<Bytes, Error> {
         for _ in 1..PAGE_ATTEMPTS {
             match self.try_page(limit, next).await {
@@ -235,18 +246,18 @@ impl<S: Sink> Reflector<S> {
         Ok(body.map_err(|source| Error::Read(source.into()))?.to_bytes())
     }
 
-    /// Watches from `version` on, across reconnects, until a list is needed.
+    /// Watches from `version`, across reconnects, until a list is needed.
     async fn follow(&mut self, mut version: String) {
         let since_list = Instant::now();
-        // How many watches in a row were answered, and were over before anything could come of them.
+        // The number of consecutive watches that the apiserver accepted and that ended at once.
         let mut fruitless = 0;
         let mut was_answered = true;
         loop {
             let started = Instant::now();
             let ended = self.watch(&mut version, fruitless == 0 || !was_answered).await;
             let lasted = started.elapsed();
-            // Nor is one the sign of an apiserver in trouble that has only been silent for too long.
-            let is_good = lasted >= GOOD_WATCH.min(self.config.idle_timeout);
+            // Silence until the idle timeout is no failure of the apiserver.
+            let is_good = lasted >= GOOD_WATCH.min(self.reflector_config.idle_timeout);
             was_answered = self.lines > 0 || !matches!(ended, Err(Error::Watch(_)));
             fruitless = match ended {
                 _ if self.lines > 0 || is_good => 0,
@@ -270,8 +281,8 @@ impl<S: Sink> Reflector<S> {
                 Err(error) => error,
             };
             if error.kind() == ApiErrorKind::Expired {
-                tracing::debug!(version, "the version is no longer kept, listing again");
-                // A version that expires right after its list would have us list in a circle.
+                tracing::debug!(version, "relisting after expired version");
+                // Back off if a version expires right after its list, to avoid a loop of lists.
                 if since_list.elapsed() < GOOD_WATCH {
                     self.back_off(&error, pending()).await;
                 }
@@ -284,12 +295,13 @@ impl<S: Sink> Reflector<S> {
         }
     }
 
-    /// For how long it is believed that nothing happens. After that a list finds out whether somebody holds lines back.
+    /// Returns how long silent watches are trusted. After that a list detects withheld events.
     fn believed(&self) -> Duration {
         self.config.idle_timeout * (1 << self.patience)
     }
 
-    /// One watch request: ends well when the apiserver ends it. That it is answered is a sign of life if `is_trusted`; each line is.
+    /// Sends one watch request and applies its lines. Returns `Ok` when the apiserver ends the
+    /// watch. The response counts as contact if `is_trusted`; each line always does.
     async fn watch(&mut self, version: &mut String, is_trusted: bool) -> Result<(), Error> {
         self.lines = 0;
         let mut query = Query::new(&self.config.watch);
@@ -306,7 +318,7 @@ impl<S: Sink> Reflector<S> {
         let mut lines = Lines::default();
         let mut heard = Instant::now();
         loop {
-            // Whole lines are signs of life. Bytes that never make one are none.
+            // Only whole lines count as contact. Bytes that never form a line do not.
             let frame = match timeout_at(heard + idle_timeout, body.frame()).await {
                 Err(_) => return Err(Error::Silent(idle_timeout)),
                 Ok(None) => return Ok(()),
@@ -343,26 +355,27 @@ impl<S: Sink> Reflector<S> {
         Ok(())
     }
 
-    /// A panic of the sink ends here: the task goes on and lists again.
+    /// Passes an event to the sink and turns its panic into an error, so that the task survives and
+    /// lists again.
     fn apply(&mut self, event: Event<S::Object>) -> Result<(), Error> {
         if let Event::Undecodable { key, error, .. } = &event {
-            tracing::warn!(object = %key, error, "skipped an object that cannot be decoded");
+            tracing::warn!(object = %key, error, "skipping undecodable object");
         }
         catch_unwind(AssertUnwindSafe(|| self.sink.apply(event))).map_err(|_| {
-            tracing::error!("a panic in what takes the objects in, listing everything again");
+            tracing::error!("relisting because the sink panicked");
             Error::Panicked
         })
     }
 
-    /// A resource that is not served, and whose definition was deleted: its objects are gone. Before the first list there is nothing to
-    /// take back, and nothing is called complete.
+    /// Removes all objects of a resource that is not served and whose definition was deleted.
+    /// Before the first list there is nothing to remove, and the informer must not count as synced.
     fn note_absence(&mut self, error: &Error) {
         if error.kind() == ApiErrorKind::NotFound
             && self.listed
             && self.config.definition_deleted.swap(false, Ordering::Relaxed)
         {
-            tracing::info!("the definition is deleted, and every object with it");
-            // After a panic the flag has to stay: the next 404 tries again.
+            tracing::info!("removing all objects because their definition was deleted");
+            // After a panic, restore the flag, so that the next 404 tries again.
             let taken_in = self.apply(Event::Relisting).and_then(|()| self.apply(Event::Synced));
             match taken_in {
                 Ok(()) => self.sink.complete(self.term, None),
@@ -371,8 +384,8 @@ impl<S: Sink> Reflector<S> {
         }
     }
 
-    /// Notes the failure and waits, at least as long as the apiserver asks. Being woken ends only the wait for a resource that is not
-    /// served.
+    /// Records the failure and waits, at least as long as the apiserver asks. A wake ends the wait
+    /// only if the resource is not served.
     async fn back_off(&mut self, error: &Error, woken: impl Future<Output = ()>) {
         let failure = WatchFailure {
             kind: error.kind(),
@@ -384,10 +397,10 @@ impl<S: Sink> Reflector<S> {
         let resource = &self.config.watch;
         let is_news = error.is_reported() && self.config.reporter.record_failure(failure);
         match (is_news, is_absent) {
-            (true, true) if !self.config.is_optional => {
-                tracing::warn!(%resource, reason, "not served, waiting for its definition");
+            (true, true) if !self.reflector_config.is_optional => {
+                tracing::warn!(%resource, reason, "waiting for the resource to be served");
             }
-            (true, false) => tracing::warn!(%resource, reason, "the watch failed, trying again"),
+            (true, false) => tracing::warn!(%resource, reason, "retrying failed watch"),
             _ => tracing::debug!(%resource, reason, ?delay, "backing off"),
         }
         let is_absent = is_absent && asked.is_zero();
@@ -399,15 +412,16 @@ impl<S: Sink> Reflector<S> {
 }
 
 impl ReflectorConfig {
-    /// The apiserver answered, or sent something.
+    /// Records that the apiserver responded or sent data.
     fn record_contact(&self) {
         if self.reporter.record_contact(Instant::now()) {
-            tracing::info!(resource = %self.watch, "the watch is back");
+            tracing::info!(resource = %self.watch, "recovered watch");
         }
     }
 
-    /// Sends a GET and turns a refusal into an error. `form` is what the name of the answer's metadata-only kind ends in: `List`, or
-    /// nothing for a watch, which with the list's form would end with its first event.
+    /// Sends a GET request and turns a refusal into an error. `form` is the suffix of the
+    /// metadata-only kind: `List` for a list, empty for a watch. With the list's form, a watch
+    /// would fail at its first event.
     async fn send<T: WatchedObject>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
         if T::METADATA_ONLY {

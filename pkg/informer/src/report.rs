@@ -1,4 +1,4 @@
-//! What an informer says of itself, for health checks and metrics.
+//! The state of each watch, for health checks and metrics.
 
 use std::sync::Arc;
 
@@ -10,30 +10,31 @@ use tokio::time::Instant;
 /// The state of one watch.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What is watched: `foos.v1alpha1.samplecontroller.k8s.io`, with the namespace and selectors if it has any.
+    /// The name of the watch, such as `foos.v1alpha1.samplecontroller.k8s.io`, with its namespace
+    /// and selectors if it has any.
     pub name: String,
-    /// Whether a list was ever complete.
+    /// Whether a list has ever completed.
     pub synced: bool,
-    /// When the apiserver was last heard of for this watch.
+    /// When the apiserver last responded to this watch or sent data on it.
     pub last_contact: Option<Instant>,
-    /// Why it does not make progress now, if it does not.
+    /// The current failure, or `None` while the watch makes progress.
     pub failure: Option<WatchFailure>,
-    /// Objects that exist and cannot be decoded, and why.
+    /// Existing objects that cannot be decoded, and why.
     pub undecodable: Vec<(ObjectKey, String)>,
-    /// How many objects are stored.
+    /// The number of stored objects.
     pub objects: usize,
 }
 
 /// A failure that the loop is backing off from.
 #[derive(Clone, Debug)]
 pub struct WatchFailure {
-    /// What kind of failure.
+    /// The kind of the failure.
     pub kind: ApiErrorKind,
-    /// The error and its sources.
+    /// The error, with its sources.
     pub message: String,
 }
 
-/// Where the loop notes how it fares. Cheap to clone; all clones are one note.
+/// The status of a watch, written by its loop. Cheap to clone; all clones share one status.
 #[derive(Clone, Debug, Default)]
 pub struct StatusReporter(Arc<Mutex<WatchStatus>>);
 
@@ -44,26 +45,26 @@ pub(crate) struct WatchStatus {
 }
 
 impl StatusReporter {
-    /// The apiserver answered, or sent something. Returns whether something was wrong until now.
+    /// Records that the apiserver responded or sent data. Returns whether this ends a failure.
     pub(crate) fn record_contact(&self, now: Instant) -> bool {
         let mut status = self.0.lock();
         status.last_contact = Some(now);
         status.failure.take().is_some()
     }
 
-    /// Something is wrong. Returns whether that is news: nothing was wrong before, or something of another kind.
+    /// Records a failure. Returns whether it is new: there was none before, or one of another kind.
     pub(crate) fn record_failure(&self, failure: WatchFailure) -> bool {
         let kind = failure.kind;
         let before = self.0.lock().failure.replace(failure);
         before.is_none_or(|before| before.kind != kind)
     }
 
-    /// Why it does not make progress now, if it does not.
+    /// Returns the current failure, or `None` while the watch makes progress.
     pub fn failure(&self) -> Option<WatchFailure> {
         self.0.lock().failure.clone()
     }
 
-    /// When the apiserver was last heard of.
+    /// Returns when the apiserver last responded or sent data.
     pub fn last_contact(&self) -> Option<Instant> {
         self.0.lock().last_contact
     }
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_news_once_and_so_is_its_end() {
+    fn a_failure_is_new_once_and_so_is_its_end() {
         let reporter = StatusReporter::default();
         let failure = |kind| {
             let message = "why".to_owned();

@@ -1,8 +1,10 @@
-//! The store: events in, changes out.
+//! The store: it turns events into changes.
 //!
-//! A relist is diffed: what vanished while nobody watched comes out as deleted, what did not change comes out as nothing.
+//! The store compares a relist with its contents. Objects that disappeared unobserved are reported
+//! as deleted, and unchanged objects are not reported.
 //!
-//! Architecture Invariant: sync and pure. No clock, no lock, no I/O; the same events make the same store and the same changes.
+//! Architecture Invariant: sync and pure. No clock, no lock, no I/O; the same events produce the
+//! same store and the same changes.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,10 +15,10 @@ use portreeve_api::ObjectKey;
 
 use crate::Projection;
 
-/// What the list-and-watch loop saw.
+/// An event of the list-and-watch loop.
 #[derive(Clone, Debug)]
 pub enum Event<T> {
-    /// A list begins. What does not come before the next `Synced` no longer exists.
+    /// A list begins. Objects that it does not name before the next `Synced` no longer exist.
     Relisting,
     /// An object in the list.
     Listed(T),
@@ -26,43 +28,45 @@ pub enum Event<T> {
     Applied(T),
     /// An object was deleted; this is its last state.
     Deleted(T),
-    /// An object exists, but its bytes are not what the projection expects. Its last good state is kept, unless that is of another UID.
+    /// An object exists but cannot be decoded into the projection. The store keeps its last good
+    /// state, unless that state has another UID.
     Undecodable {
-        /// Which object.
+        /// The key of the object.
         key: ObjectKey,
-        /// Its UID; empty when even that cannot be read.
+        /// Its UID, or the empty string if that cannot be read either.
         uid: Arc<str>,
-        /// What is wrong with it: the path to the field and what is expected there, never what there is.
+        /// The path to the bad field and what was expected there, but never the value.
         error: String,
     },
-    /// An object was deleted whose last state could not be decoded.
+    /// An object was deleted, and its last state cannot be decoded.
     DeletedUndecodable(ObjectKey),
 }
 
-/// What a store's subscribers are told.
+/// A change of one object, as subscribers receive it.
 #[derive(Debug)]
 pub enum Change<T> {
     /// The object is new to the store.
     Added(Arc<T>),
-    /// The same object has another version, or the same one when it is a resync.
+    /// The same object has another version, or the same version in a resync.
     Updated {
-        /// Before.
+        /// The previous state.
         old: Arc<T>,
-        /// After.
+        /// The new state.
         new: Arc<T>,
     },
-    /// The object is gone.
+    /// The object was deleted.
     Deleted {
-        /// The last state known.
+        /// The last known state.
         last: Arc<T>,
-        /// Whether `last` is its final state. `false`: the deletion was missed and found by a relist or by another object in its place,
-        /// or its final state could not be decoded.
+        /// Whether `last` is the final state of the object. It is `false` if the deletion was only
+        /// inferred from a relist or from another object of the same name, or if the final state
+        /// cannot be decoded.
         is_final: bool,
     },
 }
 
 impl<T> Change<T> {
-    /// The object as it is now, or as it was last.
+    /// Returns the object in its current or last known state.
     pub fn object(&self) -> &Arc<T> {
         match self {
             Self::Added(object) | Self::Updated { new: object, .. } | Self::Deleted { last: object, .. } => object,
@@ -86,32 +90,32 @@ impl<T> Clone for Change<T> {
     }
 }
 
-/// Why a change is told.
+/// The reason why a subscriber receives a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cause {
-    /// Somebody changed something.
+    /// A watch reported the change.
     Watched,
-    /// A list that had to be made anew says so: somebody changed something, and nobody knows when.
+    /// A repeated list shows the change. When it happened is unknown.
     Relisted,
-    /// The first list: the object may have been as it is for years.
+    /// The first list shows the object, which may have been unchanged for years.
     Listed,
-    /// The subscriber is new, the object is not.
+    /// The subscriber is new, but the object is not.
     Replayed,
-    /// Nothing changed; `--min-resync-period` has passed.
+    /// Nothing changed, but `--min-resync-period` has passed.
     Resynced,
 }
 
-/// A change and why it is told.
+/// A change and its cause.
 #[derive(Debug)]
 pub struct Delta<T> {
     /// What changed.
     pub change: Change<T>,
-    /// Why it is told.
+    /// Why the subscriber receives it.
     pub cause: Cause,
 }
 
 impl<T: Projection> Delta<T> {
-    /// The key of the object.
+    /// Returns the key of the object.
     pub fn key(&self) -> ObjectKey {
         self.change.object().metadata().key()
     }
@@ -207,8 +211,8 @@ impl<T: Projection> Store<T> {
         &self.undecodable
     }
 
-    /// Adds an index over what is and what will be stored, and returns its number. One name is one index: a second call returns
-    /// the first one's number.
+    /// Adds an index over what is and what will be stored, and returns its number. One name is one
+    /// index: a second call returns the first one's number.
     pub fn add_index(&mut self, name: &'static str, values: IndexFn<T>) -> usize {
         if let Some(number) = self.indexes.iter().position(|index| index.name == name) {
             return number;
@@ -245,8 +249,8 @@ impl<T: Projection> Store<T> {
         }
     }
 
-    /// What every index makes of an object. Index functions are others' code and may panic: they are called before anything changes, so
-    /// that the same event can be applied again.
+    /// What every index makes of an object. Index functions are others' code and may panic: they
+    /// are called before anything changes, so that the same event can be applied again.
     fn values(&self, object: &T) -> Values {
         self.indexes.iter().map(|index| (index.values)(object)).collect()
     }
@@ -287,7 +291,8 @@ impl<T: Projection> Store<T> {
         }
     }
 
-    /// Another object of the same name means that the deletion of the one before has been missed, whatever the new one holds.
+    /// Another object of the same name means that the deletion of the one before has been missed,
+    /// whatever the new one holds.
     fn keep_undecodable(&mut self, key: ObjectKey, uid: &str, error: String) -> Option<Change<T>> {
         self.see(&key);
         let known = self.objects.get(&key).map(|known| &known.metadata().uid);

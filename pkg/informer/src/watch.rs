@@ -1,24 +1,24 @@
-//! What is watched, and the URL that says so.
+//! The selection of objects that a watch covers, and its URL.
 
 use std::{fmt, sync::Arc};
 
 use portreeve_api::Resource;
 
-/// What is watched. Two equal ones are one watch.
+/// The objects that a watch covers. Informers with equal values share one watch.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Watch {
     /// The resource.
     pub resource: Resource,
-    /// One namespace; `None`: all.
+    /// The namespace, or `None` for all namespaces.
     pub namespace: Option<Arc<str>>,
-    /// A label selector; empty: all.
+    /// A label selector. The empty string selects all objects.
     pub labels: String,
-    /// A field selector; empty: all.
+    /// A field selector. The empty string selects all objects.
     pub fields: String,
 }
 
 impl Watch {
-    /// All objects of a resource.
+    /// Selects all objects of a resource.
     pub fn all(resource: Resource) -> Self {
         Self {
             resource,
@@ -79,7 +79,7 @@ impl Query {
     }
 }
 
-/// The hexadecimal digit of a number below 16.
+/// Returns the hexadecimal digit of a number below 16.
 fn hex(number: u8) -> char {
     char::from_digit(number.into(), 16).unwrap_or('0').to_ascii_uppercase()
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_is_named_by_all_that_tells_it_from_others() {
+    fn the_name_of_a_watch_includes_namespace_and_selectors() {
         let all = "foos.v1alpha1.samplecontroller.k8s.io";
         assert_eq!(Watch::all(FOOS).to_string(), all);
         assert_eq!(

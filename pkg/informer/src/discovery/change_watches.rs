@@ -1,4 +1,4 @@
-//! What is heard of changes: the watches that say when to ask again.
+//! The watches on CustomResourceDefinitions and API services, whose events trigger discovery.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::{Event, Sink, WatchedObject};
 
-/// All that is kept of an object while it is taken in.
+/// An object reduced to its name and version.
 #[derive(Deserialize)]
 pub(super) struct Named {
     metadata: NamedMetadata,
@@ -33,7 +33,7 @@ impl WatchedObject for Named {
     }
 }
 
-/// The sink of the watch on CustomResourceDefinitions, of which nothing is kept.
+/// The sink of the watch on CustomResourceDefinitions. It stores nothing.
 pub(super) struct Definitions {
     pub(super) changed: Arc<Notify>,
 }
@@ -48,14 +48,15 @@ impl Sink for Definitions {
     }
 }
 
-/// The names of the API services that exist. Shared by its writer and its reader.
+/// The names of the existing API services, shared by the sink and the discovery task.
 pub(super) type ApiServiceNames = Arc<Mutex<BTreeSet<Box<str>>>>;
 
 /// The sink of the watch on API services.
 pub(super) struct Services {
     pub(super) changed: Arc<Notify>,
     pub(super) names: ApiServiceNames,
-    /// What the list that is under way has brought. Until it is complete, the names are those of before.
+    /// The names from the list in progress. `names` keeps the previous ones until that list is
+    /// complete.
     pub(super) listed: BTreeSet<Box<str>>,
 }
 
@@ -76,7 +77,7 @@ impl Sink for Services {
             Event::Deleted(service) => {
                 self.names.lock().remove(&service.metadata.name);
             }
-            // The name is all that counts, and these have one.
+            // Only the name matters, and an undecodable object has one.
             Event::Undecodable { key, .. } => {
                 self.names.lock().insert((*key.name).into());
             }
@@ -90,7 +91,8 @@ impl Sink for Services {
     }
 }
 
-/// What is listed is news when the list is complete.
+/// Returns whether the event triggers discovery. Listed objects do so once, when the list is
+/// complete.
 fn is_change<T>(event: &Event<T>) -> bool {
     match event {
         Event::Relisting | Event::Listed(_) => false,
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_last_complete_list_and_what_was_heard_since() {
+    fn names_follow_the_last_complete_list_and_later_events() {
         let mut services = Services {
             changed: Arc::default(),
             names: ApiServiceNames::default(),
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_watch_brings_every_service_has_a_name() -> anyhow::Result<()> {
+    fn every_service_from_a_mutated_watch_has_a_name() -> anyhow::Result<()> {
         Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/watch"))?.check(1_500, |input| {
             let mut services = Services {
                 changed: Arc::default(),
@@ -168,7 +170,7 @@ mod tests {
                 match decode_line::<Named>(&line) {
                     Ok(WatchMessage::Event { event, .. }) => services.apply(event),
                     Ok(_) => {}
-                    // What cannot be read is the end of a watch.
+                    // An unreadable line ends the watch.
                     Err(_) => break,
                 }
             }

@@ -1,8 +1,9 @@
-//! The bytes of discovery documents: JSON in, [`Groups`] out. Pure.
+//! Decodes discovery documents from JSON to [`Groups`]. Pure.
 //!
-//! There are two forms: one document of everything (`APIGroupDiscoveryList`), or lists of versions with a document for each of them, as
-//! older apiservers have it and others that speak their language. What is not decided on (subresources, short names, categories) is
-//! skipped and never stored.
+//! There are two forms: one aggregated document (`APIGroupDiscoveryList`), or lists of versions
+//! with one document per version. Older apiservers and some aggregated ones serve only the second
+//! form. Fields that discovery does not need (subresources, short names, categories) are skipped
+//! and never stored.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -12,21 +13,22 @@ use serde::{Deserialize, de::Error as _};
 use super::served::{DiscoveredResource, Groups, Verbs, VersionResources};
 use crate::explain::JsonError;
 
-/// What `/api` or `/apis` answers.
+/// A response of `/api` or `/apis`.
 #[derive(Debug)]
 pub(super) enum Document {
-    /// Everything at once.
+    /// The aggregated document with all groups, versions and resources.
     Whole(Groups),
-    /// Groups, and for each its versions as they stand in `apiVersion`, the preferred one first. Each has a document of its own.
+    /// Each group with its versions in the form of `apiVersion`, the preferred one first. Each
+    /// version has its own document.
     Versions(Vec<(Box<str>, Vec<Box<str>>)>),
 }
 
-/// Reads what `/api` or `/apis` answers.
+/// Decodes a response of `/api` or `/apis`.
 pub(super) fn root(bytes: &[u8]) -> Result<Document, JsonError> {
     read_root(bytes).map_err(|error| JsonError::new(&error))
 }
 
-/// Reads the document of one group version.
+/// Decodes the document of one group version.
 pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[DiscoveredResource]>, JsonError> {
     let list = read_resources(bytes).map_err(|error| JsonError::new(&error))?;
     let offers = list.resources.into_iter().flatten();
@@ -37,7 +39,8 @@ pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[Discovered
     Ok(offers.collect())
 }
 
-/// What this does not name is not served: an answer that is no such list must not pass for an empty one.
+/// Decodes a resource list. The caller treats resources that the list does not name as not served,
+/// so a response of another kind must not pass for an empty list.
 fn read_resources(bytes: &[u8]) -> Result<PlainResources<'_>, serde_json::Error> {
     let list: PlainResources = serde_json::from_slice(bytes)?;
     match &*list.kind {
@@ -79,7 +82,8 @@ fn whole(items: Vec<Group>) -> Groups {
     groups
 }
 
-/// The apiserver calls a version stale when the server behind it does not answer: what the document has of it is not what is served.
+/// Converts one version. The apiserver marks a version as stale when the server behind it does not
+/// respond; its resources in the document are then unreliable.
 fn said(group: &str, version: Version) -> VersionResources {
     let api_version: Box<str> = match group {
         "" => version.name.into(),
@@ -89,7 +93,7 @@ fn said(group: &str, version: Version) -> VersionResources {
     let offers = || {
         let served = version.resources.into_iter().flatten();
         let offers = served.filter_map(|served| {
-            // Without a kind, it is not a resource: it only has subresources.
+            // An entry without a kind has only subresources and is not a resource.
             let kind = &served.response_kind?.kind;
             offer(
                 &api_version,
@@ -113,7 +117,8 @@ fn preferred_first(group: PlainGroup) -> (Box<str>, Vec<Box<str>>) {
     (group.name.into(), versions)
 }
 
-/// `None` for what is no resource: subresources, and whatever has no name or kind.
+/// Returns `None` for an entry that is not a resource: a subresource, or an entry without a name or
+/// kind.
 fn offer(
     api_version: &str,
     plural: &str,
@@ -138,7 +143,7 @@ fn offer(
     })
 }
 
-/// Any of the answers of `/api` and `/apis`; which one, its kind says.
+/// Any response of `/api` and `/apis`. `kind` tells which one it is.
 #[derive(Deserialize)]
 struct Root<'a> {
     #[serde(borrow)]

@@ -1,4 +1,5 @@
-//! The requests: all in one document if the apiserver has it, version by version if not.
+//! The discovery requests: one aggregated document if the apiserver supports it, otherwise one
+//! document per version.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,31 +18,32 @@ use crate::{WatchFailure, explain::JsonError};
 
 const WHOLE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 const PLAIN: &str = "application/json";
-/// How many versions are asked for at once. One that does not answer must not keep the others waiting.
+/// How many versions to request concurrently. A version that does not respond must not delay the
+/// others.
 const AT_ONCE: usize = 8;
 
-/// A step that failed, and with it the whole attempt.
+/// A failed step, which fails the whole attempt.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("failed to ask {path} what is served")]
+    #[error("discovery request to {path} failed")]
     Request {
         path: String,
         #[source]
         source: kube::Error,
     },
-    #[error("failed to read what {path} answers")]
+    #[error("failed to read the discovery response of {path}")]
     Read {
         path: String,
         #[source]
         source: kube::Error,
     },
-    #[error("failed to decode what {path} answers")]
+    #[error("failed to decode the discovery response of {path}")]
     Decode {
         path: String,
         #[source]
         source: JsonError,
     },
-    #[error("{0} serves nothing, which cannot be")]
+    #[error("discovery response of {0} lists no resources")]
     Empty(&'static str),
 }
 
@@ -64,13 +66,13 @@ impl Error {
         }
     }
 
-    /// How long the apiserver asks to be left alone.
+    /// Returns how long the apiserver asks the client to wait.
     pub(super) fn retry_after(&self) -> Duration {
         self.cause().and_then(retry_after).unwrap_or_default()
     }
 }
 
-/// Asks, and remembers the last answers, which are no news as long as their tags stay the same.
+/// Requests discovery documents and caches the last responses by their ETags.
 pub(super) struct DiscoveryClient {
     client: Client,
     roots: [Root; 2],
@@ -95,7 +97,7 @@ impl DiscoveryClient {
         }
     }
 
-    /// Asks for everything. After a failure the answers are those of before.
+    /// Requests all discovery documents. A failure keeps the previous responses.
     pub(super) async fn fetch(&mut self) -> Result<(), Error> {
         let [core, others] = &mut self.roots;
         let (core, others) = tokio::join!(core.fetch(&self.client), others.fetch(&self.client));
@@ -108,7 +110,7 @@ impl DiscoveryClient {
         }
     }
 
-    /// The last answers.
+    /// Returns the last responses.
     pub(super) fn groups(&self) -> [&Groups; 2] {
         self.roots.each_ref().map(|root| &root.groups)
     }
@@ -119,7 +121,7 @@ impl Root {
         let (tag, mut groups) = match get(client, self.path, WHOLE, self.tag.as_ref()).await {
             Ok(None) => return Ok(()),
             Ok(Some((tag, bytes))) => (tag, self.read(client, &bytes).await?),
-            // There are apiservers without the core group, or with nothing but that.
+            // Some apiservers serve no core group, and some serve only the core group.
             Err(error) if error.kind() == ApiErrorKind::NotFound => (None, Groups::new()),
             Err(error) => return Err(error),
         };
@@ -143,7 +145,7 @@ impl Root {
     }
 }
 
-/// Asks for each version. One that fails leaves the others alone.
+/// Requests the document of each version. A failed request does not affect the other versions.
 async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Box<str>>)>) -> Groups {
     let versions: Vec<_> = groups.iter().flat_map(|(_, versions)| versions).collect();
     let mut offers = HashMap::new();
@@ -153,7 +155,7 @@ async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Bo
             async move {
                 let answer = one(&client, root, &version).await;
                 let answer =
-                    answer.inspect_err(|error| tracing::debug!(version, reason = error_chain(error), "not discovered"));
+                    answer.inspect_err(|error| tracing::debug!(version, reason = error_chain(error), "failed to discover group version"));
                 (version, answer.ok())
             }
         });
@@ -176,7 +178,8 @@ async fn one(client: &Client, root: &str, api_version: &str) -> Result<Arc<[Disc
     document::version(api_version, &bytes).map_err(|source| Error::Decode { path, source })
 }
 
-/// The answer's tag and body; `None`: it is still what the tag stands for.
+/// Returns the ETag and the body of the response, or `None` if the document still has the given
+/// tag.
 async fn get(
     client: &Client,
     path: &str,
@@ -207,7 +210,8 @@ async fn get(
     Ok(Some((tag, body.to_bytes())))
 }
 
-/// What has not changed is kept in memory once, whoever still has the answer of before.
+/// Replaces unchanged versions in `now` by those in `before`, so that both responses share their
+/// memory.
 fn share(before: &Groups, now: &mut Groups) {
     for (group, versions) in now {
         let before = before.get(group).into_iter().flatten();
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_changed_is_kept_in_memory_once() {
+    fn unchanged_versions_share_their_memory() {
         let listed = Verbs::named(["list"]);
         let groups = |same, other| {
             Groups::from([(

@@ -1,4 +1,4 @@
-//! What is served, as far as is known: group versions, their resources, and what can be done with each. Pure.
+//! The known served resources: group versions, their resources, and the supported verbs. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -7,9 +7,9 @@ use std::{
 
 use portreeve_api::Resource;
 
-/// Something that can be done with a resource.
+/// A verb of the Kubernetes API.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[expect(missing_docs, reason = "each is called what the API calls it")]
+#[expect(missing_docs, reason = "each has the name that the API uses")]
 pub enum Verb {
     Create,
     Delete,
@@ -22,7 +22,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// `None` for a verb of others (`impersonate`), which nobody here asks for.
+    /// Returns `None` for any other verb (`impersonate`), because no caller needs one.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "create" => Self::Create,
@@ -57,22 +57,23 @@ impl Verbs {
     }
 }
 
-/// A resource, and what can be done with it.
+/// A resource with its supported verbs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct DiscoveredResource {
     pub(super) resource: Resource,
     pub(super) verbs: Verbs,
 }
 
-/// What an answer says of one group version; `None`: that nobody knows at the moment.
+/// One group version of a response. `None` means that its resources are currently unknown.
 pub(super) type VersionResources = (Box<str>, Option<Arc<[DiscoveredResource]>>);
 
-/// What an answer says, by group: its versions, the preferred one first.
+/// The versions of each group in a response, the preferred one first.
 pub(super) type Groups = BTreeMap<Box<str>, Vec<VersionResources>>;
 
-/// Everything that is served, as far as is known.
+/// All served resources, as far as discovery knows them.
 ///
-/// What is known outlives failures: a group version that cannot be discovered keeps the resources that it had, and is marked.
+/// A group version that cannot be discovered keeps its last known resources and is marked as
+/// failed.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub struct ServedResources {
     groups: BTreeMap<Box<str>, Vec<GroupVersion>>,
@@ -80,15 +81,16 @@ pub struct ServedResources {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct GroupVersion {
-    /// As it stands in `apiVersion`.
+    /// The group version, in the form of `apiVersion`.
     api_version: Box<str>,
-    /// Shared with the answer that said so.
+    /// The resources, shared with the response that listed them.
     offers: Arc<[DiscoveredResource]>,
     failed: bool,
 }
 
 impl ServedResources {
-    /// Exactly these resources: what an apiserver with them would answer. Of each group, the version that comes first is preferred.
+    /// Returns a set with exactly these resources, as if an apiserver had listed them. The first
+    /// version of each group is the preferred one.
     pub fn of(offers: &[(Resource, &[Verb])]) -> Self {
         let mut answer = Groups::new();
         for (resource, _) in offers {
@@ -108,8 +110,11 @@ impl ServedResources {
         Self::default().updated_by(&[&answer], &BTreeSet::new())
     }
 
-    /// The resources that have all these verbs: each of a group once, in the group's preferred version, or in the first version that has
-    /// it if the preferred one does not. A version that lacks a verb is not replaced by another that has it.
+    /// Returns the resources that support all these verbs, each once per group.
+    ///
+    /// Each resource has the preferred version of its group, or the first version that serves it if
+    /// the preferred one does not. A version that lacks a verb is not replaced by another version
+    /// that supports it.
     pub fn preferred(&self, verbs: &[Verb]) -> impl Iterator<Item = &Resource> {
         let wanted = Verbs::of(verbs);
         let each_once = self.groups.values().flat_map(|versions| {
@@ -122,11 +127,11 @@ impl ServedResources {
             .map(|offer| &offer.resource)
     }
 
-    /// The resource of an `apiVersion` and a kind, in whichever version is asked for. `None`: not served, as far as is known, or no
-    /// `apiVersion` at all.
+    /// Returns the resource of an `apiVersion` and a kind, in any served version. Returns `None` if
+    /// it is not known to be served, or if `api_version` is malformed.
     ///
-    /// The kind may also be in lower case, or be that of the list: kube-controller-manager's mapper takes those too, and owner
-    /// references with them are collected.
+    /// The kind may also be lower case, or the kind of the list. kube-controller-manager's REST
+    /// mapper accepts those too, and its garbage collector follows owner references that use them.
     pub fn lookup(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let version = self.version(api_version)?;
         let matching = |matches: fn(&str, &str) -> bool| {
@@ -139,7 +144,8 @@ impl ServedResources {
         exact.or_else(loose).map(|offer| &offer.resource)
     }
 
-    /// The group versions that could not be discovered, as they stand in `apiVersion`. What they served before is kept.
+    /// Returns the group versions that could not be discovered, in the form of `apiVersion`. Their
+    /// last known resources are kept.
     pub fn failed(&self) -> impl Iterator<Item = &str> {
         let versions = self.groups.values().flatten();
         versions
@@ -147,7 +153,7 @@ impl ServedResources {
             .map(|version| &*version.api_version)
     }
 
-    /// Whether the group version of `resource` could not be discovered.
+    /// Returns whether the group version of `resource` could not be discovered.
     pub fn is_failed(&self, resource: &Resource) -> bool {
         self.version(&resource.api_version())
             .is_some_and(|version| version.failed)
@@ -158,8 +164,11 @@ impl ServedResources {
         versions.find(|version| *version.api_version == *api_version)
     }
 
-    /// What is known after an answer. `services` are the names of the API services that exist: a group version that has one and is missing
-    /// from the answer has failed, and is not gone. An apiserver that has just started leaves out what it has not loaded yet.
+    /// Returns the known resources after new responses.
+    ///
+    /// `services` are the names of the existing API services. A group version that has an API
+    /// service and is missing from the responses has failed and is not removed: an apiserver that
+    /// has just started omits the group versions that it has not loaded yet.
     pub(super) fn updated_by(&self, answers: &[&Groups], services: &BTreeSet<Box<str>>) -> Self {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (group, versions) in answers.iter().copied().flatten() {
@@ -173,7 +182,7 @@ impl ServedResources {
                 let exists = services.contains(&*service_name(&version.api_version));
                 if exists && !groups.get(group).is_some_and(is_here) {
                     let now = groups.entry(group.clone()).or_default();
-                    // In its old place: what was preferred stays so.
+                    // Keep its position, so that the preferred version stays preferred.
                     now.insert(place.min(now.len()), version.failing());
                 }
             }
@@ -194,7 +203,7 @@ impl ServedResources {
         }
     }
 
-    /// The names of the resources that `other` does not have, for the log.
+    /// Returns the names of the resources that `other` lacks, for the log.
     pub(super) fn names_missing_from(&self, other: &Self) -> String {
         let names = |served: &Self| -> BTreeSet<String> {
             let versions = served.groups.values().flatten();
@@ -208,19 +217,20 @@ impl ServedResources {
 }
 
 impl GroupVersion {
-    /// The same, now that it could not be discovered.
+    /// Returns a copy that is marked as failed.
     fn failing(&self) -> Self {
         let failed = true;
         Self { failed, ..self.clone() }
     }
 }
 
-/// The group of an `apiVersion`; empty for the core group.
+/// Returns the group of an `apiVersion`, which is empty for the core group.
 fn group_of(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
-/// `version.group`, the name of the API service of an `apiVersion`. The core group's ends in a dot.
+/// Returns `version.group`, the name of the API service of an `apiVersion`. In the core group it
+/// ends with a dot.
 fn service_name(api_version: &str) -> String {
     let version = api_version.rsplit('/').next().unwrap_or_default();
     format!("{version}.{}", group_of(api_version))

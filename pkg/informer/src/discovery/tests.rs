@@ -1,4 +1,5 @@
-//! Discovery beside a scripted apiserver, in paused time: when it asks, and what it makes of the answers.
+//! Discovery beside a scripted apiserver, in paused time: when it asks, and what it makes of the
+//! answers.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,8 @@ type Answered = UnsyncBoxBody<Bytes, BoxError>;
 struct FakeApiserver {
     answers: BTreeMap<String, (u16, String)>,
     untagged: bool,
-    /// When each request for a discovery document came, its path, and whether it was answered with its tag alone.
+    /// When each request for a discovery document came, its path, and whether it was answered with
+    /// its tag alone.
     log: Vec<(Instant, String, bool)>,
 }
 
@@ -219,7 +221,7 @@ async fn a_failure_keeps_what_is_known_and_is_over_with_the_next_answer() {
     let failure = fixture.discovery.failure().expect("there is some");
     assert_eq!(
         failure.message,
-        "failed to ask /api what is served: no (InternalServerError)"
+        "discovery request to /api failed: no (InternalServerError)"
     );
     fixture
         .apiserver

@@ -239,13 +239,13 @@ async fn who_waits_for_a_sync_in_vain_is_told_what_is_missing_and_why() {
     let name = "foos.v1alpha1.samplecontroller.k8s.io";
     assert_eq!(
         error,
-        format!("{name} is not synced after 50ms: the first list is still under way")
+        format!("informer {name} did not sync within 50ms: the first list is still under way")
     );
     fixture.foos().await.answer(&status(403, "Forbidden"));
     let error = informer.wait_for_sync(limit).await.unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("{name} is not synced after 50ms: failed to list: it is Forbidden (Forbidden)")
+        format!("informer {name} did not sync within 50ms: failed to list: it is Forbidden (Forbidden)")
     );
     assert!(!informer.is_synced());
     let _watch = fixture.sync(&[]).await;

@@ -1,5 +1,5 @@
-//! Lists and watches as an apiserver sent them, and as a bad connection, a proxy or a stranger might: nothing panics or hangs, and
-//! nothing is heard that was not said.
+//! Lists and watches as an apiserver sent them, and as a bad connection, a proxy or a stranger
+//! might: nothing panics or hangs, and nothing is heard that was not said.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ fn corpus(folder: &str) -> anyhow::Result<Corpus> {
     Corpus::read(format!("{}/corpus/{folder}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// Everything that the bytes say, when they come in these pieces. What cannot be read is the end, as it is for the loop.
+/// Everything that the bytes say, when they come in these pieces. What cannot be read is the end,
+/// as it is for the loop.
 fn hear_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>, JsonError>> {
     let mut lines = Lines::default();
     let mut all = Vec::new();
@@ -119,7 +120,8 @@ fn a_list_holds_objects_with_names_or_says_what_is_wrong_with_them() -> anyhow::
     })
 }
 
-/// What a list does not name is gone for whoever reads it: an answer that is no list must not be taken for an empty one.
+/// What a list does not name is gone for whoever reads it: an answer that is no list must not be
+/// taken for an empty one.
 #[test]
 fn what_is_no_list_is_no_empty_list() {
     for input in [

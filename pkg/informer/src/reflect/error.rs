@@ -1,4 +1,4 @@
-//! Why a step of the loop failed, and what follows from it.
+//! The errors of the loop, and how it reacts to each.
 
 use std::time::Duration;
 
@@ -7,29 +7,30 @@ use portreeve_client::{ApiErrorKind, retry_after};
 
 use crate::explain::JsonError;
 
-/// The longest line of a watch. An object has at most 1.5 MiB in etcd, and conversion may make it longer.
+/// The maximum length of a watch line in bytes. An object has at most 1.5 MiB in etcd, and
+/// conversion can make it longer.
 pub(super) const LONGEST_LINE: usize = 16 << 20;
 
-/// A step of the loop that failed.
+/// A failed step of the loop.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("failed to list")]
     List(#[source] kube::Error),
     #[error("failed to watch")]
     Watch(#[source] kube::Error),
-    #[error("failed to read the answer")]
+    #[error("failed to read the response")]
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("failed to decode the answer")]
+    #[error("failed to decode the response")]
     Decode(#[source] JsonError),
-    #[error("a line of the watch is longer than {LONGEST_LINE} bytes")]
+    #[error("the watch sent a line of more than {LONGEST_LINE} bytes")]
     Endless,
-    #[error("nothing was heard for {0:?}")]
+    #[error("the watch received nothing for {0:?}")]
     Silent(Duration),
-    #[error("the watch ended as soon as it had begun")]
+    #[error("the watch ended right after it started")]
     EndedAtOnce,
-    #[error("the list is no longer kept and has to be started over")]
+    #[error("the continue token expired; the list has to start over")]
     ListExpired,
-    #[error("a panic in what takes the objects in, the log has it")]
+    #[error("the sink panicked (see the log)")]
     Panicked,
 }
 
@@ -45,15 +46,23 @@ impl Error {
         self.cause().map_or(ApiErrorKind::Transient, ApiErrorKind::of)
     }
 
-    /// Whether it is worth telling of. Real apiservers send no bookmark of a resource in which nothing has happened since they started, so
-    /// silence alone is none: if the apiserver is away, the next watch will fail, and if lines are held back, a list will find out.
+    /// Returns whether the error is reported as a failure.
+    ///
+    /// Silence alone is not: real apiservers send no bookmarks for a resource without changes since
+    /// they started. If the apiserver is down, the next watch fails. If something withholds events,
+    /// a later list detects it.
     pub(super) fn is_reported(&self) -> bool {
         !matches!(self, Self::Silent(_))
     }
 
-    /// Whether to list before watching again. A broken connection has lost nothing: the watch resumes where it was. After a refusal a
-    /// list finds out what is true, unless all that was said is "later"; a line that could not be read would only come again; and after a
-    /// panic nobody knows what was taken in.
+    /// Returns whether to list before the next watch.
+    ///
+    /// - A broken connection loses nothing, because the next watch resumes where the last one
+    ///   ended.
+    /// - After a refusal, a list determines the current state, unless the apiserver only asked to
+    ///   retry later.
+    /// - An unreadable line would only be sent again.
+    /// - After a panic of the sink, it is unknown which events it has applied.
     pub(super) fn calls_for_list(&self) -> bool {
         match self {
             Self::Decode(_) | Self::Endless | Self::Panicked => true,
@@ -62,14 +71,15 @@ impl Error {
         }
     }
 
-    /// Whether asking for the same page again may help.
+    /// Returns whether a retry of the same page may succeed.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::List(_) | Self::Read(_)) && self.kind() == ApiErrorKind::Transient
     }
 }
 
-/// The version asked for is newer than all that the apiserver knows: etcd was restored from a backup. It says "later", which would never
-/// come.
+/// Returns whether the requested version is newer than any that the apiserver knows, which happens
+/// after etcd is restored from a backup. The apiserver then asks to retry later, but no retry would
+/// succeed.
 fn is_from_the_future(status: &Status) -> bool {
     let details = status.details.iter();
     details

@@ -1,4 +1,5 @@
-//! The loop between a recording sink and a scripted apiserver, in paused time: what it asks, and what it makes of the answers.
+//! The loop between a recording sink and a scripted apiserver, in paused time: what it asks, and
+//! what it makes of the answers.
 
 mod backoff;
 mod list;

@@ -37,7 +37,7 @@ async fn a_definition_that_comes_late_is_seen_about_a_second_after_its_creation(
     assert_eq!(
         failed,
         Err(
-            "lates.v1.informer.example.com (metadata) is not synced after 4s: failed to list: 404 page not found (NotFound)"
+            "informer lates.v1.informer.example.com (metadata) did not sync within 4s: failed to list: 404 page not found (NotFound)"
                 .to_owned()
         )
     );
