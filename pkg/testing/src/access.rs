@@ -1,4 +1,4 @@
-//! What a test is given inside a control plane: a namespace of its own, and clients with a service account's rights.
+//! Namespaces for single tests, and clients with the rights of a service account.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,10 +22,12 @@ use crate::control_plane::ControlPlane;
 use crate::eventually::eventually;
 
 const FIELD_MANAGER: &str = "portreeve-testing";
-/// How long the apiserver's authorizer may take to learn of a new role. It watches roles, and usually takes milliseconds.
+/// How long the apiserver's authorizer may take to apply a new role. It watches roles and usually
+/// needs milliseconds.
 const RIGHTS_LIMIT: Duration = Duration::from_secs(30);
 
-/// A fresh namespace. It is not deleted: no controller would empty it, and it goes with the control plane.
+/// A new namespace. It is never deleted, because no controller would empty it; it disappears with
+/// the control plane.
 #[derive(Clone)]
 pub struct Namespace {
     name: String,
@@ -33,17 +35,17 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Its name: the prefix that was asked for and something unique.
+    /// Returns its name: the requested prefix and a unique suffix.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The administrator's client that it was made with.
+    /// Returns the administrator's client that created it.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The objects of a kind in this namespace.
+    /// Returns the API of a kind in this namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
@@ -53,10 +55,11 @@ impl Namespace {
 }
 
 impl ControlPlane {
-    /// Makes a namespace that no other test has, with an administrator's client of the caller's runtime in it.
+    /// Creates a new namespace for one test, with an administrator's client that is bound to the
+    /// caller's runtime.
     ///
     /// # Errors
-    /// When the apiserver does not make it.
+    /// Returns an error if the apiserver does not create it.
     pub async fn namespace(&self, prefix: &str) -> Result<Namespace> {
         let client = self.client()?;
         let metadata = ObjectMeta {
@@ -74,25 +77,30 @@ impl ControlPlane {
             )
             .await
             .with_context(|| format!("failed to create a namespace {prefix}-"))?;
-        let name = made.metadata.name.context("the apiserver gave the namespace no name")?;
+        let name = made.metadata.name.context("the created namespace has no name")?;
         Ok(Namespace { name, client })
     }
 
-    /// A client with the rights of a service account that has exactly these rules in every namespace: the account, its role and its
-    /// binding are made, or changed when they are there. Returns once the apiserver grants the rules.
+    /// Returns a client with the rights of a service account that has exactly these rules in all
+    /// namespaces.
+    ///
+    /// Creates the account, its role and its binding, or updates them if they exist. Returns once
+    /// the apiserver grants the rules.
     ///
     /// # Errors
-    /// When the apiserver refuses one of them or does not grant the rules within ten seconds.
+    /// Returns an error if the apiserver rejects an object or does not grant the rules within 30 s.
     pub async fn service_account_client(&self, namespace: &str, name: &str, rules: Vec<PolicyRule>) -> Result<Client> {
         let token = self.grant(namespace, name, rules).await?;
         let config = self.access().with_token(token).config()?;
         Client::try_from(config).with_context(|| format!("failed to build a client for {namespace}/{name}"))
     }
 
-    /// The same as [`ControlPlane::service_account_client`], as a kubeconfig for a process. Its token is good for an hour.
+    /// Writes a kubeconfig for a process with the same rights as
+    /// [`ControlPlane::service_account_client`] and returns its path. Its token is valid for one
+    /// hour.
     ///
     /// # Errors
-    /// When the apiserver refuses one of them or does not grant the rules within ten seconds.
+    /// Returns an error if the apiserver rejects an object or does not grant the rules within 30 s.
     pub async fn service_account_kubeconfig(
         &self,
         namespace: &str,
@@ -105,11 +113,11 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// Returns a token of the account.
+    /// Creates or updates the account and its rights, and returns a token for it.
     async fn grant(&self, namespace: &str, name: &str, rules: Vec<PolicyRule>) -> Result<String> {
         let client = self.client()?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-        // No namespace has a colon in its name, so no two accounts share a role.
+        // Namespace names contain no colon, so no two accounts share a role.
         let role = format!("{namespace}:{name}");
         let first = rules.first().cloned();
         apply(
@@ -155,14 +163,14 @@ impl ControlPlane {
         let answer = accounts
             .create_token_request(name, &PostParams::default(), &request)
             .await
-            .with_context(|| format!("failed to request a token of {namespace}/{name}"))?;
+            .with_context(|| format!("failed to request a token for {namespace}/{name}"))?;
         if let Some(rule) = first {
             wait_until_granted(&client, format!("system:serviceaccount:{namespace}:{name}"), rule).await?;
         }
         answer
             .status
             .and_then(|status| status.token)
-            .context("the apiserver answered a token request without a token")
+            .context("the response to the token request contains no token")
     }
 }
 
@@ -180,7 +188,7 @@ where
     Api::all(client.clone())
 }
 
-/// Makes the object, or makes what is there the same.
+/// Creates the object, or updates it if it exists.
 async fn apply<K>(api: &Api<K>, name: &str, object: &K) -> Result<()>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
@@ -192,11 +200,12 @@ where
     Ok(())
 }
 
-/// All the rules are in one role, so the first one stands for them.
+/// Waits until the apiserver grants the first rule. All rules are in one role, so it grants them
+/// together.
 async fn wait_until_granted(client: &Client, user: String, rule: PolicyRule) -> Result<()> {
     let any = |values: Option<Vec<String>>| values.into_iter().flatten().next();
     let verb = rule.verbs.into_iter().next();
-    let what = format!("{user} to be granted its rules");
+    let what = format!("the apiserver to grant {user} its rules");
     let path = any(rule.non_resource_urls);
     let resource = any(rule.resources);
     ensure!(
@@ -231,7 +240,7 @@ async fn wait_until_granted(client: &Client, user: String, rule: PolicyRule) -> 
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
     eventually(RIGHTS_LIMIT, &what, || async {
         let answer = reviews.create(&PostParams::default(), &review).await?;
-        let status = answer.status.context("no verdict")?;
+        let status = answer.status.context("the access review has no status")?;
         if status.allowed {
             Ok(())
         } else {

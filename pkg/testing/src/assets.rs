@@ -1,19 +1,22 @@
-//! Where the servers' binaries are: the same lookup as `hack/controlplane/build`, which makes them. Nothing is built here.
+//! Finds the server binaries, with the same lookup as `hack/controlplane/build`, which builds them.
+//! This module builds nothing.
 
 use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// The one place that names versions; `hack/controlplane/build` reads the same file.
+/// The `go.mod` file that pins the versions; `hack/controlplane/build` reads it too.
 const GO_MOD: &str = include_str!("../../../hack/controlplane/go.mod");
 
-/// The binary of `server`, which is `etcd`, `kube-apiserver` or `kube-controller-manager`.
+/// Returns the path of the binary of `server`: `etcd`, `kube-apiserver` or
+/// `kube-controller-manager`.
 ///
-/// Looked for at `TEST_ASSET_<SERVER>`, in the folder `KUBEBUILDER_ASSETS`, and in the cache that `make control-plane` fills.
+/// The lookup order is `TEST_ASSET_<SERVER>`, the folder `KUBEBUILDER_ASSETS`, and the cache that
+/// `make control-plane` fills.
 ///
 /// # Errors
-/// When it is in none of them, or when `TEST_ASSET_<SERVER>` points to nothing.
+/// Returns an error if no place has the binary, or if `TEST_ASSET_<SERVER>` names no file.
 pub fn server_binary(server: &str) -> Result<PathBuf> {
     let variable = format!("TEST_ASSET_{}", server.replace('-', "_").to_uppercase());
     if let Some(path) = path_from(&variable) {
@@ -41,7 +44,7 @@ pub fn server_binary(server: &str) -> Result<PathBuf> {
     })
 }
 
-/// The folder that `hack/controlplane/build` fills: one for each set of versions and platform.
+/// Returns the folder that `hack/controlplane/build` fills, one per set of versions and platform.
 fn cache() -> Result<PathBuf> {
     let root = match path_from("PORTREEVE_CACHE") {
         Some(root) => root,
@@ -52,7 +55,7 @@ fn cache() -> Result<PathBuf> {
     };
     let etcd = required_version(GO_MOD, "go.etcd.io/etcd/server/v3").context("go.mod does not require etcd")?;
     let kubernetes = required_version(GO_MOD, "k8s.io/kubernetes").context("go.mod does not require Kubernetes")?;
-    // Go's names for what Rust calls otherwise.
+    // Go's names for platforms that Rust names differently.
     let system = match env::consts::OS {
         "macos" => "darwin",
         other => other,
@@ -67,7 +70,7 @@ fn cache() -> Result<PathBuf> {
         .join(format!("etcd-{etcd}_kubernetes-{kubernetes}_{system}-{processor}")))
 }
 
-/// A variable that is set to nothing counts as not set, as it does in the shell.
+/// Returns a path from an environment variable. As in the shell, an empty variable counts as unset.
 fn path_from(variable: &str) -> Option<PathBuf> {
     env::var_os(variable)
         .filter(|value| !value.is_empty())

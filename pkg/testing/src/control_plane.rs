@@ -1,4 +1,4 @@
-//! The control plane: an etcd and a kube-apiserver, started, found and ended together.
+//! The control plane: an etcd and a kube-apiserver that start and stop together.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,18 +20,21 @@ use crate::process::{Output, Process};
 use crate::scratch::ScratchDir;
 use crate::server::{PortTaken, Probe, ServerProcess, ServerSpec};
 
-/// How many times another pair of ports is tried when somebody takes one between our look and the server's.
+/// The number of attempts with other ports, in case another process takes a port before the server
+/// binds it.
 const PORT_ATTEMPTS: usize = 5;
-/// How long the apiserver may take, once ready, to make the namespaces that every cluster has.
+/// How long the apiserver may take, once ready, to create the default namespaces.
 const NAMESPACE_LIMIT: Duration = Duration::from_secs(30);
 
-/// A real etcd and kube-apiserver of one's own. Both end with it, and with the process that holds it, however that ends.
+/// A real etcd and kube-apiserver. Both stop when this handle is dropped, or when its process ends
+/// in any way.
 ///
-/// There is no controller manager: nothing collects garbage, empties a namespace that is deleted, makes `default` service accounts
-/// or writes the status of Deployments and Jobs. RBAC is on; admission is the default but for `ServiceAccount`.
+/// There is no controller manager. Nothing collects garbage, empties deleted namespaces, creates
+/// `default` service accounts, or writes the status of Deployments and Jobs. RBAC is on. The
+/// admission plugins are the default ones without `ServiceAccount`.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Dropped in this order: etcd outlives the apiserver, the folder both.
+    // Fields are dropped in this order: etcd outlives the apiserver, and the folder outlives both.
     apiserver: ServerProcess,
     etcd: ServerProcess,
     etcd_api: Etcd,
@@ -41,7 +44,7 @@ pub struct ControlPlane {
     scratch: Arc<ScratchDir>,
 }
 
-/// What may be chosen about a control plane before it starts.
+/// The options of a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     audit_policy: Option<String>,
@@ -50,22 +53,26 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Makes the apiserver write an audit log by this policy (the YAML or JSON of an `audit.k8s.io/v1` Policy). It is written before each
-    /// request is answered, so it is complete whenever it is read: [`ControlPlane::audit_log`].
+    /// Makes the apiserver write an audit log with this policy (an `audit.k8s.io/v1` Policy in YAML
+    /// or JSON).
+    ///
+    /// The apiserver writes each entry before it responds, so [`ControlPlane::audit_log`] is always
+    /// complete.
     #[must_use]
     pub fn audit_policy(mut self, policy: impl Into<String>) -> Self {
         self.audit_policy = Some(policy.into());
         self
     }
 
-    /// One more flag for the apiserver, as `--name=value`; of a flag that is given twice the last one wins.
+    /// Adds a flag for the apiserver, in the form `--name=value`. The last one wins if a flag is
+    /// repeated.
     #[must_use]
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
         self.apiserver_args.push(arg.into());
         self
     }
 
-    /// Calls `progress` with a line of text before each step of the start.
+    /// Calls `progress` with a line of text before each step of the startup.
     #[must_use]
     pub fn on_progress(mut self, progress: fn(&str)) -> Self {
         self.progress = Some(progress);
@@ -81,14 +88,15 @@ impl Builder {
     /// Starts the control plane and waits until it is ready.
     ///
     /// # Errors
-    /// When a binary is missing or a server does not become ready; the error carries the end of its log.
+    /// Returns an error if a binary is missing or a server does not become ready. The error includes
+    /// the end of the server's log.
     pub async fn start(self) -> Result<ControlPlane> {
         let etcd = server_binary("etcd")?;
         let apiserver = server_binary("kube-apiserver")?;
         for _ in 1..PORT_ATTEMPTS {
             match self.attempt(&etcd, &apiserver).await {
                 Err(error) if error.downcast_ref::<PortTaken>().is_some() => {
-                    tracing::info!("a port of the control plane was taken; trying others");
+                    tracing::info!("retrying with other ports because a port of the control plane was taken");
                 }
                 outcome => return outcome,
             }
@@ -115,7 +123,7 @@ impl Builder {
             probe: Probe::Etcd(etcd_api.clone()),
             stop: Signal::KILL,
         };
-        // A probe sees the server as it is: kube's own retries would only hide it.
+        // The probe has to see each failure, so kube's own retries are off.
         let mut config = access.config()?;
         config.default_retry = false;
         let apiserver = ServerSpec {
@@ -158,27 +166,29 @@ impl Builder {
 }
 
 impl ControlPlane {
-    /// Starts a control plane of the caller's own, for tests that stop, pause or compact it.
+    /// Starts a control plane for one test, for tests that stop, pause or compact it.
     ///
     /// # Errors
-    /// When a binary is missing or a server does not become ready; the error carries the end of its log.
+    /// Returns an error if a binary is missing or a server does not become ready. The error includes
+    /// the end of the server's log.
     pub async fn start() -> Result<Self> {
         Self::builder().start().await
     }
 
-    /// For a control plane that is not the usual one.
+    /// Returns a builder for a control plane with other options.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The control plane that all tests of a binary share, started by the first that asks. Not for tests that disturb its servers:
-    /// give each test a [`ControlPlane::namespace`] of its own, and the disturbing ones a plane of their own.
+    /// Returns the control plane that all tests of a binary share. The first call starts it.
     ///
-    /// # Panics
-    /// When it cannot be started: no test of the binary can go on without it.
+    /// Tests must not disturb its servers. Give each test its own [`ControlPlane::namespace`], and
+    /// start a separate plane for tests that disturb the servers.
+    ///
+    /// Panics if it cannot be started, because no test of the binary can run without it.
     #[expect(
         clippy::panic,
-        reason = "a test has nothing to do with this error but to fail with it"
+        reason = "a test can only fail with this error"
     )]
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
@@ -186,68 +196,71 @@ impl ControlPlane {
         started.unwrap_or_else(|error| panic!("failed to start the shared control plane: {error:#}"))
     }
 
-    /// An administrator's client, bound to the caller's runtime: each test has a runtime of its own, and a client does not outlive it.
+    /// Returns an administrator's client, bound to the caller's runtime. Each test has its own
+    /// runtime, and a client does not outlive it.
     ///
     /// # Errors
-    /// When kube cannot build it.
+    /// Returns an error if kube cannot build the client.
     pub fn client(&self) -> Result<Client> {
         Client::try_from(self.config()?).context("failed to build a client")
     }
 
-    /// The configuration of [`ControlPlane::client`].
+    /// Returns the configuration of [`ControlPlane::client`].
     ///
     /// # Errors
-    /// When the URL cannot be parsed, which would be a bug here.
+    /// Returns an error if the URL cannot be parsed, which would be a bug in this crate.
     pub fn config(&self) -> Result<Config> {
         self.access.config()
     }
 
-    /// The administrator's kubeconfig on disk.
+    /// Returns the path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// The apiserver's URL.
+    /// Returns the apiserver's URL.
     pub fn url(&self) -> &str {
         &self.access.url
     }
 
-    /// The folder of this control plane, which is removed with it: a place for whatever else a test writes.
+    /// Returns the folder of this control plane, which is removed with it. Tests may write other
+    /// files there.
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// The audit log, when there is an [`Builder::audit_policy`]: one JSON event a line.
+    /// Returns the path of the audit log, with one JSON event per line, or `None` without
+    /// [`Builder::audit_policy`].
     pub fn audit_log(&self) -> Option<&Path> {
         self.audit_log.as_deref()
     }
 
-    /// etcd, to be stopped, started, paused.
+    /// Returns the handle of etcd, which can be stopped, started and paused.
     pub fn etcd(&self) -> &ServerProcess {
         &self.etcd
     }
 
-    /// kube-apiserver, to be stopped, started, paused.
+    /// Returns the handle of kube-apiserver, which can be stopped, started and paused.
     pub fn apiserver(&self) -> &ServerProcess {
         &self.apiserver
     }
 
-    /// Makes etcd forget everything but the current state, and returns the revision that it keeps.
+    /// Makes etcd drop all revisions before the current one, and returns the current one.
     ///
-    /// The apiserver goes on answering from its watch cache. A watch from an older revision meets 410 once that is gone too: restart the
-    /// [`ControlPlane::apiserver`] after it.
+    /// The apiserver still responds from its watch cache. For a watch from an older revision to
+    /// fail with 410, restart the [`ControlPlane::apiserver`] afterwards.
     ///
     /// # Errors
-    /// When etcd does not answer.
+    /// Returns an error if etcd does not respond.
     pub async fn compact(&self) -> Result<i64> {
         self.etcd_api.compact().await.context("failed to compact etcd")
     }
 
-    /// Starts a program under supervision whose log, `<name>.log`, is in this control plane's folder and is removed with it.
-    /// Started again under the same name it appends to the same log.
+    /// Starts a supervised program with the log `<name>.log` in this control plane's folder.
+    /// Another program with the same name appends to the same log.
     ///
     /// # Errors
-    /// When no process can be created.
+    /// Returns an error if no process can be created.
     pub fn spawn(&self, name: &str, program: &Path, args: &[&str], envs: &[(&str, &str)]) -> Result<Process> {
         let log = self.folder().join(format!("{name}.log"));
         Process::launch(name, program, args, envs, &Output::Log(&log), self.scratch.hold()?)
@@ -257,10 +270,10 @@ impl ControlPlane {
         &self.access
     }
 
-    /// The apiserver says that it is ready a moment before it has made the namespaces that everybody counts on.
+    /// Waits for the default namespace. The apiserver is ready shortly before it has created that.
     async fn wait_for_default_namespace(&self) -> Result<()> {
         let namespaces: Api<NamespaceObject> = Api::all(self.client()?);
-        eventually(NAMESPACE_LIMIT, "the namespace \"default\"", || {
+        eventually(NAMESPACE_LIMIT, "the namespace \"default\" to exist", || {
             namespaces.get("default")
         })
         .await?;
@@ -273,9 +286,9 @@ fn etcd_args(folder: &Path, url: &str) -> Vec<String> {
         format!("--data-dir={}", folder.join("etcd").display()),
         format!("--listen-client-urls={url}"),
         format!("--advertise-client-urls={url}"),
-        // Port 0: it has no peers, and insists on an address for them.
+        // etcd requires an address for peers although it has none, so any port will do.
         "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
-        // What was written survives the death of etcd, not of the machine: nothing here is meant to.
+        // Writes survive a crash of etcd but not of the machine, which is enough for tests.
         "--unsafe-no-fsync=true".to_owned(),
     ]
 }
@@ -284,7 +297,8 @@ fn apiserver_args(folder: &Path, etcd_url: &str, port: u16, files: &ServerFiles)
     vec![
         format!("--etcd-servers={etcd_url}"),
         "--bind-address=127.0.0.1".to_owned(),
-        // Otherwise it looks for an address of the machine's, and a machine without a network has none.
+        // Otherwise the apiserver looks for a network address, and a machine without a network has
+        // none.
         "--advertise-address=127.0.0.1".to_owned(),
         format!("--secure-port={port}"),
         format!("--cert-dir={}", folder.display()),
@@ -302,7 +316,7 @@ fn apiserver_args(folder: &Path, etcd_url: &str, port: u16, files: &ServerFiles)
         ),
         "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
         "--authorization-mode=RBAC".to_owned(),
-        // It waits for `default` service accounts, which a controller would have to make.
+        // This plugin requires `default` service accounts, which only a controller would create.
         "--disable-admission-plugins=ServiceAccount".to_owned(),
         "--allow-privileged=true".to_owned(),
         "--endpoint-reconciler-type=none".to_owned(),

@@ -1,6 +1,7 @@
-//! Bytes as they came from outside once, kept in files, and mutations of them: the same ones in every run.
+//! Recorded inputs from files, and mutations of them that are the same in every run.
 //!
-//! [`Corpus::check`] is a fuzzer without a search: it holds up no better than its corpus, so whatever ever went wrong is added to that.
+//! [`Corpus::check`] is a fuzzer without a search, so its quality depends on the corpus. Add every
+//! input that has ever caused a failure.
 
 use std::{
     fs,
@@ -12,17 +13,17 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// No input takes anything near to it.
+/// The time limit per input, far above the normal time.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How long an input may be of which every beginning is tried.
+/// The maximum length of an input of which every prefix is tried.
 const SHORT: usize = 2_048;
-/// The most of a failing input that is shown.
+/// The number of bytes of a failing input that the error shows.
 const SHOWN: usize = 2_000;
-/// Levels of nesting: about as many as parsers of JSON go along with, and more than any stack has.
+/// Levels of nesting: near the recursion limit of JSON parsers, and deeper than any stack allows.
 const DEPTHS: [usize; 3] = [120, 130, 50_000];
-/// Stands for bytes that no tree of JSON can hold.
+/// A placeholder for bytes that a JSON tree cannot hold.
 const HOLE: &str = "@hole@";
-/// What values are replaced by.
+/// Replacements for JSON values.
 const ODD: [&str; 30] = [
     "null",
     "true",
@@ -55,7 +56,7 @@ const ODD: [&str; 30] = [
     "\"9223372036854775807\"",
     "\"99999999999999999999999999999999\"",
 ];
-/// What is put between bytes.
+/// Tokens that are inserted between bytes.
 const TOKENS: [&[u8]; 16] = [
     b"\n",
     b"\r\n",
@@ -75,7 +76,7 @@ const TOKENS: [&[u8]; 16] = [
     b"&",
 ];
 
-/// Splitmix64: small, and the same everywhere.
+/// A SplitMix64 generator, which gives the same numbers everywhere.
 struct Random(u64);
 
 impl Random {
@@ -96,17 +97,17 @@ impl Random {
     }
 }
 
-/// Inputs from outside, by the names of their files in order.
+/// Recorded inputs, sorted by file name.
 pub struct Corpus {
     inputs: Vec<(String, Vec<u8>)>,
 }
 
 impl Corpus {
-    /// Reads every file of a folder.
+    /// Reads all files of a folder.
     ///
     /// # Errors
     ///
-    /// Fails when a file cannot be read, or when there is none.
+    /// Returns an error if a file cannot be read, or if the folder is empty.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         let entries = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
@@ -122,13 +123,15 @@ impl Corpus {
         Ok(Self { inputs })
     }
 
-    /// Shows every input to `property`, with its every beginning if it is short, and with each value of its JSON left out and replaced
-    /// by each odd one; then so many mutations of all of that at random. The property panics when it does not hold.
+    /// Runs `property` on every input and its mutations. The property panics when it does not hold.
+    ///
+    /// These are, in this order: each input; each prefix of a short one; each input with one JSON
+    /// value removed or replaced; and `mutations` random mutations.
     ///
     /// # Errors
     ///
-    /// Tells the first input for which it panics, or takes ten seconds and more. One for which it never ends is told by nothing but a test that does not
-    /// end either.
+    /// Returns an error with the first input on which `property` panics or takes 10 s or longer. A
+    /// property that never returns hangs the test.
     pub fn check(&self, mutations: usize, property: impl Fn(&[u8])) -> Result<()> {
         for (name, input) in &self.inputs {
             show(name, input, &property)?;
@@ -160,13 +163,14 @@ fn show(name: &str, input: &[u8], property: &impl Fn(&[u8])) -> Result<()> {
         let shown = &input[..input.len().min(SHOWN)];
         format!("{name}, {} bytes: {}", input.len(), String::from_utf8_lossy(shown))
     };
-    ensure!(held, "it does not hold for {}", text());
+    ensure!(held, "the property does not hold for {}", text());
     let took = begun.elapsed();
-    ensure!(took < LONGEST, "it took {took:?} for {}", text());
+    ensure!(took < LONGEST, "the property took {took:?} for {}", text());
     Ok(())
 }
 
-/// Each line of JSON with each of its values left out, and replaced by each odd one. The other lines are as they were.
+/// Returns the input with one JSON value in one line removed or replaced by each odd value. The
+/// other lines stay unchanged.
 fn one_by_one(input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
     (0..lines.len()).flat_map(move |place| {
@@ -189,7 +193,7 @@ fn one_by_one(input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The lines, one of them replaced by a tree with a hole that is filled.
+/// Joins the lines, with one of them replaced by `tree`, whose placeholder becomes `filling`.
 fn with_line(lines: &[&[u8]], place: usize, tree: &Value, filling: &str) -> Vec<u8> {
     let line = tree.to_string().replace(&format!("\"{HOLE}\""), filling);
     let mut lines = lines.to_vec();
@@ -197,7 +201,7 @@ fn with_line(lines: &[&[u8]], place: usize, tree: &Value, filling: &str) -> Vec<
     lines.join(&b'\n')
 }
 
-/// Changes an input in one place, as text or as JSON, or joins it with another.
+/// Changes an input in one place, as text or as JSON, or joins it with another input.
 fn mutate(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
     if random.below(2) == 0 && mutate_json(random, input, other).is_some() {
         return;
@@ -219,7 +223,7 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// Changes one value in one line of JSON. `None` when the line is none.
+/// Changes one value in one line of JSON. Returns `None` if the line is not JSON.
 fn mutate_json(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) -> Option<()> {
     let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
     let place = random.below(lines.len());
@@ -246,7 +250,7 @@ fn mutate_json(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) -> Option
         choice => {
             hole = odd(random);
             if choice == 3 && tree.pointer(parent).is_some_and(Value::is_object) {
-                // The same key twice.
+                // A duplicate key.
                 hole = format!("{old},{}:{hole}", Value::from(unescaped(key)));
             }
             *tree.pointer_mut(pointer)? = HOLE.into();
@@ -269,12 +273,12 @@ fn take_out(tree: &mut Value, parent: &str, key: &str) {
     }
 }
 
-/// A key as it is, of one in a pointer.
+/// Decodes a key of a JSON pointer.
 fn unescaped(key: &str) -> String {
     key.replace("~1", "/").replace("~0", "~")
 }
 
-/// JSON that nobody expects. Mostly flat, since deep ones are long.
+/// Returns unusual JSON, rarely a deeply nested value because those are long.
 fn odd(random: &mut Random) -> String {
     if random.below(20) > 0 {
         return random.one_of(&ODD).to_owned();
@@ -287,7 +291,7 @@ fn odd(random: &mut Random) -> String {
     }
 }
 
-/// Where the values of a tree are, its own root first.
+/// Returns the JSON pointers of all values of a tree, its root first.
 fn pointers(tree: &Value) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut next = 0;

@@ -1,4 +1,5 @@
-//! What a control plane is trusted by: certificates, the key of its service accounts, tokens and kubeconfigs.
+//! The credentials of a control plane: certificates, the key of its service accounts, tokens and
+//! kubeconfigs.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,7 +14,8 @@ use rcgen::{
 };
 use serde_json::json;
 
-/// The files that kube-apiserver is started with. They need no protection of their own: they are in a folder of this user's.
+/// The files with which kube-apiserver starts. They are in a folder that only this user can enter,
+/// so they need no further protection.
 pub(crate) struct ServerFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
@@ -22,7 +24,7 @@ pub(crate) struct ServerFiles {
     pub(crate) tokens: PathBuf,
 }
 
-/// Who a client is, and the server that it trusts.
+/// The identity of a client, and the server that it trusts.
 #[derive(Clone, Debug)]
 pub(crate) struct Credentials {
     pub(crate) url: String,
@@ -31,11 +33,12 @@ pub(crate) struct Credentials {
     token: String,
 }
 
-/// Writes a fresh set into `folder` for the apiserver at `url`, and returns the administrator's access.
+/// Writes new credentials for the apiserver at `url` into `folder`, and returns the
+/// administrator's.
 pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Credentials)> {
-    let (ca, certificate, key) = certificates().context("failed to make certificates")?;
-    let service_account_key = KeyPair::generate().context("failed to make the key of the service accounts")?;
-    let token = random_token().context("failed to make a token")?;
+    let (ca, certificate, key) = certificates().context("failed to create certificates")?;
+    let service_account_key = KeyPair::generate().context("failed to generate the service account key")?;
+    let token = random_token().context("failed to generate a token")?;
     let write = |name: &str, content: String| {
         let path = folder.join(name);
         fs::write(&path, content).with_context(|| format!("failed to write {}", path.display()))?;
@@ -58,7 +61,7 @@ pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Credenti
 }
 
 impl Credentials {
-    /// The same server, as somebody else.
+    /// Returns credentials for the same server with another token.
     pub(crate) fn with_token(&self, token: String) -> Self {
         Self { token, ..self.clone() }
     }
@@ -74,7 +77,7 @@ impl Credentials {
         Ok(config)
     }
 
-    /// Writes a kubeconfig: JSON, which is YAML too.
+    /// Writes a kubeconfig as JSON, which is valid YAML.
     pub(crate) fn write_kubeconfig(&self, path: &Path) -> Result<()> {
         let kubeconfig = json!({
             "apiVersion": "v1",
@@ -91,7 +94,8 @@ impl Credentials {
     }
 }
 
-/// An authority of this control plane's own, and a certificate and key for its apiserver.
+/// Creates a certificate authority for this control plane, and a certificate and key for its
+/// apiserver.
 fn certificates() -> Result<(CertifiedIssuer<'static, KeyPair>, String, String), rcgen::Error> {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -110,7 +114,8 @@ fn certificates() -> Result<(CertifiedIssuer<'static, KeyPair>, String, String),
     Ok((authority, certificate.pem(), key.serialize_pem()))
 }
 
-/// The token is an administrator's, and other users of this machine can reach the port: it comes from the system's generator.
+/// Returns a random token from the system's generator. It is an administrator's token, and other
+/// users of this machine can reach the port.
 fn random_token() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

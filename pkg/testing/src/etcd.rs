@@ -1,4 +1,4 @@
-//! The little that is asked of etcd directly, over its JSON gateway.
+//! The direct requests to etcd, over its JSON gateway.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// The longest that one request may take. A compaction of a test's worth of revisions takes milliseconds.
+/// The time limit of one request. Compacting a test's revisions takes milliseconds.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
-/// An address, not a connection: each request dials anew, so it may be used from any runtime.
+/// An etcd endpoint. Each request opens a new connection, so any runtime may use it.
 #[derive(Clone, Debug)]
 pub(crate) struct Etcd {
     url: String,
@@ -29,15 +29,16 @@ impl Etcd {
         self.call(Method::GET, "/health", None).await.map(drop)
     }
 
-    /// Forgets every revision before the current one, on disk too, and returns the current one.
+    /// Drops every revision before the current one, also on disk, and returns the current one.
     pub(crate) async fn compact(&self) -> Result<i64> {
-        // Any key will do, for every answer carries the revision; this one, a zero byte, is not there.
+        // Every response includes the revision, so any key will do. This one, a zero byte, does not
+        // exist.
         let answer = self
             .call(Method::POST, "/v3/kv/range", Some(json!({"key": "AA=="})))
             .await?;
         let revision = answer["header"]["revision"]
             .as_str()
-            .context("etcd's answer carries no revision")?;
+            .context("etcd's response contains no revision")?;
         self.call(
             Method::POST,
             "/v3/kv/compaction",
@@ -66,17 +67,17 @@ impl Etcd {
                 .into_body()
                 .collect()
                 .await
-                .context("failed to read etcd's answer")?
+                .context("failed to read etcd's response")?
                 .to_bytes();
             ensure!(
                 status.is_success(),
-                "etcd answered {path} with {status}: {}",
+                "etcd responded to {path} with {status}: {}",
                 String::from_utf8_lossy(&body)
             );
-            serde_json::from_slice(&body).with_context(|| format!("failed to parse etcd's answer to {path}"))
+            serde_json::from_slice(&body).with_context(|| format!("failed to parse etcd's response to {path}"))
         };
         timeout(REQUEST_LIMIT, exchange)
             .await
-            .with_context(|| format!("etcd did not answer {path} in {REQUEST_LIMIT:?}"))?
+            .with_context(|| format!("etcd did not respond to {path} within {REQUEST_LIMIT:?}"))?
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a condition that another process brings about.
+//! Polling for a condition that another process fulfils.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -7,22 +7,24 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How soon the condition is looked at again at the soonest: short against what is waited for, long against the cost of a look at two
-/// busy cores.
+/// The shortest interval between polls: short compared to the usual waits, and long enough that a
+/// poll costs two busy cores little.
 const INTERVAL: Duration = Duration::from_millis(25);
-/// And at the latest.
+/// The longest interval between polls.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What one look at a condition found. An `Option` is the condition or nothing; the error of a `Result` also says what was
-/// seen instead, and the last of them ends up in the failure.
+/// The result of one poll.
+///
+/// An `Option` is the value or nothing. The error of a `Result` also describes the state that was
+/// seen instead; the last one becomes part of the failure.
 pub trait PollResult {
-    /// What is found once the condition holds.
+    /// The value once the condition holds.
     type Found;
 
-    /// The condition's value, or what was seen instead of it.
+    /// Returns the value, or the state that was seen instead.
     ///
     /// # Errors
-    /// When the condition does not hold yet.
+    /// Returns an error if the condition does not hold yet.
     fn into_result(self) -> Result<Self::Found, String>;
 }
 
@@ -43,12 +45,14 @@ impl<T, E: Display> PollResult for Result<T, E> {
     }
 }
 
-/// Looks again and again until the condition holds, and returns what was found. `what` completes "timed out waiting for".
+/// Polls until the condition holds, and returns its value. `what` completes the message "timed out
+/// waiting for".
 ///
-/// Not for what a server can tell by itself: a watch is faster and sees every state in between.
+/// Use a watch instead where the server offers one: it is faster and sees every intermediate state.
 ///
 /// # Errors
-/// When the condition does not hold within `limit`: the error says what was waited for, and what was seen last.
+/// Returns an error if the condition does not hold within `limit`. The error names the condition and
+/// the last state.
 pub async fn eventually<O, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> Result<O::Found>
 where
     O: PollResult,
@@ -57,13 +61,14 @@ where
     let began = Instant::now();
     let deadline = began + limit;
     let mut seen = "no answer yet".to_owned();
-    // A look that hangs is ended by the deadline too.
+    // The deadline also ends a poll that hangs.
     while let Ok(observation) = timeout_at(deadline, look()).await {
         match observation.into_result() {
             Ok(found) => return Ok(found),
             Err(state) => seen = state,
         }
-        // What has taken long may take a little longer: looks that wait together must not be what keeps the servers busy.
+        // Poll less often the longer the wait, so that concurrent waits do not keep the servers
+        // busy.
         let interval = (began.elapsed() / 10).clamp(INTERVAL, LONGEST_INTERVAL);
         if Instant::now() + interval > deadline {
             break;
@@ -78,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn returns_what_was_found_once_it_is_there() {
+    async fn returns_the_value_once_the_condition_holds() {
         let mut looks = 0;
         let found = eventually(Duration::from_secs(1), "the third look", || {
             looks += 1;
@@ -104,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_hangs_is_ended() {
+    async fn the_limit_ends_a_poll_that_hangs() {
         let failed = eventually(Duration::from_secs(1), "an answer", std::future::pending::<Option<()>>);
         let error = failed.await.map_err(|error| error.to_string());
         assert_eq!(

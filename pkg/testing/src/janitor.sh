@@ -1,9 +1,11 @@
-# Removes a folder once nobody uses it any more. Scratch::new starts this as the leader of a process group of its own:
+# Removes a folder when no process uses it any more. ScratchDir::new starts this script as the
+# leader of its own process group:
 #
 #   sh -c SCRIPT NAME FOLDER
 #
-# stdin is a pipe. Its other end is held by the starter and by every process that works in the folder (see supervisor.sh), so it
-# ends when the last of them is gone, whether they ended well or were killed. The part that waits is nobody's child to reap.
+# stdin is a pipe. The starter and every process that works in the folder (see supervisor.sh) hold
+# its other end. It closes when the last of them has ended, normally or by a kill. The waiting part
+# is reparented to init, so nobody has to reap it.
 
 exec 3<&0 </dev/null
 (

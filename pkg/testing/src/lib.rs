@@ -1,10 +1,16 @@
-//! A real control plane for tests: etcd and kube-apiserver as processes, with nothing mocked and nothing left behind.
+//! A real control plane for tests: etcd and kube-apiserver as processes, without mocks, and cleaned
+//! up in every case.
 //!
-//! [`ControlPlane`] starts both from the binaries that `make control-plane` builds; [`Process`] supervises any program, such as the
-//! daemon under test; [`FaultProxy`] stands before the apiserver and fails as a test wants; [`eventually`] waits for a condition with
-//! a limit; [`Corpus`] shows bytes and mutations of them to what decodes them. Only tests and `hack/run` use this crate.
+//! - [`ControlPlane`] starts both from the binaries that `make control-plane` builds.
+//! - [`Process`] supervises any program, such as the daemon under test.
+//! - [`FaultProxy`] is a proxy for the apiserver that injects faults on request.
+//! - [`eventually`] polls for a condition with a time limit.
+//! - [`Corpus`] feeds recorded inputs and mutations of them to decoders.
 //!
-//! There is no fake apiserver here and no controller manager. Whoever needs a Deployment's status or a Pod writes it.
+//! Only tests and `hack/run` use this crate.
+//!
+//! There is no fake apiserver and no controller manager. A test that needs a Pod or the status of a
+//! Deployment writes it.
 
 mod access;
 mod assets;

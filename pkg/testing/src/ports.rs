@@ -5,16 +5,19 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 
-/// Below the ports that the kernel hands out to clients. A client that keeps dialling a stopped server is sooner or later given the
-/// very port that it dials, connects to itself, and the server cannot come back.
+/// A range below the kernel's ephemeral ports. A client that keeps dialling a stopped server on an
+/// ephemeral port eventually gets that port as its source, connects to itself, and blocks the
+/// server's restart.
 const PORTS: Range<u16> = 20_000..30_000;
 const ATTEMPTS: usize = 100;
 
-/// A port on 127.0.0.1 that nobody listens on now. Somebody else may take it before it is used: whoever starts a server must be
-/// ready to try again with another one.
+/// Returns a port on 127.0.0.1 on which no process listens.
+///
+/// Another process may take it before it is used, so a caller that starts a server must be able to
+/// retry with another port.
 ///
 /// # Errors
-/// When a hundred ports in a row are taken.
+/// Returns an error if 100 random ports in a row are taken.
 pub fn free_port() -> Result<u16> {
     (0..ATTEMPTS)
         .map(|_| fastrand::u16(PORTS))

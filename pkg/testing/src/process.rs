@@ -1,11 +1,12 @@
-//! A child process that cannot be left behind: it dies with its handle, and with the process that holds the handle.
+//! A child process that cannot outlive its handle or the process that holds the handle.
 //!
-//! Each one runs under a few lines of shell (`supervisor.sh`) in a process group of its own. The group is killed when the handle
-//! is dropped, and by the supervisor's watchdog when the pipe from this process closes: after a SIGKILL, a Ctrl-C or an abort as
-//! well as after an ordinary exit. Nothing here is bound to a runtime, so a process may be shared by tests that each have their own.
+//! Each program starts through a short shell script (`supervisor.sh`) in its own process group.
+//! Dropping the handle kills the group. So does the supervisor's watchdog when the pipe from this
+//! process closes, whether by SIGKILL, Ctrl-C, an abort or a normal exit. Nothing here depends on
+//! an async runtime, so tests with different runtimes may share a process.
 //!
-//! Architecture Invariant: only the waiter thread reaps, and it does so under the same lock as every signal is sent under. A signal
-//! therefore never reaches a process that was given a used pid.
+//! Architecture Invariant: only the waiter thread reaps, under the same lock that every signal
+//! takes. So a signal never reaches another process with a reused pid.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -25,39 +26,41 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 const SUPERVISOR: &str = include_str!("supervisor.sh");
-/// How often a log is read while a line is waited for.
+/// The interval between reads of the log while waiting for a line.
 const LOG_INTERVAL: Duration = Duration::from_millis(20);
-/// How many lines of the log an error carries.
+/// The number of log lines that an error includes.
 const TAIL_LINES: usize = 20;
 
-/// Where a process writes its output.
+/// The destination of a process's output.
 pub(crate) enum Output<'a> {
-    /// Appended to this file.
+    /// Append to this file.
     Log(&'a Path),
-    /// The caller's own stderr.
+    /// Write to the caller's stderr.
     Attached,
 }
 
-/// A running program, supervised: dropping it kills it and waits for its end.
+/// A supervised program. Dropping the handle kills it and waits for its end.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     pid: Pid,
     log: Option<PathBuf>,
-    /// Where this run's output begins: the log of a process that is started again is appended to.
+    /// The offset at which this run's output begins, since each run appends to the log.
     log_start: u64,
     ended: watch::Receiver<Option<ExitStatus>>,
     reaping: Arc<Mutex<()>>,
     waiter: Option<JoinHandle<()>>,
-    /// Never written to; the watchdog waits for its end.
+    /// Nothing is written to it. The watchdog waits for it to close.
     _lifeline: Option<ChildStdin>,
 }
 
 impl Process {
-    /// Starts `program` with its output appended to `log`. Returns as soon as it is started; `name` is for errors only.
+    /// Starts `program` with its output appended to `log`, and returns without waiting for it.
+    /// `name` is used in errors.
     ///
     /// # Errors
-    /// When the log cannot be opened or no process can be created. A program that does not exist ends at once with status 127.
+    /// Returns an error if the log cannot be opened or no process can be created. A program that does not
+    /// exist ends immediately with status 127.
     pub fn spawn(
         name: &str,
         program: &Path,
@@ -68,11 +71,11 @@ impl Process {
         Self::launch(name, program, args, envs, &Output::Log(log), Stdio::null())
     }
 
-    /// Starts `program` with its output on this process's stderr, for a program that a person watches.
-    /// Such a process has no log: [`Process::wait_for_log`] fails and [`Process::log_tail`] is empty.
+    /// Starts `program` with its output on this process's stderr, for interactive use. It has no
+    /// log: [`Process::wait_for_log`] fails and [`Process::log_tail`] is empty.
     ///
     /// # Errors
-    /// When no process can be created.
+    /// Returns an error if no process can be created.
     pub fn spawn_attached(
         name: &str,
         program: &Path,
@@ -82,7 +85,7 @@ impl Process {
         Self::launch(name, program, args, envs, &Output::Attached, Stdio::null())
     }
 
-    /// `held` stays open for as long as the process lives.
+    /// Starts `program`. `held` stays open while the process lives.
     pub(crate) fn launch(
         name: &str,
         program: &Path,
@@ -114,7 +117,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(held)
             .stderr(stderr)
-            // Its own group: a Ctrl-C in the terminal is for us, and we decide what it means for our processes.
+            // Its own group: a Ctrl-C in the terminal must reach only us, and we decide how to stop
+            // our processes.
             .process_group(0)
             .spawn()
             .with_context(|| format!("failed to start {name}"))?;
@@ -128,7 +132,7 @@ impl Process {
                 let reaping = Arc::clone(&reaping);
                 move || reap(child, pid, &reaping, &tx)
             })
-            .with_context(|| format!("failed to watch over {name}"))?;
+            .with_context(|| format!("failed to start the thread that waits for {name}"))?;
         Ok(Self {
             name: name.to_owned(),
             pid,
@@ -141,22 +145,22 @@ impl Process {
         })
     }
 
-    /// The name it was started under.
+    /// Returns the name under which it was started.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The process id of the program itself.
+    /// Returns the process id of the program itself.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// The file that its output goes to, unless it was started attached.
+    /// Returns the log file, or `None` if it was started attached.
     pub fn log(&self) -> Option<&Path> {
         self.log.as_deref()
     }
 
-    /// How it ended, when it has.
+    /// Returns the exit status if the program has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.ended.borrow()
     }
@@ -164,7 +168,7 @@ impl Process {
     /// Sends a signal to the program.
     ///
     /// # Errors
-    /// When the program has ended.
+    /// Returns an error if the program has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let _reaping = self.reaping.lock();
         if let Some(status) = self.exit_status() {
@@ -174,11 +178,12 @@ impl Process {
             .with_context(|| format!("failed to send {signal:?} to {}", self.name))
     }
 
-    /// Stops the program where it stands (SIGSTOP): its connections stay open and nothing is answered. Returns once it has stopped, each
-    /// of its threads: on a busy machine some go on for a while after the signal.
+    /// Pauses the program (SIGSTOP): its connections stay open, and it does not respond.
+    ///
+    /// Returns once all its threads have stopped, which can take a moment on a busy machine.
     ///
     /// # Errors
-    /// When the program has ended.
+    /// Returns an error if the program has ended.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)?;
         let state = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -189,18 +194,18 @@ impl Process {
         }
     }
 
-    /// Lets a paused program go on (SIGCONT).
+    /// Resumes a paused program (SIGCONT).
     ///
     /// # Errors
-    /// When the program has ended.
+    /// Returns an error if the program has ended.
     pub fn resume(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
 
-    /// Waits until the program has ended by itself or by a signal.
+    /// Waits until the program has ended.
     ///
     /// # Errors
-    /// When it still runs after `limit`; the error carries the end of its log.
+    /// Returns an error if it still runs after `limit`. The error includes the end of its log.
     pub async fn wait(&self, limit: Duration) -> Result<ExitStatus> {
         let mut ended = self.ended.clone();
         let status = match timeout(limit, ended.wait_for(Option::is_some)).await {
@@ -211,10 +216,12 @@ impl Process {
         status.with_context(|| format!("{}'s exit status was lost", self.name))
     }
 
-    /// Waits until the program has written a line that `matches`, from its start on, and returns the line.
+    /// Waits until the program has written a line that `matches`, anywhere in this run's output,
+    /// and returns the line.
     ///
     /// # Errors
-    /// When `limit` passes or the program ends without such a line; the error carries the end of its log.
+    /// Returns an error if `limit` passes or the program ends without such a line. The error includes the
+    /// end of its log.
     pub async fn wait_for_log(&self, limit: Duration, mut matches: impl FnMut(&str) -> bool) -> Result<String> {
         let log = self
             .log
@@ -226,7 +233,8 @@ impl Process {
         let deadline = Instant::now() + limit;
         let mut unread = Vec::new();
         loop {
-            // Asked before the log is read, so that what a program says last is not missed.
+            // Check this before reading the log, so that the last lines of the program are not
+            // missed.
             let ended = self.exit_status();
             file.read_to_end(&mut unread)
                 .with_context(|| format!("failed to read {}", log.display()))?;
@@ -255,7 +263,7 @@ impl Process {
         }
     }
 
-    /// The last lines of its log, made to be appended to an error: empty when there is none.
+    /// Returns the last lines of the log, formatted as the suffix of an error. Empty without a log.
     pub fn log_tail(&self) -> String {
         self.log.as_deref().map(tail).unwrap_or_default()
     }
@@ -266,7 +274,8 @@ impl Drop for Process {
         {
             let _reaping = self.reaping.lock();
             if self.exit_status().is_none() {
-                // The whole group: the program, what it started, and the watchdog. It can only fail for a group that is gone.
+                // Kill the whole group: the program, its children, and the watchdog. This can fail
+                // only if the group no longer exists.
                 let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
             }
         }
@@ -276,7 +285,8 @@ impl Drop for Process {
     }
 }
 
-/// Waits for the program's end, then ends its group and publishes the status. Until `wait` has reaped it, its pid names nothing else.
+/// Waits for the program's end, then kills its group and publishes the status. Its pid cannot be
+/// reused until `wait` has reaped it.
 fn reap(mut child: Child, pid: Pid, reaping: &Mutex<()>, ended: &watch::Sender<Option<ExitStatus>>) {
     let unreaped = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), unreaped));

@@ -1,7 +1,8 @@
-//! A temporary folder that is removed even when this process is killed.
+//! A temporary folder that is removed even if this process is killed.
 //!
-//! Dropping it removes it, as [`tempfile::TempDir`] does. For the other ends a janitor (`janitor.sh`) waits on a pipe that this process
-//! and every process at work in the folder hold open, and removes the folder when the last of them is gone.
+//! Dropping the handle removes the folder, as with [`tempfile::TempDir`]. For all other cases, a
+//! janitor process (`janitor.sh`) waits on a pipe. This process and every process that works in the
+//! folder hold the pipe open. The janitor removes the folder when the last of them has ended.
 
 use std::io::{PipeWriter, pipe};
 use std::os::unix::process::CommandExt;
@@ -13,7 +14,8 @@ use tempfile::TempDir;
 
 const JANITOR: &str = include_str!("janitor.sh");
 
-/// The folder; fields are dropped in this order, so the janitor is let go after the ordinary removal.
+/// The folder. Fields are dropped in this order, so the janitor is released after the normal
+/// removal.
 #[derive(Debug)]
 pub(crate) struct ScratchDir {
     folder: TempDir,
@@ -21,13 +23,13 @@ pub(crate) struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Makes a folder that only this user can enter.
+    /// Creates a folder that only this user can enter.
     pub(crate) fn new() -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("portreeve-")
             .tempdir()
-            .context("failed to make a temporary folder")?;
-        let (reader, lease) = pipe().context("failed to make a pipe")?;
+            .context("failed to create a temporary folder")?;
+        let (reader, lease) = pipe().context("failed to create a pipe")?;
         let status = Command::new("/bin/sh")
             .args(["-c", JANITOR, "janitor"])
             .arg(folder.path())
@@ -48,7 +50,7 @@ impl ScratchDir {
         self.folder.path()
     }
 
-    /// A hold on the folder, to be given to a process that works in it.
+    /// Returns a handle that keeps the folder alive, to pass to a process that works in it.
     pub(crate) fn hold(&self) -> Result<Stdio> {
         let lease = self.lease.try_clone().context("failed to duplicate a pipe")?;
         Ok(Stdio::from(lease))

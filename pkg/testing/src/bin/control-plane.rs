@@ -1,4 +1,5 @@
-//! A control plane to play with: starts one, says where it is, and ends it on Ctrl-C. It has no controllers; `make run` adds ours.
+//! Starts a control plane for manual use, prints where it is, and stops it on Ctrl-C. It runs no
+//! controllers; `make run` adds ours.
 
 use std::io::{Write, stdout};
 
