@@ -1,8 +1,9 @@
-//! A proxy before the apiserver that has the faults of a network and of a busy server, when a test wants them.
+//! A proxy in front of the apiserver that injects the faults of a network and of a busy server.
 //!
-//! It ends TLS with the apiserver's own certificate, so that it can tell requests apart, and opens one connection to the apiserver for
-//! each of its clients'. Without a fault it changes nothing: bodies are streamed, a watch flows event by event. It speaks HTTP/1.1
-//! only; there are no upgrades (`exec`, `attach`, `port-forward`), and client certificates get no further than here.
+//! The proxy terminates TLS with the apiserver's certificate, so that it can distinguish requests,
+//! and opens one connection to the apiserver per client connection. Without a fault it changes
+//! nothing: it streams bodies, and forwards each watch event at once. It supports only HTTP/1.1,
+//! without upgrades (`exec`, `attach`, `port-forward`), and does not forward client certificates.
 
 mod body_fault;
 mod canned;
@@ -42,20 +43,24 @@ pub use canned::CannedResponse;
 pub use fault::{BodyFault, Fault};
 pub use rules::{Matcher, Repeat};
 
-/// Far more than a client opens. Beyond it they are accepted by the kernel alone, and hang as in a black hole until others end.
+/// The maximum number of connections, far more than a client opens. Only the kernel accepts further
+/// ones, which hang until others end.
 const CONNECTIONS: usize = 512;
 
-/// A proxy of the test's own before the apiserver of a control plane, which it must not outlive. It ends with this handle, and every
-/// connection through it.
+/// A fault proxy in front of the apiserver of a control plane. It must not outlive the control
+/// plane. Dropping it closes all its connections.
 ///
-/// Faults are in force from the moment that their method returns, for connections that are open as for new ones, until
-/// [`heal`](Self::heal). [`cut`](Self::cut), [`black_hole`](Self::black_hole) and [`hold_responses`](Self::hold_responses) replace each other;
-/// [`slow`](Self::slow) and [`fault`](Self::fault) go with each of them.
+/// Faults apply as soon as their method returns, to open and new connections, until
+/// [`heal`](Self::heal). [`cut`](Self::cut), [`black_hole`](Self::black_hole) and
+/// [`hold_responses`](Self::hold_responses) replace each other. [`slow`](Self::slow) and
+/// [`fault`](Self::fault) combine with each of them.
 ///
-/// **What was held back goes on when it is healed**, as after an outage of a network: a request that hung in a black hole may reach
-/// the apiserver long after its sender gave it up. A `cut` before the `heal` loses it instead.
+/// **Healing forwards everything that was held back**, like the end of a network outage. A request
+/// in a black hole may reach the apiserver long after its sender gave up. A `cut` before the `heal`
+/// drops it instead.
 ///
-/// Its tasks run on the runtime that it was started on, so a test that blocks its only thread blocks the proxy too.
+/// Its tasks run on the runtime on which it was started, so a test that blocks the only thread also
+/// blocks the proxy.
 pub struct FaultProxy {
     relay: Arc<Relay>,
     connections: watch::Sender<usize>,
@@ -66,20 +71,21 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts a proxy without a fault.
+    /// Starts a proxy without faults.
     ///
     /// # Errors
-    /// When no port can be listened on, or the credentials of the control plane cannot be used.
+    /// Returns an error if the proxy cannot listen on a port, or cannot use the credentials of the control
+    /// plane.
     pub async fn start(plane: &ControlPlane) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("failed to listen on 127.0.0.1")?;
-        let address = listener.local_addr().context("failed to find the proxy's port")?;
-        let url = format!("https://{address}").parse().context("failed to make a URL")?;
+        let address = listener.local_addr().context("failed to read the proxy's port")?;
+        let url = format!("https://{address}").parse().context("failed to parse the proxy's URL")?;
         let relay = Arc::new(Relay {
             link: watch::Sender::default(),
             rules: watch::Sender::default(),
-            acceptor: acceptor(plane.folder()).context("failed to use the apiserver's certificate")?,
+            acceptor: acceptor(plane.folder()).context("failed to load the apiserver's certificate")?,
             connector: connector(&plane.config()?).context("failed to trust the apiserver's certificate")?,
             apiserver: apiserver(plane.url())?,
         });
@@ -98,17 +104,18 @@ impl FaultProxy {
         })
     }
 
-    /// The configuration of a client that comes through here, from that of one that does not.
+    /// Returns `config` changed to connect through this proxy.
     pub fn config(&self, mut config: Config) -> Config {
         config.cluster_url = self.url.clone();
         config
     }
 
-    /// The same as [`FaultProxy::config`] for a process: writes `proxy-<name>.kubeconfig` into the control plane's folder, in which
-    /// `from`'s user comes through here. A name that is used again replaces the file.
+    /// Writes `proxy-<name>.kubeconfig` into the control plane's folder and returns its path. It is
+    /// the kubeconfig `from`, changed to connect through this proxy. Using a name again replaces
+    /// the file.
     ///
     /// # Errors
-    /// When `from` cannot be read or the new file not be written.
+    /// Returns an error if `from` cannot be read or the new file cannot be written.
     pub fn kubeconfig(&self, from: &Path, name: &str) -> Result<PathBuf> {
         let mut kubeconfig =
             Kubeconfig::read_from(from).with_context(|| format!("failed to read {}", from.display()))?;
@@ -125,7 +132,7 @@ impl FaultProxy {
         Ok(path)
     }
 
-    /// Resets every open connection, and each new one at once. What was under way is lost.
+    /// Resets all open connections, and each new one immediately. Data in transit is lost.
     pub fn cut(&self) {
         self.relay.link.send_modify(|link| {
             link.cuts += 1;
@@ -133,27 +140,30 @@ impl FaultProxy {
         });
     }
 
-    /// Resets every open connection, and lets new ones pass as before. What was under way is lost.
+    /// Resets all open connections once. New connections work normally. Data in transit is lost.
     pub fn reset(&self) {
         self.relay.link.send_modify(|link| link.cuts += 1);
     }
 
-    /// Lets nothing pass either way, and tells nobody: nothing is closed, new connections are accepted and hang.
+    /// Holds back all data in both directions without closing anything. New connections are
+    /// accepted and hang.
     pub fn black_hole(&self) {
         self.relay.link.send_modify(|link| link.mode = LinkMode::BlackHole);
     }
 
-    /// Lets requests pass to the apiserver, and holds their answers back. New connections can be opened.
+    /// Forwards requests to the apiserver and holds back the responses. New connections can be
+    /// opened.
     pub fn hold_responses(&self) {
         self.relay.link.send_modify(|link| link.mode = LinkMode::HoldResponses);
     }
 
-    /// Passes each request on so much later, and each event of a watch. A request whose sender gives up meanwhile is not passed on.
+    /// Delays each request and each watch event by `delay`. A request whose sender gives up before
+    /// that is not forwarded.
     pub fn slow(&self, delay: Duration) {
         self.relay.link.send_modify(|link| link.delay = delay);
     }
 
-    /// Ends every fault, and every rule that answers: what was held back goes on.
+    /// Ends all faults and rules. The proxy forwards everything that it held back.
     pub fn heal(&self) {
         self.relay.rules.send_modify(Rules::heal_all);
         self.relay.link.send_modify(|link| {
@@ -162,28 +172,29 @@ impl FaultProxy {
         });
     }
 
-    /// Ends this one: what it held back goes on.
+    /// Ends one fault. The proxy forwards everything that the fault held back.
     pub fn heal_one(&self, fault: &RequestCounter) {
         self.relay.rules.send_modify(|rules| rules.heal(fault.rule));
     }
 
-    /// Does this to these requests, so many times. Of several rules that are due the oldest acts.
+    /// Applies `fault` to matching requests, as often as `times` says. If several rules are due,
+    /// the oldest one acts.
     pub fn fault(&self, matcher: Matcher, fault: Fault, times: Repeat) -> RequestCounter {
         self.add(matcher, Some(fault), times)
     }
 
-    /// Answers these requests itself, so many times; they never reach the apiserver.
+    /// Responds to matching requests without forwarding them.
     pub fn respond(&self, matcher: Matcher, answer: CannedResponse, times: Repeat) -> RequestCounter {
         self.fault(matcher, Fault::Respond(answer), times)
     }
 
-    /// Passes these requests on, so many of them, and each part of their answers back so much later: of a watch, its events. An answer
-    /// that has begun stays late when it is healed.
+    /// Delays each part of the responses to matching requests, for example each event of a watch.
+    /// Healing does not speed up a response that has already started.
     pub fn delay_responses(&self, matcher: Matcher, delay: Duration, times: Repeat) -> RequestCounter {
         self.fault(matcher, Fault::DelayResponse(delay), times)
     }
 
-    /// Counts these requests from now on, and does nothing to them.
+    /// Counts matching requests from now on, without a fault.
     pub fn count(&self, matcher: Matcher) -> RequestCounter {
         self.add(matcher, None, Repeat::UntilHealed)
     }
@@ -197,20 +208,21 @@ impl FaultProxy {
         RequestCounter { rules, rule }
     }
 
-    /// How many connections are open now. Those that hang count, even when their client has gone: nobody has told the proxy.
+    /// Returns the number of open connections. Hanging connections count even if their client is
+    /// gone, because the proxy cannot know that.
     pub fn connections(&self) -> usize {
         *self.connections.borrow()
     }
 
-    /// How many connections were accepted so far.
+    /// Returns how many connections the proxy has accepted so far.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many connections are open.
+    /// Waits until exactly `count` connections are open.
     ///
     /// # Errors
-    /// When there are not within `limit`.
+    /// Returns an error if this takes longer than `limit`.
     pub async fn until_connections(&self, count: usize, limit: Duration) -> Result<()> {
         let mut connections = self.connections.subscribe();
         let reached = timeout(limit, connections.wait_for(|open| *open == count)).await;
@@ -224,7 +236,7 @@ impl FaultProxy {
     }
 }
 
-/// What became of the requests that a rule of a [`FaultProxy`] means, since the rule was made.
+/// The counts of the requests that a rule of a [`FaultProxy`] has matched since it was added.
 #[derive(Clone)]
 pub struct RequestCounter {
     rules: watch::Receiver<Rules>,
@@ -232,33 +244,33 @@ pub struct RequestCounter {
 }
 
 impl RequestCounter {
-    /// How many have come.
+    /// Returns how many requests have matched.
     pub fn matched(&self) -> u64 {
         self.counts().matched
     }
 
-    /// How many of them this rule acted on.
+    /// Returns to how many requests the rule was applied.
     pub fn applied(&self) -> u64 {
         self.counts().applied
     }
 
-    /// Waits until so many have come, and returns at once when they have.
+    /// Waits until at least `count` requests have matched.
     ///
     /// # Errors
-    /// When they have not within `limit`, or the proxy is gone.
+    /// Returns an error if this takes longer than `limit`, or if the proxy ends.
     pub async fn wait_for_matched(&self, count: u64, limit: Duration) -> Result<()> {
-        self.until(limit, &format!("{count} requests to be seen"), |counts| {
+        self.until(limit, &format!("{count} matching requests"), |counts| {
             counts.matched >= count
         })
         .await
     }
 
-    /// Waits until this rule has acted on so many, and returns at once when it has.
+    /// Waits until the rule was applied to at least `count` requests.
     ///
     /// # Errors
-    /// When it has not within `limit`, or the proxy is gone.
+    /// Returns an error if this takes longer than `limit`, or if the proxy ends.
     pub async fn wait_for_applied(&self, count: u64, limit: Duration) -> Result<()> {
-        let what = format!("{count} requests to be met by the fault");
+        let what = format!("the fault to be applied to {count} requests");
         self.until(limit, &what, |counts| counts.applied >= count).await
     }
 
@@ -268,7 +280,7 @@ impl RequestCounter {
         match waited {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => bail!(
-                "the proxy ended while {what} was waited for; last seen: {:?}",
+                "the proxy ended during the wait for {what}; last seen: {:?}",
                 self.counts()
             ),
             Err(_) => bail!(
@@ -283,7 +295,7 @@ impl RequestCounter {
     }
 }
 
-/// Accepts clients for as long as it runs. The connections end with it.
+/// Accepts clients until it is dropped, which ends their connections.
 async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Sender<usize>, counted: Arc<AtomicU64>) {
     let mut open = JoinSet::new();
     loop {
@@ -294,10 +306,10 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Se
         };
         let client = match accepted {
             Ok((client, _)) => client,
-            // The client was gone before we looked.
+            // The client disconnected before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
-                tracing::error!(%error, "the fault proxy failed to accept a connection and ends");
+                tracing::error!(%error, "stopping the fault proxy after a failed accept");
                 return;
             }
         };
@@ -310,13 +322,13 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Se
         let relay = Arc::clone(&relay);
         open.spawn(async move {
             if let Err(error) = relay.serve(client, link.cuts).await {
-                tracing::debug!("a connection through the fault proxy ended: {error:#}");
+                tracing::debug!("closed a connection through the fault proxy: {error:#}");
             }
         });
     }
 }
 
-/// Shows what the apiserver shows.
+/// Returns an acceptor that presents the apiserver's certificate.
 fn acceptor(folder: &Path) -> Result<TlsAcceptor> {
     let chain = CertificateDer::pem_file_iter(folder.join("apiserver.crt"))?.collect::<Result<_, _>>()?;
     let key = PrivateKeyDer::from_pem_file(folder.join("apiserver.key"))?;
@@ -328,7 +340,7 @@ fn acceptor(folder: &Path) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Trusts what the administrator trusts.
+/// Returns a connector that trusts the administrator's certificate authority.
 fn connector(config: &Config) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for root in config.root_cert.iter().flatten() {
@@ -343,7 +355,7 @@ fn connector(config: &Config) -> Result<TlsConnector> {
 
 fn apiserver(url: &str) -> Result<SocketAddr> {
     let uri: Uri = url.parse().with_context(|| format!("failed to parse the URL {url}"))?;
-    let authority = uri.authority().with_context(|| format!("{url} names no server"))?;
+    let authority = uri.authority().with_context(|| format!("the URL {url} has no host"))?;
     let address = authority.as_str().parse();
-    address.with_context(|| format!("{url} names no address and port"))
+    address.with_context(|| format!("the URL {url} has no IP address and port"))
 }

@@ -1,4 +1,5 @@
-//! One server of the control plane, which can be stopped, killed, paused and started again with its ports and data.
+//! One server of the control plane. It can be stopped, killed, paused, and restarted with the same
+//! ports and data.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,34 +18,36 @@ use crate::etcd::Etcd;
 use crate::process::{Output, Process};
 use crate::scratch::ScratchDir;
 
-/// Far more than a start takes (3 s), for machines that are busy with other things.
+/// Far more than a start takes (3 s), for busy machines.
 const READY_LIMIT: Duration = Duration::from_mins(3);
 const READY_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest that one look at a server's readiness may take.
+/// The time limit of one readiness probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a server may take to stop by itself.
+/// How long a server may take to stop after its signal.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How a server says that it is ready.
+/// How to find out whether a server is ready.
 #[derive(Debug)]
 pub(crate) enum Probe {
     Etcd(Etcd),
     Apiserver(Box<Config>),
 }
 
-/// What a server was started with, and is started with again.
+/// The program and arguments of a server, for each start.
 #[derive(Debug)]
 pub(crate) struct ServerSpec {
     pub(crate) name: &'static str,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) probe: Probe,
-    /// What asks it to stop.
+    /// The signal that asks it to stop.
     pub(crate) stop: Signal,
 }
 
-/// A handle on etcd or kube-apiserver. Its methods are meant for a control plane of the test's own: on the shared one, every other
-/// test of the binary would notice.
+/// A handle of etcd or kube-apiserver.
+///
+/// Use its methods only on a control plane that belongs to the test. On the shared one they disturb
+/// all other tests of the binary.
 #[derive(Debug)]
 pub struct ServerProcess {
     spec: ServerSpec,
@@ -53,7 +56,7 @@ pub struct ServerProcess {
     process: Mutex<Option<Process>>,
 }
 
-/// The context of a failed start whose reason was that somebody else has the port.
+/// The context of a failed start when another process has the port.
 #[derive(Debug)]
 pub(crate) struct PortTaken;
 
@@ -74,10 +77,11 @@ impl ServerProcess {
         }
     }
 
-    /// Starts a server that was stopped, on the same port and with the same data, and waits until it is ready.
+    /// Starts a stopped server with the same port and data, and waits until it is ready.
     ///
     /// # Errors
-    /// When it runs already, ends, or is not ready within three minutes; the error carries the end of its log.
+    /// Returns an error if it runs already, ends, or is not ready within 3 min. The error includes the end
+    /// of its log.
     pub async fn start(&self) -> Result<()> {
         let ServerSpec {
             name,
@@ -87,7 +91,7 @@ impl ServerProcess {
             stop: _,
         } = &self.spec;
         if self.process.lock().is_some() {
-            bail!("{name} has been started already");
+            bail!("{name} is already running");
         }
         let process = Process::launch(name, program, args, &[], &Output::Log(&self.log), self.scratch.hold()?)?;
         let deadline = Instant::now() + READY_LIMIT;
@@ -112,14 +116,17 @@ impl ServerProcess {
         Ok(())
     }
 
-    /// Asks the apiserver to stop (SIGTERM), and kills it when it has not within ten seconds. etcd is killed at once: asked, it waits seven
-    /// seconds for the apiserver's streams, and what it has answered is written down already. Returns once it has ended.
+    /// Stops the server and returns once it has ended.
+    ///
+    /// The apiserver gets a SIGTERM, and a SIGKILL if it still runs after 10 s. etcd gets a SIGKILL
+    /// at once: after a SIGTERM it would wait 7 s for the apiserver's streams, and it has already
+    /// written all that it has acknowledged.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if it does not run.
     pub async fn stop(&self) -> Result<ExitStatus> {
         let process = self.take()?;
-        // It fails only when the server has ended by itself already.
+        // This fails only if the server has already ended.
         let _ = process.signal(self.spec.stop);
         match process.wait(STOP_LIMIT).await {
             Ok(status) => Ok(status),
@@ -127,48 +134,49 @@ impl ServerProcess {
         }
     }
 
-    /// Ends the server as a crash does (SIGKILL). Returns once it has ended.
+    /// Kills the server like a crash (SIGKILL) and returns once it has ended.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if it does not run.
     pub async fn kill(&self) -> Result<ExitStatus> {
         kill(self.take()?).await
     }
 
-    /// Stops the server and starts it again.
+    /// Restarts the server.
     ///
     /// # Errors
-    /// When it does not run, or does not come back.
+    /// Returns an error if it does not run, or does not become ready again.
     pub async fn restart(&self) -> Result<()> {
         self.stop().await?;
         self.start().await
     }
 
-    /// Stops the server where it stands (SIGSTOP): connections to it open and stay open, and nothing is answered.
+    /// Pauses the server (SIGSTOP): connections can be opened and stay open, but the server does
+    /// not respond.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if it does not run.
     pub fn pause(&self) -> Result<()> {
         self.with_process(Process::pause)
     }
 
-    /// Lets a paused server go on.
+    /// Resumes a paused server.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if it does not run.
     pub fn resume(&self) -> Result<()> {
         self.with_process(Process::resume)
     }
 
-    /// The server's process id, which changes with each start.
+    /// Returns the server's process id, which changes with each start.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if it does not run.
     pub fn pid(&self) -> Result<u32> {
         self.with_process(|process| Ok(process.pid()))
     }
 
-    /// The file that all its runs write to.
+    /// Returns the log file, to which all its runs append.
     pub fn log(&self) -> &std::path::Path {
         &self.log
     }
@@ -177,16 +185,16 @@ impl ServerProcess {
         self.process
             .lock()
             .as_ref()
-            .with_context(|| format!("{} does not run", self.spec.name))
+            .with_context(|| format!("{} is not running", self.spec.name))
             .and_then(act)
     }
 
-    /// Out of the lock, so that waiting for its end does not hold it.
+    /// Takes the process out of the lock, so that waiting for its end does not hold the lock.
     fn take(&self) -> Result<Process> {
         self.process
             .lock()
             .take()
-            .with_context(|| format!("{} does not run", self.spec.name))
+            .with_context(|| format!("{} is not running", self.spec.name))
     }
 }
 
@@ -200,7 +208,7 @@ impl Probe {
         match self {
             Self::Etcd(etcd) => etcd.health().await,
             Self::Apiserver(config) => {
-                // A client of its own for each look: one that is kept would wait out its backoff.
+                // Use a new client per probe, because a reused one would wait for its backoff.
                 let client = Client::try_from(config.as_ref().clone()).context("failed to build a client")?;
                 let request = Request::get("/readyz")
                     .body(Vec::new())

@@ -1,4 +1,4 @@
-//! Bodies that are not what the apiserver sent.
+//! Faults in response bodies.
 
 use std::io;
 
@@ -14,21 +14,21 @@ use tokio::time::sleep;
 use super::fault::BodyFault;
 use super::rules::{RuleId, Rules};
 
-/// What ends a connection in the middle.
+/// The error that breaks a connection.
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body on its way to a client.
+/// A response body for a client.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Broken>;
 
-/// What each garbled byte is changed by. It makes no byte of JSON one that JSON has in that place.
+/// The mask that corrupts a byte. No byte of JSON stays valid in its place.
 const GARBAGE: u8 = 0x80;
 
-/// The end of a connection that a fault breaks.
+/// Returns the error of a connection that a fault breaks.
 pub(crate) fn broken() -> Broken {
     Box::new(io::Error::from(io::ErrorKind::ConnectionReset))
 }
 
-/// What ends a fault: that the rule is healed which had decided on it.
+/// Signals that the rule of a fault was healed.
 #[derive(Clone)]
 pub(crate) struct HealSignal {
     rules: watch::Receiver<Rules>,
@@ -36,25 +36,25 @@ pub(crate) struct HealSignal {
 }
 
 impl HealSignal {
-    /// Of a fault that this rule has decided on.
+    /// Returns the signal for a fault of this rule.
     pub(crate) fn of(rule: RuleId, rules: &watch::Sender<Rules>) -> Self {
         let rules = rules.subscribe();
         Self { rules, rule }
     }
 
-    /// Whether the fault is over.
+    /// Returns whether the rule was healed.
     pub(crate) fn is_healed(&self) -> bool {
         self.rules.borrow().is_healed(self.rule)
     }
 
-    /// Waits until the fault is over.
+    /// Waits until the rule is healed.
     pub(crate) async fn healed(mut self) {
-        // Nobody is left to heal it when the sender is gone: then everything ends.
+        // If the sender is gone, nothing can heal the rule, and the connection ends too.
         let _ = self.rules.wait_for(|rules| rules.is_healed(self.rule)).await;
     }
 }
 
-/// A body that has come so far, and what is left of its last part.
+/// A body and its read position.
 struct FaultyBody {
     body: Incoming,
     rest: Bytes,
@@ -63,11 +63,11 @@ struct FaultyBody {
 }
 
 impl FaultyBody {
-    /// The next bytes, before which nothing has become of the body. `None` at its end.
+    /// Returns the next bytes, or `None` at the end of the body.
     async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
         while self.rest.is_empty() {
             match self.body.frame().await? {
-                // Trailers are nothing that an apiserver sends.
+                // The apiserver sends no trailers, so they are ignored.
                 Ok(frame) => self.rest = frame.into_data().unwrap_or_default(),
                 Err(error) => return Some(Err(error.into())),
             }
@@ -75,7 +75,7 @@ impl FaultyBody {
         Some(Ok(std::mem::take(&mut self.rest)))
     }
 
-    /// The next bytes that come before `at`; `None` when that is where the body is, or when it ends.
+    /// Returns the next bytes before the offset `at`, or `None` at that offset or at the end.
     async fn next_before(&mut self, at: u64) -> Option<Result<Bytes, Broken>> {
         let left = usize::try_from(at - self.passed).unwrap_or(usize::MAX);
         if left == 0 {
@@ -93,7 +93,8 @@ impl FaultyBody {
     }
 }
 
-/// The body of an answer, with a fault. A fault that has not shown when faults are healed does not come over it any more.
+/// Applies a fault to a response body. A fault that has not taken effect before it is healed has no
+/// effect.
 pub(crate) fn apply_fault(body: Incoming, how: BodyFault, heal_signal: HealSignal) -> Body {
     let state = FaultyBody {
         body,
@@ -128,7 +129,7 @@ async fn part(state: &mut FaultyBody, how: BodyFault, heal_signal: HealSignal) -
             if state.passed < at {
                 return None;
             }
-            // What came before is written while nothing more is there.
+            // Let the connection write the previous bytes first.
             yield_now().await;
             Some(Err(broken()))
         }

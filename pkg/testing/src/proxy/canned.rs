@@ -1,4 +1,4 @@
-//! Answers of the proxy's own, as the apiserver would word them.
+//! Responses that the proxy sends itself, in the form of the apiserver's.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -16,7 +16,8 @@ pub struct CannedResponse {
 }
 
 impl CannedResponse {
-    /// A failure of the caller's choice: `CannedResponse::status(StatusCode::GONE, "Expired", "…")`.
+    /// Returns a failure with the given code, reason and message, such as
+    /// `CannedResponse::status(StatusCode::GONE, "Expired", "…")`.
     pub fn status(code: StatusCode, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -26,7 +27,7 @@ impl CannedResponse {
         }
     }
 
-    /// 409: somebody else changed the object.
+    /// Returns a 409: another client changed the object.
     pub fn conflict() -> Self {
         Self::status(
             StatusCode::CONFLICT,
@@ -35,7 +36,7 @@ impl CannedResponse {
         )
     }
 
-    /// 429, with the seconds that the client is asked to wait.
+    /// Returns a 429 that asks the client to wait for `retry_after` seconds.
     pub fn too_many_requests(retry_after: u32) -> Self {
         Self::status(
             StatusCode::TOO_MANY_REQUESTS,
@@ -45,7 +46,7 @@ impl CannedResponse {
         .retry_after(retry_after)
     }
 
-    /// 503, without a word on when it will be better.
+    /// Returns a 503 without a `Retry-After`.
     pub fn unavailable() -> Self {
         Self::status(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -54,12 +55,12 @@ impl CannedResponse {
         )
     }
 
-    /// 410: what a watch or a list wanted to go on with is not there any more.
+    /// Returns a 410: the version of a watch or the continue token of a list has expired.
     pub fn expired() -> Self {
         Self::status(StatusCode::GONE, "Expired", "too old resource version (fault proxy)")
     }
 
-    /// 500, as of an apiserver whose etcd fails it.
+    /// Returns a 500, as from an apiserver whose etcd fails.
     pub fn internal_error() -> Self {
         Self::status(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -68,7 +69,7 @@ impl CannedResponse {
         )
     }
 
-    /// 504, as of an apiserver that was too slow for itself.
+    /// Returns a 504, as from an apiserver that exceeds its own time limit.
     pub fn timeout() -> Self {
         Self::status(
             StatusCode::GATEWAY_TIMEOUT,
@@ -77,7 +78,7 @@ impl CannedResponse {
         )
     }
 
-    /// Asks the client to wait for so many seconds, in the header and in the Status.
+    /// Adds a request to wait for `seconds`, in the header and in the Status.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);

@@ -1,46 +1,48 @@
-//! What may happen to a request and to its answer.
+//! The faults that the proxy applies to single requests and their responses.
 
 use std::time::Duration;
 
 use super::canned::CannedResponse;
 
-/// A fault of one request, whatever the line does to all of them.
+/// A fault of one request, independent of the mode of the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The proxy answers in the apiserver's place, which never hears of it.
+    /// The proxy responds itself and does not forward the request.
     Respond(CannedResponse),
-    /// The connection breaks. The apiserver never hears of it.
+    /// The connection breaks, and the proxy does not forward the request.
     Cut,
-    /// The apiserver does as it is asked, and then the connection breaks instead of its answer.
+    /// The apiserver handles the request, and then the connection breaks without a response.
     DropResponse,
-    /// Nothing happens: neither does the apiserver hear of it, nor is anybody told. Healing breaks the connection.
+    /// The proxy holds the request without forwarding it or closing the connection. Healing breaks
+    /// the connection.
     BlackHole,
-    /// The apiserver hears of it so much later.
+    /// The proxy forwards the request after this delay.
     DelayRequest(Duration),
-    /// Each part of the answer comes so much later: of a watch, its events.
+    /// The proxy delays each part of the response, for example each event of a watch.
     DelayResponse(Duration),
-    /// Who asks for pages of a list gets pages of so many objects, from the apiserver.
+    /// Paged lists get pages of this size from the apiserver.
     LimitPageSize(u32),
-    /// The answer's head comes as it is, and this becomes of its body.
+    /// The head of the response is unchanged, and the body gets this fault.
     Body(BodyFault),
 }
 
-/// What becomes of a body, from a byte on that is counted from zero. A body that ends before that byte comes as it is.
+/// A fault of a response body, starting at a byte offset. A shorter body is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFault {
-    /// The connection breaks there.
+    /// The connection breaks at this offset.
     CutAt(u64),
-    /// It ends there, as if that were all of it.
+    /// The body ends regularly at this offset.
     TruncateAt(u64),
-    /// Nothing more comes, and nobody is told. Healing breaks the connection.
+    /// Nothing arrives after this offset, and the connection stays open. Healing breaks it.
     StallAt(u64),
-    /// From there on it is garbage, of the length that it has. Healing breaks the connection.
+    /// The bytes from this offset are garbage; the length is unchanged. Healing breaks the
+    /// connection.
     CorruptAt(u64),
-    /// It comes in pieces of so many bytes, with a pause before each.
+    /// The body arrives in small pieces, with a pause before each.
     Throttle {
-        /// The most that comes at a time.
+        /// The maximum size of a piece in bytes.
         bytes: usize,
-        /// How long nothing comes between two pieces.
+        /// The pause before each piece.
         pause: Duration,
     },
 }

@@ -1,7 +1,7 @@
-//! The link between clients and the apiserver: which fault it has, and the sockets that obey it.
+//! The link between clients and the apiserver: its fault, and the sockets that obey it.
 //!
-//! Architecture Invariant: a [`FaultStream`] reads and writes under the lock that a fault is set under. So once a fault has been set, not a
-//! byte more passes that it forbids, whatever was under way.
+//! Architecture Invariant: a [`FaultStream`] reads and writes under the lock that protects the
+//! state of the link. Once a fault is set, no byte that it forbids passes.
 
 use std::future::Future;
 use std::io;
@@ -14,17 +14,17 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// What passes.
+/// Which data the link lets pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LinkMode {
-    /// Everything.
+    /// All data.
     #[default]
     Open,
-    /// Nothing, and everybody is told.
+    /// Nothing; connections are reset.
     Cut,
-    /// Nothing, and nobody is told.
+    /// Nothing; connections stay open.
     BlackHole,
-    /// Requests; no answers.
+    /// Requests but no responses.
     HoldResponses,
 }
 
@@ -32,13 +32,14 @@ pub(crate) enum LinkMode {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkState {
     pub(crate) mode: LinkMode,
-    /// How often it was cut so far: a connection that is older than the last cut is broken, even if the link was healed at once.
+    /// The number of cuts so far. A connection that is older than the last cut is broken, even if
+    /// the link was healed at once.
     pub(crate) cuts: u64,
-    /// How long each request, and each part of a watch, is under way.
+    /// The delay of each request and of each part of a watch.
     pub(crate) delay: Duration,
 }
 
-/// What becomes of bytes that want to pass.
+/// What to do with bytes that arrive at the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
     Pass,
@@ -47,7 +48,7 @@ enum Decision {
 }
 
 impl LinkState {
-    /// Over bytes of a connection that was opened after so many cuts.
+    /// Decides on bytes of a connection that was opened after `born` cuts.
     fn decide(&self, born: u64, is_answer: bool) -> Decision {
         match self.mode {
             _ if self.cuts != born => Decision::Break,
@@ -59,11 +60,11 @@ impl LinkState {
     }
 }
 
-/// Waits until what came at `arrival` has been under way for as long as the link's delay wants it to be by then.
+/// Waits until the link's delay since `arrival` has passed. The delay may change meanwhile.
 pub(crate) async fn delayed(mut link: watch::Receiver<LinkState>, arrival: Instant) {
     loop {
         let due = arrival + link.borrow_and_update().delay;
-        // Without the check a timer would round up to the next millisecond, when there is no delay at all.
+        // Without a delay, return now, because a timer would round up to the next millisecond.
         if due <= Instant::now() {
             return;
         }
@@ -74,19 +75,19 @@ pub(crate) async fn delayed(mut link: watch::Receiver<LinkState>, arrival: Insta
     }
 }
 
-/// A socket whose bytes pass as the link allows.
+/// A socket that obeys the state of the link.
 pub(crate) struct FaultStream {
     stream: TcpStream,
     link: watch::Receiver<LinkState>,
     born: u64,
-    /// Whether answers are written here, which a mute link holds back.
+    /// Whether written bytes are responses, which the link may hold back.
     writes_answers: bool,
-    /// The next change of the link, while something waits for it.
+    /// The future of the next change of the link, while a read or a write waits for it.
     change: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl FaultStream {
-    /// A gate before a socket of a connection that was opened after so many cuts.
+    /// Wraps a socket of a connection that was opened after `born` cuts.
     pub(crate) fn new(stream: TcpStream, link: watch::Receiver<LinkState>, born: u64) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self {
@@ -98,12 +99,13 @@ impl FaultStream {
         })
     }
 
-    /// From now on what is written are answers. A handshake is none: on a mute link clients still connect.
+    /// Treats bytes as responses from now on. The TLS handshake is no response, so clients can
+    /// connect while responses are held back.
     pub(crate) fn write_answers(&mut self) {
         self.writes_answers = true;
     }
 
-    /// Does `io` once the link lets such bytes pass.
+    /// Calls `io` once the link lets such bytes pass.
     fn poll_through<T>(
         &mut self,
         ctx: &mut Context<'_>,
@@ -119,7 +121,8 @@ impl FaultStream {
                     Decision::Wait => {}
                 }
             }
-            // A change that the other direction waits for will do: whoever finds it too old looks again.
+            // Both directions share this future. If it reports an outdated change, the loop checks
+            // again.
             let link = &self.link;
             let change = self.change.get_or_insert_with(|| Box::pin(change(link.clone())));
             ready!(change.as_mut().poll(ctx));
@@ -130,13 +133,13 @@ impl FaultStream {
 
 async fn change(mut link: watch::Receiver<LinkState>) {
     if link.changed().await.is_err() {
-        // Nobody is left to heal it.
+        // No sender is left to heal the link.
         std::future::pending::<()>().await;
     }
 }
 
 impl Drop for FaultStream {
-    /// The end of a connection that was cut is a reset; any other end is the ordinary one.
+    /// Resets the connection if it was cut, and closes it normally otherwise.
     fn drop(&mut self) {
         if self.link.borrow().cuts != self.born {
             let _ = self.stream.set_zero_linger();
@@ -172,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_passage_has_its_verdict_over_requests_and_over_answers() {
+    fn each_mode_decides_on_requests_and_responses() {
         for (mode, request, answer) in [
             (LinkMode::Open, Pass, Pass),
             (LinkMode::Cut, Break, Break),
@@ -189,7 +192,7 @@ mod tests {
                 (request, answer),
                 "{mode:?}"
             );
-            // Whatever came after the cut, a connection from before it is broken.
+            // A connection from before the cut stays broken.
             assert_eq!(
                 (link.decide(2, false), link.decide(2, true)),
                 (Break, Break),
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_delay_that_is_changed_counts_from_the_arrival() {
+    async fn a_changed_delay_counts_from_the_arrival() {
         let link = watch::Sender::new(LinkState::default());
         let begun = Instant::now();
         let arrive = || delayed(link.subscribe(), begun);

@@ -1,6 +1,8 @@
-//! One connection of a client: its own connection to the apiserver, and each request passed on or answered as the rules say.
+//! One client connection, with its connection to the apiserver. It forwards each request or
+//! responds to it, as the rules say.
 //!
-//! Bodies are streamed, never collected. A request whose sender gives up while it is held here goes no further.
+//! Bodies are streamed and never buffered as a whole. A request is dropped if its sender gives up
+//! while the proxy holds it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -32,13 +34,13 @@ use super::fault::{BodyFault, Fault};
 use super::link::{FaultStream, LinkMode, LinkState, delayed};
 use super::rules::{Rules, in_pages_of, is_watch};
 
-/// How many parts of a watch may be under way on a slow link at a time. The apiserver writes an event at a time; what is more waits
-/// in its socket.
+/// The maximum number of delayed parts of a watch. The apiserver writes one event at a time;
+/// further events wait in its socket.
 const PARTS: usize = 256;
 
 type Sender = client::conn::http1::SendRequest<Incoming>;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Relay {
     pub(crate) link: watch::Sender<LinkState>,
     pub(crate) rules: watch::Sender<Rules>,
@@ -48,14 +50,15 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Serves a client until it, the apiserver or a cut ends the connection, which was opened after so many cuts.
+    /// Serves a client until it, the apiserver or a cut ends the connection. The connection was
+    /// opened after `born` cuts.
     pub(crate) async fn serve(&self, client: TcpStream, born: u64) -> Result<()> {
         let mut link = self.link.subscribe();
         let client = FaultStream::new(client, link.clone(), born)?;
         let cut = async move {
             let _ = link.wait_for(|link| link.cuts != born).await;
         };
-        // Whichever ends first, both sockets are dropped with it.
+        // Both sockets are dropped when either future ends.
         tokio::select! {
             biased;
             () = cut => Ok(()),
@@ -65,7 +68,7 @@ impl Relay {
 
     async fn connect(&self, client: FaultStream, born: u64) -> Result<()> {
         let mut link = self.link.subscribe();
-        // In a black hole, not even a refusal is heard of.
+        // In a black hole, the client must not even see a refusal.
         link.wait_for(|link| link.mode != LinkMode::BlackHole).await?;
         let apiserver = TcpStream::connect(self.apiserver)
             .await
@@ -89,7 +92,7 @@ impl Relay {
         let mut downstream = pin!(server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service));
         tokio::select! {
             ended = &mut downstream => return ended.context("failed to serve the client"),
-            // What has come of its last answer is passed on still.
+            // Still forward the received part of its last response.
             _ = upstream => downstream.as_mut().graceful_shutdown(),
         }
         downstream.await.context("the apiserver ended the connection")
@@ -102,7 +105,7 @@ impl Relay {
         self.rules.send_modify(|rules| decision = rules.decide(&head));
         let decision = decision.map(|(rule, fault)| (fault, HealSignal::of(rule, &self.rules)));
         delayed(self.link.subscribe(), arrival).await;
-        // On a slow link it may be over before it was there.
+        // On a slow link, the fault may be healed before the request arrives.
         let decision = decision.filter(|(_, heal_signal)| !heal_signal.is_healed());
         match decision {
             Some((Fault::Respond(canned), _)) => return answer_with(&canned, body).await,
@@ -127,7 +130,7 @@ impl Relay {
             Some((Fault::DropResponse, _)) => return Err(broken()),
             Some((Fault::Body(how), heal_signal)) => {
                 if matches!(how, BodyFault::TruncateAt(_)) {
-                    // Or else an early end would be a broken connection.
+                    // Otherwise the early end would count as a broken connection.
                     answer.headers_mut().remove(CONTENT_LENGTH);
                 }
                 return Ok(answer.map(|body| apply_fault(body, how, heal_signal)));
@@ -149,7 +152,8 @@ impl Relay {
 }
 
 async fn answer_with(canned: &CannedResponse, mut body: Incoming) -> Result<Response<Body>, Broken> {
-    // A client that is still writing might see the connection break before it sees the answer.
+    // Read the request first. A client that is still writing could see the connection break before
+    // the response.
     while let Some(part) = body.frame().await {
         part?;
     }
@@ -157,8 +161,8 @@ async fn answer_with(canned: &CannedResponse, mut body: Incoming) -> Result<Resp
     Ok(canned.response().map(|body| body.map_err(never).boxed_unsync()))
 }
 
-/// A body each of whose parts is under way for its own lag, and then for as long as the link's delay is: late, but no slower than it
-/// comes.
+/// Returns a body whose parts are each delayed by `lag` and then by the link's delay. The delays of
+/// several parts do not add up.
 fn in_parts(body: Incoming, link: watch::Receiver<LinkState>, lag: Duration) -> Body {
     struct Parts {
         body: Incoming,

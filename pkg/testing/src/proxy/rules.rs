@@ -1,6 +1,7 @@
-//! What the proxy does with a request: the rules that a test has made, and the decision over one request's head.
+//! The rules of the proxy, and the decision on each request by its head.
 //!
-//! Architecture Invariant: no IO and no clock here. What a rule does is a [`Fault`], decided here and carried out in `relay.rs`.
+//! Architecture Invariant: no I/O and no clock. The rules choose a [`Fault`], and `relay.rs`
+//! applies it.
 
 use http::header::{ACCEPT, USER_AGENT};
 use http::request::Parts;
@@ -8,7 +9,7 @@ use http::uri::PathAndQuery;
 
 use super::fault::Fault;
 
-/// Which requests are meant: those for which everything holds that was named. [`Matcher::any`] alone means all of them.
+/// Selects requests that fulfil all its conditions. [`Matcher::any`] alone selects all requests.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
     methods: Vec<String>,
@@ -21,7 +22,7 @@ pub struct Matcher {
     is_metadata: Option<bool>,
 }
 
-/// What is read of a resource, in a way that a path alone does not tell.
+/// A kind of read that the path alone does not identify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Watch,
@@ -31,33 +32,33 @@ enum Read {
 }
 
 impl Matcher {
-    /// Every request; the other methods narrow it.
+    /// Selects all requests. The other methods narrow the selection.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// Requests that may change something.
+    /// Selects requests that can change objects.
     pub fn writes() -> Self {
         let methods = ["POST", "PUT", "PATCH", "DELETE"];
         methods.into_iter().fold(Self::any(), Self::method)
     }
 
-    /// Requests that open a watch.
+    /// Selects requests that open a watch.
     pub fn watches() -> Self {
         Self::reads(Read::Watch)
     }
 
-    /// Requests that list a resource, or a page of it.
+    /// Selects requests that list a resource, or a page of it.
     pub fn lists() -> Self {
         Self::reads(Read::List)
     }
 
-    /// Requests that go on with a list: for its second page, its third and so on.
+    /// Selects requests for the second or a later page of a list.
     pub fn later_pages() -> Self {
         Self::reads(Read::LaterPage)
     }
 
-    /// Requests that read one object.
+    /// Selects requests that read one object.
     pub fn objects() -> Self {
         Self::reads(Read::Object)
     }
@@ -69,57 +70,59 @@ impl Matcher {
         }
     }
 
-    /// With this HTTP method, in capitals; of methods that are named one after the other, with any.
+    /// Selects requests with this HTTP method, in capitals. Several calls select any of their
+    /// methods.
     #[must_use]
     pub fn method(mut self, method: &str) -> Self {
         self.methods.push(method.to_owned());
         self
     }
 
-    /// To a path that begins with this, such as `/apis/coordination.k8s.io/`.
+    /// Selects requests whose path begins with this, such as `/apis/coordination.k8s.io/`.
     #[must_use]
     pub fn path_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.path_prefix = Some(prefix.into());
         self
     }
 
-    /// For this resource of whatever group, as a rule of RBAC spells it: `leases`, or `foos/status` for a subresource, which `foos`
-    /// leaves out.
+    /// Selects requests for this resource in any group, as written in RBAC rules: `leases`, or
+    /// `foos/status` for a subresource. `foos` alone excludes subresources.
     #[must_use]
     pub fn resource(mut self, resource: impl Into<String>) -> Self {
         self.resource = Some(resource.into());
         self
     }
 
-    /// In this namespace.
+    /// Selects requests in this namespace.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
-    /// For the object of this name. Creates, lists and watches have none in their path, and are left out.
+    /// Selects requests for the object with this name. Creates, lists and watches have no name in
+    /// their path and never match.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// From a client whose user agent contains this.
+    /// Selects requests from clients whose user agent contains this.
     #[must_use]
     pub fn user_agent(mut self, part: impl Into<String>) -> Self {
         self.user_agent = Some(part.into());
         self
     }
 
-    /// For the metadata of objects, in place of whole ones.
+    /// Selects requests for the metadata of objects only.
     #[must_use]
     pub fn metadata(mut self) -> Self {
         self.is_metadata = Some(true);
         self
     }
 
-    /// For whole objects, and not for their metadata alone.
+    /// Selects requests for whole objects, as opposed to their metadata only.
     #[must_use]
     pub fn whole(mut self) -> Self {
         self.is_metadata = Some(false);
@@ -170,7 +173,8 @@ fn asks(head: &Parts, what: impl Fn(&str, &str) -> bool) -> bool {
     pairs.any(|(key, value)| what(key, value))
 }
 
-/// The same request for pages of so many objects, if it asks for pages.
+/// Returns the path and query with the `limit` of a paged list set to `count`, or `None` without a
+/// query.
 pub(crate) fn in_pages_of(count: u32, head: &Parts) -> Option<PathAndQuery> {
     let pairs = head.uri.query()?.split('&').map(|pair| match pair.split_once('=') {
         Some(("limit", _)) => format!("limit={count}"),
@@ -180,12 +184,12 @@ pub(crate) fn in_pages_of(count: u32, head: &Parts) -> Option<PathAndQuery> {
     format!("{}?{query}", head.uri.path()).parse().ok()
 }
 
-/// Whether the answer is a stream of events that goes on until somebody ends it.
+/// Returns whether the request opens a watch.
 pub(crate) fn is_watch(head: &Parts) -> bool {
     asks(head, |key, value| key == "watch" && matches!(value, "true" | "1"))
 }
 
-/// What of the apiserver's a path names.
+/// The parts of a path that identify objects.
 #[derive(Default)]
 struct Target<'a> {
     namespace: Option<&'a str>,
@@ -200,7 +204,8 @@ impl<'a> Target<'a> {
             return Self::default();
         };
         let (namespace, rest) = match rest {
-            // A namespace's own subresources; else its third segment is the resource in it.
+            // Subresources of the namespace itself. Otherwise the third segment is a resource in
+            // the namespace.
             ["namespaces", _, "status" | "finalize"] | ["namespaces"] | ["namespaces", _] => (None, rest),
             ["namespaces", namespace, rest @ ..] => (Some(*namespace), rest),
             _ => (None, rest),
@@ -219,25 +224,25 @@ impl<'a> Target<'a> {
     }
 }
 
-/// How often a rule acts. Requests are counted from the rule's making, from 1.
+/// How often a rule acts. Matching requests are counted from 1 after the rule is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// For this one alone.
+    /// Only on the request with this number.
     Nth(u64),
-    /// For the next so many.
+    /// On this many requests, from the next one.
     Next(u64),
-    /// For each, until [`FaultProxy::heal`](super::FaultProxy::heal).
+    /// On every request, until [`FaultProxy::heal`](super::FaultProxy::heal).
     UntilHealed,
-    /// For so many of a hundred of them, until they are healed. Which ones follows from the seed.
+    /// On a percentage of the requests, until the rule is healed. The seed determines which ones.
     Chance {
-        /// Of a hundred.
+        /// The percentage.
         percent: u8,
-        /// Of another seed come others.
+        /// The seed of the selection.
         seed: u64,
     },
 }
 
-/// What a rule has met so far.
+/// The counts of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestCounts {
     pub(crate) matched: u64,
@@ -247,7 +252,7 @@ pub(crate) struct RequestCounts {
 #[derive(Clone, Debug)]
 struct Rule {
     matcher: Matcher,
-    /// A rule without one only counts.
+    /// A rule without a fault only counts.
     fault: Option<Fault>,
     times: Repeat,
     is_healed: bool,
@@ -255,7 +260,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Whether it acts on the request that it has just seen.
+    /// Returns whether the rule acts on the request that it has just counted.
     fn is_due(&self) -> bool {
         let due = match self.times {
             Repeat::Nth(nth) => self.counts.matched == nth,
@@ -267,7 +272,7 @@ impl Rule {
     }
 }
 
-/// A number that follows from two others and looks like neither: the steps of `SplitMix64`.
+/// Mixes two numbers into a pseudo-random one, with the steps of `SplitMix64`.
 fn scattered(seed: u64, count: u64) -> u64 {
     let mut mixed = seed.wrapping_add(count.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -275,11 +280,12 @@ fn scattered(seed: u64, count: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A rule's place among [`Rules`].
+/// The index of a rule in [`Rules`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RuleId(usize);
 
-/// All the rules of a proxy. None is ever removed: a test makes a handful, and may ask for their counts to its end.
+/// All rules of a proxy. Rules are never removed, because a test adds only a few and may read their
+/// counts until its end.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     all: Vec<Rule>,
@@ -297,8 +303,9 @@ impl Rules {
         RuleId(self.all.len() - 1)
     }
 
-    /// Every rule that matches counts the request; the oldest that is due acts on it, and the others keep their turns. `None`: it goes
-    /// on to the apiserver, and its answer back.
+    /// Returns the fault for a request, or `None` to forward it unchanged. Every matching rule
+    /// counts the request. Only the oldest due rule acts on it, and the others keep their remaining
+    /// turns.
     pub(crate) fn decide(&mut self, head: &Parts) -> Option<(RuleId, Fault)> {
         let mut decision = None;
         for (place, rule) in self.all.iter_mut().enumerate() {
@@ -314,14 +321,14 @@ impl Rules {
         decision
     }
 
-    /// From now on none of them acts; they go on counting.
+    /// Stops all rules from acting. They continue to count.
     pub(crate) fn heal_all(&mut self) {
         for rule in &mut self.all {
             rule.is_healed = true;
         }
     }
 
-    /// The same for one of them.
+    /// Stops one rule from acting. It continues to count.
     pub(crate) fn heal(&mut self, RuleId(place): RuleId) {
         if let Some(rule) = self.all.get_mut(place) {
             rule.is_healed = true;

@@ -1,4 +1,4 @@
-//! What tests that share a control plane are given.
+//! Tests of the namespaces, clients and kubeconfigs that a shared control plane provides.
 
 use std::process::Command;
 
@@ -28,10 +28,10 @@ fn read_config_maps() -> Vec<PolicyRule> {
 }
 
 #[tokio::test]
-async fn namespaces_of_one_prefix_are_apart() -> Result<()> {
+async fn namespaces_with_the_same_prefix_are_separate() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let (one, other) = (plane.namespace("apart").await?, plane.namespace("apart").await?);
-    ensure!(one.name() != other.name(), "both are {}", one.name());
+    ensure!(one.name() != other.name(), "both are named {}", one.name());
     ensure!(one.name().starts_with("apart-"), "{} lacks its prefix", one.name());
     one.api::<ConfigMap>()
         .create(&PostParams::default(), &config_map("here")?)
@@ -41,7 +41,7 @@ async fn namespaces_of_one_prefix_are_apart() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_default_namespace_is_there_at_once() -> Result<()> {
+async fn the_default_namespace_exists_at_once() -> Result<()> {
     let client = ControlPlane::shared().await.client()?;
     let config_maps: Api<ConfigMap> = Api::default_namespaced(client);
     config_maps
@@ -51,7 +51,7 @@ async fn the_default_namespace_is_there_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_service_account_has_its_rules_and_no_more() -> Result<()> {
+async fn a_service_account_has_exactly_its_rules() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("rights").await?;
     let client = plane
@@ -61,7 +61,7 @@ async fn a_service_account_has_its_rules_and_no_more() -> Result<()> {
     config_maps
         .list(&ListParams::default())
         .await
-        .context("its rules allow this")?;
+        .context("the rules of the account allow this request")?;
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace.name());
     ensure!(is_forbidden(
         config_maps.create(&PostParams::default(), &config_map("mine")?).await
@@ -72,15 +72,15 @@ async fn a_service_account_has_its_rules_and_no_more() -> Result<()> {
 }
 
 #[tokio::test]
-async fn kubeconfigs_on_disk_carry_their_owners_rights() -> Result<()> {
+async fn kubeconfigs_on_disk_grant_the_rights_of_their_users() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("kubeconfig").await?;
     let admin = client_of(plane.kubeconfig()).await?;
     Api::<Secret>::all(admin)
         .list(&ListParams::default())
         .await
-        .context("an administrator may")?;
-    // Granted twice: the second time changes nothing.
+        .context("an administrator may list secrets")?;
+    // The second grant changes nothing.
     plane
         .service_account_client(namespace.name(), "reader", read_config_maps())
         .await?;
@@ -91,7 +91,7 @@ async fn kubeconfigs_on_disk_carry_their_owners_rights() -> Result<()> {
     Api::<ConfigMap>::all(reader.clone())
         .list(&ListParams::default())
         .await
-        .context("its rules allow this")?;
+        .context("the rules of the account allow this request")?;
     ensure!(is_forbidden(
         Api::<Secret>::all(reader).list(&ListParams::default()).await
     ));
@@ -99,7 +99,7 @@ async fn kubeconfigs_on_disk_carry_their_owners_rights() -> Result<()> {
 }
 
 #[test]
-fn the_build_script_and_this_crate_agree_on_where_the_servers_are() -> Result<()> {
+fn the_build_script_and_this_crate_find_the_same_servers() -> Result<()> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../hack/controlplane/build");
     for server in ["etcd", "kube-apiserver"] {
         let found = portreeve_testing::server_binary(server)?;
@@ -107,7 +107,7 @@ fn the_build_script_and_this_crate_agree_on_where_the_servers_are() -> Result<()
         let folder = String::from_utf8(output.stdout)?;
         ensure!(
             Some(folder.trim_end()) == found.parent().and_then(|path| path.to_str()),
-            "{folder} and {found:?}"
+            "the script names {folder}, the crate finds {found:?}"
         );
     }
     Ok(())

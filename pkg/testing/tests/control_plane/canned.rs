@@ -1,4 +1,4 @@
-//! Answers of the proxy's own: to the requests that are named, with the codes that they are named for.
+//! Tests of responses that the proxy sends itself.
 
 use anyhow::{Result, ensure};
 use http::{Request, StatusCode, header};
@@ -10,7 +10,7 @@ use serde_json::{from_value, json};
 use super::proxy::{Fixture, LIMIT, code, create};
 
 #[tokio::test]
-async fn exactly_the_requests_that_are_named_are_answered_by_the_proxy() -> Result<()> {
+async fn the_proxy_responds_to_exactly_the_matching_requests() -> Result<()> {
     let fixture = Fixture::new("canned").await?;
     let creates = || Matcher::any().method("POST").resource("configmaps");
     let conflict = fixture
@@ -22,7 +22,7 @@ async fn exactly_the_requests_that_are_named_are_answered_by_the_proxy() -> Resu
         codes.push(code(create(&fixture.through, name).await));
     }
     ensure!(codes == [Some(200), Some(409), Some(200)], "{codes:?}");
-    ensure!(fixture.direct.get_opt("b").await?.is_none(), "the second was passed on");
+    ensure!(fixture.direct.get_opt("b").await?.is_none(), "the proxy forwarded the second request");
     ensure!((conflict.matched(), conflict.applied()) == (3, 1));
 
     let matcher = || Matcher::any().resource("configmaps").name("a");
@@ -54,12 +54,12 @@ async fn exactly_the_requests_that_are_named_are_answered_by_the_proxy() -> Resu
     fixture.proxy.heal();
     fixture.through.get("a").await?;
     busy.wait_for_matched(3, LIMIT).await?;
-    ensure!(reads.matched() == 6, "{} reads were seen", reads.matched());
+    ensure!(reads.matched() == 6, "the proxy counted {} reads", reads.matched());
     Ok(())
 }
 
 #[tokio::test]
-async fn canned_answers_have_the_codes_that_they_are_named_for() -> Result<()> {
+async fn canned_responses_have_the_codes_of_their_names() -> Result<()> {
     let fixture = Fixture::new("codes").await?;
     fixture.create("a").await?;
     for (canned, expected) in [
@@ -72,14 +72,14 @@ async fn canned_answers_have_the_codes_that_they_are_named_for() -> Result<()> {
     ] {
         fixture.proxy.respond(Matcher::objects(), canned, Repeat::Next(1));
         let answer = code(fixture.through.get("a").await);
-        ensure!(answer == Some(expected), "{answer:?}, not {expected}");
+        ensure!(answer == Some(expected), "got {answer:?}, not {expected}");
     }
     ensure!(code(fixture.through.get("a").await) == Some(200));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_canned_answer_is_read_by_a_client_that_still_writes() -> Result<()> {
+async fn a_client_that_still_writes_reads_a_canned_response() -> Result<()> {
     let fixture = Fixture::new("large").await?;
     fixture
         .proxy

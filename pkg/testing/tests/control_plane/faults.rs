@@ -1,4 +1,5 @@
-//! The faults of single requests: each is what it says, to those that are named, and over when it is healed.
+//! Tests of the faults of single requests: what each does, to which requests, and that it ends when
+//! healed.
 
 use std::time::{Duration, Instant};
 
@@ -26,14 +27,15 @@ fn reads() -> Matcher {
     Matcher::any().method("GET").resource("configmaps").name("a")
 }
 
-/// How much of the body of an object comes through the proxy, and whether its end is that of an answer.
+/// Reads the body of an object through the proxy. Returns the bytes, and whether the body ended
+/// regularly.
 async fn read(fixture: &Fixture) -> Result<(Vec<u8>, bool)> {
     let path = format!("/api/v1/namespaces/{}/configmaps/a", fixture.namespace.name());
     let client = fixture.through.clone().into_client();
     let answer = client.send(Request::get(path).body(Body::empty())?).await?;
     let (mut body, mut read) = (answer.into_body(), Vec::new());
     loop {
-        match timeout(LIMIT, body.frame()).await.context("the body hangs")? {
+        match timeout(LIMIT, body.frame()).await.context("the response body hangs")? {
             Some(Ok(frame)) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
             Some(Err(_)) => return Ok((read, false)),
             None => return Ok((read, true)),
@@ -41,7 +43,7 @@ async fn read(fixture: &Fixture) -> Result<(Vec<u8>, bool)> {
     }
 }
 
-/// The next event, unless nothing comes for a while.
+/// Returns the next event, or `None` if none arrives within `NO_ANSWER`.
 async fn soon(events: &mut Events) -> Result<Option<kube::Result<WatchEvent<k8s_openapi::api::core::v1::ConfigMap>>>> {
     match timeout(NO_ANSWER, events.next()).await {
         Ok(Some(event)) => Ok(Some(event)),
@@ -51,41 +53,41 @@ async fn soon(events: &mut Events) -> Result<Option<kube::Result<WatchEvent<k8s_
 }
 
 #[tokio::test]
-async fn a_write_is_cut_before_it_is_done_or_after_it() -> Result<()> {
+async fn a_write_is_cut_before_or_after_the_apiserver_handles_it() -> Result<()> {
     let fixture = Fixture::new("writes").await?;
     fixture.proxy.fault(creates(), Fault::Cut, Repeat::Nth(1));
     fixture.proxy.fault(creates(), Fault::DropResponse, Repeat::Nth(2));
     for name in ["before", "after"] {
         ensure!(
             code(create(&fixture.through, name).await).is_none(),
-            "{name} was answered"
+            "the request to create {name} got a response"
         );
     }
-    ensure!(fixture.direct.get_opt("before").await?.is_none(), "it was passed on");
-    ensure!(fixture.direct.get_opt("after").await?.is_some(), "it was not passed on");
+    ensure!(fixture.direct.get_opt("before").await?.is_none(), "the proxy forwarded the request");
+    ensure!(fixture.direct.get_opt("after").await?.is_some(), "the proxy did not forward the request");
     ensure!(code(create(&fixture.through, "later").await) == Some(200));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_black_hole_takes_the_requests_that_are_named_and_breaks_them_when_it_heals() -> Result<()> {
+async fn a_black_hole_holds_matching_requests_and_healing_breaks_them() -> Result<()> {
     let fixture = Fixture::new("hole").await?;
     let hole = fixture.proxy.fault(creates(), Fault::BlackHole, Repeat::Next(1));
     let mut hangs = Box::pin(create(&fixture.through, "swallowed"));
     tokio::select! {
-        answer = &mut hangs => bail!("it was answered with {answer:?}"),
+        answer = &mut hangs => bail!("the request got the response {answer:?}"),
         met = hole.wait_for_applied(1, LIMIT) => met?,
     }
-    ensure!(timeout(NO_ANSWER, &mut hangs).await.is_err(), "it was answered");
+    ensure!(timeout(NO_ANSWER, &mut hangs).await.is_err(), "the request got a response");
     ensure!(code(create(&fixture.through, "other").await) == Some(200));
     fixture.proxy.heal();
-    ensure!(code(timeout(LIMIT, hangs).await?).is_none(), "it was answered");
-    ensure!(fixture.direct.get_opt("swallowed").await?.is_none(), "it was passed on");
+    ensure!(code(timeout(LIMIT, hangs).await?).is_none(), "the request got a response");
+    ensure!(fixture.direct.get_opt("swallowed").await?.is_none(), "the proxy forwarded the request");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_request_is_late_and_done_all_the_same() -> Result<()> {
+async fn a_delayed_request_is_still_handled() -> Result<()> {
     const DELAY: Duration = Duration::from_millis(700);
     let fixture = Fixture::new("late").await?;
     fixture
@@ -93,12 +95,12 @@ async fn a_request_is_late_and_done_all_the_same() -> Result<()> {
         .fault(creates(), Fault::DelayRequest(DELAY), Repeat::Next(1));
     let begun = Instant::now();
     ensure!(code(create(&fixture.through, "a").await) == Some(200));
-    ensure!(begun.elapsed() >= DELAY, "it took only {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= DELAY, "the request took only {:?}", begun.elapsed());
     Ok(())
 }
 
 #[tokio::test]
-async fn a_body_is_cut_or_ended_or_garbled_from_the_byte_that_is_named() -> Result<()> {
+async fn a_body_is_cut_truncated_or_corrupted_at_the_given_offset() -> Result<()> {
     let fixture = Fixture::new("bodies").await?;
     fixture.create("a").await?;
     let (whole, ended) = read(&fixture).await?;
@@ -122,7 +124,7 @@ async fn a_body_is_cut_or_ended_or_garbled_from_the_byte_that_is_named() -> Resu
         ensure!(ended && garbled.len() == whole.len() && garbled[..at] == whole[..at]);
         ensure!(garbled[at..].iter().zip(&whole[at..]).all(|(now, was)| now != was));
     }
-    // A body that ends before that comes as it is.
+    // A body that ends before the offset is unchanged.
     let far = 1 << 20;
     for how in [
         BodyFault::CutAt(far),
@@ -137,7 +139,7 @@ async fn a_body_is_cut_or_ended_or_garbled_from_the_byte_that_is_named() -> Resu
 }
 
 #[tokio::test]
-async fn a_body_drips() -> Result<()> {
+async fn a_throttled_body_arrives_in_small_pieces() -> Result<()> {
     let fixture = Fixture::new("drip").await?;
     fixture.create("a").await?;
     let (whole, _) = read(&fixture).await?;
@@ -149,12 +151,12 @@ async fn a_body_drips() -> Result<()> {
     fixture.proxy.fault(reads(), Fault::Body(drip), Repeat::Next(1));
     let begun = Instant::now();
     ensure!(read(&fixture).await? == (whole, true));
-    ensure!(begun.elapsed() >= 20 * pause, "it took only {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= 20 * pause, "the request took only {:?}", begun.elapsed());
     Ok(())
 }
 
 #[tokio::test]
-async fn a_watch_goes_silent_or_is_cut_in_the_middle_of_an_event() -> Result<()> {
+async fn a_watch_stalls_or_is_cut_in_the_middle_of_an_event() -> Result<()> {
     let fixture = Fixture::new("watches").await?;
     let mut whole = fixture.watch().await?;
     let silent = Fault::Body(BodyFault::StallAt(10));
@@ -166,7 +168,7 @@ async fn a_watch_goes_silent_or_is_cut_in_the_middle_of_an_event() -> Result<()>
     fixture.create("a").await?;
     ensure!(added(&mut whole).await? == "a");
     broken(&mut cut).await?;
-    ensure!(soon(&mut silent).await?.is_none(), "it is not silent");
+    ensure!(soon(&mut silent).await?.is_none(), "the stalled watch sent an event");
     fixture.proxy.heal();
     broken(&mut silent).await?;
     ensure!((met.matched(), met.applied()) == (2, 1));
@@ -174,7 +176,7 @@ async fn a_watch_goes_silent_or_is_cut_in_the_middle_of_an_event() -> Result<()>
 }
 
 #[tokio::test]
-async fn the_third_page_of_a_list_fails_and_the_list_can_be_had_again() -> Result<()> {
+async fn the_third_page_of_a_list_fails_once_and_then_succeeds() -> Result<()> {
     let fixture = Fixture::new("pages").await?;
     for name in ["a", "b", "c"] {
         fixture.create(name).await?;
@@ -201,7 +203,7 @@ async fn the_third_page_of_a_list_fails_and_the_list_can_be_had_again() -> Resul
 }
 
 #[tokio::test]
-async fn who_asks_for_pages_gets_smaller_ones_from_the_apiserver() -> Result<()> {
+async fn paged_lists_get_smaller_pages_from_the_apiserver() -> Result<()> {
     let fixture = Fixture::new("small-pages").await?;
     for name in ["a", "b", "c"] {
         fixture.create(name).await?;
@@ -225,9 +227,9 @@ async fn who_asks_for_pages_gets_smaller_ones_from_the_apiserver() -> Result<()>
 }
 
 #[tokio::test]
-async fn what_is_healed_before_the_fault_has_come_over_it_comes_as_it_is() -> Result<()> {
+async fn a_fault_that_is_healed_before_it_takes_effect_has_none() -> Result<()> {
     let fixture = Fixture::new("healed").await?;
-    // More than there is before the watch is healed, and less than there is after it.
+    // The offset is beyond the bytes before the healing, and within the bytes after it.
     let at = 2_000;
     let mut watches = Vec::new();
     for how in [
@@ -256,7 +258,7 @@ async fn what_is_healed_before_the_fault_has_come_over_it_comes_as_it_is() -> Re
         }
     }
 
-    // On a slow line, before it has reached the apiserver.
+    // On a slow link, before the request has reached the apiserver.
     fixture.proxy.slow(LIMIT);
     let met = fixture.proxy.fault(lists(), Fault::BlackHole, Repeat::Next(1));
     let all = ListParams::default();
@@ -272,7 +274,7 @@ async fn what_is_healed_before_the_fault_has_come_over_it_comes_as_it_is() -> Re
 }
 
 #[tokio::test]
-async fn a_storm_meets_the_same_requests_when_it_has_the_same_seed() -> Result<()> {
+async fn a_chance_selects_the_same_requests_with_the_same_seed() -> Result<()> {
     let fixture = Fixture::new("storm").await?;
     let storm = async |seed| {
         let times = Repeat::Chance { percent: 40, seed };

@@ -1,4 +1,4 @@
-//! Whatever ends a control plane, no process of it and no file is left.
+//! Tests that a control plane leaves no process and no file, however it ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What must be gone: the process group of each server, which its watchdog is in too, and the folder.
+/// The parts of a control plane that must disappear: the process group of each server, including
+/// its watchdog, and the folder.
 struct Traces {
     groups: [u32; 2],
     folder: PathBuf,
@@ -19,18 +20,18 @@ struct Traces {
 
 impl Traces {
     async fn vanish(&self) -> Result<()> {
-        eventually(LIMIT, "a control plane to vanish", || async {
+        eventually(LIMIT, "the control plane to disappear", || async {
             if let Some(group) = self.groups.iter().find(|group| is_alive(**group)) {
-                bail!("the process group {group} is alive");
+                bail!("the process group {group} is still alive");
             }
-            ensure!(!self.folder.exists(), "{} is there", self.folder.display());
+            ensure!(!self.folder.exists(), "the folder {} still exists", self.folder.display());
             Ok(())
         })
         .await
     }
 }
 
-/// Whether any process of the group runs. One that is dead and waits for init to notice does not.
+/// Returns whether any process of the group runs. A zombie does not count.
 fn is_alive(group: u32) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         let group = i32::try_from(group).ok().and_then(Pid::from_raw);
@@ -40,13 +41,14 @@ fn is_alive(group: u32) -> bool {
         .flatten()
         .filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
     stats.any(|stat| {
-        // pid (name) state parent group ...; the name may hold anything.
+        // The format is: pid (name) state parent group ... The name may contain any character.
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         fields.next() != Some("Z") && fields.nth(1) == Some(group.to_string().as_str())
     })
 }
 
-/// A process that holds a control plane, and what it would leave.
+/// Starts a process that holds a control plane. Returns it with the parts that it could leave
+/// behind.
 async fn holder(log: &Path) -> Result<(Process, Traces)> {
     let program = Path::new(env!("CARGO_BIN_EXE_control-plane"));
     let holder = Process::spawn("control-plane", program, [""; 0], &[], log)?;
@@ -57,7 +59,7 @@ async fn holder(log: &Path) -> Result<(Process, Traces)> {
     let value = |key: &str| {
         said.lines()
             .find_map(|line| line.strip_prefix(key))
-            .context("it says all of them")
+            .context("the output of the holder is incomplete")
     };
     let traces = Traces {
         groups: [value("etcd ")?.parse()?, value("kube-apiserver ")?.parse()?],
@@ -65,13 +67,13 @@ async fn holder(log: &Path) -> Result<(Process, Traces)> {
     };
     ensure!(
         traces.groups.into_iter().all(is_alive) && traces.folder.exists(),
-        "it has begun"
+        "the servers or the folder do not exist"
     );
     Ok((holder, traces))
 }
 
 #[tokio::test]
-async fn a_panic_ends_it() -> Result<()> {
+async fn a_panic_ends_the_control_plane() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let groups = [plane.etcd().pid()?, plane.apiserver().pid()?];
     let traces = Traces {
@@ -80,32 +82,32 @@ async fn a_panic_ends_it() -> Result<()> {
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
-        assert!(plane.url().is_empty(), "a panic with a control plane in hand");
+        assert!(plane.url().is_empty(), "panic while the test holds a control plane");
     });
-    let outcome = tasks.join_next().await.context("there is one task")?;
+    let outcome = tasks.join_next().await.context("the set has no task")?;
     ensure!(outcome.is_err_and(|error| error.is_panic()));
     ensure!(
         !groups.into_iter().any(is_alive) && !traces.folder.exists(),
-        "a drop returns when all is gone"
+        "drop returned before everything was removed"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_kill_ends_it_even_when_a_server_is_stopped() -> Result<()> {
+async fn a_kill_ends_the_control_plane_even_when_a_server_is_paused() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (holder, traces) = holder(&folder.path().join("log")).await?;
     let etcd = i32::try_from(traces.groups[0])
         .ok()
         .and_then(Pid::from_raw)
-        .context("a pid")?;
+        .context("the pid is not valid")?;
     kill_process(etcd, Signal::STOP)?;
     holder.signal(Signal::KILL)?;
     traces.vanish().await
 }
 
 #[tokio::test]
-async fn ctrl_c_ends_it_and_its_holder_with_success() -> Result<()> {
+async fn ctrl_c_ends_the_control_plane_and_its_holder_succeeds() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (holder, traces) = holder(&folder.path().join("log")).await?;
     holder.signal(Signal::INT)?;
@@ -115,17 +117,17 @@ async fn ctrl_c_ends_it_and_its_holder_with_success() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_server_that_was_killed_from_outside_leaves_no_watchdog() -> Result<()> {
+async fn a_program_that_is_killed_from_outside_leaves_no_watchdog() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
     let process = Process::spawn("sleep", Path::new("sleep"), ["1000"], &[], &log)?;
     let pid = i32::try_from(process.pid())
         .ok()
         .and_then(Pid::from_raw)
-        .context("a pid")?;
+        .context("the pid is not valid")?;
     kill_process(pid, Signal::KILL)?;
     process.wait(LIMIT).await?;
-    eventually(LIMIT, "the group to vanish", || async {
+    eventually(LIMIT, "the process group to disappear", || async {
         (!is_alive(process.pid())).then_some(())
     })
     .await

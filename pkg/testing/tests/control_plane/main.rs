@@ -1,4 +1,4 @@
-//! The harness against the real servers. They must be there: `make control-plane`.
+//! Tests of the harness with the real servers, which `make control-plane` builds.
 
 mod access;
 mod canned;

@@ -1,4 +1,4 @@
-//! Supervised processes, with a shell as the program.
+//! Tests of supervised processes, with a shell as the program.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -42,7 +42,7 @@ async fn arguments_environment_output_and_status_pass_through() -> Result<()> {
 #[tokio::test]
 async fn signals_reach_the_program_itself() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // SIGINT is not ignored, as it would be in a shell's background job.
+    // Unlike in a shell's background job, SIGINT is not ignored.
     for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
         let process = shell(&folder, "echo ready; exec sleep 1000")?;
         process.wait_for_log(LIMIT, |line| line == "ready").await?;
@@ -52,7 +52,7 @@ async fn signals_reach_the_program_itself() -> Result<()> {
             status.signal() == Some(signal.as_raw()),
             "{signal:?} ended it with {status}"
         );
-        let refused = process.signal(signal).err().context("it has ended")?;
+        let refused = process.signal(signal).err().context("the signal to an ended process succeeded")?;
         ensure!(
             refused
                 .to_string()
@@ -64,7 +64,7 @@ async fn signals_reach_the_program_itself() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_paused_program_goes_on_where_it_stood() -> Result<()> {
+async fn a_resumed_program_continues_where_it_was_paused() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let process = shell(
         &folder,
@@ -75,7 +75,7 @@ async fn a_paused_program_goes_on_where_it_stood() -> Result<()> {
     process.signal(Signal::TERM)?;
     ensure!(
         process.wait(Duration::from_millis(200)).await.is_err(),
-        "a stopped program handles no signal"
+        "the paused program handled a signal"
     );
     process.resume()?;
     ensure!(process.wait(LIMIT).await?.code() == Some(3));
@@ -83,7 +83,7 @@ async fn a_paused_program_goes_on_where_it_stood() -> Result<()> {
 }
 
 #[tokio::test]
-async fn only_lines_of_this_run_are_waited_for() -> Result<()> {
+async fn wait_for_log_reads_only_lines_of_this_run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     shell(&folder, "echo first")?
         .wait_for_log(LIMIT, |line| line == "first")
@@ -93,7 +93,7 @@ async fn only_lines_of_this_run_are_waited_for() -> Result<()> {
         .wait_for_log(LIMIT, |line| line == "first")
         .await
         .err()
-        .context("this run did not write it")?;
+        .context("the wait found a line of another run")?;
     ensure!(
         error
             .to_string()
@@ -102,18 +102,18 @@ async fn only_lines_of_this_run_are_waited_for() -> Result<()> {
     );
     ensure!(
         error.to_string().ends_with("first\nsecond"),
-        "the tail has both runs: {error}"
+        "the tail does not show both runs: {error}"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn waits_are_bounded_and_say_what_the_log_ends_with() -> Result<()> {
+async fn waits_are_bounded_and_their_errors_show_the_end_of_the_log() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let process = shell(&folder, "echo started; exec sleep 1000")?;
     process.wait_for_log(LIMIT, |line| line == "started").await?;
     let limit = Duration::from_millis(50);
-    let error = process.wait(limit).await.err().context("it sleeps")?.to_string();
+    let error = process.wait(limit).await.err().context("the wait succeeded although the program sleeps")?.to_string();
     ensure!(
         error.starts_with("shell still runs after 50ms; its log") && error.ends_with("started"),
         "{error}"
@@ -122,7 +122,7 @@ async fn waits_are_bounded_and_say_what_the_log_ends_with() -> Result<()> {
         .wait_for_log(limit, |line| line == "done")
         .await
         .err()
-        .context("it sleeps")?
+        .context("the wait succeeded although the program sleeps")?
         .to_string();
     ensure!(
         error.starts_with("shell did not write the expected line within 50ms"),
@@ -132,7 +132,7 @@ async fn waits_are_bounded_and_say_what_the_log_ends_with() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_ends_with_127() -> Result<()> {
+async fn a_missing_program_ends_with_status_127() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
     let process = Process::spawn("missing", Path::new("/nowhere/missing"), [""; 0], &[], &log)?;

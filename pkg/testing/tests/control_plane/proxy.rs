@@ -1,4 +1,5 @@
-//! The fault proxy before the real apiserver: nothing changed without a fault, and each fault what it says.
+//! Tests of the fault proxy in front of the real apiserver: it changes nothing without a fault, and
+//! each fault works as documented.
 
 use std::io;
 use std::pin::Pin;
@@ -17,12 +18,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
-/// Long enough for any answer of a server that runs, short enough to wait for one that does not come.
+/// Long enough for a running server to respond, and short enough to wait for a missing response.
 pub(super) const NO_ANSWER: Duration = Duration::from_millis(500);
 
 pub(super) type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Send>>;
 
-/// A proxy, a namespace, and its ConfigMaps reached directly and through the proxy.
+/// A proxy, a namespace, and the namespace's ConfigMaps reached directly and through the proxy.
 pub(super) struct Fixture {
     pub(super) proxy: FaultProxy,
     pub(super) namespace: Namespace,
@@ -45,7 +46,7 @@ impl Fixture {
         })
     }
 
-    /// A watch through the proxy of all that comes from now on.
+    /// Opens a watch through the proxy on all changes from now on.
     pub(super) async fn watch(&self) -> Result<Events> {
         let version = self
             .direct
@@ -53,7 +54,7 @@ impl Fixture {
             .await?
             .metadata
             .resource_version;
-        let version = version.context("a list has a version")?;
+        let version = version.context("the list has no version")?;
         Ok(self.through.watch(&WatchParams::default(), &version).await?.boxed())
     }
 
@@ -63,7 +64,7 @@ impl Fixture {
     }
 }
 
-/// One whose failures are the proxy's: kube's own retries would hide them.
+/// Returns a client through the proxy, without kube's own retries, which would hide failures.
 fn client(proxy: &FaultProxy, config: Config) -> Result<Client> {
     let mut config = proxy.config(config);
     config.default_retry = false;
@@ -81,7 +82,7 @@ pub(super) async fn create(api: &Api<ConfigMap>, name: &str) -> kube::Result<Con
     api.create(&PostParams::default(), &object).await
 }
 
-/// The name of what was added next.
+/// Returns the name of the next added object.
 pub(super) async fn added(events: &mut Events) -> Result<String> {
     match timeout(LIMIT, events.next()).await?.context("the watch ended")? {
         Ok(WatchEvent::Added(object)) => Ok(object.name_any()),
@@ -89,12 +90,12 @@ pub(super) async fn added(events: &mut Events) -> Result<String> {
     }
 }
 
-/// Waits until the watch breaks, and fails when it tells of anything before.
+/// Waits until the watch breaks. Returns an error if it sends an event before that.
 pub(super) async fn broken(events: &mut Events) -> Result<()> {
     while let Some(Ok(event)) = timeout(LIMIT, events.next()).await? {
         ensure!(
             matches!(event, WatchEvent::Bookmark(_)),
-            "the watch has told of {event:?}"
+            "the watch sent {event:?}"
         );
     }
     Ok(())
@@ -109,7 +110,7 @@ pub(super) fn code<T>(outcome: kube::Result<T>) -> Option<u16> {
 }
 
 #[tokio::test]
-async fn without_a_fault_it_is_not_noticed() -> Result<()> {
+async fn without_a_fault_the_proxy_changes_nothing() -> Result<()> {
     let fixture = Fixture::new("transparent").await?;
     let mut events = fixture.watch().await?;
     create(&fixture.through, "a").await?;
@@ -134,17 +135,17 @@ async fn without_a_fault_it_is_not_noticed() -> Result<()> {
     fixture.through.create(&PostParams::default(), &large).await?;
     ensure!(
         fixture.direct.get("large").await?.data == large.data,
-        "it was changed on its way there"
+        "the proxy changed the request"
     );
     ensure!(
         fixture.through.get("large").await?.data == large.data,
-        "it was changed on its way back"
+        "the proxy changed the response"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_cut_breaks_what_is_open_and_refuses_what_is_new_until_it_heals() -> Result<()> {
+async fn a_cut_breaks_open_connections_and_refuses_new_ones_until_healed() -> Result<()> {
     let fixture = Fixture::new("cut").await?;
     let mut events = fixture.watch().await?;
     fixture.create("a").await?;
@@ -153,7 +154,7 @@ async fn a_cut_breaks_what_is_open_and_refuses_what_is_new_until_it_heals() -> R
     broken(&mut events).await?;
     fixture.proxy.until_connections(0, LIMIT).await?;
     let answer = timeout(LIMIT, fixture.through.get("a")).await?;
-    ensure!(answer.is_err(), "it answered while it was cut: {answer:?}");
+    ensure!(answer.is_err(), "the cut proxy responded: {answer:?}");
 
     fixture.proxy.heal();
     fixture.through.get("a").await?;
@@ -161,7 +162,7 @@ async fn a_cut_breaks_what_is_open_and_refuses_what_is_new_until_it_heals() -> R
     fixture.create("b").await?;
     ensure!(added(&mut events).await? == "b");
 
-    // A line that is healed at once has been cut all the same.
+    // A cut that is healed immediately still breaks connections.
     fixture.proxy.cut();
     fixture.proxy.heal();
     broken(&mut events).await?;
@@ -169,7 +170,7 @@ async fn a_cut_breaks_what_is_open_and_refuses_what_is_new_until_it_heals() -> R
 }
 
 #[tokio::test]
-async fn a_black_hole_swallows_everything_and_closes_nothing() -> Result<()> {
+async fn a_black_hole_holds_all_data_and_closes_nothing() -> Result<()> {
     let fixture = Fixture::new("hole").await?;
     let mut events = fixture.watch().await?;
     fixture.create("a").await?;
@@ -180,79 +181,79 @@ async fn a_black_hole_swallows_everything_and_closes_nothing() -> Result<()> {
     fixture.proxy.black_hole();
     fixture.create("b").await?;
     let event = timeout(NO_ANSWER, events.next()).await;
-    ensure!(event.is_err(), "the watch has told of {event:?}");
-    // On the connection that is open and idle, and on a new one.
+    ensure!(event.is_err(), "the watch sent {event:?}");
+    // One request on the open, idle connection, and one on a new connection.
     let (one, other) = (fixture.through.get("a"), fixture.through.get("a"));
     let answers = timeout(NO_ANSWER, async {
         tokio::select! { answer = one => answer, answer = other => answer }
     })
     .await;
-    ensure!(answers.is_err(), "a request was answered with {answers:?}");
-    ensure!(fixture.proxy.connections() > open, "no connection was accepted");
+    ensure!(answers.is_err(), "a request got the response {answers:?}");
+    ensure!(fixture.proxy.connections() > open, "the proxy accepted no connection");
 
     fixture.proxy.heal();
-    ensure!(added(&mut events).await? == "b", "the watch goes on where it was");
+    ensure!(added(&mut events).await? == "b", "the watch did not resume where it was");
     fixture.through.get("b").await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn what_hung_in_a_black_hole_goes_on_when_it_heals_unless_it_was_cut_before() -> Result<()> {
+async fn healing_forwards_requests_in_a_black_hole_unless_they_were_cut() -> Result<()> {
     let fixture = Fixture::new("held").await?;
     for (name, is_cut) in [("late", false), ("lost", true)] {
         fixture.through.list(&ListParams::default()).await?;
         fixture.proxy.black_hole();
         let mut request = Box::pin(create(&fixture.through, name));
         let answer = timeout(NO_ANSWER, &mut request).await;
-        ensure!(answer.is_err(), "a request was answered with {answer:?}");
+        ensure!(answer.is_err(), "a request got the response {answer:?}");
         if is_cut {
             fixture.proxy.cut();
         }
-        ensure!(fixture.direct.get_opt(name).await?.is_none(), "{name} has passed");
+        ensure!(fixture.direct.get_opt(name).await?.is_none(), "the proxy forwarded {name}");
         fixture.proxy.heal();
         let answer = timeout(LIMIT, request).await?;
-        ensure!(answer.is_err() == is_cut, "{name} was answered with {answer:?}");
+        ensure!(answer.is_err() == is_cut, "the request to create {name} got {answer:?}");
         ensure!(fixture.direct.get_opt(name).await?.is_none() == is_cut, "{name}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn on_a_mute_line_writes_are_done_and_their_answers_lost() -> Result<()> {
+async fn a_link_that_holds_responses_still_forwards_writes() -> Result<()> {
     let fixture = Fixture::new("mute").await?;
     let mut events = fixture.watch().await?;
     fixture.through.list(&ListParams::default()).await?;
     fixture.proxy.hold_responses();
-    // The first comes on a connection that is open, the second on a new one.
+    // The first request uses an open connection, the second a new one.
     for name in ["a", "b"] {
         let mut write = Box::pin(create(&fixture.through, name));
         tokio::select! {
-            answer = &mut write => bail!("the write was answered with {answer:?}"),
+            answer = &mut write => bail!("the write got the response {answer:?}"),
             done = eventually(LIMIT, name, || fixture.direct.get(name)) => done.map(|_| ())?,
         }
         let answer = timeout(NO_ANSWER, write).await;
-        ensure!(answer.is_err(), "the write was answered with {answer:?}");
+        ensure!(answer.is_err(), "the write got the response {answer:?}");
     }
     let event = timeout(NO_ANSWER, events.next()).await;
-    ensure!(event.is_err(), "the watch has told of {event:?}");
+    ensure!(event.is_err(), "the watch sent {event:?}");
     fixture.proxy.heal();
     ensure!(added(&mut events).await? == "a");
     ensure!(
         code(create(&fixture.through, "a").await) == Some(409),
-        "it is there already"
+        "the object does not exist yet"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result<()> {
+async fn a_slow_link_delays_requests_and_events_without_adding_up() -> Result<()> {
     const DELAY: Duration = Duration::from_millis(400);
     let fixture = Fixture::new("slow").await?;
     let mut events = fixture.watch().await?;
     fixture.proxy.slow(DELAY);
     let begun = Instant::now();
     create(&fixture.through, "a").await?;
-    ensure!(begun.elapsed() >= DELAY, "it took only {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= DELAY, "the create took only {:?}", begun.elapsed());
     ensure!(added(&mut events).await? == "a");
     ensure!(
         begun.elapsed() >= 2 * DELAY,
@@ -272,20 +273,20 @@ async fn a_slow_line_delays_requests_and_events_and_no_burst_adds_up() -> Result
 
     fixture.proxy.slow(LIMIT);
     let unanswered = timeout(NO_ANSWER, create(&fixture.through, "given-up")).await;
-    ensure!(unanswered.is_err(), "a request was answered with {unanswered:?}");
+    ensure!(unanswered.is_err(), "a request got the response {unanswered:?}");
     let mut waiting = Box::pin(fixture.through.get("a"));
     ensure!(timeout(NO_ANSWER, &mut waiting).await.is_err());
     fixture.proxy.heal();
     timeout(LIMIT / 2, waiting).await??;
     ensure!(
         fixture.direct.get_opt("given-up").await?.is_none(),
-        "nobody waits for it any more"
+        "the proxy forwarded an abandoned request"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn an_answer_lags_when_its_request_is_named_and_no_other_does() -> Result<()> {
+async fn only_responses_to_matching_requests_are_delayed() -> Result<()> {
     const DELAY: Duration = Duration::from_secs(3);
     let fixture = Fixture::new("lag").await?;
     let mut prompt = fixture.watch().await?;
@@ -296,7 +297,7 @@ async fn an_answer_lags_when_its_request_is_named_and_no_other_does() -> Result<
     let mut next = fixture.watch().await?;
     ensure!(
         (lagging.matched(), lagging.applied()) == (2, 1),
-        "one of two watches lags"
+        "the delay does not apply to exactly one of two watches"
     );
     let begun = Instant::now();
     create(&fixture.through, "a").await?;
@@ -310,7 +311,7 @@ async fn an_answer_lags_when_its_request_is_named_and_no_other_does() -> Result<
 }
 
 #[tokio::test]
-async fn a_kubeconfig_leads_the_same_user_through_the_proxy() -> Result<()> {
+async fn a_kubeconfig_connects_the_same_user_through_the_proxy() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let proxy = FaultProxy::start(plane).await?;
     let path = proxy.kubeconfig(plane.kubeconfig(), "admin")?;
@@ -322,29 +323,30 @@ async fn a_kubeconfig_leads_the_same_user_through_the_proxy() -> Result<()> {
         .await?;
     ensure!(
         requests.matched() == 1,
-        "{} requests came through it",
+        "{} requests used the proxy",
         requests.matched()
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn an_apiserver_that_stops_ends_the_connections_through_the_proxy_and_comes_back() -> Result<()> {
+async fn connections_through_the_proxy_end_and_recover_with_the_apiserver() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let config_maps: Api<ConfigMap> = Api::default_namespaced(client(&proxy, plane.config()?)?);
-    // From a version on: what an apiserver that has just been started tells from version 0 on depends on what it has read so far.
+    // Watch from a version. A freshly started apiserver's response to version 0 depends on what it
+    // has read so far.
     let before = config_maps.list(&ListParams::default()).await?.metadata;
-    let before = before.resource_version.context("a list has a version")?;
+    let before = before.resource_version.context("the list has no version")?;
     create(&config_maps, "kept").await?;
     let mut events = config_maps.watch(&WatchParams::default(), &before).await?.boxed();
     ensure!(added(&mut events).await? == "kept");
     plane.apiserver().kill().await?;
     broken(&mut events).await?;
     proxy.until_connections(0, LIMIT).await?;
-    ensure!(config_maps.get("kept").await.is_err(), "nobody should answer");
+    ensure!(config_maps.get("kept").await.is_err(), "a stopped apiserver responded");
     plane.apiserver().start().await?;
-    eventually(LIMIT, "an answer through the proxy", || config_maps.get("kept")).await?;
+    eventually(LIMIT, "a response through the proxy", || config_maps.get("kept")).await?;
     Ok(())
 }
 
@@ -359,27 +361,27 @@ async fn connections_end_with_the_proxy() -> Result<()> {
     Ok(())
 }
 
-/// What happens to a connection that says nothing, before any of TLS or HTTP.
+/// Tests a connection without any data, before TLS or HTTP.
 #[tokio::test]
-async fn faults_hold_for_the_bare_connection() -> Result<()> {
+async fn faults_apply_to_a_bare_connection() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let proxy = FaultProxy::start(plane).await?;
     let authority = proxy.config(plane.config()?).cluster_url;
-    let address = authority.authority().context("it has an address")?.to_string();
+    let address = authority.authority().context("the URL has no address")?.to_string();
     let is_reset = |read: io::Result<u8>| read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset);
 
     let mut open = TcpStream::connect(&address).await?;
     proxy.until_connections(1, LIMIT).await?;
     proxy.cut();
-    ensure!(is_reset(timeout(LIMIT, open.read_u8()).await?), "it was not reset");
+    ensure!(is_reset(timeout(LIMIT, open.read_u8()).await?), "the connection was not reset");
     let mut refused = TcpStream::connect(&address).await?;
-    ensure!(is_reset(timeout(LIMIT, refused.read_u8()).await?), "it was not reset");
+    ensure!(is_reset(timeout(LIMIT, refused.read_u8()).await?), "the connection was not reset");
 
     proxy.black_hole();
     let mut hanging = TcpStream::connect(&address).await?;
-    ensure!(timeout(NO_ANSWER, hanging.read_u8()).await.is_err(), "it was closed");
+    ensure!(timeout(NO_ANSWER, hanging.read_u8()).await.is_err(), "the connection was closed");
     ensure!(proxy.connections() == 1);
     proxy.cut();
-    ensure!(is_reset(timeout(LIMIT, hanging.read_u8()).await?), "it was not reset");
+    ensure!(is_reset(timeout(LIMIT, hanging.read_u8()).await?), "the connection was not reset");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Stopping, killing, pausing and compacting, each on a control plane of its own.
+//! Tests of stopping, killing, pausing and compacting, each on its own control plane.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use serde_json::{Value, from_value, json};
 use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Long enough for any answer of a server that runs, short enough to wait for one that does not come.
+/// Long enough for a running server to respond, and short enough to wait for a missing response.
 const NO_ANSWER: Duration = Duration::from_secs(1);
 
 fn config_map(name: &str) -> Result<ConfigMap> {
@@ -33,16 +33,16 @@ async fn the_apiserver_keeps_its_data_through_a_stop_and_a_crash() -> Result<()>
     let begun = Instant::now();
     let status = plane.apiserver().stop().await?;
     println!("the apiserver stopped in {:?} with {status}", begun.elapsed());
-    ensure!(status.success(), "the apiserver did not stop by itself: {status}");
+    ensure!(status.success(), "the apiserver did not stop after SIGTERM: {status}");
     ensure!(
         plane.apiserver().pid().is_err() && plane.apiserver().stop().await.is_err(),
-        "it is stopped"
+        "the stopped apiserver has a pid or can be stopped again"
     );
-    config_maps.get("kept").await.err().context("nobody should answer")?;
+    config_maps.get("kept").await.err().context("the stopped apiserver responded")?;
     plane.apiserver().start().await?;
     ensure!(
         plane.apiserver().pid()? != first && plane.apiserver().start().await.is_err(),
-        "it runs anew"
+        "the apiserver has its old pid or can be started twice"
     );
     config_maps.get("kept").await?;
 
@@ -55,12 +55,12 @@ async fn the_apiserver_keeps_its_data_through_a_stop_and_a_crash() -> Result<()>
     let begun = Instant::now();
     plane.etcd().restart().await?;
     println!("etcd restarted in {:?}", begun.elapsed());
-    eventually(LIMIT, "the apiserver to find etcd again", || config_maps.get("kept")).await?;
+    eventually(LIMIT, "the apiserver to reach etcd again", || config_maps.get("kept")).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_paused_server_answers_nothing_until_it_is_resumed() -> Result<()> {
+async fn a_paused_server_does_not_respond_until_resumed() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let namespace = plane.namespace("pause").await?;
     let config_maps = namespace.api::<ConfigMap>();
@@ -70,15 +70,15 @@ async fn a_paused_server_answers_nothing_until_it_is_resumed() -> Result<()> {
     let unanswered = timeout(NO_ANSWER, config_maps.create(&write, &object)).await;
     ensure!(
         unanswered.is_err(),
-        "etcd is paused, and a write was answered with {unanswered:?}"
+        "a write got the response {unanswered:?} while etcd is paused"
     );
     plane.etcd().resume()?;
-    eventually(LIMIT, "a write after etcd went on", || {
+    eventually(LIMIT, "a write after etcd was resumed", || {
         config_maps.create(&write, &object)
     })
     .await
     .or_else(|error| {
-        // The write that went unanswered may have been done by now.
+        // The write without a response may have succeeded by now.
         if error.to_string().contains("AlreadyExists") {
             Ok(object.clone())
         } else {
@@ -90,27 +90,27 @@ async fn a_paused_server_answers_nothing_until_it_is_resumed() -> Result<()> {
     let unanswered = timeout(NO_ANSWER, config_maps.get("late")).await;
     ensure!(
         unanswered.is_err(),
-        "the apiserver is paused, and a read was answered with {unanswered:?}"
+        "a read got the response {unanswered:?} while the apiserver is paused"
     );
     plane.apiserver().resume()?;
-    eventually(LIMIT, "a read after the apiserver went on", || config_maps.get("late")).await?;
+    eventually(LIMIT, "a read after the apiserver was resumed", || config_maps.get("late")).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_watch_from_before_a_compaction_is_gone_after_a_restart() -> Result<()> {
+async fn a_watch_from_before_a_compaction_expires_after_a_restart() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let namespace = plane.namespace("compact").await?;
     let config_maps: Api<ConfigMap> = namespace.api();
     let old = config_maps
         .create(&PostParams::default(), &config_map("first")?)
         .await?;
-    let old = old.resource_version().context("it has one")?;
+    let old = old.resource_version().context("the object has no version")?;
     for name in ["second", "third"] {
         config_maps.create(&PostParams::default(), &config_map(name)?).await?;
     }
     let kept = plane.compact().await?;
-    ensure!(kept > old.parse()?, "compacted to {kept}, before {old}");
+    ensure!(kept > old.parse()?, "compacted to revision {kept}, which is not after {old}");
     plane.apiserver().restart().await?;
 
     let mut events = config_maps.watch(&WatchParams::default(), &old).await?.boxed();
@@ -124,13 +124,13 @@ async fn a_watch_from_before_a_compaction_is_gone_after_a_restart() -> Result<()
     }
     ensure!(
         config_maps.list(&ListParams::default()).await?.items.len() >= 3,
-        "the current state is kept"
+        "the compaction removed current objects"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn the_audit_log_has_every_request_that_was_answered() -> Result<()> {
+async fn the_audit_log_contains_every_request_with_a_response() -> Result<()> {
     let policy = json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -150,7 +150,7 @@ async fn the_audit_log_has_every_request_that_was_answered() -> Result<()> {
         .api::<ConfigMap>()
         .create(&PostParams::default(), &config_map("noted")?)
         .await?;
-    let log = fs::read_to_string(plane.audit_log().context("there is a policy")?)?;
+    let log = fs::read_to_string(plane.audit_log().context("the control plane has no audit log")?)?;
     let events = log
         .lines()
         .map(serde_json::from_str)

@@ -1,4 +1,4 @@
-//! Which requests a rule means, and how often it acts.
+//! Tests which requests a rule matches, and how often it acts.
 
 use http::Request;
 
@@ -7,7 +7,7 @@ use crate::proxy::canned::CannedResponse;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/portreeve";
 
-/// A request's head, from `METHOD path`.
+/// Returns a request head from `METHOD path`.
 fn head(line: &str) -> Parts {
     let (method, uri) = line.split_once(' ').unwrap();
     let request = Request::builder()
@@ -19,15 +19,15 @@ fn head(line: &str) -> Parts {
 
 fn check(matcher: &Matcher, meant: &[&str], others: &[&str]) {
     for line in meant {
-        assert!(matcher.matches(&head(line)), "{matcher:?} leaves out {line}");
+        assert!(matcher.matches(&head(line)), "{matcher:?} does not match {line}");
     }
     for line in others {
-        assert!(!matcher.matches(&head(line)), "{matcher:?} means {line}");
+        assert!(!matcher.matches(&head(line)), "{matcher:?} matches {line}");
     }
 }
 
 #[test]
-fn a_matcher_means_what_everything_named_holds_for() {
+fn a_matcher_requires_all_its_conditions() {
     let get = format!("GET {LEASE}");
     let put = format!("PUT {LEASE}");
     let (get, put) = (get.as_str(), put.as_str());
@@ -50,7 +50,7 @@ fn a_matcher_means_what_everything_named_holds_for() {
 }
 
 #[test]
-fn resources_are_found_in_every_form_of_path() {
+fn resources_are_recognised_in_every_form_of_path() {
     let pods = Matcher::any().resource("pods");
     check(
         &pods,
@@ -89,7 +89,7 @@ fn resources_are_found_in_every_form_of_path() {
 }
 
 #[test]
-fn watches_are_told_by_their_query() {
+fn watches_are_recognised_by_their_query() {
     check(
         &Matcher::watches(),
         &["GET /api/v1/pods?watch=true", "GET /api/v1/pods?limit=5&watch=1"],
@@ -102,7 +102,7 @@ fn watches_are_told_by_their_query() {
 }
 
 #[test]
-fn lists_and_their_pages_are_told_from_other_reads() {
+fn lists_and_their_pages_differ_from_other_reads() {
     let page = "GET /api/v1/pods?limit=500&continue=abc";
     let list = "GET /api/v1/namespaces/a/pods?limit=500";
     let others = [
@@ -117,7 +117,7 @@ fn lists_and_their_pages_are_told_from_other_reads() {
 }
 
 #[test]
-fn metadata_is_told_from_whole_objects_by_what_is_accepted() {
+fn metadata_requests_are_recognised_by_their_accept_header() {
     let accepting = |accept: &'static str| {
         let mut head = head("GET /api/v1/pods?limit=500");
         head.headers.insert(ACCEPT, http::HeaderValue::from_static(accept));
@@ -139,7 +139,7 @@ fn metadata_is_told_from_whole_objects_by_what_is_accepted() {
 }
 
 #[test]
-fn only_who_asks_for_pages_gets_smaller_ones() {
+fn only_paged_requests_get_smaller_pages() {
     for (asked, given) in [
         ("GET /api/v1/pods", None),
         (
@@ -157,7 +157,7 @@ fn only_who_asks_for_pages_gets_smaller_ones() {
     }
 }
 
-/// What becomes of so many equal requests: `a` is answered, `-` is passed on.
+/// Returns the fate of equal requests: `a` for a fault, `-` for forwarded.
 fn answered(rules: &mut Rules, requests: usize) -> String {
     let put = head(&format!("PUT {LEASE}"));
     let action = |_| match rules.decide(&put) {
@@ -178,7 +178,7 @@ fn answering(times: Repeat) -> (Rules, RuleId) {
 }
 
 #[test]
-fn a_rule_acts_as_often_as_it_was_told() {
+fn a_rule_acts_as_often_as_its_repeat_says() {
     for (times, expected) in [
         (Repeat::Nth(1), "a----"),
         (Repeat::Nth(3), "--a--"),
@@ -199,7 +199,7 @@ fn a_rule_acts_as_often_as_it_was_told() {
 }
 
 #[test]
-fn a_healed_rule_counts_and_acts_no_more() {
+fn a_healed_rule_still_counts_but_no_longer_acts() {
     let (mut rules, id) = answering(Repeat::UntilHealed);
     assert_eq!(answered(&mut rules, 2), "aa");
     rules.heal_all();
@@ -214,7 +214,7 @@ fn a_healed_rule_counts_and_acts_no_more() {
 }
 
 #[test]
-fn a_rule_that_is_healed_alone_leaves_the_others_as_they_are() {
+fn healing_one_rule_does_not_affect_the_others() {
     let mut rules = Rules::default();
     let ids = [CannedResponse::conflict(), CannedResponse::unavailable()]
         .map(|canned| rules.add(Matcher::any(), Some(Fault::Respond(canned)), Repeat::UntilHealed));
@@ -225,7 +225,7 @@ fn a_rule_that_is_healed_alone_leaves_the_others_as_they_are() {
 }
 
 #[test]
-fn the_oldest_rule_acts_first_and_counting_rules_stand_in_nobodys_way() {
+fn the_oldest_rule_acts_first_and_counting_rules_do_not_interfere() {
     let mut rules = Rules::default();
     let counting = rules.add(Matcher::any(), None, Repeat::UntilHealed);
     let older = rules.add(
@@ -249,7 +249,7 @@ fn the_oldest_rule_acts_first_and_counting_rules_stand_in_nobodys_way() {
 }
 
 #[test]
-fn a_chance_is_met_about_as_often_as_it_says_and_follows_from_its_seed() {
+fn a_chance_has_its_frequency_and_depends_only_on_its_seed() {
     let hits = |percent, seed| {
         let (mut rules, _) = answering(Repeat::Chance { percent, seed });
         answered(&mut rules, 2_000)
