@@ -88,8 +88,8 @@ impl Builder {
     /// Starts the control plane and waits until it is ready.
     ///
     /// # Errors
-    /// Returns an error if a binary is missing or a server does not become ready. The error includes
-    /// the end of the server's log.
+    /// Returns an error if a binary is missing or a server does not become ready. The error
+    /// includes the end of the server's log.
     pub async fn start(self) -> Result<ControlPlane> {
         let etcd = server_binary("etcd")?;
         let apiserver = server_binary("kube-apiserver")?;
@@ -169,8 +169,8 @@ impl ControlPlane {
     /// Starts a control plane for one test, for tests that stop, pause or compact it.
     ///
     /// # Errors
-    /// Returns an error if a binary is missing or a server does not become ready. The error includes
-    /// the end of the server's log.
+    /// Returns an error if a binary is missing or a server does not become ready. The error
+    /// includes the end of the server's log.
     pub async fn start() -> Result<Self> {
         Self::builder().start().await
     }
@@ -186,10 +186,7 @@ impl ControlPlane {
     /// start a separate plane for tests that disturb the servers.
     ///
     /// Panics if it cannot be started, because no test of the binary can run without it.
-    #[expect(
-        clippy::panic,
-        reason = "a test can only fail with this error"
-    )]
+    #[expect(clippy::panic, reason = "a test can only fail with this error")]
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
         let started = SHARED.get_or_try_init(Self::start).await;

@@ -51,8 +51,8 @@ impl<T, E: Display> PollResult for Result<T, E> {
 /// Use a watch instead where the server offers one: it is faster and sees every intermediate state.
 ///
 /// # Errors
-/// Returns an error if the condition does not hold within `limit`. The error names the condition and
-/// the last state.
+/// Returns an error if the condition does not hold within `limit`. The error names the condition
+/// and the last state.
 pub async fn eventually<O, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> Result<O::Found>
 where
     O: PollResult,

@@ -59,8 +59,8 @@ impl Process {
     /// `name` is used in errors.
     ///
     /// # Errors
-    /// Returns an error if the log cannot be opened or no process can be created. A program that does not
-    /// exist ends immediately with status 127.
+    /// Returns an error if the log cannot be opened or no process can be created. A program that
+    /// does not exist ends immediately with status 127.
     pub fn spawn(
         name: &str,
         program: &Path,
@@ -220,8 +220,8 @@ impl Process {
     /// and returns the line.
     ///
     /// # Errors
-    /// Returns an error if `limit` passes or the program ends without such a line. The error includes the
-    /// end of its log.
+    /// Returns an error if `limit` passes or the program ends without such a line. The error
+    /// includes the end of its log.
     pub async fn wait_for_log(&self, limit: Duration, mut matches: impl FnMut(&str) -> bool) -> Result<String> {
         let log = self
             .log

@@ -74,14 +74,16 @@ impl FaultProxy {
     /// Starts a proxy without faults.
     ///
     /// # Errors
-    /// Returns an error if the proxy cannot listen on a port, or cannot use the credentials of the control
-    /// plane.
+    /// Returns an error if the proxy cannot listen on a port, or cannot use the credentials of the
+    /// control plane.
     pub async fn start(plane: &ControlPlane) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("failed to listen on 127.0.0.1")?;
         let address = listener.local_addr().context("failed to read the proxy's port")?;
-        let url = format!("https://{address}").parse().context("failed to parse the proxy's URL")?;
+        let url = format!("https://{address}")
+            .parse()
+            .context("failed to parse the proxy's URL")?;
         let relay = Arc::new(Relay {
             link: watch::Sender::default(),
             rules: watch::Sender::default(),

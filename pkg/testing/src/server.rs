@@ -80,8 +80,8 @@ impl ServerProcess {
     /// Starts a stopped server with the same port and data, and waits until it is ready.
     ///
     /// # Errors
-    /// Returns an error if it runs already, ends, or is not ready within 3 min. The error includes the end
-    /// of its log.
+    /// Returns an error if it runs already, ends, or is not ready within 3 min. The error includes
+    /// the end of its log.
     pub async fn start(&self) -> Result<()> {
         let ServerSpec {
             name,

@@ -22,7 +22,10 @@ async fn the_proxy_responds_to_exactly_the_matching_requests() -> Result<()> {
         codes.push(code(create(&fixture.through, name).await));
     }
     ensure!(codes == [Some(200), Some(409), Some(200)], "{codes:?}");
-    ensure!(fixture.direct.get_opt("b").await?.is_none(), "the proxy forwarded the second request");
+    ensure!(
+        fixture.direct.get_opt("b").await?.is_none(),
+        "the proxy forwarded the second request"
+    );
     ensure!((conflict.matched(), conflict.applied()) == (3, 1));
 
     let matcher = || Matcher::any().resource("configmaps").name("a");

@@ -63,8 +63,14 @@ async fn a_write_is_cut_before_or_after_the_apiserver_handles_it() -> Result<()>
             "the request to create {name} got a response"
         );
     }
-    ensure!(fixture.direct.get_opt("before").await?.is_none(), "the proxy forwarded the request");
-    ensure!(fixture.direct.get_opt("after").await?.is_some(), "the proxy did not forward the request");
+    ensure!(
+        fixture.direct.get_opt("before").await?.is_none(),
+        "the proxy forwarded the request"
+    );
+    ensure!(
+        fixture.direct.get_opt("after").await?.is_some(),
+        "the proxy did not forward the request"
+    );
     ensure!(code(create(&fixture.through, "later").await) == Some(200));
     Ok(())
 }
@@ -78,11 +84,20 @@ async fn a_black_hole_holds_matching_requests_and_healing_breaks_them() -> Resul
         answer = &mut hangs => bail!("the request got the response {answer:?}"),
         met = hole.wait_for_applied(1, LIMIT) => met?,
     }
-    ensure!(timeout(NO_ANSWER, &mut hangs).await.is_err(), "the request got a response");
+    ensure!(
+        timeout(NO_ANSWER, &mut hangs).await.is_err(),
+        "the request got a response"
+    );
     ensure!(code(create(&fixture.through, "other").await) == Some(200));
     fixture.proxy.heal();
-    ensure!(code(timeout(LIMIT, hangs).await?).is_none(), "the request got a response");
-    ensure!(fixture.direct.get_opt("swallowed").await?.is_none(), "the proxy forwarded the request");
+    ensure!(
+        code(timeout(LIMIT, hangs).await?).is_none(),
+        "the request got a response"
+    );
+    ensure!(
+        fixture.direct.get_opt("swallowed").await?.is_none(),
+        "the proxy forwarded the request"
+    );
     Ok(())
 }
 
@@ -151,7 +166,11 @@ async fn a_throttled_body_arrives_in_small_pieces() -> Result<()> {
     fixture.proxy.fault(reads(), Fault::Body(drip), Repeat::Next(1));
     let begun = Instant::now();
     ensure!(read(&fixture).await? == (whole, true));
-    ensure!(begun.elapsed() >= 20 * pause, "the request took only {:?}", begun.elapsed());
+    ensure!(
+        begun.elapsed() >= 20 * pause,
+        "the request took only {:?}",
+        begun.elapsed()
+    );
     Ok(())
 }
 

@@ -24,7 +24,11 @@ impl Traces {
             if let Some(group) = self.groups.iter().find(|group| is_alive(**group)) {
                 bail!("the process group {group} is still alive");
             }
-            ensure!(!self.folder.exists(), "the folder {} still exists", self.folder.display());
+            ensure!(
+                !self.folder.exists(),
+                "the folder {} still exists",
+                self.folder.display()
+            );
             Ok(())
         })
         .await

@@ -52,7 +52,10 @@ async fn signals_reach_the_program_itself() -> Result<()> {
             status.signal() == Some(signal.as_raw()),
             "{signal:?} ended it with {status}"
         );
-        let refused = process.signal(signal).err().context("the signal to an ended process succeeded")?;
+        let refused = process
+            .signal(signal)
+            .err()
+            .context("the signal to an ended process succeeded")?;
         ensure!(
             refused
                 .to_string()
@@ -113,7 +116,12 @@ async fn waits_are_bounded_and_their_errors_show_the_end_of_the_log() -> Result<
     let process = shell(&folder, "echo started; exec sleep 1000")?;
     process.wait_for_log(LIMIT, |line| line == "started").await?;
     let limit = Duration::from_millis(50);
-    let error = process.wait(limit).await.err().context("the wait succeeded although the program sleeps")?.to_string();
+    let error = process
+        .wait(limit)
+        .await
+        .err()
+        .context("the wait succeeded although the program sleeps")?
+        .to_string();
     ensure!(
         error.starts_with("shell still runs after 50ms; its log") && error.ends_with("started"),
         "{error}"

@@ -93,10 +93,7 @@ pub(super) async fn added(events: &mut Events) -> Result<String> {
 /// Waits until the watch breaks. Returns an error if it sends an event before that.
 pub(super) async fn broken(events: &mut Events) -> Result<()> {
     while let Some(Ok(event)) = timeout(LIMIT, events.next()).await? {
-        ensure!(
-            matches!(event, WatchEvent::Bookmark(_)),
-            "the watch sent {event:?}"
-        );
+        ensure!(matches!(event, WatchEvent::Bookmark(_)), "the watch sent {event:?}");
     }
     Ok(())
 }
@@ -192,7 +189,10 @@ async fn a_black_hole_holds_all_data_and_closes_nothing() -> Result<()> {
     ensure!(fixture.proxy.connections() > open, "the proxy accepted no connection");
 
     fixture.proxy.heal();
-    ensure!(added(&mut events).await? == "b", "the watch did not resume where it was");
+    ensure!(
+        added(&mut events).await? == "b",
+        "the watch did not resume where it was"
+    );
     fixture.through.get("b").await?;
     Ok(())
 }
@@ -209,7 +209,10 @@ async fn healing_forwards_requests_in_a_black_hole_unless_they_were_cut() -> Res
         if is_cut {
             fixture.proxy.cut();
         }
-        ensure!(fixture.direct.get_opt(name).await?.is_none(), "the proxy forwarded {name}");
+        ensure!(
+            fixture.direct.get_opt(name).await?.is_none(),
+            "the proxy forwarded {name}"
+        );
         fixture.proxy.heal();
         let answer = timeout(LIMIT, request).await?;
         ensure!(answer.is_err() == is_cut, "the request to create {name} got {answer:?}");
@@ -373,15 +376,27 @@ async fn faults_apply_to_a_bare_connection() -> Result<()> {
     let mut open = TcpStream::connect(&address).await?;
     proxy.until_connections(1, LIMIT).await?;
     proxy.cut();
-    ensure!(is_reset(timeout(LIMIT, open.read_u8()).await?), "the connection was not reset");
+    ensure!(
+        is_reset(timeout(LIMIT, open.read_u8()).await?),
+        "the connection was not reset"
+    );
     let mut refused = TcpStream::connect(&address).await?;
-    ensure!(is_reset(timeout(LIMIT, refused.read_u8()).await?), "the connection was not reset");
+    ensure!(
+        is_reset(timeout(LIMIT, refused.read_u8()).await?),
+        "the connection was not reset"
+    );
 
     proxy.black_hole();
     let mut hanging = TcpStream::connect(&address).await?;
-    ensure!(timeout(NO_ANSWER, hanging.read_u8()).await.is_err(), "the connection was closed");
+    ensure!(
+        timeout(NO_ANSWER, hanging.read_u8()).await.is_err(),
+        "the connection was closed"
+    );
     ensure!(proxy.connections() == 1);
     proxy.cut();
-    ensure!(is_reset(timeout(LIMIT, hanging.read_u8()).await?), "the connection was not reset");
+    ensure!(
+        is_reset(timeout(LIMIT, hanging.read_u8()).await?),
+        "the connection was not reset"
+    );
     Ok(())
 }

@@ -38,7 +38,11 @@ async fn the_apiserver_keeps_its_data_through_a_stop_and_a_crash() -> Result<()>
         plane.apiserver().pid().is_err() && plane.apiserver().stop().await.is_err(),
         "the stopped apiserver has a pid or can be stopped again"
     );
-    config_maps.get("kept").await.err().context("the stopped apiserver responded")?;
+    config_maps
+        .get("kept")
+        .await
+        .err()
+        .context("the stopped apiserver responded")?;
     plane.apiserver().start().await?;
     ensure!(
         plane.apiserver().pid()? != first && plane.apiserver().start().await.is_err(),
@@ -93,7 +97,10 @@ async fn a_paused_server_does_not_respond_until_resumed() -> Result<()> {
         "a read got the response {unanswered:?} while the apiserver is paused"
     );
     plane.apiserver().resume()?;
-    eventually(LIMIT, "a read after the apiserver was resumed", || config_maps.get("late")).await?;
+    eventually(LIMIT, "a read after the apiserver was resumed", || {
+        config_maps.get("late")
+    })
+    .await?;
     Ok(())
 }
 
@@ -110,7 +117,10 @@ async fn a_watch_from_before_a_compaction_expires_after_a_restart() -> Result<()
         config_maps.create(&PostParams::default(), &config_map(name)?).await?;
     }
     let kept = plane.compact().await?;
-    ensure!(kept > old.parse()?, "compacted to revision {kept}, which is not after {old}");
+    ensure!(
+        kept > old.parse()?,
+        "compacted to revision {kept}, which is not after {old}"
+    );
     plane.apiserver().restart().await?;
 
     let mut events = config_maps.watch(&WatchParams::default(), &old).await?.boxed();
