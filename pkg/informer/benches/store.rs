@@ -1,8 +1,9 @@
-//! What an event costs once it is decoded: stored, indexed, and turned into the change that subscribers are told.
+//! Benchmarks of the cost of a decoded event: storing it, indexing it, and producing the change for
+//! subscribers.
 //!
-//! A hundred thousand events a second are to be applied.
+//! The target is 100,000 events per second.
 
-#![expect(clippy::expect_used, reason = "the objects are made here")]
+#![expect(clippy::expect_used, reason = "the benchmark creates its own objects")]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,16 +14,16 @@ use portreeve_informer::{Event, Projection, Store, indexes};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-/// So many objects are in the store.
+/// The number of objects in the store.
 const OBJECTS: usize = 10_000;
-/// And so many of them change in one measurement.
+/// The number of events per measurement.
 const EVENTS: usize = 1000;
 
-/// What a controller keeps of a Deployment.
+/// The part of a Deployment that a controller stores.
 #[derive(Clone, Deserialize)]
 struct Deployment {
     metadata: Metadata,
-    #[expect(dead_code, reason = "what is kept takes its time to be moved and freed")]
+    #[expect(dead_code, reason = "moving and freeing the field is part of the cost")]
     spec: Box<RawValue>,
 }
 
@@ -65,7 +66,7 @@ fn deployment(index: usize, version: usize) -> Deployment {
     serde_json::from_str(&object.to_string()).expect("the object is a Deployment")
 }
 
-/// Complete, with the index that owners are found by.
+/// Returns a synced store with an index by controlling owner.
 fn store() -> Store<Deployment> {
     let mut store = Store::default();
     store.add_index("controller", Arc::new(indexes::by_controller));

@@ -1,4 +1,4 @@
-//! An apiserver whose every answer is written by the test: requests come out of it, answers go in.
+//! A fake apiserver for unit tests. The test receives each request and writes each response.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -35,7 +35,7 @@ pub(crate) fn foos() -> Watch {
 pub(crate) struct Foo {
     pub(crate) metadata: Metadata,
     #[serde(default)]
-    #[expect(dead_code, reason = "it is there to be wrong")]
+    #[expect(dead_code, reason = "the tests only check that decoding it fails")]
     spec: Spec,
 }
 
@@ -51,18 +51,18 @@ impl Projection for Foo {
     }
 }
 
-/// `name@version`, as tests print objects.
+/// Formats an object as `name@version`.
 pub(crate) fn print<T: Projection>(object: &T) -> String {
     let metadata = object.metadata();
     format!("{}@{}", metadata.name, metadata.resource_version)
 }
 
-/// The JSON of a good object.
+/// Returns the JSON of a valid object.
 pub(crate) fn foo(name: &str, version: u32) -> Value {
     json!({"metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}"), "resourceVersion": version.to_string()}})
 }
 
-/// The JSON of an object that [`Foo`] cannot hold.
+/// Returns the JSON of an object that [`Foo`] cannot decode.
 pub(crate) fn bad_foo(name: &str, version: u32) -> Value {
     let mut bad = foo(name, version);
     bad["spec"] = json!({"replicas": "hunter2"});
@@ -73,7 +73,7 @@ pub(crate) fn list(version: u32, items: &[Value]) -> Value {
     json!({"kind": "FooList", "metadata": {"resourceVersion": version.to_string()}, "items": items})
 }
 
-/// A page that is not the last one.
+/// Returns a page that is not the last one.
 pub(crate) fn page(version: u32, next: &str, items: &[Value]) -> Value {
     let mut page = list(version, items);
     page["metadata"]["continue"] = next.into();
@@ -84,18 +84,18 @@ pub(crate) fn status(code: u16, reason: &str) -> Value {
     json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": format!("it is {reason}")})
 }
 
-/// Lets every task go on until all of them wait. In paused time this takes none.
+/// Lets every task run until all of them wait. In paused time this is instant.
 pub(crate) async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 pub(crate) struct Server {
     calls: mpsc::UnboundedReceiver<Call>,
-    /// Calls that came while others were waited for.
+    /// Calls that arrived while the test waited for others.
     waiting: VecDeque<Call>,
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) path: String,
@@ -117,19 +117,19 @@ impl Server {
         (Client::new(service, "default"), Self { calls, waiting })
     }
 
-    /// The next request, whatever it is.
+    /// Returns the next request.
     pub(crate) async fn call(&mut self) -> Call {
         if let Some(call) = self.waiting.pop_front() {
             return call;
         }
         let call = timeout(Duration::from_hours(1), self.calls.recv()).await;
-        call.expect("nothing was asked for an hour").expect("the client lives")
+        call.expect("no request for an hour").expect("the client exists")
     }
 
-    /// The next request for this path; others are kept.
+    /// Returns the next request for this path, and keeps the others for later calls.
     pub(crate) async fn call_for(&mut self, path: &str) -> Call {
         if let Some(place) = self.waiting.iter().position(|call| call.path == path) {
-            return self.waiting.remove(place).expect("it was found there");
+            return self.waiting.remove(place).expect("the position was just found");
         }
         let mut others = std::mem::take(&mut self.waiting);
         loop {
@@ -144,21 +144,21 @@ impl Server {
 
     pub(crate) async fn expect_list(&mut self) -> Call {
         let call = self.call().await;
-        assert!(!call.is_watch(), "a list is expected: {call:?}");
+        assert!(!call.is_watch(), "expected a list, got {call:?}");
         call
     }
 
     pub(crate) async fn expect_watch(&mut self, version: u32) -> Call {
         let call = self.call().await;
-        assert!(call.is_watch(), "a watch is expected: {call:?}");
+        assert!(call.is_watch(), "expected a watch, got {call:?}");
         assert_eq!(call.query["resourceVersion"], version.to_string());
         call
     }
 
-    /// Nothing is asked for that long.
+    /// Checks that no request arrives for that long.
     pub(crate) async fn expect_silence(&mut self, time: Duration) {
         let call = timeout(time, self.call()).await;
-        assert!(call.is_err(), "asked: {call:?}");
+        assert!(call.is_err(), "unexpected request: {call:?}");
     }
 }
 
@@ -180,16 +180,16 @@ impl Call {
         self.query.get("watch").is_some_and(|value| value == "true")
     }
 
-    /// Nobody waits for the answer any more.
+    /// Returns whether the client has stopped waiting for the response.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
     }
 
-    /// Answers with JSON; the code is that of the Status, if it is one.
+    /// Responds with JSON. The status code is that of the body if it is a Status, else 200.
     pub(crate) fn answer(self, body: &Value) {
         let code = body["code"]
             .as_u64()
-            .map_or(200, |code| u16::try_from(code).expect("a code"));
+            .map_or(200, |code| u16::try_from(code).expect("a status code"));
         self.answer_text(code, &body.to_string());
     }
 
@@ -198,27 +198,27 @@ impl Call {
         stream.text(body);
     }
 
-    /// The connection breaks before there is an answer.
+    /// Breaks the connection before a response.
     pub(crate) fn refuse(self) {
         drop(self.reply);
     }
 
-    /// Begins an answer whose body is yet to come. The end of the handle is the end of the body.
+    /// Sends the head of a response. Dropping the returned handle ends the body.
     pub(crate) fn open(self, code: u16) -> ResponseBody {
         let (tx, rx) = mpsc::unbounded_channel();
         let response = Response::builder().status(code).body(Stream(rx));
-        let _ = self.reply.send(response.expect("a code that is one"));
+        let _ = self.reply.send(response.expect("a valid status code"));
         ResponseBody(tx)
     }
 
-    /// Opens a watch.
+    /// Responds to a watch request with an open stream.
     pub(crate) fn watch(self) -> ResponseBody {
         assert!(self.is_watch(), "{self:?}");
         self.open(200)
     }
 }
 
-/// The server's end of a body.
+/// The server side of a response body.
 pub(crate) struct ResponseBody(mpsc::UnboundedSender<Result<Bytes, BoxError>>);
 
 impl ResponseBody {
@@ -237,17 +237,17 @@ impl ResponseBody {
         );
     }
 
-    /// The connection breaks in mid-body.
+    /// Breaks the connection in the middle of the body.
     pub(crate) fn cut(self) {
         let _ = self.0.send(Err("connection reset by peer".into()));
     }
 
-    /// The body ends as it should.
+    /// Ends the body regularly.
     pub(crate) fn end(self) {
         drop(self);
     }
 
-    /// Nobody reads it any more.
+    /// Returns whether the client has stopped reading.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.0.is_closed()
     }

@@ -121,10 +121,10 @@ impl<T: Projection> Delta<T> {
     }
 }
 
-/// Maps an object to the values that it is found under.
+/// Maps an object to its values in an index.
 pub type IndexFn<T> = Arc<dyn Fn(&T) -> Vec<Box<str>> + Send + Sync>;
 
-/// Objects by key, and by every index.
+/// Objects by key and by index.
 pub struct Store<T> {
     objects: HashMap<ObjectKey, Arc<T>>,
     indexes: Vec<Indexed<T>>,
@@ -138,15 +138,15 @@ struct Indexed<T> {
     keys: HashMap<Box<str>, HashSet<ObjectKey>>,
 }
 
-/// The values that each index finds one object under, in the order of the indexes.
+/// The values of one object in each index, in the order of the indexes.
 type Values = Vec<Vec<Box<str>>>;
 
 enum Phase {
-    /// Nothing was ever listed completely.
+    /// No list has completed yet.
     Empty,
-    /// A list is under way; `seen` holds what it has named so far.
+    /// A list is in progress. `seen` holds the objects that it has named so far.
     Listing { seen: HashSet<ObjectKey>, first: bool },
-    /// Complete, and kept up to date.
+    /// A list has completed, and events keep the store up to date.
     Synced,
 }
 
@@ -162,7 +162,7 @@ impl<T> Default for Store<T> {
 }
 
 impl<T: Projection> Store<T> {
-    /// Takes one event in and returns the changes that it makes, in order.
+    /// Applies one event and returns the resulting changes, in order.
     pub fn apply(&mut self, event: Event<T>) -> Vec<Delta<T>> {
         let cause = self.cause();
         let changes = match event {
@@ -181,38 +181,38 @@ impl<T: Projection> Store<T> {
         changes.into_iter().map(|change| Delta { change, cause }).collect()
     }
 
-    /// The object of that key.
+    /// Returns the object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<&Arc<T>> {
         self.objects.get(key)
     }
 
-    /// All objects, in no order.
+    /// Returns all objects, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.objects.values()
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether there is no object.
+    /// Returns whether the store has no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// Whether a list was ever complete.
+    /// Returns whether a list has ever completed.
     pub fn is_synced(&self) -> bool {
         matches!(self.phase, Phase::Synced | Phase::Listing { first: false, .. })
     }
 
-    /// Objects that exist and cannot be decoded, and why.
+    /// Returns the existing objects that cannot be decoded, with their errors.
     pub fn undecodable(&self) -> &BTreeMap<ObjectKey, String> {
         &self.undecodable
     }
 
-    /// Adds an index over what is and what will be stored, and returns its number. One name is one
-    /// index: a second call returns the first one's number.
+    /// Adds an index over current and future objects, and returns its number. If the name is
+    /// already in use, the existing index stays and its number is returned.
     pub fn add_index(&mut self, name: &'static str, values: IndexFn<T>) -> usize {
         if let Some(number) = self.indexes.iter().position(|index| index.name == name) {
             return number;
@@ -229,7 +229,7 @@ impl<T: Projection> Store<T> {
         self.indexes.len() - 1
     }
 
-    /// The objects that index `number` has under `value`, in no order.
+    /// Returns the objects under `value` in the index `number`, in no particular order.
     pub fn by_index(&self, number: usize, value: &str) -> impl Iterator<Item = &Arc<T>> {
         let keys = self.indexes.get(number).and_then(|index| index.keys.get(value));
         keys.into_iter().flatten().filter_map(|key| self.objects.get(key))
@@ -249,13 +249,13 @@ impl<T: Projection> Store<T> {
         }
     }
 
-    /// What every index makes of an object. Index functions are others' code and may panic: they
-    /// are called before anything changes, so that the same event can be applied again.
+    /// Returns the values of an object in all indexes. Index functions are foreign code and may
+    /// panic, so they run before anything changes and the same event can be applied again.
     fn values(&self, object: &T) -> Values {
         self.indexes.iter().map(|index| (index.values)(object)).collect()
     }
 
-    /// Most changes leave the indexed values alone.
+    /// Updates the indexes whose values changed. Most changes leave them alone.
     fn reindex(&mut self, key: &ObjectKey, before: &Values, after: &Values) {
         for (number, index) in self.indexes.iter_mut().enumerate() {
             let [before, after] =
@@ -285,14 +285,14 @@ impl<T: Projection> Store<T> {
         self.objects.insert(key, Arc::clone(&new));
         match old {
             None => vec![Change::Added(new)],
-            // Another object of the same name: that the one before was deleted has been missed.
+            // The object was recreated, and its deletion was missed.
             Some(last) if recreated => vec![Change::Deleted { last, is_final: false }, Change::Added(new)],
             Some(old) => vec![Change::Updated { old, new }],
         }
     }
 
-    /// Another object of the same name means that the deletion of the one before has been missed,
-    /// whatever the new one holds.
+    /// Records an undecodable object. Another UID means that the deletion of the previous object
+    /// was missed, whatever the new one contains.
     fn keep_undecodable(&mut self, key: ObjectKey, uid: &str, error: String) -> Option<Change<T>> {
         self.see(&key);
         let known = self.objects.get(&key).map(|known| &known.metadata().uid);
@@ -310,7 +310,7 @@ impl<T: Projection> Store<T> {
         })
     }
 
-    /// Removes an object whose final state is not known.
+    /// Removes an object whose final state is unknown.
     fn forget(&mut self, key: &ObjectKey) -> Option<Change<T>> {
         let values = self.values_of(key);
         self.remove(key, &values)
@@ -330,7 +330,7 @@ impl<T: Projection> Store<T> {
         Some(Change::Deleted { last, is_final: false })
     }
 
-    /// Ends a list: what it did not name is gone.
+    /// Ends a list, and removes the objects that it did not name.
     fn sweep(&mut self) -> Vec<Change<T>> {
         let Phase::Listing { seen, .. } = &self.phase else {
             return Vec::new();

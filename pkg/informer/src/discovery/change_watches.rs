@@ -174,7 +174,7 @@ mod tests {
                     Err(_) => break,
                 }
             }
-            assert!(!services.names.lock().contains(""), "a service without a name");
+            assert!(!services.names.lock().contains(""), "a service has no name");
         })
     }
 }

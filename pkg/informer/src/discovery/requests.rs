@@ -154,8 +154,9 @@ async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Bo
             let (client, version) = (client.clone(), (*version).clone());
             async move {
                 let answer = one(&client, root, &version).await;
-                let answer =
-                    answer.inspect_err(|error| tracing::debug!(version, reason = error_chain(error), "failed to discover group version"));
+                let answer = answer.inspect_err(|error| {
+                    tracing::debug!(version, reason = error_chain(error), "failed to discover group version");
+                });
                 (version, answer.ok())
             }
         });

@@ -1,5 +1,5 @@
-//! Discovery beside a scripted apiserver, in paused time: when it asks, and what it makes of the
-//! answers.
+//! Tests of discovery with a fake apiserver in paused time: when it sends requests, and how it
+//! handles the responses.
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,16 @@ const WHOLE: [&str; 2] = ["/api", "/apis"];
 
 type Answered = UnsyncBoxBody<Bytes, BoxError>;
 
-/// What the apiserver answers, by path; what is not here is not found. Watches are silent.
+/// The responses by path. Other paths get a 404. Watches stay silent.
 #[derive(Default)]
 struct FakeApiserver {
     answers: BTreeMap<String, (u16, String)>,
     untagged: bool,
-    /// When each request for a discovery document came, its path, and whether it was answered with
-    /// its tag alone.
+    /// The time and path of each discovery request, and whether the response was a 304.
     log: Vec<(Instant, String, bool)>,
 }
 
-/// Discovery that runs, and the apiserver that it sees.
+/// Running discovery with its apiserver.
 struct Fixture {
     apiserver: Arc<Mutex<FakeApiserver>>,
     discovery: Discovery,
@@ -74,7 +73,7 @@ impl FakeApiserver {
 }
 
 impl Fixture {
-    /// An apiserver with Pods and these groups.
+    /// Starts discovery with an apiserver that serves Pods and these groups.
     fn new(groups: &[Value]) -> Self {
         let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));
         apiserver
@@ -102,7 +101,7 @@ impl Fixture {
         self.apiserver.lock().set("/apis", &whole(groups));
     }
 
-    /// What is known: each resource, and after a stroke what failed.
+    /// Formats the known resources, and after a `|` the failed versions.
     fn known(&mut self) -> String {
         let known = self.known.borrow_and_update();
         let Some(served) = known.as_deref() else {
@@ -113,7 +112,7 @@ impl Fixture {
         names.chain(failed).collect::<Vec<_>>().join(" ")
     }
 
-    /// What was asked within the time, and forgets it.
+    /// Returns the requests within the next `time`.
     async fn asked_within(&self, time: Duration) -> Vec<(Instant, String, bool)> {
         self.apiserver.lock().log.clear();
         sleep(time).await;
@@ -125,7 +124,7 @@ fn full(text: String) -> Answered {
     Full::from(text).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// One document of everything.
+/// Returns an aggregated document.
 fn whole(groups: &[Value]) -> Value {
     json!({"kind": "APIGroupDiscoveryList", "items": groups})
 }
@@ -148,7 +147,7 @@ fn bars() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_change_is_told_once_and_costs_a_tag_twice_a_minute() {
+async fn unchanged_resources_are_published_once_and_requested_twice_a_minute() {
     let mut fixture = Fixture::new(&[foos()]);
     assert_eq!(fixture.known(), "nothing");
     sleep(PERIOD / 2).await;
@@ -158,12 +157,12 @@ async fn what_does_not_change_is_told_once_and_costs_a_tag_twice_a_minute() {
     for (_, path, is_same) in asked {
         assert!(WHOLE.contains(&path.as_str()) && is_same, "{path}");
     }
-    assert!(!fixture.known.has_changed().expect("it goes on"));
+    assert!(!fixture.known.has_changed().expect("discovery is running"));
     assert_eq!(fixture.discovery.failures(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_without_a_word_is_noticed_within_the_period() {
+async fn a_change_without_an_event_is_noticed_within_the_period() {
     let mut fixture = Fixture::new(&[foos()]);
     sleep(Duration::from_secs(1)).await;
     fixture.set(&[bars()]);
@@ -172,7 +171,7 @@ async fn a_change_without_a_word_is_noticed_within_the_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn news_are_answered_soon_and_again_for_a_while_since_discovery_is_later_than_they() {
+async fn an_event_triggers_requests_soon_and_for_a_while() {
     let mut fixture = Fixture::new(&[foos()]);
     sleep(PERIOD / 2).await;
     fixture.known();
@@ -182,10 +181,10 @@ async fn news_are_answered_soon_and_again_for_a_while_since_discovery_is_later_t
     assert_eq!(asked[0].0 - heard, DEBOUNCE);
     fixture.set(&[foos(), bars()]);
     let late = Instant::now();
-    fixture.known.changed().await.expect("it goes on");
+    fixture.known.changed().await.expect("discovery is running");
     assert!(late.elapsed() <= Duration::from_millis(500), "{:?}", late.elapsed());
     assert_eq!(fixture.known(), "pods.v1 foos.v1.a bars.v1.b");
-    // Then there is calm.
+    // Afterwards there are no further requests.
     let asked = fixture.asked_within(PERIOD).await;
     assert!(
         asked.iter().all(|(at, ..)| *at - heard <= Duration::from_secs(4)),
@@ -194,19 +193,19 @@ async fn news_are_answered_soon_and_again_for_a_while_since_discovery_is_later_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_news_at_once_are_one() {
+async fn simultaneous_events_trigger_one_series_of_requests() {
     let fixture = Fixture::new(&[foos()]);
     sleep(PERIOD / 2).await;
     for _ in 0..100 {
         fixture.discovery.refresh();
     }
     let asked = fixture.asked_within(LONG).await;
-    // Those in a hurry, and two or three of the period.
+    // The series of requests, and two or three periodic ones.
     assert!(asked.len() <= 2 * (HURRY.len() + 4), "{}", asked.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_keeps_what_is_known_and_is_over_with_the_next_answer() {
+async fn a_failure_keeps_the_known_resources_and_ends_with_the_next_response() {
     let mut fixture = Fixture::new(&[foos()]);
     sleep(Duration::from_secs(20)).await;
     fixture.known();
@@ -217,8 +216,11 @@ async fn a_failure_keeps_what_is_known_and_is_over_with_the_next_answer() {
     let failures = fixture.discovery.failures();
     assert_eq!(usize::try_from(failures).expect("few"), asked.len() / 2);
     assert!((10..=40).contains(&failures), "{failures}");
-    assert!(!fixture.known.has_changed().expect("it goes on"), "nothing is emptied");
-    let failure = fixture.discovery.failure().expect("there is some");
+    assert!(
+        !fixture.known.has_changed().expect("discovery is running"),
+        "the failure changed the known resources"
+    );
+    let failure = fixture.discovery.failure().expect("discovery fails");
     assert_eq!(
         failure.message,
         "discovery request to /api failed: no (InternalServerError)"
@@ -236,7 +238,7 @@ async fn a_failure_keeps_what_is_known_and_is_over_with_the_next_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_without_anything_is_a_failure() {
+async fn an_empty_response_is_a_failure() {
     let mut fixture = Fixture::new(&[]);
     fixture.apiserver.lock().set("/api", &whole(&[]));
     sleep(LONG).await;
@@ -261,7 +263,7 @@ async fn an_answer_without_anything_is_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_apiserver_may_be_without_the_core_group() {
+async fn an_apiserver_may_lack_the_core_group() {
     let mut fixture = Fixture::new(&[foos()]);
     fixture.apiserver.lock().answers.remove("/api");
     sleep(LONG).await;
@@ -270,7 +272,7 @@ async fn an_apiserver_may_be_without_the_core_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_group_keeps_what_it_had_until_it_is_back_or_gone() {
+async fn a_stale_group_keeps_its_resources_until_it_returns_or_is_removed() {
     let mut fixture = Fixture::new(&[foos(), bars()]);
     sleep(LONG).await;
     fixture.set(&[foos(), group("b", "v1", "Stale", &[])]);
@@ -286,7 +288,7 @@ async fn a_stale_group_keeps_what_it_had_until_it_is_back_or_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_is_missing_while_its_service_exists_is_kept() {
+async fn a_missing_group_is_kept_while_its_api_service_exists() {
     let services = "/apis/apiregistration.k8s.io/v1/apiservices";
     let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));
     apiserver.lock().set("/apis", &whole(&[foos(), bars()]));
@@ -296,11 +298,15 @@ async fn a_group_that_is_missing_while_its_service_exists_is_kept() {
     sleep(LONG).await;
     fixture.set(&[]);
     sleep(LONG).await;
-    assert_eq!(fixture.known(), "foos.v1.a bars.v1.b", "nothing at all is a failure");
+    assert_eq!(
+        fixture.known(),
+        "foos.v1.a bars.v1.b",
+        "the empty response removed resources"
+    );
     fixture.set(&[group("c", "v1", "Current", &["Baz"])]);
     sleep(LONG).await;
     assert_eq!(fixture.known(), "bars.v1.b bazs.v1.c | b/v1");
-    // The watch is silent, so the services are listed again; now that is forbidden.
+    // The watch is silent, so the services are listed again. That list is now forbidden.
     fixture
         .apiserver
         .lock()
@@ -310,11 +316,11 @@ async fn a_group_that_is_missing_while_its_service_exists_is_kept() {
     assert_eq!(
         fixture.known(),
         "bazs.v1.c",
-        "names that nobody keeps up to date keep nothing"
+        "outdated names of API services kept a group"
     );
 }
 
-/// An apiserver that does not know of one document of everything.
+/// Configures an apiserver without the aggregated document.
 fn plain(apiserver: &mut FakeApiserver) {
     let list = |kinds: &[&str]| {
         let resources = kinds.iter().map(|kind| {
@@ -336,7 +342,7 @@ fn plain(apiserver: &mut FakeApiserver) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_one_document_of_everything_each_version_is_asked_for_and_fails_alone() {
+async fn without_the_aggregated_document_each_version_is_requested_and_fails_separately() {
     let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));
     plain(&mut apiserver.lock());
     apiserver.lock().fail("/apis/b/v1");
@@ -353,7 +359,7 @@ async fn without_one_document_of_everything_each_version_is_asked_for_and_fails_
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_when_it_is_stopped_and_when_it_is_dropped() {
+async fn discovery_ends_when_stopped_or_dropped() {
     let fixture = Fixture::new(&[foos()]);
     sleep(LONG).await;
     fixture.discovery.stop().await;
@@ -366,6 +372,6 @@ async fn it_ends_when_it_is_stopped_and_when_it_is_dropped() {
     drop(discovery);
     tokio::time::timeout(LONG, known.changed())
         .await
-        .expect("its end")
-        .expect_err("nobody tells any more");
+        .expect("discovery ends")
+        .expect_err("the channel is closed");
 }

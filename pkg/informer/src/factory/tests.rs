@@ -1,4 +1,4 @@
-//! Sharing, subscriptions and ends, with a scripted apiserver and in paused time.
+//! Tests of sharing, subscriptions and shutdown, with a scripted apiserver in paused time.
 
 mod definitions;
 mod panics;
@@ -14,7 +14,7 @@ use crate::{
 
 const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/foos";
 
-/// A factory whose watch on definitions is open, and the server that it talks to.
+/// A factory with an open watch on definitions, and its server.
 struct Fixture {
     server: Server,
     factory: Factory,
@@ -46,7 +46,7 @@ impl Fixture {
         self.server.call_for(FOOS).await
     }
 
-    /// Answers the list with these objects and opens the watch.
+    /// Responds to the list with these objects and opens the watch.
     async fn sync(&mut self, items: &[serde_json::Value]) -> ResponseBody {
         self.foos().await.answer(&list(10, items));
         let watch = self.foos().await.watch();
@@ -55,7 +55,7 @@ impl Fixture {
     }
 }
 
-/// What a subscriber was told, one line each.
+/// The changes that a subscriber received, one line each.
 #[derive(Clone, Default)]
 struct ChangeLog(Arc<Mutex<Vec<String>>>);
 
@@ -73,7 +73,8 @@ impl ChangeLog {
         }
     }
 
-    /// Sorted: objects of a list come in no order.
+    /// Returns the lines since the last call, sorted because the objects of a list come in any
+    /// order.
     fn take(&self) -> Vec<String> {
         let mut lines = std::mem::take(&mut *self.0.lock());
         lines.sort();
@@ -82,7 +83,7 @@ impl ChangeLog {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_requests_for_the_same_watch_make_one() {
+async fn equal_watches_share_one_informer() {
     let mut fixture = Fixture::new().await;
     let (first, second) = (fixture.informer(), fixture.informer());
     let _watch = fixture.sync(&[foo("a", 1)]).await;
@@ -90,12 +91,12 @@ async fn two_requests_for_the_same_watch_make_one() {
     for informer in [&first, &second, &third] {
         assert_eq!(informer.list().len(), 1);
     }
-    // Nothing more than the list and the watch was asked for.
+    // There was only one list and one watch.
     fixture.server.expect_silence(Duration::from_secs(10)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_projection_or_another_selector_is_another_watch() {
+async fn another_projection_or_selector_needs_another_watch() {
     let mut fixture = Fixture::new().await;
     let _typed = fixture.informer();
     let _names = fixture.factory.informer::<MetadataOnly>(foos());
@@ -110,7 +111,7 @@ async fn another_projection_or_another_selector_is_another_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_subscriber_is_told_of_everything_once() {
+async fn a_late_subscriber_receives_every_object_once() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let early = ChangeLog::default();
@@ -131,7 +132,7 @@ async fn a_late_subscriber_is_told_of_everything_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_in_the_middle_of_the_first_list_is_told_of_everything_once() {
+async fn a_subscriber_during_the_first_list_receives_every_object_once() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let page = crate::scripted::page(10, "p2", &[foo("a", 1)]);
@@ -145,7 +146,7 @@ async fn a_subscriber_in_the_middle_of_the_first_list_is_told_of_everything_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_is_dropped_is_told_no_more() {
+async fn a_dropped_subscription_receives_no_changes() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let (kept, dropped) = (ChangeLog::default(), ChangeLog::default());
@@ -159,7 +160,7 @@ async fn a_subscription_that_is_dropped_is_told_no_more() {
     assert!(dropped.take().is_empty());
 }
 
-/// What a handler holds is dropped with it: another subscription of the same informer, say.
+/// Dropping a handler also drops what it holds, such as another subscription of the same informer.
 #[tokio::test(start_paused = true)]
 async fn a_handler_may_hold_another_subscription_of_the_same_informer() {
     let fixture = Fixture::new().await;
@@ -199,7 +200,7 @@ async fn handlers_see_the_change_in_the_store_and_may_read_any_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_drop_ends_the_watch() {
+async fn dropping_the_last_handle_ends_the_watch() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let clone = informer.clone();
@@ -209,16 +210,20 @@ async fn the_last_drop_ends_the_watch() {
     drop(informer);
     drop(clone);
     settle().await;
-    assert!(!watch.is_abandoned(), "the index still needs it");
+    assert!(!watch.is_abandoned(), "the watch ended although an index exists");
     drop(index);
     settle().await;
-    assert!(watch.is_abandoned(), "a subscription alone keeps nothing");
+    assert!(watch.is_abandoned(), "a subscription kept the watch open");
     drop(subscription);
-    assert_eq!(fixture.factory.reports().len(), 1, "the definitions alone");
+    assert_eq!(
+        fixture.factory.reports().len(),
+        1,
+        "reports other than the one on definitions"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_right_after_the_last_drop_gets_a_working_informer() {
+async fn an_informer_requested_after_the_last_drop_works() {
     let mut fixture = Fixture::new().await;
     let first = fixture.informer();
     let _watch = fixture.sync(&[foo("a", 1)]).await;
@@ -231,7 +236,7 @@ async fn a_request_right_after_the_last_drop_gets_a_working_informer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_sync_in_vain_is_told_what_is_missing_and_why() {
+async fn a_sync_timeout_names_the_informer_and_the_reason() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let limit = Duration::from_millis(50);
@@ -254,7 +259,7 @@ async fn who_waits_for_a_sync_in_vain_is_told_what_is_missing_and_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_the_sync_finds_every_change_told() {
+async fn subscribers_receive_every_change_before_the_sync_completes() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let told = ChangeLog::default();
@@ -267,11 +272,11 @@ async fn whoever_waits_for_the_sync_finds_every_change_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resync_tells_everyone_of_everything_again() {
+async fn a_resync_sends_every_object_to_every_subscriber() {
     let period = Duration::from_mins(10);
     let mut fixture = Fixture::tuned(InformerConfig {
         resync_period: Some(period),
-        // Nothing is said meanwhile.
+        // The watch is silent meanwhile.
         idle_timeout: Duration::from_hours(24),
         ..InformerConfig::default()
     })
@@ -286,7 +291,7 @@ async fn a_resync_tells_everyone_of_everything_again() {
     first.take();
     second.take();
     tokio::time::sleep(Duration::from_secs(599)).await;
-    assert!(first.take().is_empty(), "not before the period has passed");
+    assert!(first.take().is_empty(), "the resync came before the period had passed");
     tokio::time::sleep(Duration::from_secs(602)).await;
     for told in [&first, &second] {
         assert_eq!(told.take(), ["updated a@1 Resynced", "updated b@2 Resynced"]);
@@ -294,7 +299,7 @@ async fn a_resync_tells_everyone_of_everything_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reports_tell_how_each_watch_fares() {
+async fn reports_show_the_state_of_each_watch() {
     let mut fixture = Fixture::new().await;
     let _informer = fixture.informer();
     let _watch = fixture.sync(&[foo("a", 1), bad_foo("b", 2)]).await;
@@ -316,7 +321,7 @@ async fn reports_tell_how_each_watch_fares() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reports_of_the_same_objects_have_names_of_their_own() {
+async fn reports_of_the_same_objects_have_distinct_names() {
     #[derive(Debug, serde::Deserialize)]
     struct Other(MetadataOnly);
     impl Projection for Other {
@@ -344,23 +349,23 @@ async fn reports_of_the_same_objects_have_names_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_ends_every_watch_and_returns_when_each_has_ended() {
+async fn stop_returns_when_every_watch_has_ended() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let watch = fixture.sync(&[foo("a", 1)]).await;
     fixture.factory.stop().await;
-    // No settling: they have ended, not only been told to.
+    // Not settled first: the watches have already ended when `stop` returns.
     assert!(watch.is_abandoned() && fixture.definitions.is_abandoned());
     assert!(fixture.factory.0.tasks.is_empty());
     assert_eq!(informer.list().len(), 1);
-    // Too late, but harmless.
+    // A request after the stop is harmless.
     let _late = fixture.factory.informer::<MetadataOnly>(foos());
     fixture.factory.stop().await;
     fixture.server.expect_silence(Duration::from_mins(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_in_the_middle_of_a_list_abandons_the_request() {
+async fn a_stop_during_a_list_abandons_the_request() {
     let mut fixture = Fixture::new().await;
     let _informer = fixture.informer();
     let call = fixture.foos().await;

@@ -1,5 +1,5 @@
-//! Lists and watches as an apiserver sent them, and as a bad connection, a proxy or a stranger
-//! might: nothing panics or hangs, and nothing is heard that was not said.
+//! Recorded lists and watches, and mutations of them as a bad connection or a proxy could cause. No
+//! input causes a panic or a hang, and decoding invents no events.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use portreeve_testing::Corpus;
 use super::*;
 use crate::{Change, MetadataOnly, Projection, Store, scripted::Foo};
 
-/// How many mutations there are of each folder.
+/// The number of mutations per folder.
 const MUTATIONS: usize = 1_500;
 
 fn corpus(folder: &str) -> anyhow::Result<Corpus> {
     Corpus::read(format!("{}/corpus/{folder}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// Everything that the bytes say, when they come in these pieces. What cannot be read is the end,
-/// as it is for the loop.
+/// Decodes all messages from bytes that arrive in these pieces, until the first error, as the loop
+/// does.
 fn hear_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>, JsonError>> {
     let mut lines = Lines::default();
     let mut all = Vec::new();
@@ -49,11 +49,11 @@ fn print<T: Projection>(all: &[Result<WatchMessage<T>, JsonError>]) -> Vec<Strin
     all.iter().map(print).collect()
 }
 
-/// An object is one with a name, or it is said what is wrong with it.
+/// Checks that an object has a name, and that an undecodable one has an error.
 fn check_event<T: Projection>(event: &Event<T>) {
     match event {
         Event::Listed(object) | Event::Applied(object) | Event::Deleted(object) => {
-            assert!(!object.metadata().name.is_empty(), "an object without a name");
+            assert!(!object.metadata().name.is_empty(), "an object has no name");
         }
         Event::Undecodable { key, error, .. } => assert!(!key.name.is_empty() && !error.is_empty()),
         Event::DeletedUndecodable(key) => assert!(!key.name.is_empty()),
@@ -61,7 +61,7 @@ fn check_event<T: Projection>(event: &Event<T>) {
     }
 }
 
-/// Takes the events into a store, and rebuilds it from what is told of them.
+/// Applies the events to a store, and checks that its changes rebuild its contents.
 fn take_in<T: Projection>(events: impl IntoIterator<Item = Event<T>>) {
     let (mut store, mut told) = (Store::default(), BTreeMap::new());
     for event in events {
@@ -81,16 +81,16 @@ fn take_in<T: Projection>(events: impl IntoIterator<Item = Event<T>>) {
 
 fn check_watch<T: Projection>(input: &[u8]) {
     let heard = hear_all::<T>(&[input]);
-    // However the bytes are cut, the same is heard; the place depends on the input.
+    // The messages do not depend on how the bytes are cut. The cut depends on the input.
     let (first, second) = input.split_at(input.len() * (input.len() % 7) / 7);
     let whole = print(&heard);
     assert_eq!(print(&hear_all::<T>(&[first, second])), whole);
-    // And of a watch that ends there, nothing that is not heard of the whole.
+    // A watch that ends at the cut has a prefix of the messages.
     let begun = print(&hear_all::<T>(&[first]));
-    assert!(whole.starts_with(&begun), "{begun:?} of {whole:?}");
+    assert!(whole.starts_with(&begun), "{begun:?} is no prefix of {whole:?}");
     let events = heard.into_iter().filter_map(|heard| match heard {
         Ok(WatchMessage::Event { event, version }) => {
-            assert_ne!(version.as_deref(), Some(""), "an empty version would start anywhere");
+            assert_ne!(version.as_deref(), Some(""), "an event has an empty version");
             Some(event)
         }
         _ => None,
@@ -99,7 +99,7 @@ fn check_watch<T: Projection>(input: &[u8]) {
 }
 
 #[test]
-fn a_watch_says_the_same_however_it_is_cut_and_nothing_that_is_made_up() -> anyhow::Result<()> {
+fn a_watch_is_decoded_alike_however_it_is_cut() -> anyhow::Result<()> {
     corpus("watch")?.check(MUTATIONS, |input| {
         check_watch::<MetadataOnly>(input);
         check_watch::<Foo>(input);
@@ -113,17 +113,17 @@ fn check_list<T: Projection>(input: &[u8]) {
 }
 
 #[test]
-fn a_list_holds_objects_with_names_or_says_what_is_wrong_with_them() -> anyhow::Result<()> {
+fn a_list_contains_named_objects_or_errors() -> anyhow::Result<()> {
     corpus("list")?.check(MUTATIONS, |input| {
         check_list::<MetadataOnly>(input);
         check_list::<Foo>(input);
     })
 }
 
-/// What a list does not name is gone for whoever reads it: an answer that is no list must not be
-/// taken for an empty one.
+/// Objects that a list does not name count as deleted, so another response must not pass for an
+/// empty list.
 #[test]
-fn what_is_no_list_is_no_empty_list() {
+fn other_responses_are_not_empty_lists() {
     for input in [
         "{}",
         "[]",

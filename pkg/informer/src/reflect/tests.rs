@@ -1,5 +1,5 @@
-//! The loop between a recording sink and a scripted apiserver, in paused time: what it asks, and
-//! what it makes of the answers.
+//! Tests of the loop with a recording sink and a scripted apiserver in paused time: which requests
+//! it sends, and how it handles the responses.
 
 mod backoff;
 mod list;
@@ -13,20 +13,20 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status};
 
-/// A loop that runs, what its sink was given, and the server that it talks to.
+/// A running loop, the events of its sink, and its server.
 struct Fixture {
     server: Server,
     events: Arc<Mutex<Vec<String>>>,
     reporter: StatusReporter,
     wake: Arc<Notify>,
     definition_deleted: Arc<AtomicBool>,
-    /// The sink panics on the next event.
+    /// Whether the sink panics on the next event.
     panics: Arc<AtomicBool>,
-    /// Ends the loop with the test.
+    /// Stops the loop at the end of the test.
     _loop: JoinSet<()>,
 }
 
-/// Writes events down, one line each.
+/// A sink that records events, one line each.
 struct Recorder {
     events: Arc<Mutex<Vec<String>>>,
     panics: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ impl Sink for Recorder {
             Event::Undecodable { key, error, .. } => format!("undecodable {key}: {error}"),
             Event::DeletedUndecodable(key) => format!("deleted undecodable {key}"),
         };
-        assert!(!self.panics.swap(false, Ordering::Relaxed), "told to");
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "the test makes this panic");
         self.events.lock().push(line);
     }
 }
@@ -88,7 +88,7 @@ impl Fixture {
         }
     }
 
-    /// A loop whose first list, of these objects at version 10, is done and status.
+    /// Starts a loop and completes its first list, with these objects at version 10.
     async fn listed(items: &[Value]) -> Self {
         let mut fixture = Self::new();
         fixture.server.expect_list().await.answer(&list(10, items));
@@ -97,7 +97,7 @@ impl Fixture {
         fixture
     }
 
-    /// What the sink was given since the last look.
+    /// Returns the events of the sink since the last call.
     fn events(&self) -> Vec<String> {
         std::mem::take(&mut self.events.lock())
     }
@@ -106,7 +106,7 @@ impl Fixture {
         self.reporter.status().failure.map(|failure| failure.message)
     }
 
-    /// How long after `then` the next request comes, and the request.
+    /// Returns the next request, and how long after `then` it was sent.
     async fn after(&mut self, then: Instant) -> (Duration, Call) {
         let call = self.server.call().await;
         (call.at - then, call)

@@ -1,8 +1,8 @@
-//! Events in, changes out: one table for each situation.
+//! Tests of the changes that events produce, one table per situation.
 
 #![allow(
     clippy::needless_raw_string_hashes,
-    reason = "expect-test writes the strings, and writes them so"
+    reason = "expect-test generates the strings in this form"
 )]
 
 mod indexes;
@@ -28,7 +28,7 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey::namespaced("n", name)
 }
 
-/// One event from a word and an object: `listed a@1`.
+/// Parses an event from a word and an object: `listed a@1`.
 fn event(line: &str) -> Event<Foo> {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
@@ -46,7 +46,7 @@ fn event(line: &str) -> Event<Foo> {
             }
         }
         "deleted-undecodable" => Event::DeletedUndecodable(key(rest)),
-        other => panic!("{other} is no event"),
+        other => panic!("unknown event {other}"),
     }
 }
 
@@ -62,7 +62,8 @@ fn show(delta: &Delta<Foo>) -> String {
     format!("{change}, {:?}", delta.cause)
 }
 
-/// What a store makes of these events, one line each, and what it holds in the end.
+/// Checks the changes that these events produce, one line each, and the final contents of the
+/// store.
 fn check(events: &[&str], expected: &Expect) {
     let mut store = Store::default();
     let mut text = String::new();
@@ -112,7 +113,7 @@ fn a_first_list_adds_and_a_watch_changes() {
 }
 
 #[test]
-fn a_relist_tells_what_is_different_and_nothing_else() {
+fn a_relist_reports_only_differences() {
     check(
         &[
             "relisting",
@@ -143,7 +144,7 @@ fn a_relist_tells_what_is_different_and_nothing_else() {
 }
 
 #[test]
-fn a_list_that_is_broken_off_deletes_nothing() {
+fn an_aborted_list_deletes_nothing() {
     check(
         &[
             "relisting",
@@ -174,7 +175,7 @@ fn a_list_that_is_broken_off_deletes_nothing() {
 }
 
 #[test]
-fn what_only_a_broken_off_list_named_is_gone_with_the_next_one() {
+fn objects_of_an_aborted_list_are_deleted_if_the_next_lacks_them() {
     check(
         &["relisting", "listed a@1", "relisting", "listed b@2", "synced"],
         &expect![[r#"
@@ -214,7 +215,7 @@ fn the_same_version_is_no_change() {
 }
 
 #[test]
-fn an_object_that_was_recreated_unseen_is_deleted_and_added() {
+fn an_object_that_was_recreated_unobserved_is_deleted_and_added() {
     check(
         &[
             "relisting",
@@ -236,9 +237,9 @@ fn an_object_that_was_recreated_unseen_is_deleted_and_added() {
     );
 }
 
-/// Versions are only ever compared for equality, and two objects may have the same one.
+/// Versions are compared only for equality, and two objects can have the same one.
 #[test]
-fn an_object_that_was_recreated_with_the_same_version_is_another_one() {
+fn a_recreated_object_with_the_same_version_is_another_object() {
     check(
         &["relisting", "listed a@1+x", "synced", "applied a@1+y"],
         &expect![[r#"
@@ -306,7 +307,7 @@ fn an_object_that_becomes_good_again_is_no_longer_undecodable() {
 }
 
 #[test]
-fn a_deletion_ends_what_was_undecodable_and_says_that_the_state_is_not_final() {
+fn a_deletion_clears_undecodable_objects_and_marks_the_state_as_not_final() {
     check(
         &[
             "relisting",
@@ -333,7 +334,7 @@ fn a_deletion_ends_what_was_undecodable_and_says_that_the_state_is_not_final() {
 }
 
 #[test]
-fn the_deletion_of_what_was_never_known_is_no_change() {
+fn the_deletion_of_an_unknown_object_is_no_change() {
     check(
         &["relisting", "synced", "deleted a@1", "deleted-undecodable b"],
         &expect![[r#"
@@ -347,7 +348,7 @@ fn the_deletion_of_what_was_never_known_is_no_change() {
 }
 
 #[test]
-fn undecodable_objects_that_a_relist_does_not_name_are_forgotten() {
+fn undecodable_objects_are_removed_if_a_relist_lacks_them() {
     check(
         &["relisting", "undecodable a", "synced", "relisting", "synced"],
         &expect![[r#"
@@ -362,7 +363,7 @@ fn undecodable_objects_that_a_relist_does_not_name_are_forgotten() {
 }
 
 #[test]
-fn a_store_stays_synced_while_it_is_listed_again() {
+fn a_store_stays_synced_during_a_relist() {
     let mut store = Store::default();
     let mut synced = Vec::new();
     for line in ["relisting", "relisting", "synced", "relisting", "relisting", "synced"] {

@@ -1,4 +1,4 @@
-//! A kind whose definition comes late.
+//! Tests of a kind whose definition is created late.
 
 use std::time::Instant;
 
@@ -25,11 +25,11 @@ fn definition() -> Result<CustomResourceDefinition> {
 }
 
 #[tokio::test]
-async fn a_definition_that_comes_late_is_seen_about_a_second_after_its_creation() -> Result<()> {
+async fn an_informer_syncs_within_seconds_after_its_definition_is_created() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let (factory, _) = factory(plane.config()?)?;
     let informer = factory.informer::<MetadataOnly>(Watch::all(LATE));
-    // By now its own back-off is longer than a second.
+    // By now the loop's backoff is longer than a second.
     let failed = informer
         .wait_for_sync(Duration::from_secs(4))
         .await

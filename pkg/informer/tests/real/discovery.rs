@@ -1,4 +1,5 @@
-//! Discovery beside a real apiserver: how soon it knows, and what it does with services that lead nowhere.
+//! Tests of discovery with a real apiserver: how soon it notices changes, and how it handles
+//! unavailable API services.
 
 use std::time::Instant;
 
@@ -14,14 +15,14 @@ use tokio::sync::watch;
 
 use super::*;
 
-/// How soon what comes and goes has to be known.
+/// How soon discovery must notice created and deleted definitions.
 const SOON: Duration = Duration::from_secs(1);
 
 const COLLECTED: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
 
 type Known = watch::Receiver<Option<Arc<ServedResources>>>;
 
-/// A definition of `group`, with one version.
+/// Returns a definition in `group` with one version.
 fn definition(group: &str) -> Result<CustomResourceDefinition> {
     Ok(serde_json::from_value(json!({
         "metadata": {"name": format!("widgets.{group}")},
@@ -41,7 +42,7 @@ fn follow(client: Client) -> (Discovery, Known) {
     Discovery::start(client, &InformerConfig::default())
 }
 
-/// Waits until what is known is as expected, and returns when that was, and what.
+/// Waits until the known resources are as expected. Returns the time and the resources.
 async fn until(known: &Known, expected: impl Fn(&ServedResources) -> bool) -> Result<(Instant, Arc<ServedResources>)> {
     let mut known = known.clone();
     let is = |served: &Option<Arc<ServedResources>>| served.as_deref().is_some_and(&expected);
@@ -50,7 +51,7 @@ async fn until(known: &Known, expected: impl Fn(&ServedResources) -> bool) -> Re
         let widgets = served.preferred(&[]).filter(|resource| resource.kind == "Widget");
         let widgets: Vec<_> = widgets.map(ToString::to_string).collect();
         anyhow::bail!(
-            "still known: {widgets:?}, failed: {:?}",
+            "timed out waiting for discovery; known: {widgets:?}, failed: {:?}",
             served.failed().collect::<Vec<_>>()
         );
     };
@@ -72,7 +73,7 @@ fn is_established(definition: &CustomResourceDefinition) -> bool {
         .any(|condition| condition.type_ == "Established" && condition.status == "True")
 }
 
-/// When the definition is established (`true`), or gone.
+/// Returns when the definition is established (`true`) or deleted (`false`).
 async fn when(api: &Api<CustomResourceDefinition>, group: &str, here: bool) -> Result<Instant> {
     let name = format!("widgets.{group}");
     eventually(LIMIT, &name, || async {
@@ -87,17 +88,17 @@ async fn when(api: &Api<CustomResourceDefinition>, group: &str, here: bool) -> R
     Ok(Instant::now())
 }
 
-/// Creates the definition: how much later than it was established it was known.
+/// Creates the definition. Returns the delay between its establishment and its discovery.
 async fn come(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
     api.create(&PostParams::default(), &definition(group)?).await?;
     let here = |served: &ServedResources| has_widgets(served, group);
     let (established, seen) = tokio::join!(when(api, group, true), until(known, here));
-    // What the apiserver has not done, nobody can know of.
+    // Discovery cannot show a definition before the apiserver has established it.
     let (established, (seen, _)) = (established?, seen?);
     Ok(seen.saturating_duration_since(established))
 }
 
-/// Deletes the definition: how much later than it was gone it was forgotten.
+/// Deletes the definition. Returns the delay between its deletion and its removal from discovery.
 async fn go(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
     api.delete(&format!("widgets.{group}"), &DeleteParams::default())
         .await?;
@@ -107,14 +108,14 @@ async fn go(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> 
     Ok(forgotten.saturating_duration_since(deleted))
 }
 
-/// On a busy machine the one or the other takes longer; what is promised is the rule.
+/// Returns the median, because single delays are longer on a busy machine.
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 2]
 }
 
 #[tokio::test]
-async fn a_definition_is_known_and_forgotten_within_a_second() -> Result<()> {
+async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let (discovery, known) = follow(plane.client()?);
     until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
@@ -126,12 +127,13 @@ async fn a_definition_is_known_and_forgotten_within_a_second() -> Result<()> {
     }
     let others = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|number| format!("at-once-{number}.example.com"));
     let at_once = try_join_all(others.iter().map(|group| come(&api, &known, group))).await?;
-    // Not sooner: a definition that is deleted as soon as it is established is now and then left terminating for a long time.
+    // Delete only now: a definition that is deleted right after its establishment sometimes stays
+    // terminating for a long time.
     for group in &groups {
         to_go.push(go(&api, &known, group).await?);
     }
-    println!("one by one: known {to_come:?} after they were established, forgotten {to_go:?} after they were gone");
-    println!("ten at once: known {at_once:?} after they were established");
+    println!("one by one: discovered {to_come:?} after establishment, removed {to_go:?} after deletion");
+    println!("ten at once: discovered {at_once:?} after establishment");
     assert!(median(to_come) < SOON && median(to_go) < SOON);
     assert_eq!(discovery.failures(), 0);
     discovery.stop().await;
@@ -139,13 +141,13 @@ async fn a_definition_is_known_and_forgotten_within_a_second() -> Result<()> {
 }
 
 #[tokio::test]
-async fn without_one_document_of_everything_the_same_is_found_version_by_version() -> Result<()> {
+async fn discovery_without_the_aggregated_document_has_the_same_result() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let (_discovery, whole) = follow(plane.client()?);
     let inner = plane.client()?;
     let old = tower::service_fn(move |mut request: Request<Body>| {
         let inner = inner.clone();
-        // As an apiserver that has never heard of such a document.
+        // Imitate an apiserver without the aggregated document.
         if !request.uri().path().contains("apiservices") && !request.uri().path().contains("customresourcedefinitions")
         {
             let plain = HeaderValue::from_static("application/json");
@@ -159,7 +161,7 @@ async fn without_one_document_of_everything_the_same_is_found_version_by_version
     assert_eq!(plain, whole);
     let collected: Vec<_> = whole.preferred(COLLECTED).map(ToString::to_string).collect();
     println!(
-        "{} resources, {} of them can be collected",
+        "{} resources, {} of them collectable",
         whole.preferred(&[]).count(),
         collected.len()
     );
@@ -181,7 +183,7 @@ async fn without_one_document_of_everything_the_same_is_found_version_by_version
 }
 
 #[tokio::test]
-async fn a_service_that_leads_nowhere_fails_alone_and_is_forgotten_with_its_deletion() -> Result<()> {
+async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let (discovery, known) = follow(plane.client()?);
     let (_, before) = until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
@@ -196,9 +198,9 @@ async fn a_service_that_leads_nowhere_fails_alone_and_is_forgotten_with_its_dele
     services.create(&PostParams::default(), &nowhere).await?;
     let created = Instant::now();
     let (seen, failing) = until(&known, |served| served.failed().eq(["nowhere.example.com/v1"])).await?;
-    println!("marked {:?} after its creation", seen - created);
+    println!("marked as failed {:?} after its creation", seen - created);
     assert!(failing.preferred(&[]).eq(before.preferred(&[])));
-    // Others go on.
+    // Other groups are still discovered.
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     come(&api, &known, "meanwhile.discovery.example.com").await?;
     services
@@ -211,7 +213,7 @@ async fn a_service_that_leads_nowhere_fails_alone_and_is_forgotten_with_its_dele
 }
 
 #[tokio::test]
-async fn a_restart_of_the_apiserver_takes_nothing_away() -> Result<()> {
+async fn a_restart_of_the_apiserver_removes_no_resources() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let (discovery, known) = follow(plane.client()?);
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
@@ -232,7 +234,7 @@ async fn a_restart_of_the_apiserver_takes_nothing_away() -> Result<()> {
             let now = seen.borrow_and_update().clone().unwrap_or_default();
             for resource in before.preferred(&[]) {
                 let found = now.lookup(&resource.api_version(), &resource.kind);
-                anyhow::ensure!(found == Some(resource), "{resource} is gone");
+                anyhow::ensure!(found == Some(resource), "discovery has lost {resource}");
             }
         }
     };
@@ -240,18 +242,18 @@ async fn a_restart_of_the_apiserver_takes_nothing_away() -> Result<()> {
         restarted = restart => restarted?,
         gone = everything_stays => return gone,
     };
-    println!("{} attempts failed meanwhile", discovery.failures());
-    eventually(LIMIT, "the end of the trouble", || async {
+    println!("{} attempts failed during the restart", discovery.failures());
+    eventually(LIMIT, "discovery to recover", || async {
         discovery.failure().map_or(Ok(()), |trouble| Err(trouble.message))
     })
     .await
 }
 
 #[tokio::test]
-async fn who_may_not_watch_definitions_and_services_asks_all_the_same() -> Result<()> {
+async fn discovery_works_without_permission_to_watch_definitions_and_services() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("discovery").await?;
-    // Any account may ask what is served.
+    // Every account may use discovery.
     let rule = PolicyRule {
         api_groups: Some(vec![String::new()]),
         resources: Some(vec!["configmaps".to_owned()]),

@@ -1,4 +1,4 @@
-//! Lists that do not fit into one page.
+//! Tests of lists that do not fit into one page.
 
 use futures::{StreamExt, TryStreamExt};
 
@@ -7,7 +7,7 @@ use super::*;
 const OBJECTS: usize = 1_200;
 
 #[tokio::test]
-async fn a_long_list_comes_in_pages() -> Result<()> {
+async fn a_long_list_is_read_in_pages() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("pages").await?;
     let api = namespace.api::<ConfigMap>();

@@ -1,4 +1,5 @@
-//! Informers on a real kube-apiserver and etcd: what the scripted tests assume about them, and what only they can show.
+//! Tests of informers with a real kube-apiserver and etcd: the assumptions of the scripted tests,
+//! and behaviour that only real servers show.
 
 mod definitions;
 mod discovery;
@@ -23,12 +24,12 @@ use prometheus::Registry;
 use serde::Deserialize;
 use serde_json::json;
 
-/// How long anything here may take on a busy machine.
+/// The time limit for each step on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
 
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 
-/// What these tests decide on.
+/// The projection of these tests.
 #[derive(Debug, Deserialize)]
 struct Note {
     metadata: Metadata,
@@ -42,7 +43,7 @@ impl Projection for Note {
     }
 }
 
-/// A factory on a connection of its own, whose requests can be counted.
+/// Returns a factory with its own connection, and the registry that counts its requests.
 fn factory(config: Config) -> Result<(Factory, Registry)> {
     let registry = Registry::new();
     let settings = Settings {
@@ -55,7 +56,7 @@ fn factory(config: Config) -> Result<(Factory, Registry)> {
     Ok((Factory::new(client, InformerConfig::default()), registry))
 }
 
-/// All ConfigMaps of a namespace.
+/// Returns the watch on all ConfigMaps of a namespace.
 fn config_maps(namespace: &str) -> Watch {
     Watch {
         namespace: Some(namespace.into()),
@@ -90,7 +91,7 @@ async fn delete(api: &Api<ConfigMap>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a subscriber was told, one line each.
+/// The changes that a subscriber received, one line each.
 #[derive(Clone, Default)]
 struct ChangeLog(Arc<Mutex<Vec<String>>>);
 
@@ -103,7 +104,7 @@ impl ChangeLog {
                 Change::Added(_) => format!("added {name}"),
                 Change::Updated { .. } => format!("updated {name}"),
                 Change::Deleted { is_final: true, .. } => format!("deleted {name}"),
-                Change::Deleted { is_final: false, .. } => format!("deleted {name}, unseen"),
+                Change::Deleted { is_final: false, .. } => format!("deleted {name}, unobserved"),
             };
             told.0.lock().push(line);
         }
@@ -113,7 +114,7 @@ impl ChangeLog {
         self.0.lock().clone()
     }
 
-    /// Waits until exactly these lines have been told.
+    /// Waits until the log has exactly these lines.
     async fn becomes(&self, expected: &[&str]) -> Result<()> {
         eventually(LIMIT, &format!("{expected:?}"), || async {
             let lines = self.lines();

@@ -1,14 +1,15 @@
-//! Outages: nothing is lost, nothing is made up. Each test has a control plane of its own.
+//! Tests of outages: no change is lost or invented. Tests that disturb the servers have their own
+//! control plane.
 
 use portreeve_informer::Subscription;
 use portreeve_testing::{Fault, Matcher, Repeat};
 
 use super::*;
 
-/// How late the second page of a list comes: a compaction is done by then.
+/// The delay of the second page of a list. The compaction ends before that.
 const HELD_BACK: Duration = Duration::from_secs(3);
 
-/// A synced informer over two objects, and a subscriber that has been told of them.
+/// Returns a synced informer with two objects, and a subscriber that has received them.
 async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>, Subscription, ChangeLog)> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     create(&api, "kept", "1").await?;
@@ -21,7 +22,7 @@ async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>,
     Ok((informer, subscription, told))
 }
 
-/// What an informer knows, in order.
+/// Returns the names of the stored objects, sorted.
 fn names(informer: &Informer<Note>) -> Vec<String> {
     let mut names: Vec<_> = informer
         .list()
@@ -61,9 +62,9 @@ async fn a_crash_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<
     Ok(())
 }
 
-/// The line is cut while the watch is open; the events of the time without it are still to be had.
+/// The link is cut during a watch, and the apiserver still has the events of that time.
 #[tokio::test]
-async fn a_watch_that_is_cut_resumes_with_what_happened_meanwhile() -> Result<()> {
+async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("cut").await?;
     let api = namespace.api::<ConfigMap>();
@@ -80,14 +81,14 @@ async fn a_watch_that_is_cut_resumes_with_what_happened_meanwhile() -> Result<()
     set_text(&api, "a", "2").await?;
     delete(&api, "b").await?;
     proxy.heal();
-    // Each single change, in order: a list would have told of the last state only.
+    // Each change arrives in order. A list would have shown only the last state.
     told.becomes(&["added a", "added b", "updated a", "deleted b"]).await?;
     factory.stop().await;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_deletion_that_was_missed_comes_out_of_the_relist() -> Result<()> {
+async fn a_relist_reports_a_missed_deletion() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let (factory, _) = factory(proxy.config(plane.config()?))?;
@@ -96,20 +97,22 @@ async fn a_deletion_that_was_missed_comes_out_of_the_relist() -> Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
     delete(&api, "deleted").await?;
     create(&api, "new", "1").await?;
-    // etcd forgets the past, and with a restart the apiserver's cache does too: the version is answered with 410.
+    // The compaction clears etcd's history and the restart the apiserver's cache, so the version
+    // gets a 410.
     plane.compact().await?;
     plane.apiserver().restart().await?;
     proxy.heal();
-    told.becomes(&["added new", "deleted deleted, unseen"]).await?;
+    told.becomes(&["added new", "deleted deleted, unobserved"]).await?;
     assert_eq!(names(&informer), ["kept", "new"]);
     factory.stop().await;
     Ok(())
 }
 
-/// The real 410 as a status, in answer to a page of a list from before the compaction. A watch gets it as an event.
+/// Tests the real 410 as a status, for a page of a list from before the compaction. A watch gets it
+/// as an event.
 #[tokio::test]
-async fn a_list_whose_next_page_is_compacted_away_is_asked_for_as_a_whole() -> Result<()> {
-    // Pages come from etcd, and not from what the apiserver remembers of it.
+async fn a_list_whose_next_page_has_expired_is_requested_without_pages() -> Result<()> {
+    // Make the apiserver read pages from etcd instead of its cache.
     let gate = "--feature-gates=ListFromCacheSnapshot=false";
     let plane = ControlPlane::builder().apiserver_arg(gate).start().await?;
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
@@ -127,7 +130,11 @@ async fn a_list_whose_next_page_is_compacted_away_is_asked_for_as_a_whole() -> R
     plane.compact().await?;
     informer.wait_for_sync(LIMIT).await?;
     assert_eq!(names(&informer), ["a", "b", "c"]);
-    assert_eq!(lists.matched(), 3, "a page, one that was gone, and everything");
+    assert_eq!(
+        lists.matched(),
+        3,
+        "expected a page, an expired page, and an unpaged list"
+    );
     factory.stop().await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What happens in the cluster reaches subscribers.
+//! Tests that changes in the cluster reach subscribers.
 
 use kube::{core::GroupVersionKind, discovery::pinned_kind};
 use portreeve_informer::MetadataOnly;
@@ -52,7 +52,7 @@ async fn metadata_alone_is_listed_and_watched() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_object_that_leaves_the_selection_is_deleted_from_it() -> Result<()> {
+async fn an_object_that_no_longer_matches_the_selector_is_deleted() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("selection").await?;
     let api = namespace.api::<ConfigMap>();
@@ -76,7 +76,7 @@ async fn an_object_that_leaves_the_selection_is_deleted_from_it() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_kind_that_is_chosen_at_run_time_is_watched_like_any_other() -> Result<()> {
+async fn a_kind_that_is_chosen_at_run_time_can_be_watched() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("run-time").await?;
     let kind = GroupVersionKind::gvk("", "v1", "ConfigMap");

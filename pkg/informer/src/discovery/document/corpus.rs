@@ -1,5 +1,5 @@
-//! Discovery documents as an apiserver sent them, and as others might: nothing panics or hangs, and no resource comes of it that could
-//! not be asked for.
+//! Recorded discovery documents and mutations of them. No input causes a panic or a hang, and every
+//! decoded resource can be requested.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use portreeve_testing::Corpus;
 use super::*;
 use crate::discovery::{ServedResources, Verb};
 
-/// How many mutations there are of each folder.
+/// The number of mutations per folder.
 const MUTATIONS: usize = 1_500;
 
 fn corpus(folder: &str) -> anyhow::Result<Corpus> {
@@ -19,7 +19,10 @@ fn check(groups: &Groups) {
     for (api_version, offers) in groups.values().flatten() {
         for DiscoveredResource { resource, .. } in offers.iter().flat_map(|offers| offers.iter()) {
             assert!(!resource.plural.is_empty() && !resource.kind.is_empty());
-            assert!(!resource.plural.contains('/'), "{resource} would lead elsewhere");
+            assert!(
+                !resource.plural.contains('/'),
+                "the path of {resource} has an extra segment"
+            );
             assert_eq!(resource.api_version(), **api_version);
         }
     }
@@ -32,7 +35,7 @@ fn check(groups: &Groups) {
 }
 
 #[test]
-fn discovery_in_one_document_offers_resources_or_is_refused() -> anyhow::Result<()> {
+fn an_aggregated_document_is_decoded_or_rejected() -> anyhow::Result<()> {
     corpus("discovery")?.check(MUTATIONS, |input| match root(input) {
         Ok(Document::Whole(groups)) => check(&groups),
         Ok(Document::Versions(_)) => {}
@@ -41,7 +44,7 @@ fn discovery_in_one_document_offers_resources_or_is_refused() -> anyhow::Result<
 }
 
 #[test]
-fn the_resources_of_a_version_are_read_or_refused() -> anyhow::Result<()> {
+fn a_resource_list_is_decoded_or_rejected() -> anyhow::Result<()> {
     corpus("version")?.check(MUTATIONS, |input| {
         if let Ok(offers) = version("batch/v1", input) {
             check(&Groups::from([(
@@ -53,7 +56,7 @@ fn the_resources_of_a_version_are_read_or_refused() -> anyhow::Result<()> {
 }
 
 #[test]
-fn what_is_no_list_of_resources_is_no_empty_one() {
+fn other_documents_are_not_empty_resource_lists() {
     for input in ["{}", r#"{"kind":"Status"}"#, r#"{"resources":[]}"#] {
         assert!(version("v1", input.as_bytes()).is_err(), "{input}");
     }

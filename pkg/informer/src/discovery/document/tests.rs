@@ -1,4 +1,4 @@
-//! Documents as apiservers write them, and as they might.
+//! Tests of documents from apiservers, in common and unusual forms.
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::discovery::{ServedResources, Verb};
 
-/// What there is in an answer: each resource, with its scope, in order, and the versions that nobody knows of.
+/// Formats a response: each resource with its scope, in order, and the versions with unknown
+/// resources.
 fn print(groups: &Groups) -> String {
     let versions = groups.values().flatten().map(|(api_version, offers)| {
         let Some(offers) = offers else {
@@ -35,7 +36,7 @@ fn check(document: Value, expected: Expect) {
 }
 
 #[test]
-fn everything_is_read_from_one_document() {
+fn an_aggregated_document_is_decoded() {
     check(
         json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": [
             {"metadata": {"name": "apps", "creationTimestamp": null}, "versions": [
@@ -74,7 +75,7 @@ fn the_core_group_has_no_name() {
 }
 
 #[test]
-fn what_only_has_subresources_is_no_resource() {
+fn entries_with_only_subresources_are_skipped() {
     check(
         json!({"kind": "APIGroupDiscoveryList", "items": [{"metadata": {"name": "a"}, "versions": [{"version": "v1", "resources": [
             {"resource": "parents", "scope": "Namespaced", "verbs": [], "subresources": [{"subresource": "child"}]},
@@ -91,7 +92,7 @@ fn what_only_has_subresources_is_no_resource() {
 }
 
 #[test]
-fn older_apiservers_list_versions_the_preferred_one_first() {
+fn version_lists_are_decoded_with_the_preferred_version_first() {
     check(
         json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
         expect![[r#"
@@ -112,7 +113,7 @@ fn older_apiservers_list_versions_the_preferred_one_first() {
 }
 
 #[test]
-fn an_answer_of_any_other_form_is_an_error_that_does_not_repeat_it() {
+fn other_documents_are_rejected_without_repeating_their_content() {
     check(
         json!({"kind": "Hunter2", "items": []}),
         expect![[r"
@@ -136,13 +137,13 @@ fn an_answer_of_any_other_form_is_an_error_that_does_not_repeat_it() {
 }
 
 #[test]
-fn the_document_of_a_version_has_resources_and_subresources_in_one_list() {
+fn subresources_in_a_resource_list_are_skipped() {
     let document = json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
         {"name": "deployments", "singularName": "", "namespaced": true, "kind": "Deployment", "verbs": ["delete", "list", "impersonate"]},
         {"name": "deployments/scale", "group": "autoscaling", "namespaced": true, "kind": "Scale", "verbs": ["get"]},
         {"name": "things", "namespaced": false, "kind": "Thing", "verbs": null},
     ]});
-    let offers = version("apps/v1", document.to_string().as_bytes()).expect("it is one");
+    let offers = version("apps/v1", document.to_string().as_bytes()).expect("the document is a resource list");
     let groups = Groups::from([("apps".into(), vec![("apps/v1".into(), Some(offers))])]);
     assert_eq!(
         print(&groups),

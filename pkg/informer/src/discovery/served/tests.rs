@@ -1,4 +1,4 @@
-//! What is made of answers, by tables and by chance.
+//! Tests of how responses change the known resources, with tables and generated inputs.
 
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 
@@ -18,7 +18,7 @@ fn resource(api_version: &str, kind: &str) -> Resource {
     }
 }
 
-/// Kinds, and what can be done with them.
+/// Kinds with their verbs.
 type Kinds<'a> = &'a [(&'a str, &'a [Verb])];
 
 fn offers(api_version: &str, kinds: Kinds) -> Arc<[DiscoveredResource]> {
@@ -29,7 +29,7 @@ fn offers(api_version: &str, kinds: Kinds) -> Arc<[DiscoveredResource]> {
     kinds.iter().map(offer).collect()
 }
 
-/// An answer: what it says of each `apiVersion`.
+/// Returns a response with these versions. `None` stands for unknown resources.
 fn answer(versions: &[(&str, Option<Kinds>)]) -> Groups {
     let mut groups = Groups::new();
     for (api_version, kinds) in versions {
@@ -49,7 +49,7 @@ fn preferred(served: &ServedResources, verbs: &[Verb]) -> Vec<String> {
 }
 
 #[test]
-fn the_preferred_version_of_each_resource_is_what_its_group_prefers_or_the_first_that_has_it() {
+fn each_resource_has_the_preferred_version_of_its_group_or_the_first_that_serves_it() {
     let served = ServedResources::default().updated_by(
         &[&answer(&[
             ("v1", Some(&[("Pod", GC), ("Binding", &[Verb::Create])])),
@@ -60,7 +60,7 @@ fn the_preferred_version_of_each_resource_is_what_its_group_prefers_or_the_first
         ])],
         &services(&[]),
     );
-    // Version v1 could be asked for `lates`, but v2 is preferred and cannot.
+    // Version v1 of `lates` supports the verbs, but the preferred v2 does not.
     let expected = ["pods.v1", "deployments.v2.apps", "olds.v1.apps", "pods.v1.other"];
     assert_eq!(preferred(&served, GC), expected);
     assert_eq!(preferred(&served, READ), ["lates.v2.apps"]);
@@ -69,7 +69,7 @@ fn the_preferred_version_of_each_resource_is_what_its_group_prefers_or_the_first
 }
 
 #[test]
-fn a_resource_is_found_by_any_version_and_by_its_kind_as_the_original_takes_it() {
+fn lookup_accepts_any_version_and_the_kinds_that_kcm_accepts() {
     let served = ServedResources::of(&[
         (resource("v1", "Pod"), GC),
         (resource("apps/v2", "Deployment"), GC),
@@ -102,7 +102,7 @@ fn a_resource_is_found_by_any_version_and_by_its_kind_as_the_original_takes_it()
 }
 
 #[test]
-fn a_version_that_nobody_knows_of_keeps_what_it_had_and_is_marked_until_it_is_known_again() {
+fn an_undiscoverable_version_keeps_its_resources_and_is_marked_as_failed() {
     let good = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", Some(&[("Load", GC)]))]);
     let stale = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", None)]);
     let none = services(&[]);
@@ -120,7 +120,7 @@ fn a_version_that_nobody_knows_of_keeps_what_it_had_and_is_marked_until_it_is_kn
 }
 
 #[test]
-fn a_version_that_is_missing_is_gone_unless_its_service_exists() {
+fn a_missing_version_is_removed_unless_its_api_service_exists() {
     let all = answer(&[
         ("v1", Some(&[("Pod", GC)])),
         ("apps/v2", Some(&[("Deployment", GC)])),
@@ -133,19 +133,19 @@ fn a_version_that_is_missing_is_gone_unless_its_service_exists() {
     assert_eq!(preferred(&gone, GC), ["deployments.v1.apps"]);
     assert_eq!(gone.failed().count(), 0);
     let kept = known.updated_by(&[&less], &services(&["v1.", "v2.apps", "v1.late", "v1.never-seen"]));
-    // The version that was preferred is so still.
+    // The preferred version stays preferred.
     assert_eq!(
         preferred(&kept, GC),
         ["pods.v1", "deployments.v2.apps", "lates.v1.late"]
     );
     assert!(kept.failed().eq(["v1", "apps/v2", "late/v1"]));
-    // Its service goes after it.
+    // The version is removed once its API service is gone.
     let later = kept.updated_by(&[&less], &services(&["v1.", "v2.apps"]));
     assert_eq!(preferred(&later, GC), ["pods.v1", "deployments.v2.apps"]);
 }
 
 #[test]
-fn the_log_is_told_what_came_and_what_went() {
+fn added_and_removed_resources_are_named() {
     let before = ServedResources::of(&[(resource("v1", "Pod"), GC), (resource("a/v1", "Old"), GC)]);
     let now = ServedResources::of(&[
         (resource("v1", "Pod"), GC),
@@ -165,7 +165,7 @@ fn any_answer() -> impl Strategy<Value = Groups> {
     vec(version, API_VERSIONS.len()).prop_map(|versions| {
         let mut groups = Groups::new();
         for (api_version, (place, said)) in API_VERSIONS.iter().zip(versions) {
-            // A third of them is missing.
+            // A third of the versions is missing.
             if place == 0 {
                 continue;
             }
@@ -186,7 +186,7 @@ fn any_services() -> impl Strategy<Value = BTreeSet<Box<str>>> {
     subsequence(names.to_vec(), 0..=names.len()).prop_map(|names| names.into_iter().collect())
 }
 
-/// What was said of a version, if anything.
+/// Returns the resources that the response lists for a version, if it names the version.
 fn said<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a VersionResources> {
     let mut versions = answer.values().flatten();
     versions.find(|(version, _)| **version == *api_version)
@@ -194,7 +194,7 @@ fn said<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a VersionResource
 
 proptest! {
     #[test]
-    fn what_is_known_is_the_last_that_was_said(rounds in vec((any_answer(), any_services()), 1..6)) {
+    fn known_resources_follow_the_last_response(rounds in vec((any_answer(), any_services()), 1..6)) {
         let mut known = ServedResources::default();
         for (answer, services) in rounds {
             let now = known.updated_by(&[&answer], &services);
@@ -202,12 +202,12 @@ proptest! {
                 let (before, after) = (known.version(api_version), now.version(api_version));
                 match said(&answer, api_version) {
                     Some((_, Some(offers))) => {
-                        let after = after.expect("it was said");
+                        let after = after.expect("the response names the version");
                         prop_assert_eq!(&after.offers, offers);
                         prop_assert!(!after.failed);
                     }
                     Some((_, None)) => {
-                        let after = after.expect("it was said");
+                        let after = after.expect("the response names the version");
                         prop_assert_eq!(&*after.offers, before.map_or(&[][..], |before| &*before.offers));
                         prop_assert!(after.failed);
                     }
@@ -217,7 +217,7 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(&now.updated_by(&[&answer], &services), &now, "the same answer is no news");
+            prop_assert_eq!(&now.updated_by(&[&answer], &services), &now, "the same response changed the resources");
             known = now;
         }
     }

@@ -1,4 +1,5 @@
-//! Definitions that come, and that go and take their objects with them.
+//! Tests of definitions that are created, and of definitions that are deleted together with their
+//! objects.
 
 use super::*;
 
@@ -9,7 +10,7 @@ fn definition(name: &str, version: u32) -> serde_json::Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_arrival_of_a_definition_wakes_who_waits_for_it() {
+async fn a_new_definition_wakes_the_loop_of_its_resource() {
     let mut fixture = Fixture::new().await;
     let _informer = fixture.informer();
     for _ in 0..9 {
@@ -25,7 +26,8 @@ async fn the_arrival_of_a_definition_wakes_who_waits_for_it() {
     assert_eq!(call.at, then);
 }
 
-/// An informer that holds `a`, whose watch is open, what its subscriber is told, and whatever has to live as long.
+/// Returns an informer that stores `a`, its open watch, the log of a subscriber, and the
+/// subscription.
 async fn holding(fixture: &mut Fixture) -> (Informer<Foo>, ResponseBody, ChangeLog, Subscription) {
     let informer = fixture.informer();
     let told = ChangeLog::default();
@@ -35,7 +37,7 @@ async fn holding(fixture: &mut Fixture) -> (Informer<Foo>, ResponseBody, ChangeL
     (informer, watch, told, subscription)
 }
 
-/// The watch breaks, and what is asked for then is answered with 404.
+/// Breaks the watch and responds to the next requests with 404.
 async fn unserve(fixture: &mut Fixture, watch: ResponseBody) {
     watch.cut();
     for _ in 0..2 {
@@ -45,7 +47,7 @@ async fn unserve(fixture: &mut Fixture, watch: ResponseBody) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_do_not_outlive_their_definition() {
+async fn objects_are_removed_with_their_definition() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
     let (informer, watch, told, _subscription) = holding(&mut fixture).await;
@@ -53,22 +55,22 @@ async fn objects_do_not_outlive_their_definition() {
     unserve(&mut fixture, watch).await;
     assert_eq!(told.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty() && informer.is_synced());
-    // It comes again, and so do they.
+    // The definition is recreated, and so is the object.
     fixture.definitions.event("ADDED", &definition(FOO, 7));
     let _watch = fixture.sync(&[foo("a", 12)]).await;
     assert_eq!(told.take(), ["added a@12 Relisted"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_whose_deletion_is_found_by_a_list_takes_its_objects_with_it() {
+async fn objects_are_removed_when_a_list_shows_the_deletion_of_their_definition() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
     let (informer, watch, told, _subscription) = holding(&mut fixture).await;
     unserve(&mut fixture, watch).await;
-    assert!(told.take().is_empty(), "a 404 alone says nothing");
+    assert!(told.take().is_empty(), "a 404 alone removed objects");
     fixture.definitions.event("ERROR", &status(410, "Expired"));
     fixture.server.call_for(DEFINITIONS).await.answer(&list(20, &[]));
-    // It is woken, to find out at once.
+    // The loop is woken and lists at once.
     fixture.foos().await.answer_text(404, "404 page not found\n");
     settle().await;
     assert_eq!(told.take(), ["deleted a@1 Relisted"]);
@@ -76,7 +78,7 @@ async fn a_definition_whose_deletion_is_found_by_a_list_takes_its_objects_with_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_of_a_resource_that_is_not_served_for_a_while_are_kept() {
+async fn objects_of_a_temporarily_unserved_resource_are_kept() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
     fixture

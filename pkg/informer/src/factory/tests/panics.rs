@@ -1,12 +1,12 @@
-//! One handler's panic is its own.
+//! Tests that a panic of one handler does not affect others.
 
 use super::*;
 
-/// A handler that panics on its first call, and then passes on what it is told.
+/// Returns a handler that panics while `mood` is set, and otherwise logs the change.
 fn moody(told: &ChangeLog, mood: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
     let (handler, mood) = (told.handler(), Arc::clone(mood));
     move |delta| {
-        assert!(!mood.load(Ordering::Relaxed), "in a bad mood");
+        assert!(!mood.load(Ordering::Relaxed), "the test makes this panic");
         handler(delta);
     }
 }
@@ -16,7 +16,7 @@ fn report(fixture: &Fixture) -> Report {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_panics_robs_nobody_and_is_told_again() {
+async fn a_panicking_handler_affects_no_other_and_gets_the_changes_again() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let (first, second) = (ChangeLog::default(), ChangeLog::default());
@@ -29,7 +29,7 @@ async fn a_handler_that_panics_robs_nobody_and_is_told_again() {
     assert!(first.take().is_empty());
     let failure = report(&fixture).failure.unwrap();
     assert!(failure.message.starts_with("a handler panicked"), "{failure:?}");
-    // What happens meanwhile is passed on at once to whoever takes it.
+    // Other handlers receive later changes at once.
     watch.event("MODIFIED", &foo("a", 3));
     watch.event("DELETED", &foo("b", 4));
     settle().await;
@@ -37,12 +37,15 @@ async fn a_handler_that_panics_robs_nobody_and_is_told_again() {
     panics.store(false, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(first.take(), ["deleted b@2 Watched", "updated a@3 Watched"]);
-    assert!(second.take().is_empty(), "the others are not told again");
+    assert!(
+        second.take().is_empty(),
+        "the change was redelivered to another handler"
+    );
     assert!(report(&fixture).failure.is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_panics_in_a_resync_ends_nothing() {
+async fn a_handler_that_panics_in_a_resync_stops_nothing() {
     let mut fixture = Fixture::tuned(InformerConfig {
         resync_period: Some(Duration::from_mins(1)),
         idle_timeout: Duration::from_hours(24),
@@ -65,13 +68,13 @@ async fn a_handler_that_panics_in_a_resync_ends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_index_function_that_panics_once_costs_a_list_and_nothing_else() {
+async fn an_index_function_that_panics_once_only_causes_a_list() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let panics = Arc::new(AtomicBool::new(false));
     let once = Arc::clone(&panics);
     let index = informer.index("moody", move |object: &Foo| {
-        assert!(!once.swap(false, Ordering::Relaxed), "in a bad mood");
+        assert!(!once.swap(false, Ordering::Relaxed), "the test makes this panic");
         indexes::by_namespace(object)
     });
     let told = ChangeLog::default();

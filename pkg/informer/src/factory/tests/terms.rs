@@ -1,10 +1,10 @@
-//! Taking over: what was listed before counts no more.
+//! Tests of a new term: earlier lists do not count.
 
 use super::*;
 use crate::Cache;
 
 #[tokio::test(start_paused = true)]
-async fn a_new_term_lists_everything_again_and_a_sync_waits_for_that() {
+async fn a_new_term_lists_again_and_a_sync_waits_for_that_list() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let told = ChangeLog::default();
@@ -14,7 +14,7 @@ async fn a_new_term_lists_everything_again_and_a_sync_waits_for_that() {
     informer.begin_term();
     let limit = Duration::from_secs(1);
     let (synced, _watch) = tokio::join!(informer.wait_for_sync(limit), async {
-        // What the other process wrote last, and what it deleted: the watch had not told of it.
+        // The other process's last write and deletion, which the watch had not sent yet.
         fixture.sync(&[foo("a", 3)]).await
     });
     synced.unwrap();
@@ -23,7 +23,7 @@ async fn a_new_term_lists_everything_again_and_a_sync_waits_for_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_was_begun_before_the_term_does_not_count() {
+async fn a_list_that_started_before_the_term_does_not_count() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let old = fixture.foos().await;
@@ -36,7 +36,7 @@ async fn a_list_that_was_begun_before_the_term_does_not_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_was_backing_off_lists_at_once_in_a_new_term() {
+async fn a_loop_in_backoff_lists_at_once_in_a_new_term() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     for _ in 0..8 {

@@ -1,15 +1,15 @@
-//! Failures: how long the loop waits, and what ends the wait.
+//! Tests of failures: how long the loop waits, and what ends the wait.
 
 use super::*;
 
-/// The wait after a failure whose first wait would be `base`, with the tick of the clock.
+/// Returns whether the wait has the base `base`, plus jitter and the resolution of the clock.
 fn is_wait(wait: Duration, base: u64) -> bool {
     let range = Duration::from_millis(base)..=Duration::from_millis(2 * base + 2);
     range.contains(&wait)
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_back_off_longer_and_longer() {
+async fn repeated_failures_back_off_longer() {
     let mut fixture = Fixture::new();
     let mut then = Instant::now();
     fixture.server.expect_list().await.refuse();
@@ -26,7 +26,7 @@ async fn failures_back_off_longer_and_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_good_watch_lets_the_next_failure_start_from_the_beginning() {
+async fn a_good_watch_resets_the_backoff() {
     let mut fixture = Fixture::new();
     for _ in 0..6 {
         fixture.server.call().await.refuse();
@@ -51,7 +51,7 @@ async fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
         then = call.at;
         call.watch().cut();
     }
-    // Nothing has come of three of them: a list may tell.
+    // After three watches without a result, the loop lists.
     let (wait, call) = fixture.after(then).await;
     assert!(is_wait(wait, 400) && !call.is_watch(), "{wait:?}: {call:?}");
     then = call.at;
@@ -62,7 +62,7 @@ async fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_watches_are_answered_is_no_sign_of_life_while_nothing_comes_of_them() {
+async fn responses_to_fruitless_watches_do_not_count_as_contact() {
     let mut fixture = Fixture::listed(&[]).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     fixture.server.expect_watch(10).await.watch().cut();
@@ -80,7 +80,7 @@ async fn that_watches_are_answered_is_no_sign_of_life_while_nothing_comes_of_the
 
 /// An apiserver that shuts down accepts watches and ends them.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_well_but_at_once_backs_off() {
+async fn a_watch_that_ends_regularly_but_at_once_backs_off() {
     let mut fixture = Fixture::listed(&[]).await;
     let mut then = Instant::now();
     fixture.server.expect_watch(10).await.watch().end();
@@ -94,13 +94,13 @@ async fn a_watch_that_ends_well_but_at_once_backs_off() {
     settle().await;
     assert_eq!(
         fixture.failure().as_deref(),
-        Some("the watch ended as soon as it had begun")
+        Some("the watch ended right after it started")
     );
 }
 
-/// As behind a load balancer that lets nothing last.
+/// This happens behind a load balancer with a short time limit.
 #[tokio::test(start_paused = true)]
-async fn short_watches_that_end_in_order_are_good_ones() {
+async fn short_watches_that_end_regularly_are_no_failures() {
     let mut fixture = Fixture::listed(&[]).await;
     for _ in 0..10 {
         let call = fixture.server.expect_watch(10).await;
@@ -116,7 +116,7 @@ async fn short_watches_that_end_in_order_are_good_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_watch_that_brought_something_is_no_failure() {
+async fn a_short_watch_with_a_line_is_no_failure() {
     let mut fixture = Fixture::listed(&[]).await;
     let then = Instant::now();
     for version in 10..20 {
@@ -143,7 +143,7 @@ async fn a_version_that_expires_right_after_its_list_backs_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_is_obeyed_by_lists_and_watches() {
+async fn lists_and_watches_obey_retry_after() {
     let mut busy = status(429, "TooManyRequests");
     busy["details"] = json!({"retryAfterSeconds": 7});
     let mut fixture = Fixture::new();
@@ -156,14 +156,14 @@ async fn retry_after_is_obeyed_by_lists_and_watches() {
     let call = fixture.server.expect_watch(10).await;
     let then = call.at;
     call.answer(&busy);
-    // All that was said is "later": a list would only add to the load.
+    // The apiserver only asks to retry later, and a list would add to its load.
     let (wait, call) = fixture.after(then).await;
     assert_eq!(wait.as_secs(), 7);
     assert_eq!(call.query["resourceVersion"], "10");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resource_that_is_not_there_is_listed_at_once_when_woken() {
+async fn a_wake_lists_an_unserved_resource_at_once() {
     let mut fixture = Fixture::new();
     for _ in 0..8 {
         fixture
@@ -180,14 +180,14 @@ async fn a_resource_that_is_not_there_is_listed_at_once_when_woken() {
     fixture.wake.notify_waiters();
     let (wait, call) = fixture.after(then).await;
     assert_eq!(wait, Duration::ZERO);
-    // Woken a little too early, it asks again soon.
+    // After an early wake, the loop retries soon.
     call.answer_text(404, "404 page not found\n");
     let (wait, _call) = fixture.after(then).await;
     assert!(is_wait(wait, 100), "{wait:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_report_says_when_the_apiserver_was_last_heard_of() {
+async fn the_report_shows_the_last_contact() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.reporter.status().last_contact, None);
     fixture.server.expect_list().await.answer(&list(10, &[]));
@@ -200,7 +200,7 @@ async fn the_report_says_when_the_apiserver_was_last_heard_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loop_that_is_dropped_ends_its_request() {
+async fn a_dropped_loop_ends_its_request() {
     let Fixture {
         mut server,
         _loop: tasks,

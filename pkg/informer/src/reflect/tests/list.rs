@@ -1,4 +1,4 @@
-//! Lists: consistent, in pages, and never half believed.
+//! Tests of lists: they are consistent and paged, and never applied in part.
 
 use super::*;
 
@@ -27,7 +27,7 @@ async fn the_first_list_is_consistent_and_paged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_list_may_have_no_items_at_all() {
+async fn an_empty_list_may_have_null_items() {
     let mut fixture = Fixture::new();
     let empty = json!({"kind": "FooList", "metadata": {"resourceVersion": "10"}, "items": null});
     fixture.server.expect_list().await.answer(&empty);
@@ -36,7 +36,7 @@ async fn an_empty_list_may_have_no_items_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_fails_is_asked_for_again_and_the_pages_before_it_are_kept() {
+async fn a_failed_page_is_retried_and_earlier_pages_are_kept() {
     let mut fixture = Fixture::new();
     fixture
         .server
@@ -63,7 +63,7 @@ async fn a_page_that_fails_is_asked_for_again_and_the_pages_before_it_are_kept()
     body.cut();
     let call = fixture.server.expect_list().await;
     assert_eq!(call.query["continue"], "p3");
-    // Nothing is synced: what the list has not come to is not gone.
+    // There is no `Synced` event, so objects that the list has not reached yet are not deleted.
     assert_eq!(fixture.events(), ["relisting", "listed a@1", "listed b@2"]);
     call.answer(&list(10, &[foo("c", 3)]));
     fixture.server.expect_watch(10).await;
@@ -72,7 +72,7 @@ async fn a_page_that_fails_is_asked_for_again_and_the_pages_before_it_are_kept()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_fails_again_and_again_starts_the_list_over() {
+async fn a_page_that_keeps_failing_restarts_the_list() {
     let mut fixture = Fixture::new();
     fixture
         .server
@@ -89,7 +89,7 @@ async fn a_page_that_fails_again_and_again_starts_the_list_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_is_refused_for_good_starts_the_list_over() {
+async fn a_refused_page_restarts_the_list() {
     let mut fixture = Fixture::new();
     fixture
         .server
@@ -102,7 +102,7 @@ async fn a_page_that_is_refused_for_good_starts_the_list_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_pages_of_a_list_that_has_failed_are_no_sign_of_life() {
+async fn first_pages_after_a_failed_list_do_not_count_as_contact() {
     let mut fixture = Fixture::new();
     let first = page(10, "p2", &[foo("a", 1)]);
     fixture.server.expect_list().await.answer(&first);
@@ -120,7 +120,7 @@ async fn the_first_pages_of_a_list_that_has_failed_are_no_sign_of_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_without_pages_is_tried_once() {
+async fn an_unpaged_list_is_tried_once() {
     let mut fixture = Fixture::new();
     fixture
         .server
@@ -136,7 +136,7 @@ async fn a_list_without_pages_is_tried_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_continue_token_starts_over_at_once_and_without_pages() {
+async fn an_expired_continue_token_restarts_the_list_at_once_without_pages() {
     let mut fixture = Fixture::new();
     fixture
         .server
@@ -168,7 +168,7 @@ async fn an_expired_continue_token_starts_over_at_once_and_without_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_object_in_a_list_is_reported_without_its_value_and_the_rest_goes_on() {
+async fn a_bad_object_in_a_list_is_reported_without_its_value_and_the_others_are_listed() {
     let mut fixture = Fixture::new();
     let items = [foo("a", 1), bad_foo("b", 2), foo("c", 3)];
     fixture.server.expect_list().await.answer(&list(10, &items));
@@ -178,7 +178,7 @@ async fn a_bad_object_in_a_list_is_reported_without_its_value_and_the_rest_goes_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_no_list_is_backed_off_from() {
+async fn a_response_that_is_no_list_backs_off() {
     let mut fixture = Fixture::new();
     fixture
         .server
@@ -188,14 +188,14 @@ async fn a_list_that_is_no_list_is_backed_off_from() {
     fixture.server.expect_list().await;
     let failure = fixture.failure().unwrap();
     assert!(
-        failure.starts_with("failed to decode the answer: invalid type, expected "),
+        failure.starts_with("failed to decode the response: invalid type, expected "),
         "{failure}"
     );
     assert!(!failure.contains("hunter2"), "{failure}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn metadata_alone_is_asked_for_by_its_media_type() {
+async fn metadata_only_requests_use_the_media_type() {
     struct Names;
     impl Sink for Names {
         type Object = crate::MetadataOnly;
@@ -223,6 +223,6 @@ async fn metadata_alone_is_asked_for_by_its_media_type() {
     let call = server.expect_list().await;
     assert_eq!(call.accept, form("PartialObjectMetadataList"));
     call.answer(&list(10, &[]));
-    // The form of a list is no form of a watch's objects: the apiserver would refuse it.
+    // A watch needs the media type of a single object; with that of a list it would fail.
     assert_eq!(server.expect_watch(10).await.accept, form("PartialObjectMetadata"));
 }

@@ -1,21 +1,16 @@
-//! What is not the apiserver's fault: panics, and resources that come and go.
+//! Tests of recovery from panics, and of resources that are created and deleted.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_panics_in_a_watch_is_given_everything_again() {
+async fn a_sink_that_panics_in_a_watch_receives_a_new_list() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     fixture.panics.store(true, Ordering::Relaxed);
     watch.event("ADDED", &foo("a", 11));
     let (wait, call) = fixture.after(Instant::now()).await;
     assert!(wait >= Duration::from_millis(99), "{wait:?}");
-    assert!(
-        fixture
-            .failure()
-            .unwrap()
-            .starts_with("a panic in what takes the objects in")
-    );
+    assert!(fixture.failure().unwrap().starts_with("the sink panicked"));
     call.answer(&list(20, &[foo("a", 11)]));
     fixture.server.expect_watch(20).await;
     assert_eq!(fixture.events(), ["relisting", "listed a@11", "synced"]);
@@ -23,7 +18,7 @@ async fn a_sink_that_panics_in_a_watch_is_given_everything_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_panics_in_a_list_is_given_everything_again() {
+async fn a_sink_that_panics_in_a_list_receives_a_new_list() {
     let mut fixture = Fixture::new();
     let call = fixture.server.expect_list().await;
     fixture.panics.store(true, Ordering::Relaxed);
@@ -34,7 +29,7 @@ async fn a_sink_that_panics_in_a_list_is_given_everything_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wake_while_the_watch_is_open_does_not_end_the_next_wait() {
+async fn a_wake_during_a_watch_does_not_end_the_next_wait() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     settle().await;
@@ -51,7 +46,7 @@ async fn a_wake_while_the_watch_is_open_does_not_end_the_next_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wake_while_the_answer_is_under_way_is_not_missed() {
+async fn a_wake_during_a_list_request_is_not_missed() {
     let mut fixture = Fixture::new();
     let call = fixture.server.expect_list().await;
     let then = call.at;
@@ -62,7 +57,7 @@ async fn a_wake_while_the_answer_is_under_way_is_not_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wake_ends_no_wait_that_the_apiserver_asked_for() {
+async fn a_wake_does_not_end_a_wait_that_the_apiserver_asked_for() {
     let mut busy = status(429, "TooManyRequests");
     busy["details"] = json!({"retryAfterSeconds": 7});
     let mut fixture = Fixture::new();
@@ -75,7 +70,7 @@ async fn a_wake_ends_no_wait_that_the_apiserver_asked_for() {
     assert_eq!(wait.as_secs(), 7);
 }
 
-/// A list that answers 404, after a watch that ended.
+/// Breaks the watch and responds with 404 to the next watch and the next list.
 async fn not_served(fixture: &mut Fixture) {
     fixture.server.expect_watch(10).await.watch().cut();
     fixture
@@ -92,14 +87,14 @@ async fn not_served(fixture: &mut Fixture) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_without_a_definition_are_gone() {
+async fn objects_are_removed_with_their_definition() {
     let mut fixture = Fixture::listed(&[foo("a", 1)]).await;
     fixture.definition_deleted.store(true, Ordering::Relaxed);
     not_served(&mut fixture).await;
     assert_eq!(fixture.events(), ["relisting", "relisting", "synced"]);
     let failure = fixture.reporter.status().failure.unwrap();
     assert_eq!(failure.kind, ApiErrorKind::NotFound);
-    // Said once.
+    // The removal happens only once.
     fixture
         .server
         .expect_list()
@@ -117,7 +112,7 @@ async fn a_resource_that_is_not_served_for_other_reasons_keeps_its_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_never_listed_is_not_complete_because_its_definition_is_deleted() {
+async fn a_never_listed_resource_is_not_synced_by_the_deletion_of_its_definition() {
     let mut fixture = Fixture::new();
     fixture.definition_deleted.store(true, Ordering::Relaxed);
     fixture

@@ -1,9 +1,9 @@
-//! Watches: they resume where they were, and list again only when they have to.
+//! Tests of watches: they resume where they ended, and list again only when necessary.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_passes_on_what_happens_in_order() {
+async fn a_watch_forwards_changes_in_order() {
     let mut fixture = Fixture::listed(&[]).await;
     let call = fixture.server.expect_watch(10).await;
     assert_eq!(call.query["allowWatchBookmarks"], "true");
@@ -18,7 +18,7 @@ async fn a_watch_passes_on_what_happens_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_in_its_time_resumes_at_once_after_the_last_event() {
+async fn a_watch_that_ends_regularly_resumes_at_once_after_the_last_event() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &foo("a", 11));
@@ -50,7 +50,7 @@ async fn a_bookmark_without_a_version_does_not_unset_the_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_version_lists_again_be_it_said_as_event_or_as_status() {
+async fn an_expired_version_lists_again_whether_event_or_status() {
     for as_event in [true, false] {
         let mut fixture = Fixture::listed(&[]).await;
         let call = fixture.server.expect_watch(10).await;
@@ -70,7 +70,7 @@ async fn an_expired_version_lists_again_be_it_said_as_event_or_as_status() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_expires_after_a_good_while_is_listed_again_at_once() {
+async fn a_version_that_expires_late_lists_again_at_once() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -95,7 +95,7 @@ async fn any_other_error_event_backs_off_and_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_from_the_future_lists_again_though_the_answer_is_later() {
+async fn a_version_from_the_future_lists_again_despite_retry_after() {
     let mut fixture = Fixture::listed(&[]).await;
     let mut too_large = status(504, "Timeout");
     too_large["details"] = json!({"retryAfterSeconds": 1, "causes": [{"reason": "ResourceVersionTooLarge"}]});
@@ -104,7 +104,7 @@ async fn a_version_from_the_future_lists_again_though_the_answer_is_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_cut_at_any_byte_loses_nothing_and_doubles_nothing() {
+async fn a_connection_cut_at_any_byte_loses_and_duplicates_nothing() {
     let line = |name, version| format!("{}\n", json!({"type": "ADDED", "object": foo(name, version)}));
     let lines = [line("a", 11), line("b", 12)];
     let text = lines.concat();
@@ -113,7 +113,7 @@ async fn a_connection_that_is_cut_at_any_byte_loses_nothing_and_doubles_nothing(
         let watch = fixture.server.expect_watch(10).await.watch();
         watch.text(&text[..at]);
         watch.cut();
-        // Nothing but whole lines has come.
+        // Only whole lines are applied.
         let whole = text[..at].matches('\n').count();
         let watch = fixture.server.expect_watch([10, 11, 12][whole]).await.watch();
         for line in &lines[whole..] {
@@ -125,7 +125,7 @@ async fn a_connection_that_is_cut_at_any_byte_loses_nothing_and_doubles_nothing(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_ends_in_mid_line_loses_nothing() {
+async fn a_body_that_ends_within_a_line_loses_nothing() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &foo("a", 11));
@@ -147,7 +147,7 @@ async fn lines_may_arrive_in_any_pieces() {
     assert_eq!(fixture.events(), ["applied a@11", "applied b@12"]);
 }
 
-/// The same version would bring the same line again, and again.
+/// A retry with the same version would get the same line again.
 #[tokio::test(start_paused = true)]
 async fn a_garbled_line_backs_off_and_lists_again() {
     for garbled in ["{]\n", "{\"type\":\"RENAMED\",\"object\":{}}\n", "\n"] {
@@ -158,7 +158,12 @@ async fn a_garbled_line_backs_off_and_lists_again() {
         let (after, call) = fixture.after(Instant::now()).await;
         assert!(after >= Duration::from_millis(99), "{garbled:?}: {after:?}");
         assert!(!call.is_watch(), "{garbled:?}");
-        assert!(fixture.failure().unwrap().starts_with("failed to decode the answer: "));
+        assert!(
+            fixture
+                .failure()
+                .unwrap()
+                .starts_with("failed to decode the response: ")
+        );
         call.answer(&list(20, &[foo("a", 11)]));
         fixture.server.expect_watch(20).await;
         assert_eq!(fixture.events(), ["applied a@11", "relisting", "listed a@11", "synced"]);
@@ -166,7 +171,7 @@ async fn a_garbled_line_backs_off_and_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_without_end_is_given_up_and_lists_again() {
+async fn an_endless_line_aborts_the_watch_and_lists_again() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     let piece = "x".repeat(1 << 20);
@@ -174,7 +179,7 @@ async fn a_line_without_end_is_given_up_and_lists_again() {
     let call = fixture.server.expect_list().await;
     assert_eq!(
         fixture.failure().as_deref(),
-        Some("a line of the watch is longer than 16777216 bytes")
+        Some("the watch sent a line of more than 16777216 bytes")
     );
     assert!(watch.is_abandoned());
     call.answer(&list(20, &[]));
@@ -182,7 +187,7 @@ async fn a_line_without_end_is_given_up_and_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_ends_at_the_idle_limit_and_resumes_without_a_word() {
+async fn a_silent_watch_resumes_after_the_idle_timeout_without_a_failure() {
     let mut fixture = Fixture::listed(&[]).await;
     let call = fixture.server.expect_watch(10).await;
     let watch = call.watch();
@@ -196,11 +201,11 @@ async fn a_silent_watch_ends_at_the_idle_limit_and_resumes_without_a_word() {
     );
     assert_eq!(call.query["resourceVersion"], "15");
     assert!(watch.is_abandoned());
-    assert_eq!(fixture.failure(), None, "nothing may have happened");
+    assert_eq!(fixture.failure(), None, "silence alone is no failure");
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_never_make_a_line_are_silence() {
+async fn bytes_without_a_line_end_count_as_silence() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     let begun = Instant::now();
@@ -213,7 +218,8 @@ async fn bytes_that_never_make_a_line_are_silence() {
     assert!(watch.is_abandoned());
 }
 
-/// How many watches in a row are silent for `limit` each, without a pause between them, until a list is asked for.
+/// Keeps each watch silent for `limit` until the loop lists. Returns the number of watches and the
+/// list request.
 async fn silent_until_list(fixture: &mut Fixture, limit: Duration) -> (usize, Call) {
     let mut watches = 0;
     loop {
@@ -229,9 +235,9 @@ async fn silent_until_list(fixture: &mut Fixture, limit: Duration) -> (usize, Ca
     }
 }
 
-/// Not every server sends bookmarks of what is quiet, and some proxies hold lines back.
+/// Not every server sends bookmarks for an unchanged resource, and some proxies hold lines back.
 #[tokio::test(start_paused = true)]
-async fn watches_that_never_say_anything_are_believed_for_longer_the_longer_they_were_right() {
+async fn silent_watches_are_trusted_longer_after_each_unchanged_list() {
     let limit = Duration::from_secs(3);
     let mut fixture = Fixture::with_idle_timeout(limit);
     fixture.server.expect_list().await.answer(&list(10, &[foo("a", 1)]));
@@ -249,7 +255,7 @@ async fn watches_that_never_say_anything_are_believed_for_longer_the_longer_they
         settle().await;
         assert_eq!(fixture.failure(), None);
     }
-    // What a line has told of is not held back.
+    // A change that a line has reported was not held back.
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("MODIFIED", &foo("a", 11));
     watch.cut();
@@ -261,7 +267,7 @@ async fn watches_that_never_say_anything_are_believed_for_longer_the_longer_they
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_object_in_a_watch_is_reported_and_the_rest_goes_on() {
+async fn a_bad_object_in_a_watch_is_reported_and_the_watch_continues() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &bad_foo("a", 11));

@@ -1,4 +1,4 @@
-//! Indexes are kept whatever comes when.
+//! Tests that indexes match the stored objects.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -8,7 +8,7 @@ use std::{
 use super::*;
 
 #[test]
-fn an_index_covers_what_was_there_before_it_and_what_comes_after() {
+fn an_index_covers_earlier_and_later_objects() {
     let mut store = Store::default();
     for line in ["relisting", "listed a@1", "listed b@1", "synced"] {
         store.apply(event(line));
@@ -24,7 +24,7 @@ fn an_index_covers_what_was_there_before_it_and_what_comes_after() {
 }
 
 #[test]
-fn one_name_is_one_index() {
+fn a_name_identifies_one_index() {
     let mut store = Store::<Foo>::default();
     let first = store.add_index("version", by_version());
     let other = store.add_index("namespace", Arc::new(crate::indexes::by_namespace));
@@ -36,7 +36,7 @@ fn one_name_is_one_index() {
 }
 
 #[test]
-fn a_value_that_is_given_twice_is_found_once_and_forgotten_whole() {
+fn a_duplicate_value_is_indexed_once_and_removed_completely() {
     let mut store = Store::default();
     let index = store.add_index("twice", Arc::new(|_: &Foo| vec!["v".into(), "v".into()]));
     store.apply(event("applied a@1"));
@@ -46,7 +46,7 @@ fn a_value_that_is_given_twice_is_found_once_and_forgotten_whole() {
 }
 
 #[test]
-fn an_index_function_that_panics_leaves_the_store_as_it_was() {
+fn a_panicking_index_function_does_not_change_the_store() {
     let panics = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&panics);
     let mut store = Store::default();
@@ -55,7 +55,7 @@ fn an_index_function_that_panics_leaves_the_store_as_it_was() {
     let index = store.add_index(
         "moody",
         Arc::new(move |object: &Foo| {
-            assert!(!asked.load(Ordering::Relaxed), "in a bad mood");
+            assert!(!asked.load(Ordering::Relaxed), "the test makes this panic");
             values(object)
         }),
     );

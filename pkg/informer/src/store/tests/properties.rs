@@ -1,10 +1,11 @@
-//! Whatever happens in whatever order: subscribers can rebuild the store from what they are told, and indexes are never wrong.
+//! Tests with random events: subscribers can rebuild the store from its changes, and indexes are
+//! always correct.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Few names, versions and UIDs, so that they meet.
+/// Generates events with few names, versions and UIDs, so that they often collide.
 pub(super) fn events() -> impl Strategy<Value = Vec<String>> {
     let object = (0..4_usize, 1..6_u32, 0..3_u32);
     let word = prop_oneof![
@@ -38,17 +39,17 @@ fn contents(store: &Store<Foo>) -> BTreeMap<ObjectKey, String> {
         .collect()
 }
 
-/// Applies a delta as a subscriber would, and checks that it fits what was told before.
+/// Applies a change like a subscriber, and checks that it fits the changes before it.
 pub(super) fn replay(told: &mut BTreeMap<ObjectKey, String>, delta: &Delta<Foo>) {
     let key = delta.key();
     match &delta.change {
         Change::Added(object) => assert_eq!(told.insert(key, identity(object)), None),
         Change::Updated { old, new } => {
-            assert_eq!(old.metadata.uid, new.metadata.uid, "another object is another Added");
+            assert_eq!(old.metadata.uid, new.metadata.uid, "an update must not change the UID");
             assert_eq!(told.insert(key, identity(new)), Some(identity(old)));
         }
         Change::Deleted { last, is_final } => {
-            let known = told.remove(&key).expect("only what was told can be deleted");
+            let known = told.remove(&key).expect("only a known object can be deleted");
             assert!(*is_final || known == identity(last));
         }
     }
@@ -58,7 +59,7 @@ fn by_uid() -> IndexFn<Foo> {
     Arc::new(|object: &Foo| vec![(*object.metadata.uid).into(), "all".into()])
 }
 
-/// Every value of an index, with what is found under it.
+/// Returns every value of an index with its objects.
 fn index_contents(store: &Store<Foo>, index: usize) -> BTreeMap<Box<str>, Vec<String>> {
     let values = store.indexes[index].keys.keys();
     values
@@ -66,7 +67,7 @@ fn index_contents(store: &Store<Foo>, index: usize) -> BTreeMap<Box<str>, Vec<St
         .collect()
 }
 
-/// The same store with its indexes made anew.
+/// Returns a copy of the store without indexes.
 fn rebuilt(store: &Store<Foo>) -> Store<Foo> {
     Store {
         objects: store.objects.clone(),
@@ -108,7 +109,8 @@ proptest! {
         }
     }
 
-    /// Whatever came before, and however often lists were broken off: a complete list leaves what it named, and nothing else.
+    /// After any events and aborted lists, a complete list leaves exactly the objects that it
+    /// names.
     #[test]
     fn after_a_complete_list_the_store_holds_what_it_named(
         before in events(),
@@ -132,9 +134,9 @@ proptest! {
         prop_assert!(store.is_synced());
     }
 
-    /// Only a deletion that was seen, or a complete list, can take something away.
+    /// Only an observed deletion or a complete list can remove an object.
     #[test]
-    fn a_list_that_is_broken_off_takes_nothing_away(before in events(), lists in events()) {
+    fn an_aborted_list_removes_nothing(before in events(), lists in events()) {
         let mut store = Store::default();
         for line in &before {
             store.apply(event(line));
@@ -145,7 +147,7 @@ proptest! {
             store.apply(event(line));
         }
         for key in known {
-            prop_assert!(store.get(&key).is_some(), "{key} is gone");
+            prop_assert!(store.get(&key).is_some(), "the store has lost {key}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Whoever subscribes, whenever, can rebuild the store from what is told: what is there already, every change after that, and resyncs.
+//! Tests with random subscriptions: each subscriber can rebuild the store from the stored objects
+//! at its start, later changes, and resyncs.
 
 use std::sync::Mutex;
 
@@ -18,10 +19,10 @@ type Told = Arc<Mutex<BTreeMap<ObjectKey, String>>>;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// So many of the events that are left.
+    /// Applies this number of the remaining events.
     Hear(usize),
     Subscribe,
-    /// The one of the subscribers leaves.
+    /// Drops the subscription with this index.
     Leave(usize),
     Resync,
 }
@@ -47,7 +48,7 @@ fn subscribe(informer: &Informer<Foo>) -> (Told, Subscription) {
     let told = Told::default();
     let teller = Arc::clone(&told);
     let subscription = informer.subscribe(move |delta| {
-        let mut told = teller.lock().expect("no handler panics");
+        let mut told = teller.lock().expect("no handler has panicked");
         replay(&mut told, delta);
     });
     (told, subscription)
@@ -72,7 +73,7 @@ proptest! {
                     let n = n % subscribers.len();
                     let (told, subscription) = subscribers.remove(n);
                     drop(subscription);
-                    let last = told.lock().expect("no handler panics").clone();
+                    let last = told.lock().expect("no handler has panicked").clone();
                     gone.push((told, last));
                 }
                 Step::Resync => core.resync(),
@@ -84,10 +85,10 @@ proptest! {
                 .map(|object| (object.metadata.key(), identity(object)))
                 .collect();
             for (told, _) in &subscribers {
-                prop_assert_eq!(&*told.lock().expect("no handler panics"), &held);
+                prop_assert_eq!(&*told.lock().expect("no handler has panicked"), &held);
             }
             for (told, last) in &gone {
-                prop_assert_eq!(&*told.lock().expect("no handler panics"), last, "who has left is told no more");
+                prop_assert_eq!(&*told.lock().expect("no handler has panicked"), last, "a dropped subscription received a change");
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Objects that cannot be decoded are still the same object, or another one.
+//! Tests of the identity of undecodable objects.
 
 use super::*;
 
 #[test]
-fn an_undecodable_object_of_another_uid_ends_the_one_before() {
+fn an_undecodable_object_with_another_uid_deletes_the_previous_one() {
     check(
         &[
             "relisting",
