@@ -51,7 +51,8 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// How long to collect watch events before a request. One change usually causes several events.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// The waits between the requests that follow a watch event, in milliseconds. Discovery shows a
-/// change later than the watch does: usually by some 10 ms, on a busy apiserver by 500 ms.
+/// change later than the watch does, usually by tens of milliseconds, on a busy apiserver by 500
+/// ms.
 const HURRY: [u64; 13] = [30, 50, 100, 100, 100, 100, 100, 200, 200, 200, 500, 500, 1_000];
 /// The minimum pause after a request, as a multiple of its duration, so that a stream of changes
 /// does not keep the apiserver busy.

@@ -142,7 +142,7 @@ struct Indexed<T> {
 type Values = Vec<Vec<Box<str>>>;
 
 enum Phase {
-    /// No list has completed yet.
+    /// No list has started yet.
     Empty,
     /// A list is in progress. `seen` holds the objects that it has named so far.
     Listing { seen: HashSet<ObjectKey>, first: bool },

@@ -76,7 +76,7 @@ const TOKENS: [&[u8]; 16] = [
     b"&",
 ];
 
-/// A SplitMix64 generator, which gives the same numbers everywhere.
+/// A `SplitMix64` generator, which gives the same numbers everywhere.
 struct Random(u64);
 
 impl Random {

@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn each_resource_is_preferred_once_and_found_by_what_it_is(answer in any_answer()) {
+    fn each_resource_is_preferred_once_and_lookup_finds_it(answer in any_answer()) {
         let served = ServedResources::default().updated_by(&[&answer], &BTreeSet::new());
         let mut seen = HashSet::new();
         for resource in served.preferred(GC) {
