@@ -1,4 +1,4 @@
-//! What an apiserver's refusal means to whoever asked.
+//! Classifies the errors that an apiserver returns.
 
 use std::time::Duration;
 
@@ -7,37 +7,40 @@ use portreeve_api::{ObjectKey, Resource};
 
 use crate::fence::Fenced;
 
-/// The longest that an apiserver is left alone because it asked. It asks for seconds; a proxy in between that asks for a day (in
-/// maintenance, say) must not keep a controller away for a day after it is back.
+/// The longest `Retry-After` that the client honors. The apiserver asks for seconds. A proxy in
+/// front of it may ask for a day, for example during maintenance, and controllers must not stay
+/// away that long after the proxy is back.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// What the apiserver's fence (`portreeve fence`) says in every refusal. By this the refusal is told from one of RBAC.
+/// The start of every denial message of the admission policy that `portreeve fence` prints. It
+/// distinguishes those denials from RBAC denials.
 pub const FENCED_BY_SERVER: &str = "portreeve fence: not the leader";
 
-/// A failed call, classified by what can cure it. Pure: it reads nothing but the error.
+/// A failed call, classified by what can resolve it. The classification reads only the error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ApiErrorKind {
-    /// 404: there is no such object, or no such resource.
+    /// 404: the object or the resource does not exist.
     NotFound,
-    /// 409 `AlreadyExists`: somebody created it first.
+    /// 409 `AlreadyExists`: another client created the object first.
     AlreadyExists,
-    /// 409 in any other sense: what the decision was based on has changed.
+    /// Any other 409: the object has changed since the decision.
     Conflict,
-    /// 410, or `Expired`: the version asked for is no longer kept. List again.
+    /// 410 or `Expired`: the apiserver no longer keeps the requested version. List again.
     Expired,
-    /// 401 and 403: not allowed, until somebody changes the rules.
+    /// 401 or 403: the request is not permitted until somebody changes the authorization rules.
     Forbidden,
-    /// 400, 405, 413, 415 and 422: the request itself is wrong. Sending it again cannot help.
+    /// 400, 405, 413, 415 or 422: the request itself is invalid, and a retry cannot help.
     Invalid,
-    /// The write was refused because this process does not lead: by its own fence, or by the one in the apiserver. The latter follows the
-    /// Lease within milliseconds, so the refusal alone is no proof that the Lease is lost: the elector finds out.
+    /// The write was rejected because this process does not lead, either by its own fence or by the
+    /// admission policy in the apiserver. The policy follows the Lease within milliseconds, so the
+    /// rejection alone does not prove that the Lease is lost. The elector decides that.
     Fenced,
-    /// Everything that time may cure: 429, 5xx, time limits, broken connections.
+    /// 429, 5xx, timeouts and broken connections: a retry may succeed.
     Transient,
 }
 
 impl ApiErrorKind {
-    /// Classifies an error of the client.
+    /// Classifies an error of [`kube::Client`].
     pub fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(status),
@@ -46,7 +49,7 @@ impl ApiErrorKind {
         }
     }
 
-    /// Classifies a `Status` that came as a body or as a watch event.
+    /// Classifies a `Status` from a response body or a watch event.
     pub fn of_status(status: &Status) -> Self {
         match (status.code, status.reason.as_str()) {
             (403, _) if status.message.contains(FENCED_BY_SERVER) => Self::Fenced,
@@ -61,8 +64,8 @@ impl ApiErrorKind {
     }
 }
 
-/// Whether this is the apiserver's word that there is no such object: a 404 that names it. That of a path which is not served, or of a proxy
-/// in between, names none and proves nothing.
+/// Returns whether the error is a 404 that names this object, which proves that the object does not
+/// exist. A 404 for a path that is not served, or from a proxy, names no object and proves nothing.
 pub fn is_object_not_found(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let names_it = status.details.as_ref().is_some_and(|details| {
@@ -71,7 +74,7 @@ pub fn is_object_not_found(error: &kube::Error, resource: &Resource, key: &Objec
     names_it && ApiErrorKind::of(error) == ApiErrorKind::NotFound
 }
 
-/// How long the apiserver asked to be left alone (`Retry-After`), if it did: five minutes at the most.
+/// Returns the `Retry-After` of the response, capped at five minutes.
 pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else {
         return None;
@@ -87,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_404_is_a_proof_only_of_the_object_that_it_names() {
+    fn not_found_counts_only_for_the_object_it_names() {
         const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
         let key = ObjectKey::namespaced("n", "a");
         let proves = |code: u16, details: serde_json::Value| {
@@ -118,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart_by_what_cures_them() {
+    fn errors_are_classified_by_code_and_reason() {
         let table = [
             (404, "NotFound", ApiErrorKind::NotFound),
             (409, "AlreadyExists", ApiErrorKind::AlreadyExists),
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_the_fence_in_the_apiserver_is_told_from_one_of_rbac() {
+    fn server_fence_denial_is_distinguished_from_rbac() {
         let message = format!(
             "deployments.apps \"web\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: {FENCED_BY_SERVER}"
         );
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fenced_write_is_recognised() {
+    fn fenced_write_is_classified_as_fenced() {
         let error = kube::Error::Service(Box::new(Fenced("not the leader")));
         assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Fenced);
     }

@@ -1,4 +1,4 @@
-//! A response body that is measured, and that ends in an error when its time is up.
+//! A response body that records metrics and returns an error at its deadline.
 
 use std::{
     pin::Pin,
@@ -12,32 +12,34 @@ use prometheus::Histogram;
 use tokio::time::{Instant, Sleep};
 use tower::BoxError;
 
-/// Why a call was dropped before its answer was complete.
+/// The reason why a call was dropped before its response was complete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum CallAborted {
-    /// It took longer than a call may.
-    #[error("no complete answer within {0:?}")]
+    /// The call exceeded its time limit.
+    #[error("no complete response within {0:?}")]
     TimedOut(Duration),
-    /// The fence had let it through until then. Nobody knows whether the apiserver carried it out.
-    #[error("dropped on its way: the time in which this process may write was over")]
+    /// The fence closed while the request was in flight. The apiserver may or may not have executed
+    /// it.
+    #[error("request dropped in flight: the write fence closed")]
     FenceClosed,
 }
 
-/// What is observed of a call once its body is read, or given up.
+/// The metrics to observe when the body has been read or dropped.
 pub(crate) struct CallMetrics {
-    /// When the call was asked for.
+    /// The time at which the caller made the call.
     pub(crate) asked: Instant,
     pub(crate) durations: Histogram,
     pub(crate) sizes: Histogram,
 }
 
-/// Wraps the body of a response. Without it a connection that went silent in mid-body would hang its reader for ever.
+/// Wraps the body of a response. Without the deadline, a connection that stalls in mid-body would
+/// block its reader forever.
 pub(crate) struct TimedBody<B> {
     inner: B,
-    /// `None` for an open watch: its reader judges silence by its own idle limit.
+    /// `None` for an open watch: its reader applies its own idle timeout.
     deadline: Option<(Pin<Box<Sleep>>, CallAborted)>,
     size: u64,
-    /// `None` for an open watch, whose length says nothing of the apiserver.
+    /// `None` for an open watch, because its duration says nothing about the apiserver.
     measured: Option<CallMetrics>,
 }
 

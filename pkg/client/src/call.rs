@@ -1,4 +1,4 @@
-//! The stations that each request passes, as one tower service.
+//! The middleware that every request passes, as one tower service.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,19 +25,20 @@ use crate::{
     refusal,
 };
 
-/// What all calls behind one fence share.
+/// The state that all calls behind one fence share.
 #[derive(Clone)]
 pub(crate) struct CallContext {
     pub(crate) fence: Arc<dyn Fence>,
     pub(crate) limiter: Option<Arc<Mutex<TokenBucket>>>,
     pub(crate) metrics: Metrics,
-    /// How long a call may take, body included.
+    /// The time limit of a call, including its body.
     pub(crate) limit: Duration,
-    /// `host:port` of the apiserver, for labels. Nothing else of its URL, which may hold a password.
+    /// `host:port` of the apiserver, for metric labels. The rest of the URL may contain a password
+    /// and is left out.
     pub(crate) host: String,
 }
 
-/// A component's view of the shared service: its user agent, and the stations.
+/// The shared service with the user agent of one component.
 #[derive(Clone)]
 pub(crate) struct ApiService<S> {
     pub(crate) inner: S,
@@ -88,8 +89,9 @@ impl CallContext {
         let asked = Instant::now();
         self.wait_for_token(&method).await;
         let limit = Instant::now() + self.limit;
-        // As late as it can be. Between the fence's word and the wire there may still be a refresh of the credentials, a look-up of the
-        // apiserver's name and a new connection with its TLS handshake: all of that is within `inner.call`, which is cut off in time.
+        // The fence is checked as late as possible. `inner.call` may still refresh credentials,
+        // resolve the apiserver's name and open a TLS connection. The deadline below covers all of
+        // that.
         let closes = if mutates(&method) { self.fence.admit()? } else { None };
         if let Some(size) = request.body().size_hint().exact() {
             #[expect(clippy::cast_precision_loss, reason = "a histogram's sum is a float")]
@@ -109,7 +111,7 @@ impl CallContext {
                 .with_label_values(&[method.as_str(), &self.host]),
         };
         let answer = answer.inspect_err(|_| measured.durations.observe(asked.elapsed().as_secs_f64()))?;
-        // Only an open watch goes on; one that is refused ends like any other call.
+        // Only an open watch has no deadline. A watch that is rejected ends like any other call.
         let open_watch = watch && answer.status().is_success();
         let deadline = (!open_watch).then_some((limit, CallAborted::TimedOut(self.limit)));
         let measured = (!open_watch).then_some(measured);
@@ -123,10 +125,12 @@ impl CallContext {
         }
     }
 
-    /// Waits for an answer until `limit`, and no longer than the fence lets a write go on. A Lease that is renewed meanwhile prolongs that.
+    /// Waits for a response until `limit`, and for a write also no longer than the fence stays
+    /// open. A renewed Lease extends that time.
     ///
-    /// The fence is asked each time before the request makes a step, and not only when a timer says so: a process that was stopped wakes up
-    /// with its tasks before its timers, and timers stand still while the machine sleeps.
+    /// The fence is checked before each poll of the request, and not only when a timer fires. A
+    /// process that was stopped polls its tasks before its timers fire, and timers do not advance
+    /// while the machine sleeps.
     async fn answered<T, E: Into<BoxError>>(
         &self,
         answer: impl Future<Output = Result<T, E>>,
@@ -167,7 +171,7 @@ impl CallContext {
         token.used();
     }
 
-    /// An error without an answer counts as code `<error>`, as in client-go.
+    /// Counts a request. An error without a response has the code `<error>`, as in client-go.
     fn count(&self, method: &Method, status: Option<StatusCode>) {
         let code = status.as_ref().map_or("<error>", StatusCode::as_str);
         self.metrics

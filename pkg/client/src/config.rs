@@ -1,4 +1,4 @@
-//! From flags to a connection pool, and from the pool to a client for each component.
+//! Opens the connection pool that the flags describe, and creates a client for each component.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -27,28 +27,29 @@ use crate::{
     rate::TokenBucket,
 };
 
-/// How long a connection may take to open, TLS aside.
+/// The time limit for opening a TCP connection, without the TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// How soon a silent connection is probed, and how long unanswered data may stay unanswered.
+/// The idle time after which a connection is probed, and the time limit for unacknowledged data.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// The flags that say how to reach the apiserver. Flatten them into a command line.
+/// The flags for the connection to the apiserver. Flatten them into a command line.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Apiserver")]
 #[group(skip)]
 pub struct Args {
-    /// Path to a kubeconfig file with authorization and the apiserver's location. Without it and without --master, the in-cluster
-    /// configuration is used.
+    /// Path to a kubeconfig file with authorization and the apiserver's location. Without it and
+    /// without --master, the in-cluster configuration is used.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The address of the apiserver. Overrides the one in the kubeconfig.
     #[arg(long, value_name = "URL", value_parser = master)]
     pub master: Option<Uri>,
-    /// Requests per second to the apiserver. 0 sets no client-side limit: the apiserver's priority
-    /// and fairness decides, and the client obeys its Retry-After.
+    /// The QPS limit for requests to the apiserver. 0, the default, disables the client-side limit:
+    /// the apiserver's priority and fairness limits requests, and the client honors Retry-After.
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = rate)]
     pub kube_api_qps: f32,
-    /// How many requests may exceed --kube-api-qps at once. No effect while --kube-api-qps is 0.
+    /// The number of requests that may exceed --kube-api-qps in a burst. Ignored while
+    /// --kube-api-qps is 0.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub kube_api_burst: u32,
 }
@@ -56,18 +57,19 @@ pub struct Args {
 fn rate(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(rate) if rate == 0.0 || (0.001..=1e6).contains(&rate) => Ok(rate),
-        _ => Err("give 0 (no limit) or requests a second, from 0.001 to 1000000".to_owned()),
+        _ => Err("expected 0 (no limit) or requests per second from 0.001 to 1000000".to_owned()),
     }
 }
 
 fn master(text: &str) -> Result<Uri, String> {
     let url = text.parse::<Uri>().ok();
     url.and_then(|url| address(&url))
-        .ok_or_else(|| "give a URL such as https://10.0.0.1:6443".to_owned())
+        .ok_or_else(|| "expected a URL such as https://10.0.0.1:6443".to_owned())
 }
 
-/// Scheme, host, port and path of an apiserver's URL; `None` when it cannot be one. A user name and password in it are dropped: no
-/// client of Kubernetes sends them, and what is left may stand in logs, errors and labels.
+/// Returns scheme, host, port and path of an apiserver's URL, or `None` when the URL is not usable.
+/// Drops a user name and password, which Kubernetes clients do not send, so that the result is safe
+/// in logs, errors and labels.
 fn address(url: &Uri) -> Option<Uri> {
     let scheme = url.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"))?;
     let authority = host(url)?;
@@ -75,7 +77,7 @@ fn address(url: &Uri) -> Option<Uri> {
     builder.path_and_query(url.path()).build().ok()
 }
 
-/// `host:port`, the port only if the URL has one.
+/// Returns `host:port`, or `host` when the URL has no port.
 fn host(url: &Uri) -> Option<String> {
     let host = url.host().filter(|host| !host.is_empty())?;
     Some(match url.port() {
@@ -84,47 +86,49 @@ fn host(url: &Uri) -> Option<String> {
     })
 }
 
-/// What a connection needs besides the flags.
+/// The settings of a connection besides the flags.
 pub struct Settings {
-    /// `name/version` of the program, the first part of the user agent.
+    /// The program's `name/version`, which starts the user agent.
     pub program: String,
-    /// How long one call may take, body included; watches are exempt once they are open.
+    /// The time limit of one call, including its body. Watches are exempt once they are open.
     pub call_limit: Duration,
-    /// Asked before each mutating request.
+    /// The fence that is checked before each mutating request.
     pub fence: Arc<dyn Fence>,
-    /// Where requests are counted.
+    /// The metrics that count requests.
     pub metrics: Metrics,
 }
 
-/// A step on the way to a connection that failed.
+/// An error while setting up the connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `--kubeconfig` cannot be used.
+    /// The file of `--kubeconfig` cannot be read or used.
     #[error("failed to load --kubeconfig {path}")]
     LoadKubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: KubeconfigError,
     },
-    /// `--kubeconfig` is no kubeconfig.
+    /// The file of `--kubeconfig` is not a valid kubeconfig.
     #[error("failed to parse --kubeconfig {path}: {problem}")]
     ParseKubeconfig {
         /// The file.
         path: PathBuf,
-        /// Where it is wrong, without the text that stands there: the parser shows whole lines, with the tokens in them.
+        /// The position and kind of the syntax error, without the text at that position: the parser
+        /// quotes whole lines, including tokens.
         problem: String,
     },
-    /// There is no in-cluster configuration.
-    #[error("failed to load the in-cluster configuration; outside of a cluster set --kubeconfig or --master")]
+    /// The process does not run in a pod with a service account.
+    #[error("failed to load the in-cluster configuration; outside a cluster, set --kubeconfig or --master")]
     LoadInCluster(#[source] kube::config::InClusterError),
-    /// The cluster's URL in the configuration is none.
-    #[error("failed to use the apiserver's address: it is not a URL such as https://10.0.0.1:6443")]
+    /// The cluster's address in the configuration is not a usable URL.
+    #[error("invalid apiserver address: it is not a URL such as https://10.0.0.1:6443")]
     Address,
-    /// The kubeconfig asks for a proxy. It is not named here: its URL may hold a password.
+    /// The kubeconfig sets `proxy-url`. The error leaves the URL out because it may contain a
+    /// password.
     #[error(
-        "failed to use proxy-url of the kubeconfig's cluster: Portreeve connects directly; remove proxy-url or use a tunnel"
+        "proxy-url in the kubeconfig is not supported: Portreeve connects directly; remove proxy-url or use a tunnel"
     )]
     Proxy,
     /// TLS or the credentials cannot be set up.
@@ -132,16 +136,16 @@ pub enum Error {
     SetUp {
         /// The apiserver's address.
         url: Uri,
-        /// What is wrong, without what a credential plugin printed.
+        /// The cause, without the output of a credential plugin.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The user agent holds what a header cannot.
-    #[error("failed to use {agent:?} as user agent")]
+    /// The user agent contains characters that are not allowed in a header.
+    #[error("invalid user agent {agent:?}")]
     UserAgent {
-        /// The text.
+        /// The user agent.
         agent: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: http::header::InvalidHeaderValue,
     },
@@ -154,14 +158,15 @@ impl Error {
         };
         let text = source.to_string();
         let line = text.lines().next().unwrap_or_default();
-        // Values stand in quotes of one kind or another.
+        // The parser quotes values in one of three kinds of quotation marks.
         let problem = line.split(['"', '`', '\'']).next().unwrap_or_default().trim_end();
         let problem = problem.trim_start_matches("error: ").to_owned();
         Self::ParseKubeconfig { path, problem }
     }
 }
 
-/// Credentials that cannot be had, told without the secrets that kube's error holds: its text and its `Debug` show what a plugin printed.
+/// A credential error without secrets. The text and the `Debug` output of kube's error contain what
+/// a plugin printed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NoCredentials(String);
@@ -180,7 +185,7 @@ impl NoCredentials {
 
 type Pooled = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
 
-/// One pool of connections to one apiserver. Cheap to clone.
+/// A pool of connections to one apiserver. Cheap to clone.
 #[derive(Clone)]
 pub struct Connection {
     pool: Pooled,
@@ -191,16 +196,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Loads the configuration that `args` name and sets the pool up. Sends nothing yet.
+    /// Loads the configuration from the flags and sets up the pool. Sends no request yet.
     ///
-    /// Credential plugins run on a thread for blocking work: whoever awaits this may look after signals meanwhile. A plugin that hangs
-    /// holds that thread until it ends, and a runtime that is dropped waits for it, unless it is shut down in the background.
+    /// Credential plugins run on a thread for blocking work, so the caller can handle signals while
+    /// it awaits this function. A plugin that hangs occupies that thread until it ends. A runtime
+    /// that is dropped waits for the thread unless it is shut down in the background.
     ///
-    /// `HTTPS_PROXY` is not heeded: Portreeve connects directly.
+    /// `HTTPS_PROXY` is ignored: Portreeve connects directly.
     ///
     /// # Errors
     ///
-    /// Fails when the configuration cannot be read or used; the error names the flag.
+    /// Returns an error that names the flag when the configuration cannot be read or used.
     pub async fn open(args: &Args, settings: Settings) -> Result<Self, Error> {
         let config = load(args).await?;
         let limiter = (args.kube_api_qps > 0.0).then(|| TokenBucket::new(args.kube_api_qps, args.kube_api_burst));
@@ -208,16 +214,18 @@ impl Connection {
         match set_up.await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(connection) => connection,
             Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            // It was cancelled: the runtime ends, and this task with it.
+            // The task was cancelled because the runtime shuts down, which ends this task as well.
             Err(Err(_)) => std::future::pending().await,
         }
     }
 
-    /// Sets the pool up from a configuration that is already loaded, without a rate limit. Waits for a credential plugin, if it has one.
+    /// Sets up the pool from a loaded configuration, without a rate limit. Blocks on a credential
+    /// plugin if the configuration has one.
     ///
     /// # Errors
     ///
-    /// Fails when the address, TLS or the credentials cannot be used, or when it asks for a proxy.
+    /// Returns an error when the address, TLS or the credentials cannot be used, or when the
+    /// configuration sets a proxy.
     pub fn from_config(config: Config, settings: Settings) -> Result<Self, Error> {
         Self::with_config(config, None, settings)
     }
@@ -250,11 +258,12 @@ impl Connection {
         })
     }
 
-    /// A client for one component: same connections, same stations, its own name in the user agent.
+    /// Returns a client for one component. It shares the connections and the middleware, and has
+    /// its own name in the user agent.
     ///
     /// # Errors
     ///
-    /// Fails when `component` cannot stand in a header.
+    /// Returns an error when `component` contains characters that are not allowed in a header.
     pub fn client(&self, component: &str) -> Result<Client, Error> {
         let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
         let agent = format!("{} ({os}/{arch}) {component}", self.program);
@@ -267,7 +276,7 @@ impl Connection {
         Ok(Client::new(calls, self.namespace.clone()))
     }
 
-    /// The same connections behind another fence.
+    /// Returns the same connections behind another fence.
     #[must_use]
     pub fn with_fence(&self, fence: Arc<dyn Fence>) -> Self {
         let shared = CallContext {
@@ -280,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// The apiserver's address.
+    /// Returns the apiserver's address.
     pub fn url(&self) -> &Uri {
         &self.url
     }
@@ -296,7 +305,8 @@ async fn load(args: &Args) -> Result<Config, Error> {
             }
             let loaded = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
             let mut config = loaded.map_err(failed)?;
-            // Whatever is left here is kube's reading of HTTPS_PROXY, without NO_PROXY.
+            // Any proxy that is set now comes from kube, which reads HTTPS_PROXY but ignores
+            // NO_PROXY.
             config.proxy_url = None;
             config
         }
@@ -309,7 +319,7 @@ async fn load(args: &Args) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Whether the cluster of the current context has a `proxy-url`.
+/// Returns whether the cluster of the current context has a `proxy-url`.
 fn asks_for_proxy(file: &Kubeconfig) -> bool {
     let context = file
         .contexts
@@ -321,7 +331,8 @@ fn asks_for_proxy(file: &Kubeconfig) -> bool {
     proxy.is_some_and(|url| !url.is_empty())
 }
 
-/// The innermost part: base URL, credentials and hyper's pool. Its clones share the connections.
+/// Builds the innermost service: base URL, credentials and hyper's pool. Its clones share the
+/// connections.
 fn pool(config: &Config) -> Result<Pooled, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -331,10 +342,10 @@ fn pool(config: &Config) -> Result<Pooled, kube::Error> {
     tcp.set_keepalive_interval(Some(KEEPALIVE / 3));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(Some(KEEPALIVE));
-    // What is dropped is gone: the kernel must not go on to deliver what a connection has left to send after this process may not write any
-    // more, be it that the call was cut off or that the process ended.
+    // A dropped connection must not deliver data that is still in the kernel's send buffer: the
+    // call may have been dropped, or the process may have exited, because it must no longer write.
     let tcp = MapResponse::new(tcp, |connection: TokioIo<TcpStream>| {
-        // It fails on a connection that is gone already.
+        // Setting the option fails only on a connection that is already closed.
         connection.inner().set_zero_linger().ok();
         connection
     });

@@ -1,14 +1,14 @@
-//! Durations on a command line, as all components of Kubernetes take them.
+//! Durations on a command line, in the format of all Kubernetes components.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Reads a duration as Go writes it: `12h`, `1m30s`, `500ms`, and a bare `0`.
+/// Parses a duration in Go's format: `12h`, `1m30s`, `500ms`, or a bare `0`.
 ///
 /// # Errors
 ///
-/// Says what to give instead.
+/// Returns an error that shows the expected format.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -16,7 +16,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<SignedDuration>().ok();
     parsed
         .and_then(|parsed| Duration::try_from(parsed).ok())
-        .ok_or_else(|| "give a duration such as 30s, 1m30s or 12h".to_owned())
+        .ok_or_else(|| "expected a duration such as 30s, 1m30s or 12h".to_owned())
 }
 
 #[cfg(test)]
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_as_go_writes_them() {
+    fn durations_are_parsed_in_the_format_of_go() {
         let seconds = |text| parse_duration(text).map(|duration| duration.as_secs_f64());
         for (text, expected) in [
             ("0", 0.0),

@@ -1,13 +1,14 @@
-//! An error and its sources, as one line for a log or a report.
+//! Formats an error and its sources as one line.
 
 use std::error::Error;
 
 use kube::{client::AuthError, core::Status};
 
-/// `what failed: why: why that`.
+/// Returns the error and its sources in the form `failed to list: connection error: timed out`.
 ///
-/// kube's errors repeat their source in their own text; a source that the text already ends with is not said twice. Of credentials that
-/// cannot be had only the kind of failure is told: kube's text holds what a plugin printed, tokens and all.
+/// kube's errors repeat their source in their own text, so a source that the text already ends with
+/// is left out. Of credential errors, only the kind of failure is included: kube's text contains
+/// what a plugin printed, including tokens.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = said(error);
     let mut last = error;
@@ -21,7 +22,7 @@ pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// kube prints a refusal with every field of its Status; its message and reason say it all.
+/// kube prints every field of a Status. The message and the reason are sufficient.
 fn said(error: &(dyn Error + 'static)) -> String {
     match refusal(error) {
         Some(status) if status.reason.is_empty() => status.message.clone(),
@@ -44,7 +45,7 @@ fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
 fn credentials<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a AuthError> {
     match of_kube(error) {
         Some(kube::Error::Auth(source)) => Some(source),
-        // A token that is refreshed on the way to the apiserver.
+        // The auth layer refreshes tokens during a call, so its errors arrive as service errors.
         Some(kube::Error::Service(source)) => source.downcast_ref(),
         _ => error.downcast_ref(),
     }
@@ -55,24 +56,27 @@ fn of_kube<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::Error> {
     error.downcast_ref().or_else(boxed)
 }
 
-/// What kind of failure it was, and the exit status if there is one. Nothing that a plugin printed or a file holds.
+/// Returns the kind of the failure, and the exit status if there is one, without any output of a
+/// plugin or content of a file.
 pub(crate) fn redacted_auth_error(error: &AuthError) -> String {
     let kind = match error {
         AuthError::AuthExecRun { status, .. } => return format!("the credential plugin failed ({status})"),
         AuthError::AuthExecStart(source) => {
             return format!("failed to start the credential plugin ({})", source.kind());
         }
-        AuthError::AuthExecParse(_) => "failed to parse what the credential plugin printed",
+        AuthError::AuthExecParse(_) => "failed to parse the output of the credential plugin",
         AuthError::AuthExec(_) => "failed to run the credential plugin",
         AuthError::AuthExecSerialize(_) | AuthError::ExecMissingClusterInfo => {
-            "failed to tell the credential plugin of the cluster"
+            "failed to pass the cluster information to the credential plugin"
         }
         AuthError::MissingCommand => "the credential plugin has no command",
-        AuthError::ExecPluginFailed => "the credential plugin's answer has no status",
-        AuthError::UnrefreshableTokenResponse => "the credential plugin's new credential is of another kind",
-        AuthError::MalformedTokenExpirationDate(_) => "the credential's date of expiry is none",
-        AuthError::InvalidBasicAuth(_) => "the user name or password cannot stand in a header",
-        AuthError::InvalidBearerToken(_) => "the token cannot stand in a header",
+        AuthError::ExecPluginFailed => "the credential plugin returned no status",
+        AuthError::UnrefreshableTokenResponse => {
+            "the credential plugin returned another kind of credential in a refresh"
+        }
+        AuthError::MalformedTokenExpirationDate(_) => "the credential's expiration timestamp is invalid",
+        AuthError::InvalidBasicAuth(_) => "the user name or password is not a valid header value",
+        AuthError::InvalidBearerToken(_) => "the token is not a valid header value",
         AuthError::ReadTokenFile(source, _) => return format!("failed to read the token file ({})", source.kind()),
         _ => "failed to find credentials",
     };
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_by_its_message_and_reason() {
+    fn api_error_is_formatted_as_message_and_reason() {
         #[derive(Debug, thiserror::Error)]
         #[error("failed to list")]
         struct List(#[source] kube::Error);
@@ -111,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_that_cannot_be_had_are_told_without_what_a_plugin_printed() {
+    fn credential_errors_omit_the_output_of_a_plugin() {
         #[derive(Debug, thiserror::Error)]
         #[error("failed to list")]
         struct List(#[source] Box<kube::Error>);
@@ -123,13 +127,13 @@ mod tests {
         assert_eq!(error_chain(&kube::Error::Service(Box::new(failed()))), told);
         let boxed = List(Box::new(kube::Error::Auth(failed())));
         assert_eq!(error_chain(&boxed), format!("failed to list: {told}"));
-        // Nor is its source told.
+        // The source is left out as well.
         let unread = AuthError::ReadTokenFile(std::io::Error::other("hunter2"), "token".into());
         assert_eq!(error_chain(&unread), "failed to read the token file (other error)");
     }
 
     #[test]
-    fn each_cause_is_said_once() {
+    fn repeated_causes_are_printed_once() {
         let plain = step("failed to list", Some(step("refused", Some(step("no rights", None)))));
         assert_eq!(error_chain(&plain), "failed to list: refused: no rights");
         let repeated = step(

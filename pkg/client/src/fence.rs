@@ -1,33 +1,37 @@
-//! The gate that every mutating request passes before it leaves.
+//! The check that every mutating request passes before it is sent.
 
 use tokio::time::Instant;
 
-/// Decides whether this process may change anything now.
+/// Decides whether this process may write now.
 ///
-/// Asked once for each mutating request, after the wait for the rate limit. Leader election implements it: who does not lead does not
-/// write.
+/// The client checks the fence once for each mutating request, after the rate limiter. Leader
+/// election implements it, so that only the leader writes.
 ///
-/// Between its word and the wire there may still be a refresh of the credentials, a look-up of the apiserver's name, a TCP connection
-/// and a TLS handshake: seconds, when the network is bad. The time that [`Fence::admit`] returns bounds them all: at that time the
-/// request is dropped wherever it is, sent or not.
+/// After the check, the request may still wait for a credential refresh, a DNS lookup, a TCP
+/// connection and a TLS handshake. On a bad network this takes seconds. The time that
+/// [`Fence::admit`] returns bounds all of it: the client drops the request at that time, whether it
+/// was sent or not.
 ///
-/// Whatever is no GET, HEAD or OPTIONS counts as mutating. Reviews (`TokenReview`, `SubjectAccessReview`) change nothing and are POSTs: who
-/// has to send them without leading needs a connection with a fence of its own that lets them pass.
+/// Every method except GET, HEAD and OPTIONS counts as mutating. Reviews (`TokenReview`,
+/// `SubjectAccessReview`) are POSTs that change nothing. A component that must send them without
+/// leading needs a connection with its own fence that admits them.
 pub trait Fence: Send + Sync + 'static {
-    /// Lets a request through, until when: a request still under way at that time is dropped. `None` sets no end.
+    /// Admits a request and returns the time at which the client must drop it if it is still in
+    /// flight. `None` sets no deadline.
     ///
     /// # Errors
     ///
-    /// [`Fenced`] says why nothing may be written now. The queue backs off and asks again.
+    /// Returns [`Fenced`] with the reason when this process must not write. The queue retries with
+    /// backoff.
     fn admit(&self) -> Result<Option<Instant>, Fenced>;
 }
 
-/// A write was refused before it left this process.
+/// A write that the fence rejected before it left this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("not sent: {0}")]
 pub struct Fenced(pub &'static str);
 
-/// The fence of a process that need not lead: everything passes.
+/// The fence of a process that needs no leadership. It admits everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlwaysOpen;
 
@@ -37,7 +41,7 @@ impl Fence for AlwaysOpen {
     }
 }
 
-/// The fence of `--dry-run`: nothing passes.
+/// The fence of `--dry-run`. It admits nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOnly;
 

@@ -1,16 +1,23 @@
-//! The one way to the apiserver.
+//! The client stack that all components use to reach the apiserver.
 //!
-//! [`Connection::open`] turns [`Args`] into one connection pool; [`Connection::client`] hands out a [`kube::Client`] on it for each
-//! component. Every request passes the same stations, in this order: the rate limit (when one is set), the [`Fence`] (mutating
-//! requests), the clock (a call has a time limit, body included; a watch only until its headers come), the metrics, and for refusals a
-//! common form (a Status that carries the code and `Retry-After`). Bodies are never logged, nothing is retried here: who asked decides
-//! that, by [`ApiErrorKind`].
+//! [`Connection::open`] turns [`Args`] into one connection pool. [`Connection::client`] returns a
+//! [`kube::Client`] on that pool for each component. Every request passes the same middleware in
+//! this order:
 //!
-//! `kube` itself is not as quiet: `Client::request`, and so `Api`, logs the whole body of an answer that it cannot decode, at WARN, and
-//! the text of refusals at DEBUG. Whoever sets up logs caps the target `kube_client` at `error`. What reads objects in bulk (informers)
-//! uses `Client::send`, which logs nothing.
+//! 1. the rate limiter, when one is configured;
+//! 2. the [`Fence`], for mutating requests;
+//! 3. the time limit, which covers the body of a call but only the headers of a watch;
+//! 4. the metrics;
+//! 5. for error responses, the conversion to a Status with the code and `Retry-After`.
 //!
-//! Architecture Invariant: there is no other place in Portreeve that opens a connection to an apiserver.
+//! The middleware never logs bodies and never retries: callers decide that by [`ApiErrorKind`].
+//!
+//! `kube` itself logs bodies: `Client::request`, and so `Api`, logs the whole body of a response
+//! that it cannot decode at WARN, and the text of error responses at DEBUG. The log setup must
+//! therefore cap the target `kube_client` at `error`. Informers, which read objects in bulk, use
+//! `Client::send`, which logs nothing.
+//!
+//! Architecture Invariant: no other code in Portreeve opens a connection to an apiserver.
 
 mod api_error_kind;
 mod body;

@@ -1,4 +1,4 @@
-//! The `rest_client_*` metrics, by the names, labels and buckets that Kubernetes' components use.
+//! The `rest_client_*` metrics, with the names, labels and buckets of Kubernetes' components.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
@@ -17,7 +17,7 @@ const SIZES: &[f64] = &[
     16_777_216.0,
 ];
 
-/// What the client counts. One for each process, in the registry that it was made with.
+/// The metrics of the client. Create one set per registry.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) requests: IntCounterVec,
@@ -28,11 +28,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the metrics and registers them.
+    /// Creates the metrics and registers them.
     ///
     /// # Errors
     ///
-    /// Fails when the registry already holds metrics of these names.
+    /// Returns an error when the registry already contains metrics with these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
             let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());

@@ -1,18 +1,20 @@
-//! The client-side rate limit of `--kube-api-qps` and `--kube-api-burst`: a token bucket that grants in order of asking.
+//! The client-side rate limiter of `--kube-api-qps` and `--kube-api-burst`: a token bucket that
+//! grants tokens in the order of requests.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A token bucket. Pure: the time is an argument, the answer is how long to wait.
+/// A token bucket. It takes the time as an argument and returns how long to wait.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
-    /// The time that one token takes to grow.
+    /// The time to refill one token.
     period: Duration,
-    /// The time that a full bucket takes to grow.
+    /// The time to refill an empty bucket.
     depth: Duration,
-    /// When the bucket will be full again, if nobody asks meanwhile. It may be asked for more than it holds.
+    /// The time at which the bucket is full again if no more tokens are taken. Callers may reserve
+    /// tokens beyond the current content.
     full_at: Option<Instant>,
 }
 
@@ -26,14 +28,15 @@ impl TokenBucket {
         }
     }
 
-    /// Takes one token, if need be one that has yet to grow, and says how long that takes.
+    /// Takes one token, possibly a future one, and returns the time until it is available.
     pub(crate) fn take(&mut self, now: Instant) -> Duration {
         let full_at = self.full_at.map_or(now, |at| at.max(now)) + self.period;
         self.full_at = Some(full_at);
         full_at.saturating_duration_since(now).saturating_sub(self.depth)
     }
 
-    /// Takes the token back that was taken last, unless somebody has come after it: then its moment passes, or two would have the next.
+    /// Returns the token that was taken last. A token that has later reservations behind it is lost
+    /// instead: otherwise two callers would get the same slot.
     fn give_back(&mut self, full_at: Option<Instant>) {
         if self.full_at == full_at {
             self.full_at = full_at.and_then(|at| at.checked_sub(self.period));
@@ -41,16 +44,16 @@ impl TokenBucket {
     }
 }
 
-/// A token that is still awaited. Given up before its time, it goes back.
+/// A token that a caller waits for. Dropping it early returns it to the bucket.
 pub(crate) struct PendingToken<'a> {
     bucket: &'a Mutex<TokenBucket>,
-    /// When the bucket would have been full again.
+    /// The `full_at` of the bucket after this token was taken.
     full_at: Option<Instant>,
     is_used: bool,
 }
 
 impl<'a> PendingToken<'a> {
-    /// Takes a token, and says how long to wait for it.
+    /// Takes a token and returns it with the time to wait for it.
     pub(crate) fn take(bucket: &'a Mutex<TokenBucket>) -> (Self, Duration) {
         let mut taken = bucket.lock();
         let wait = taken.take(Instant::now());
@@ -62,7 +65,7 @@ impl<'a> PendingToken<'a> {
         (awaited, wait)
     }
 
-    /// Its time has come.
+    /// Marks the token as used: the wait is over.
     pub(crate) fn used(mut self) {
         self.is_used = true;
     }
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
+    fn burst_passes_immediately_and_later_calls_at_the_rate() {
         let now = Instant::now();
         let mut bucket = TokenBucket::new(10.0, 3);
         let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_leaves_the_token_to_the_next() {
+    async fn cancelled_wait_returns_its_token() {
         let bucket = Mutex::new(TokenBucket::new(10.0, 1));
         PendingToken::take(&bucket).0.used();
         for _ in 0..100 {
@@ -99,15 +102,16 @@ mod tests {
         let (first, _) = PendingToken::take(&bucket);
         let (second, wait) = PendingToken::take(&bucket);
         assert_eq!(wait.as_millis(), 200);
-        // Nobody has two in the moment of one.
+        // Two callers never share one slot.
         drop(first);
         assert_eq!(PendingToken::take(&bucket).1.as_millis(), 300);
         second.used();
     }
 
-    /// The clock may be younger than the bucket is deep: it starts with the machine.
+    /// The monotonic clock starts with the machine, so the bucket's refill time may exceed the
+    /// clock's age.
     #[test]
-    fn a_burst_that_takes_years_to_grow_passes_at_once() {
+    fn burst_with_a_refill_time_of_years_passes_immediately() {
         let now = Instant::now();
         let mut bucket = TokenBucket::new(0.001, u32::MAX);
         assert_eq!(bucket.take(now), Duration::ZERO);
@@ -115,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_have_grown_may_be_taken_together() {
+    fn refilled_tokens_can_be_taken_together() {
         let now = Instant::now();
         let mut bucket = TokenBucket::new(10.0, 3);
         let later = now + Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! An answer that is no success, whatever its form, as a Status.
+//! Converts an error response of any form to a Status.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header, response::Parts};
@@ -6,15 +6,16 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use kube::core::{Status, response::StatusDetails};
 use tower::BoxError;
 
-/// The largest refusal that is read. A real one has a few hundred bytes.
+/// The largest error response body that is read. A real one has a few hundred bytes.
 pub(crate) const LARGEST_REFUSAL: usize = 64 << 10;
-/// How many characters of a refusal that is no Status are kept. It ends up in logs and reports.
+/// The number of characters to keep of an error response that is not a Status. They appear in logs
+/// and error messages.
 const LONGEST_TEXT: usize = 300;
 
-/// Reads an answer that is no success to its end and makes an error of it, with its code and `Retry-After`, where [`crate::ApiErrorKind`] and
-/// [`crate::retry_after`] find them.
+/// Reads an error response to its end and converts it to an error with its code and `Retry-After`,
+/// for [`crate::ApiErrorKind`] and [`crate::retry_after`].
 ///
-/// For answers of `Client::send`: the calls of `Api` make errors of refusals by themselves.
+/// Use it for responses of `Client::send`. The calls of `Api` return errors already.
 pub async fn refusal<B>(answer: Response<B>) -> kube::Error
 where
     B: http_body::Body<Data = Bytes>,
@@ -27,10 +28,12 @@ where
     }
 }
 
-/// Makes the body of every refusal a Status with a code, and puts a `Retry-After` header into it, where [`crate::retry_after`] finds it.
+/// Replaces the body of an error response with a Status that has a code and the `Retry-After` of
+/// the header, for [`crate::retry_after`].
 ///
-/// Priority and fairness refuses with a header and plain text, an unknown path with plain text, a proxy with whatever it likes. kube's
-/// client keeps neither header nor code of those, and logs their text.
+/// Priority and fairness responds with a header and plain text, an unknown path with plain text,
+/// and a proxy with any text. kube's client drops the header and the code of such responses and
+/// logs their text.
 pub(crate) async fn with_status<B>(answer: Response<B>) -> Result<Response<Full<Bytes>>, BoxError>
 where
     B: http_body::Body<Data = Bytes>,
@@ -52,7 +55,9 @@ where
 {
     let text = match Limited::new(body, LARGEST_REFUSAL).collect().await {
         Ok(text) => text.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => Bytes::from_static(b"(a refusal that is too long to read)"),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Bytes::from_static(b"(an error response that is too long to read)")
+        }
         Err(error) => return Err(error),
     };
     let mut status = serde_json::from_slice(&text)
@@ -84,7 +89,7 @@ where
     Ok(status)
 }
 
-/// In seconds, as the apiserver writes it; the form with a date is not understood.
+/// Parses the seconds that the apiserver sends. The date format is not supported.
 fn retry_after_header(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }

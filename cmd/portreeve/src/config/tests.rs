@@ -187,8 +187,8 @@ fn a_value_that_the_flag_would_not_take_is_told_in_its_words() {
             portreeve.yaml:3: concurrentFooSyncs: 0 is not in 1..=65535
             portreeve.yaml:3: v: 300 is not in 0..=255
             portreeve.yaml:3: securePort: 100000000000000000000 is no whole number; give one without a fraction, exponent or leading zeros
-            portreeve.yaml:3: leaderElectLeaseDuration: "soon": give a duration such as 30s, 1m30s or 12h
-            portreeve.yaml:3: kubeApiQps: -1: give 0 (no limit) or requests a second, from 0.001 to 1000000
+            portreeve.yaml:3: leaderElectLeaseDuration: "soon": expected a duration such as 30s, 1m30s or 12h
+            portreeve.yaml:3: kubeApiQps: -1: expected 0 (no limit) or requests per second from 0.001 to 1000000
             portreeve.yaml:3: kubeApiQps: ".inf" is not a number; give a number
             portreeve.yaml:3: loggingFormat: "xml": give one of text, json
             portreeve.yaml:3: gcMode: "off": give one of active, observe
@@ -196,7 +196,7 @@ fn a_value_that_the_flag_would_not_take_is_told_in_its_words() {
             portreeve.yaml:3: bindAddress: "localhost": give an IP address without a port, such as 0.0.0.0 or ::
             portreeve.yaml:5: leaderElectGroups: "foo": give CONTROLLER=GROUP, such as crontab=a
             portreeve.yaml:3: authorizationAlwaysAllowPaths: "metrics": the path "metrics" must start with /, as in /metrics
-            portreeve.yaml:3: master: give a URL such as https://10.0.0.1:6443
+            portreeve.yaml:3: master: expected a URL such as https://10.0.0.1:6443
         "#]],
     );
 }

@@ -1,4 +1,5 @@
-//! The stations, between a `kube::Client` and a scripted service: exact traffic, no server.
+//! Tests of the middleware between a `kube::Client` and a scripted service. They check the exact
+//! requests without a server.
 
 mod limits;
 mod metrics;
@@ -22,7 +23,7 @@ use crate::{AlwaysOpen, ApiErrorKind, Fenced, refusal::LARGEST_REFUSAL, retry_af
 
 type Scripted = UnsyncBoxBody<Bytes, BoxError>;
 
-/// The stations of one process.
+/// The middleware of one process.
 struct TestStack {
     registry: Registry,
     shared: CallContext,
@@ -51,7 +52,7 @@ impl TestStack {
         self
     }
 
-    /// A client whose requests end up in `answer`.
+    /// Returns a client that sends its requests to `answer`.
     fn client<F, A>(self, answer: F) -> Client
     where
         F: Fn(Request<Body>) -> A + Clone + Send + Sync + 'static,
@@ -65,7 +66,7 @@ impl TestStack {
         Client::new(calls, "default")
     }
 
-    /// A client whose every request gets this answer, and the requests.
+    /// Returns a client that gets this response to every request, and the recorded requests.
     fn answering(self, code: u16, body: &str) -> (Client, Requests) {
         let requests = Requests::default();
         let (seen, body) = (requests.clone(), body.to_owned());
@@ -78,7 +79,7 @@ impl TestStack {
     }
 }
 
-/// What arrived at the scripted service.
+/// The requests that the scripted service received.
 #[derive(Clone, Default)]
 struct Requests(Arc<Mutex<Vec<Request<Body>>>>);
 
@@ -97,7 +98,7 @@ fn answer(code: u16, body: &str) -> Response<Scripted> {
     Response::builder().status(code).body(body.boxed_unsync()).unwrap()
 }
 
-/// An answer whose body begins with `start` and then neither goes on nor ends.
+/// Returns a response whose body starts with `start` and then stalls.
 fn stuck(start: &str) -> Response<Scripted> {
     use futures::StreamExt;
     let start = Ok(Frame::data(Bytes::from(start.to_owned())));
@@ -113,7 +114,7 @@ fn config_map() -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap()
 }
 
-/// A fence that lets nothing through, or everything until some time, and counts how often it is asked.
+/// A fence that admits nothing, or everything until a given time, and counts its checks.
 #[derive(Clone)]
 struct Gate {
     admits: Arc<Mutex<Result<Option<Instant>, Fenced>>>,
@@ -143,7 +144,7 @@ impl Fence for Gate {
 }
 
 #[tokio::test]
-async fn the_user_agent_names_program_and_component() {
+async fn user_agent_names_the_program_and_the_component() {
     let (client, requests) = test_stack().answering(200, "{}");
     client
         .request_text(Request::get("/version").body(vec![]).unwrap())
@@ -155,7 +156,7 @@ async fn the_user_agent_names_program_and_component() {
 }
 
 #[tokio::test]
-async fn the_fence_is_asked_for_what_changes_something_and_for_nothing_else() {
+async fn fence_is_checked_only_for_mutating_requests() {
     let fence = gate(Ok(None));
     let body = json!({"metadata": {"name": "a"}, "items": []}).to_string();
     let (client, requests) = test_stack().fence(fence.clone()).answering(200, &body);
@@ -177,7 +178,7 @@ async fn the_fence_is_asked_for_what_changes_something_and_for_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_fenced_write_is_not_sent_and_the_caller_is_told() {
+async fn fenced_write_is_not_sent_and_returns_an_error() {
     let (client, requests) = test_stack()
         .fence(gate(Err(Fenced("not the leader"))))
         .answering(201, "{}");
@@ -191,7 +192,7 @@ async fn a_fenced_write_is_not_sent_and_the_caller_is_told() {
 }
 
 #[tokio::test]
-async fn a_post_is_sent_once_whatever_the_answer() {
+async fn post_is_sent_once_for_every_response_code() {
     for code in [201, 409, 422, 429, 500, 502, 503, 504] {
         let (client, requests) = test_stack().answering(code, "{}");
         let _ = config_maps(client).create(&PostParams::default(), &config_map()).await;
@@ -200,7 +201,7 @@ async fn a_post_is_sent_once_whatever_the_answer() {
 }
 
 #[tokio::test]
-async fn retry_after_is_found_in_the_header_of_a_plain_text_refusal() {
+async fn retry_after_is_read_from_the_header_of_a_plain_text_error() {
     let client = test_stack().client(|_| async {
         let mut answer = answer(429, "Too many requests, please try again later.\n");
         let seconds = HeaderValue::from_static("7");
@@ -217,7 +218,7 @@ async fn retry_after_is_found_in_the_header_of_a_plain_text_refusal() {
 }
 
 #[tokio::test]
-async fn retry_after_is_found_in_a_status() {
+async fn retry_after_is_read_from_a_status() {
     let status = json!({"kind": "Status", "status": "Failure", "code": 429, "reason": "TooManyRequests",
                         "message": "storage is (re)initializing", "details": {"retryAfterSeconds": 3}});
     let (client, _) = test_stack().answering(429, &status.to_string());
@@ -226,7 +227,7 @@ async fn retry_after_is_found_in_a_status() {
 }
 
 #[tokio::test]
-async fn retry_after_has_a_limit() {
+async fn retry_after_is_capped() {
     let status = json!({"kind": "Status", "status": "Failure", "code": 503, "reason": "ServiceUnavailable",
                         "message": "maintenance", "details": {"retryAfterSeconds": 86400}});
     let (client, _) = test_stack().answering(503, &status.to_string());
@@ -235,7 +236,7 @@ async fn retry_after_has_a_limit() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_understood_by_its_code_when_its_body_is_no_status() {
+async fn error_response_without_a_status_is_classified_by_its_code() {
     let table = [
         (404, "404 page not found\n", ApiErrorKind::NotFound),
         (404, "", ApiErrorKind::NotFound),
@@ -251,20 +252,20 @@ async fn a_refusal_is_understood_by_its_code_when_its_body_is_no_status() {
 }
 
 #[tokio::test]
-async fn a_refusal_without_end_is_not_read_to_its_end() {
+async fn oversized_error_response_is_not_read_to_its_end() {
     let (client, _) = test_stack().answering(503, &"x".repeat(LARGEST_REFUSAL + 1));
     let error = config_maps(client).get("a").await.unwrap_err();
     assert!(error.to_string().contains("too long to read"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rate_limit_spaces_calls_after_a_burst() {
+async fn rate_limit_delays_calls_after_a_burst() {
     let (client, requests) = test_stack().rate(10.0, 2).answering(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     let started = Instant::now();
     let calls = (0..5).map(|_| api.get("a"));
     futures::future::try_join_all(calls).await.unwrap();
-    // The clock of timers ticks in milliseconds.
+    // Tokio's timers tick in milliseconds.
     assert_eq!(started.elapsed().as_millis() / 10, 30);
     assert_eq!(requests.methods().len(), 5);
 }

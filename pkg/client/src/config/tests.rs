@@ -1,4 +1,4 @@
-//! Flags and files that cannot be used say what to do about it, and tell no secrets.
+//! Tests that unusable flags and files produce errors that help and contain no secrets.
 
 use std::fs;
 
@@ -32,15 +32,15 @@ async fn open(args: &[&str]) -> Result<Connection, Error> {
     Connection::open(&parse(args).unwrap(), settings(Duration::from_secs(1))).await
 }
 
-/// The error and its sources, as it is printed.
+/// Returns the error and its sources as they are printed.
 async fn failure(args: &[&str]) -> String {
     match open(args).await {
-        Ok(_) => panic!("{args:?} is accepted"),
+        Ok(_) => panic!("{args:?} was accepted"),
         Err(error) => error_chain(&error),
     }
 }
 
-/// A kubeconfig on disk.
+/// Writes a kubeconfig to a temporary file.
 fn kubeconfig(cluster: &str, user: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = format!(
@@ -58,7 +58,7 @@ fn path(file: &tempfile::NamedTempFile) -> &str {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_is_not_there_is_named_with_its_flag() {
+async fn missing_kubeconfig_error_names_the_flag() {
     let error = failure(&["--kubeconfig=/nonexistent/kubeconfig"]).await;
     assert!(
         error.starts_with("failed to load --kubeconfig /nonexistent/kubeconfig: "),
@@ -68,7 +68,7 @@ async fn a_kubeconfig_that_is_not_there_is_named_with_its_flag() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_is_none_is_named_with_the_place() {
+async fn malformed_kubeconfig_error_names_the_position() {
     let file = kubeconfig("{server: 7}", "{token: {}}");
     let error = failure(&["--kubeconfig", path(&file)]).await;
     assert!(error.starts_with("failed to parse --kubeconfig /"), "{error}");
@@ -76,11 +76,11 @@ async fn a_kubeconfig_that_is_none_is_named_with_the_place() {
 }
 
 #[tokio::test]
-async fn without_any_configuration_the_error_says_what_to_do() {
+async fn missing_configuration_error_names_the_flags_to_set() {
     let error = failure(&[]).await;
     assert!(
         error.starts_with(
-            "failed to load the in-cluster configuration; outside of a cluster set --kubeconfig or --master"
+            "failed to load the in-cluster configuration; outside a cluster, set --kubeconfig or --master"
         ),
         "{error}"
     );
@@ -98,13 +98,13 @@ async fn master_overrides_the_address_in_the_kubeconfig() {
 }
 
 #[test]
-fn a_rate_that_is_none_is_refused_with_what_would_be_one() {
+fn invalid_qps_error_states_the_valid_range() {
     for bad in ["-1", "fast", "NaN", "inf", "0.0000001"] {
         let error = parse(&[&format!("--kube-api-qps={bad}")]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ValueValidation);
         let text = error.to_string();
         assert!(
-            text.contains("--kube-api-qps") && text.contains("give 0 (no limit) or requests a second"),
+            text.contains("--kube-api-qps") && text.contains("expected 0 (no limit) or requests per second"),
             "{text}"
         );
     }
@@ -117,16 +117,19 @@ fn a_rate_that_is_none_is_refused_with_what_would_be_one() {
 }
 
 #[test]
-fn a_master_that_is_no_url_is_refused_with_what_would_be_one() {
+fn invalid_master_error_shows_a_valid_url() {
     for bad in ["apiserver:6443", "/path", "ftp://a", "https://", "a b"] {
         let error = parse(&[&format!("--master={bad}")]).unwrap_err().to_string();
         assert!(error.contains("--master"), "{error}");
     }
     let error = parse(&["--master=10.0.0.1:6443"]).unwrap_err().to_string();
-    assert!(error.contains("give a URL such as https://10.0.0.1:6443"), "{error}");
+    assert!(
+        error.contains("expected a URL such as https://10.0.0.1:6443"),
+        "{error}"
+    );
 }
 
-/// kube would panic on the first request.
+/// Without this check, kube would panic on the first request.
 #[tokio::test]
 async fn a_server_without_a_scheme_in_the_kubeconfig_is_an_error() {
     let file = kubeconfig("{server: 'apiserver:6443'}", "{}");
@@ -138,7 +141,7 @@ async fn a_server_without_a_scheme_in_the_kubeconfig_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_password_in_the_url_gets_nowhere() {
+async fn password_in_the_url_is_dropped() {
     let file = kubeconfig(&format!("{{server: 'https://user:{TOKEN}@a:1'}}"), "{}");
     let connection = open(&["--kubeconfig", path(&file)]).await.unwrap();
     assert_eq!(connection.url(), "https://a:1/");
@@ -148,7 +151,7 @@ async fn a_password_in_the_url_gets_nowhere() {
 }
 
 #[tokio::test]
-async fn errors_print_no_credentials() {
+async fn errors_contain_no_credentials() {
     let users = [
         format!("{{token: '{TOKEN}', exec: 7}}"),
         format!("{{token: ['{TOKEN}']}}"),
@@ -160,7 +163,7 @@ async fn errors_print_no_credentials() {
         let file = kubeconfig("{server: 'https://a:1'}", &user);
         let args = parse(&["--kubeconfig", path(&file)]).unwrap();
         let Err(error) = Connection::open(&args, settings(Duration::from_secs(1))).await else {
-            panic!("{user} is accepted");
+            panic!("{user} was accepted");
         };
         let (text, debug) = (error_chain(&error), format!("{error:?}"));
         assert!(!text.contains(TOKEN), "Display of {user}: {text}");
@@ -168,7 +171,7 @@ async fn errors_print_no_credentials() {
     }
 }
 
-/// A plugin's script in a folder of its own, and the kubeconfig that names it.
+/// A plugin script in a temporary folder, and the kubeconfig that uses it.
 struct Plugin {
     folder: tempfile::TempDir,
     kubeconfig: tempfile::NamedTempFile,
@@ -187,15 +190,15 @@ fn plugin(script: &str) -> Plugin {
 }
 
 #[tokio::test]
-async fn what_a_credential_plugin_prints_is_not_told() {
+async fn errors_omit_the_output_of_a_credential_plugin() {
     let table = [
         ("exit 3", "the credential plugin failed (exit status: 3)"),
-        ("exit 0", "failed to parse what the credential plugin printed"),
+        ("exit 0", "failed to parse the output of the credential plugin"),
     ];
     for (end, expected) in table {
         let plugin = plugin(&format!("echo 'token: [{TOKEN}'\necho {TOKEN} >&2\n{end}\n"));
         let Err(error) = open(&["--kubeconfig", path(&plugin.kubeconfig)]).await else {
-            panic!("{end} is accepted");
+            panic!("{end} was accepted");
         };
         let (text, debug) = (error_chain(&error), format!("{error:?}"));
         assert!(text.ends_with(expected), "{text}");
@@ -203,9 +206,10 @@ async fn what_a_credential_plugin_prints_is_not_told() {
     }
 }
 
-/// The first credential is good for less than a minute, so that the first call asks for the next, which fails.
+/// The first credential is already expired, so the first call asks the plugin for the next one,
+/// which fails.
 #[tokio::test]
-async fn what_a_credential_plugin_prints_in_a_refresh_is_not_told() {
+async fn errors_omit_the_output_of_a_credential_plugin_during_a_refresh() {
     let plugin = plugin(&format!(
         "if [ -e \"$0.ran\" ]; then echo {TOKEN}; exit 4; fi\n\
          echo '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\
@@ -223,9 +227,10 @@ async fn what_a_credential_plugin_prints_in_a_refresh_is_not_told() {
     assert!(!text.contains(TOKEN) && !debug.contains(TOKEN), "{text} {debug}");
 }
 
-/// The plugin ends well only if others go on while it runs: on the one thread of this test, too.
+/// The plugin succeeds only if other tasks make progress while it runs, even on the single thread
+/// of this test.
 #[tokio::test]
-async fn a_credential_plugin_that_takes_its_time_holds_up_nobody() {
+async fn slow_credential_plugin_does_not_block_other_tasks() {
     let plugin = plugin(&format!(
         "for i in 1 2 3 4 5 6 7 8 9 10; do [ -e \"$0.go\" ] && break; sleep 0.1; done\n\
          [ -e \"$0.go\" ] || exit 5\n\
@@ -239,7 +244,7 @@ async fn a_credential_plugin_that_takes_its_time_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_refused_with_the_way_out() {
+async fn proxy_error_says_what_to_do_instead() {
     let cluster = format!("{{server: 'https://a:1', proxy-url: 'http://user:{TOKEN}@proxy:3128'}}");
     let file = kubeconfig(&cluster, "{}");
     let error = failure(&["--kubeconfig", path(&file)]).await;
@@ -255,7 +260,7 @@ async fn a_proxy_is_refused_with_the_way_out() {
 }
 
 #[tokio::test]
-async fn a_component_that_cannot_stand_in_a_header_is_refused() {
+async fn component_with_invalid_header_characters_is_rejected() {
     let connection = open(&["--master=http://a:1"]).await.unwrap();
     assert!(matches!(
         connection.client("foo\ncontroller"),
@@ -263,9 +268,10 @@ async fn a_component_that_cannot_stand_in_a_header_is_refused() {
     ));
 }
 
-/// A real connection that opens and then says nothing. The only test here that waits in real time: for as long as its limit.
+/// A real connection that opens and then stalls. Only this test here waits in real time, for the
+/// duration of its limit.
 #[tokio::test]
-async fn a_black_holed_connection_ends_at_the_limit() {
+async fn call_on_a_stalled_connection_ends_at_the_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let limit = Duration::from_millis(50);
@@ -281,17 +287,20 @@ async fn a_black_holed_connection_ends_at_the_limit() {
     let (version, (request, closed)) = tokio::join!(client.apiserver_version(), hole);
     let error = version.unwrap_err();
     assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
-    assert!(error.to_string().contains("no complete answer within 50ms"), "{error}");
+    assert!(
+        error.to_string().contains("no complete response within 50ms"),
+        "{error}"
+    );
     assert!(
         request.contains("user-agent: portreeve/0.1.0 (") && request.contains(") foo-controller"),
         "{request}"
     );
-    // The end of the call is the end of its connection: the pool does not hand out a dead one.
+    // Dropping the call closes its connection, so the pool does not reuse a dead one.
     assert_eq!(closed, 0);
 }
 
 #[tokio::test]
-async fn a_connection_that_is_refused_is_transient() {
+async fn refused_connection_is_transient() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     drop(listener);
@@ -306,15 +315,17 @@ async fn a_connection_that_is_refused_is_transient() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_dropped_sends_nothing_more() {
-    // Left to itself, the receiver's kernel may let its buffer grow until it has everything before the call is given up.
+async fn dropped_connection_sends_no_more_data() {
+    // With automatic sizing, the receive buffer could grow until it holds the whole body before the
+    // call is dropped.
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 << 10).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let master = format!("--master=http://{}", listener.local_addr().unwrap());
     let client = open(&[&master]).await.unwrap().client("a-test").unwrap();
-    // More than the receiver takes unread, and less than the sender's kernel takes: the rest is there when the call is given up.
+    // The body is larger than the receive buffer and smaller than the send buffer, so a part of it
+    // is still unsent when the call is dropped.
     let body = vec![b' '; 512 << 10];
     let request = http::Request::post("/api/v1/namespaces").body(body).unwrap();
     let written = client.request_text(request);
@@ -327,7 +338,7 @@ async fn a_connection_that_is_dropped_sends_nothing_more() {
     assert_eq!(
         end,
         Err(std::io::ErrorKind::ConnectionReset),
-        "{} bytes came",
+        "received {} bytes",
         rest.len()
     );
 }

@@ -1,5 +1,5 @@
-//! Refusals as apiservers and proxies word them, and as they might be garbled: each becomes a Status with a code, and no more of it is
-//! kept than there is room for.
+//! Tests error responses of apiservers and proxies, and mutations of them: each becomes a Status
+//! with a code and a bounded message.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use portreeve_testing::Corpus;
 use super::*;
 use crate::{ApiErrorKind, retry_after};
 
-/// How many mutations there are.
+/// The number of mutations.
 const MUTATIONS: usize = 5_000;
-/// The codes under which each input comes.
+/// The status codes that are combined with each input.
 const CODES: [StatusCode; 4] = [
     StatusCode::NOT_FOUND,
     StatusCode::CONFLICT,
@@ -21,7 +21,8 @@ const CODES: [StatusCode; 4] = [
     StatusCode::BAD_GATEWAY,
 ];
 
-/// The answer of `code` with that body, and with a header made of its beginning where it can be one.
+/// Returns a response with this code and body. Its `Retry-After` header is the start of the body,
+/// if that is a valid header value.
 fn answer(code: StatusCode, input: &[u8]) -> Response<Full<Bytes>> {
     let mut answer = Response::new(Full::from(input.to_vec()));
     *answer.status_mut() = code;
@@ -32,22 +33,22 @@ fn answer(code: StatusCode, input: &[u8]) -> Response<Full<Bytes>> {
 }
 
 fn check(code: StatusCode, input: &[u8]) {
-    // The whole body is there: nothing is waited for.
+    // The body is complete, so the future is ready at once.
     let error = refusal(answer(code, input)).now_or_never().unwrap();
     let Error::Api(status) = &error else {
-        panic!("no Status: {error}");
+        panic!("expected a Status, got {error}");
     };
     assert_ne!(status.code, 0);
     assert!(status.message.len() <= LARGEST_REFUSAL);
     assert!(retry_after(&error).is_none_or(|after| after <= Duration::from_mins(5)));
     let classified = ApiErrorKind::of(&error);
-    // What calls of `Api` get to see of it is the same.
+    // Calls of `Api` get the same classification.
     let seen = with_status(answer(code, input)).now_or_never().unwrap().unwrap();
     assert_eq!(seen.status(), code);
     let body = seen.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
     let again: Status = serde_json::from_slice(&body).unwrap();
     assert_eq!(ApiErrorKind::of_status(&again), classified);
-    // What names no reason and no code is judged by the code that it came under.
+    // An input that is not a Status is classified by the code of the response.
     let is_status = serde_json::from_slice::<Status>(input).is_ok();
     if !is_status {
         assert_eq!(status.code, code.as_u16());
@@ -55,7 +56,7 @@ fn check(code: StatusCode, input: &[u8]) {
 }
 
 #[test]
-fn every_refusal_becomes_a_status_with_a_code() -> anyhow::Result<()> {
+fn every_error_response_becomes_a_status_with_a_code() -> anyhow::Result<()> {
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/refusal"))?;
     corpus.check(MUTATIONS, |input| {
         for code in CODES {
@@ -65,7 +66,7 @@ fn every_refusal_becomes_a_status_with_a_code() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_time_to_wait_is_read_in_seconds_or_not_at_all() {
+fn retry_after_is_parsed_only_as_whole_seconds() {
     let table = [
         ("7", Some(7)),
         ("0", Some(0)),

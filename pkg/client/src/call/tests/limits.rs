@@ -1,12 +1,12 @@
-//! No call hangs: what ends it, and when.
+//! Tests of the limits that end every call.
 
 use super::*;
 
-/// Runs a call in paused time; how long it took and how it failed.
+/// Runs a call in paused time and returns its duration and its error.
 async fn failure<T: std::fmt::Debug>(call: impl Future<Output = kube::Result<T>>) -> (Duration, kube::Error) {
     let started = Instant::now();
     let ended = tokio::time::timeout(Duration::from_hours(1), call).await;
-    let error = ended.expect("the call hangs").unwrap_err();
+    let error = ended.expect("the call must not hang").unwrap_err();
     (started.elapsed(), error)
 }
 
@@ -18,22 +18,22 @@ fn never() -> impl Future<Output = Result<Response<Scripted>, BoxError>> + Send 
 async fn a_call_that_gets_no_headers_ends_at_the_limit() {
     let api = config_maps(test_stack().client(|_| never()));
     let (after, error) = failure(api.get("a")).await;
-    // The clock of timers ticks in milliseconds.
+    // Tokio's timers tick in milliseconds.
     assert_eq!(after.as_secs(), 30);
     assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
-    assert!(error.to_string().contains("no complete answer within 30s"), "{error}");
+    assert!(error.to_string().contains("no complete response within 30s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_goes_silent_in_the_middle_ends_at_the_limit() {
+async fn stalled_body_ends_at_the_limit() {
     let api = config_maps(test_stack().client(|_| async { Ok(stuck(r#"{"metadata":{"#)) }));
     let (after, error) = failure(api.get("a")).await;
     assert_eq!(after.as_secs(), 30);
-    assert!(error.to_string().contains("no complete answer within 30s"), "{error}");
+    assert!(error.to_string().contains("no complete response within 30s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_of_headers_and_body_is_counted_together() {
+async fn limit_covers_headers_and_body_together() {
     let api = config_maps(test_stack().client(|_| async {
         tokio::time::sleep(Duration::from_secs(20)).await;
         Ok(stuck("{"))
@@ -54,18 +54,18 @@ async fn an_open_watch_has_no_limit() {
     let mut body = client.send(watch()).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().is_ok());
     let day = tokio::time::timeout(Duration::from_hours(24), body.frame()).await;
-    assert!(day.is_err(), "the silence of a watch is for its reader to judge");
+    assert!(day.is_err(), "the reader of a watch applies its own idle timeout");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_does_not_open_ends_at_the_limit() {
+async fn watch_that_does_not_open_ends_at_the_limit() {
     let client = test_stack().client(|_| never());
     let (after, _) = failure(client.send(watch())).await;
     assert_eq!(after.as_secs(), 30);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_whose_refusal_goes_silent_ends_at_the_limit() {
+async fn rejected_watch_whose_body_stalls_ends_at_the_limit() {
     let client = test_stack().client(|_| async {
         let mut refusal = stuck("Too many");
         *refusal.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -77,7 +77,7 @@ async fn a_watch_whose_refusal_goes_silent_ends_at_the_limit() {
     assert_eq!(after.as_secs(), 30);
 }
 
-/// Notes when it is dropped.
+/// Records when it is dropped.
 struct Dropped(Arc<Mutex<Option<Instant>>>);
 
 impl Drop for Dropped {
@@ -87,7 +87,7 @@ impl Drop for Dropped {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_under_way_is_dropped_when_the_fence_closes() {
+async fn write_in_flight_is_dropped_when_the_fence_closes() {
     let dropped = Arc::new(Mutex::new(None));
     let seen = Arc::clone(&dropped);
     let fence = gate(Ok(Some(Duration::from_secs(4))));
@@ -102,17 +102,13 @@ async fn a_write_under_way_is_dropped_when_the_fence_closes() {
     let (after, error) = failure(api.create(&PostParams::default(), &config_map())).await;
     assert_eq!(after.as_secs(), 4);
     assert_eq!((dropped.lock().unwrap() - started).as_secs(), 4);
-    assert!(
-        error
-            .to_string()
-            .contains("the time in which this process may write was over")
-    );
-    // It may have been carried out: that it was not sent would be a lie.
+    assert!(error.to_string().contains("the write fence closed"));
+    // The apiserver may have executed the write, so the error must not claim that it was not sent.
     assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_under_way_goes_on_for_as_long_as_the_fence_is_kept_open() {
+async fn write_in_flight_continues_while_the_fence_stays_open() {
     let fence = gate(Ok(Some(Duration::from_secs(4))));
     let api = config_maps(test_stack().fence(fence.clone()).client(|_| never()));
     let keep_open = async {
@@ -125,11 +121,11 @@ async fn a_write_under_way_goes_on_for_as_long_as_the_fence_is_kept_open() {
     let written = failure(api.create(&parameters, &map));
     let ((after, error), ()) = tokio::join!(written, keep_open);
     assert_eq!(after.as_secs(), 7);
-    assert!(error.to_string().contains("may write was over"), "{error}");
+    assert!(error.to_string().contains("the write fence closed"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_makes_no_step_once_the_fence_is_closed_whatever_its_timer_says() {
+async fn write_is_not_polled_after_the_fence_closes() {
     let (steps, next) = (Arc::new(Mutex::new(0)), Arc::new(tokio::sync::Notify::new()));
     let fence = gate(Ok(Some(Duration::from_secs(9))));
     let (counted, woken) = (Arc::clone(&steps), Arc::clone(&next));
@@ -142,7 +138,8 @@ async fn a_write_makes_no_step_once_the_fence_is_closed_whatever_its_timer_says(
             }
         }
     }));
-    // As for a process that was stopped: it wakes up with something to do, and its timers are behind.
+    // A process that was stopped wakes up like this: its request is ready to be polled, and its
+    // timers are late.
     let close = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         fence.set(Err(Fenced("stopped for too long")));
@@ -152,20 +149,20 @@ async fn a_write_makes_no_step_once_the_fence_is_closed_whatever_its_timer_says(
     let written = failure(api.create(&parameters, &map));
     let ((after, error), ()) = tokio::join!(written, close);
     assert_eq!((after.as_secs(), *steps.lock()), (1, 1));
-    assert!(error.to_string().contains("may write was over"), "{error}");
+    assert!(error.to_string().contains("the write fence closed"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fence_that_stays_open_longer_than_the_limit_does_not_extend_it() {
+async fn open_fence_does_not_extend_the_limit() {
     let fence = gate(Ok(Some(Duration::from_mins(5))));
     let api = config_maps(test_stack().fence(fence).client(|_| never()));
     let (after, error) = failure(api.delete("a", &DeleteParams::default())).await;
     assert_eq!(after.as_secs(), 30);
-    assert!(error.to_string().contains("no complete answer"), "{error}");
+    assert!(error.to_string().contains("no complete response"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_the_rate_limit_does_not_shorten_the_call() {
+async fn rate_limit_delay_does_not_count_towards_the_limit() {
     let (client, requests) = test_stack().rate(0.01, 1).answering(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     api.get("a").await.unwrap();

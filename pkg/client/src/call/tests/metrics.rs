@@ -1,10 +1,10 @@
-//! What is counted, by name, label and value.
+//! Tests of the `rest_client_*` metrics by name, label and value.
 
 use prometheus::TextEncoder;
 
 use super::*;
 
-/// The lines of the registry, as they are scraped.
+/// Returns the lines of a scrape.
 fn lines(registry: &Registry) -> Vec<String> {
     let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
     text.lines().map(ToOwned::to_owned).collect()
@@ -49,7 +49,7 @@ async fn calls_are_counted_by_code_method_and_host() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_the_rate_limit_is_measured_by_itself_and_with_the_call() {
+async fn rate_limit_delay_is_measured_separately_and_in_the_request_duration() {
     let test_stack = test_stack().rate(2.0, 1);
     let registry = test_stack.registry.clone();
     let (client, _) = test_stack.answering(200, r#"{"metadata":{}}"#);
@@ -65,7 +65,7 @@ async fn the_wait_for_the_rate_limit_is_measured_by_itself_and_with_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_of_a_call_includes_its_body() {
+async fn request_duration_includes_the_body() {
     let test_stack = test_stack();
     let registry = test_stack.registry.clone();
     let api = config_maps(test_stack.client(|_| async { Ok(stuck("{")) }));
@@ -73,7 +73,7 @@ async fn the_time_of_a_call_includes_its_body() {
     let lines = lines(&registry);
     let name = "rest_client_request_duration_seconds_sum";
     let sum = lines.iter().find_map(|line| line.strip_prefix(name)?.split(' ').nth(1));
-    // Its limit, in the ticks of the clock.
+    // The call ends at its limit, give or take a tick of the clock.
     assert!(sum.is_some_and(|sum| sum.starts_with("30")), "{lines:#?}");
     assert_scraped(
         &registry,
@@ -82,7 +82,7 @@ async fn the_time_of_a_call_includes_its_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_watch_is_counted_and_not_measured() {
+async fn open_watch_is_counted_but_its_duration_is_not_measured() {
     let test_stack = test_stack();
     let registry = test_stack.registry.clone();
     let (client, _) = test_stack.answering(200, "{}\n");
@@ -106,7 +106,7 @@ async fn an_open_watch_is_counted_and_not_measured() {
 }
 
 #[tokio::test]
-async fn the_metrics_of_two_connections_need_two_registries() {
+async fn metrics_cannot_be_registered_twice_in_one_registry() {
     let registry = Registry::new();
     assert!(Metrics::register(&registry).is_ok());
     assert!(Metrics::register(&registry).is_err());

@@ -1,4 +1,4 @@
-//! Nothing of a body gets into the log.
+//! Tests that no part of a body is logged.
 
 use std::io;
 
@@ -36,7 +36,8 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// Runs `calls` with a log that holds all that is said, but for `kube_client`, which is held at `kube`. Returns the log.
+/// Runs `calls` and returns their log. Everything is logged at TRACE except `kube_client`, which is
+/// capped at `kube`.
 fn logged<F: Future>(kube: LevelFilter, calls: impl FnOnce() -> F) -> String {
     let log = Log::default();
     let targets = Targets::new()
@@ -46,7 +47,7 @@ fn logged<F: Future>(kube: LevelFilter, calls: impl FnOnce() -> F) -> String {
         .with_writer(log.clone())
         .with_filter(targets);
     tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-        // One thread, so that the client's own task logs here too.
+        // A single thread, so that the client's own task logs to this subscriber too.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -58,7 +59,7 @@ fn logged<F: Future>(kube: LevelFilter, calls: impl FnOnce() -> F) -> String {
 }
 
 #[test]
-fn an_answer_that_cannot_be_decoded_is_not_logged() {
+fn undecodable_response_is_not_logged() {
     let log = logged(LevelFilter::ERROR, || async {
         let body = json!({"metadata": {"name": 1}, "data": {"password": SECRET}}).to_string();
         let (client, _) = test_stack().answering(200, &body);
@@ -66,13 +67,13 @@ fn an_answer_that_cannot_be_decoded_is_not_logged() {
         api.get("a").await.unwrap_err();
         api.create(&PostParams::default(), &config_map()).await.unwrap_err();
     });
-    assert!(log.contains("done"), "the log is captured");
+    assert!(log.contains("done"), "the log is not captured");
     assert!(!log.contains(SECRET), "{log}");
 }
 
-/// What kube would log at WARN without the cap is already made a Status by the stations.
+/// The middleware already turns the response into a Status, which kube does not log at WARN.
 #[test]
-fn a_refusal_that_is_no_status_is_not_logged_even_without_the_cap() {
+fn error_response_without_a_status_is_not_logged_even_without_the_cap() {
     let log = logged(LevelFilter::WARN, || async {
         let (client, _) = test_stack().answering(500, SECRET);
         config_maps(client).get("a").await.unwrap_err();
@@ -81,7 +82,7 @@ fn a_refusal_that_is_no_status_is_not_logged_even_without_the_cap() {
 }
 
 #[test]
-fn what_informers_read_by_is_not_logged_even_without_the_cap() {
+fn responses_to_send_are_not_logged_even_without_the_cap() {
     let log = logged(LevelFilter::TRACE, || async {
         let (client, _) = test_stack().answering(200, SECRET);
         let request = Request::get("/api/v1/secrets").body(Body::empty()).unwrap();
@@ -90,9 +91,10 @@ fn what_informers_read_by_is_not_logged_even_without_the_cap() {
     assert!(log.contains("done") && !log.contains(SECRET), "{log}");
 }
 
-/// Why the cap is needed: if this fails, kube has learnt to be quiet and the cap may go.
+/// Documents why the cap is needed. If this test fails, kube no longer logs bodies and the cap can
+/// be removed.
 #[test]
-fn kube_itself_logs_what_it_cannot_decode() {
+fn kube_logs_responses_that_it_cannot_decode() {
     let log = logged(LevelFilter::WARN, || async {
         let body = json!({"metadata": {"name": 1}, "data": {"password": SECRET}}).to_string();
         let (client, _) = test_stack().answering(200, &body);
