@@ -159,7 +159,7 @@ async fn pages_are_served_to_whom_they_are_open_with_the_query_decoded() -> Resu
             "s",
             404,
             text,
-            "There is no such page; /debug/controllers lists what there is.\n",
+            "Page not found; /debug/controllers lists all pages.\n",
         ),
         (Method::GET, "/../found", 401, text, "Unauthorized\n"),
     ];

@@ -75,7 +75,7 @@ async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Resu
     create_map(plane, namespace.name(), TRAP).await?;
     let began = Instant::now();
     let item = format!(
-        "item {}/{TRAP} of the queue Hanging has been in work for",
+        "item {}/{TRAP} of queue Hanging has made no progress for",
         namespace.name()
     );
     let words = [&*item, "--controller-stuck-timeout"];
@@ -124,8 +124,8 @@ async fn a_queue_that_nobody_takes_from_turns_its_controller_red_until_somebody_
     let began = Instant::now();
     let daemon = InProcess::start(plane, UNATTENDED, &["--queue-stuck-timeout=2s"]).await?;
     let words = [
-        "the queue Unattended has 1 due",
-        "no worker takes any",
+        "queue Unattended has 1 items due",
+        "no worker takes items",
         "--queue-stuck-timeout",
     ];
     wait_until_failing(&daemon.admin, "/livez", "unattended-controller", &words).await?;
@@ -146,7 +146,7 @@ async fn a_call_that_hangs_is_told_of_by_name_and_not_while_the_daemon_stops() -
     let gate = AdmissionGate::close(&plane, &fixture).await?;
     fixture.create_foo("web", "web", 1).await?;
     let write = gate.hold().await?;
-    let item = format!("item {}/web of the queue Foos", fixture.name());
+    let item = format!("item {}/web of queue Foos", fixture.name());
     wait_until_failing(&daemon.admin, "/livez", "foo-controller", &[&item]).await?;
     ensure_passing(&daemon.admin, "/readyz").await?;
     // What ends in its own time must not be killed for that.

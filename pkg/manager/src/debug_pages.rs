@@ -1,4 +1,5 @@
-//! The controllers' pages: found when they are asked for, since controllers are built after the listener has opened.
+//! The debug pages of controllers. They are looked up per request because controllers are built
+//! after the listener opens.
 
 use std::{
     collections::BTreeMap,
@@ -12,17 +13,18 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::health::ManagerState;
 
-/// The path below which pages are.
+/// The path prefix of all pages.
 pub const DEBUG_PAGES_PATH: &str = "/debug/controllers";
 
-/// Whose page, and which.
+/// The controller and the path of a page.
 type Name = (&'static str, &'static str);
 
-/// Every controller's pages, as far as controllers are built. Cheap to clone.
+/// The debug pages of the controllers that are built so far. Cheap to clone.
 #[derive(Clone)]
 pub struct DebugPages {
     state: Arc<RwLock<ManagerState>>,
-    /// Pages that are being made. One can take all the memory that a graph of a million nodes takes as text: never twice at once.
+    /// The pages that are being rendered. A page may need as much memory as a graph of a million
+    /// nodes rendered as text, so each page is rendered only once at a time.
     turns: Arc<Mutex<BTreeMap<Name, Weak<Semaphore>>>>,
 }
 
@@ -34,23 +36,22 @@ impl DebugPages {
         }
     }
 
-    /// The path of each page on a line of its own.
+    /// Returns the paths of all pages, one per line.
     pub fn index(&self) -> String {
         let state = self.state.read();
         let mut lines = String::new();
         for DebugPage { controller, path, .. } in &state.pages {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = writeln!(lines, "{DEBUG_PAGES_PATH}/{controller}/{path}");
         }
         lines
     }
 
-    /// Makes one page, on a thread that may compute for long; whoever asks for the same meanwhile waits. A page that panics is a 500.
+    /// Renders one page on a thread for blocking work. Concurrent requests for the same page wait
+    /// for each other. A page that panics results in a 500.
     pub async fn show(&self, controller: &str, path: &str, query: DebugQuery) -> DebugResponse {
         let Some(page) = self.page(controller, path) else {
-            return DebugResponse::not_found(format_args!(
-                "There is no such page; {DEBUG_PAGES_PATH} lists what there is."
-            ));
+            return DebugResponse::not_found(format_args!("Page not found; {DEBUG_PAGES_PATH} lists all pages."));
         };
         let turn = self.turn((page.controller, page.path));
         // The semaphore is never closed.
@@ -58,7 +59,8 @@ impl DebugPages {
         let mut making = JoinSet::new();
         making.spawn_blocking(move || {
             let shown = (page.handler)(&query);
-            // Here, and not where the answer is waited for: who asked may have gone, and the page is made to its end once it is begun.
+            // The permit is dropped here and not after the join: the client may disconnect, but a
+            // page that was started is rendered to its end.
             drop(permit);
             shown
         });
@@ -66,7 +68,7 @@ impl DebugPages {
             Some(Ok(shown)) => shown,
             _ => DebugResponse {
                 status: 500,
-                ..DebugResponse::text("The page could not be made: see the log\n")
+                ..DebugResponse::text("Failed to render the page: see the log\n")
             },
         }
     }
@@ -105,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// For what takes no time.
+    /// The time limit for operations that should complete immediately.
     const LIMIT: Duration = Duration::from_secs(30);
 
     type Show = Arc<dyn Fn(&DebugQuery) -> DebugResponse + Send + Sync>;
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_is_found_by_its_controller_and_its_path() {
+    async fn page_is_found_by_controller_and_path() {
         let pages = pages(&[
             ("graph", Arc::new(|_| DebugResponse::text("a graph"))),
             ("explain", Arc::new(|_| DebugResponse::bad_request("give a uid"))),
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_panics_is_a_500_and_can_be_asked_for_again() {
+    async fn page_that_panics_returns_a_500_and_can_be_requested_again() {
         let asked = AtomicUsize::new(0);
         let pages = pages(&[(
             "graph",
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_is_made_for_one_at_a_time_even_if_who_asked_has_gone() {
+    async fn page_is_rendered_once_at_a_time_even_after_the_client_disconnects() {
         let (making, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (begun, mut has_begun) = tokio::sync::mpsc::channel(8);
         let (end, ends) = mpsc::channel();
@@ -180,10 +182,10 @@ mod tests {
         let pages = pages(&[("graph", slow), ("explain", Arc::new(|_| DebugResponse::text("why")))]);
         tokio::select! {
             biased;
-            status = status(&pages, "a-controller", "graph") => panic!("it was made: {status}"),
+            status = status(&pages, "a-controller", "graph") => panic!("the page was rendered: {status}"),
             begun = timeout(LIMIT, has_begun.recv()) => assert_eq!(begun, Ok(Some(()))),
         }
-        // Another page does not wait for that one.
+        // Other pages are not blocked.
         assert_eq!(status(&pages, "a-controller", "explain").await, 200);
         for _ in 0..4 {
             end.send(()).unwrap();

@@ -1,6 +1,8 @@
-//! `--install-crds`: server-side apply of the enabled controllers' definitions, and the wait until they are served.
+//! `--install-crds`: server-side apply of the enabled controllers' CustomResourceDefinitions, and
+//! the wait until they are served.
 //!
-//! Goes through the applier like every other write, so the fence, the preconditions and the dry run hold here too.
+//! All writes go through the applier, so the fence, the preconditions and the dry run apply here as
+//! well.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -13,41 +15,41 @@ use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan, S
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long a definition that was written may take to be served.
+/// The time limit for a written definition to be served.
 const ESTABLISHED_LIMIT: Duration = Duration::from_secs(30);
-/// The pause between two looks doubles from the one to the other.
+/// The first and the longest pause between two checks. The pause doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// A step of the installation that failed.
+/// An error while installing a definition.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The definition may not be read.
+    /// The definition cannot be read.
     #[error("failed to read {definition}")]
     Read {
-        /// Which one.
+        /// The name of the definition.
         definition: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: kube::Error,
     },
-    /// The definition could not be turned into JSON.
+    /// The definition cannot be converted to JSON.
     #[error("failed to encode {definition}")]
     Encode {
-        /// Which one.
+        /// The name of the definition.
         definition: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
-    /// The definition was refused.
+    /// The apiserver rejected the definition.
     #[error(transparent)]
     Write(EffectError),
     /// The definition was written, but the apiserver does not serve it.
     #[error("{definition} is not established after {ESTABLISHED_LIMIT:?}: {reason}")]
     NotEstablished {
-        /// Which one.
+        /// The name of the definition.
         definition: String,
-        /// What the apiserver says of it.
+        /// The reason that the apiserver reports.
         reason: String,
     },
 }
@@ -60,9 +62,10 @@ pub(crate) async fn apiserver_ready(client: &Client) -> Result<(), kube::Error> 
     client.request_text(request).await.map(drop)
 }
 
-/// Applies each definition and waits until it is established. An apiserver that is away meanwhile is waited for.
+/// Applies each definition and waits until it is established. Retries while the apiserver is
+/// unavailable.
 ///
-/// A request to stop ends it between two writes, never amid one.
+/// A stop request takes effect between two writes and never interrupts one.
 pub(crate) async fn install(
     applier: &Applier,
     wanted: impl IntoIterator<Item = CustomResourceDefinition>,
@@ -103,7 +106,7 @@ async fn install_one(
                 tracing::error!(
                     definition,
                     versions,
-                    "not installed: the definition in the cluster has versions that this program does not know; install a \
+                    "skipping CustomResourceDefinition: the cluster's definition has versions that this program does not know; install a \
                      matching one with `portreeve crds`, or start without --install-crds"
                 );
                 return Ok(());
@@ -138,28 +141,28 @@ fn warn_again(definition: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(
         definition,
         err = error_chain(error),
-        "failed to install a definition, trying again"
+        "retrying failed installation of CustomResourceDefinition"
     );
 }
 
 fn announce(applier: &Applier, plan: &Plan) {
     if applier.dry_run {
-        tracing::info!(%plan, "dry run: would install a definition");
+        tracing::info!(%plan, "dry run: would install CustomResourceDefinition");
     } else {
-        tracing::info!(%plan, "installing a definition");
+        tracing::info!(%plan, "installing CustomResourceDefinition");
     }
 }
 
-/// What to do next about one definition.
+/// The next step for one definition.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// It is served as wanted.
+    /// The definition is served as wanted.
     Done,
-    /// It has versions that are not ours to take away.
+    /// The definition has versions that belong to somebody else and must stay.
     Leave(String),
-    /// Nothing, until the apiserver is done with it.
+    /// Wait until the apiserver has processed the definition.
     Wait(String),
-    /// Write it.
+    /// Write the definition.
     Write(Plan),
 }
 
@@ -184,13 +187,11 @@ fn decide(
     if present.metadata.deletion_timestamp.is_some() {
         return Ok(Step::Wait("it is being deleted".to_owned()));
     }
-    // Whoever takes over finds it as the leader before wrote it, and has nothing to wait for.
+    // A new leader finds the definition as its predecessor wrote it and writes nothing.
     if !written && !is_as_wanted(wanted, present)? {
         let said = |text: Option<String>| text.filter(|text| !text.is_empty());
         let (Some(uid), Some(version)) = (said(present.uid()), said(present.resource_version())) else {
-            return Ok(Step::Wait(
-                "the answer does not say which version of it is there".to_owned(),
-            ));
+            return Ok(Step::Wait("the response has no uid or resourceVersion".to_owned()));
         };
         let apply = Effect::Apply {
             object: object()?,
@@ -203,7 +204,7 @@ fn decide(
         .status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten());
-    let mut reason = "the apiserver has not said why".to_owned();
+    let mut reason = "the apiserver gave no reason".to_owned();
     for condition in conditions {
         match (condition.type_.as_str(), condition.status.as_str()) {
             ("Established", "True") => return Ok(Step::Done),
@@ -214,8 +215,8 @@ fn decide(
     Ok(Step::Wait(reason))
 }
 
-/// Whether writing it would change nothing: the schemas are equal, and of all else there is at least what is wanted. The apiserver adds
-/// defaults, but never to a schema.
+/// Returns whether a write would change nothing: the schemas are equal, and `present` contains
+/// everything else in `wanted`. The apiserver adds defaults to a definition, but never to a schema.
 fn is_as_wanted(
     wanted: &CustomResourceDefinition,
     present: &CustomResourceDefinition,
@@ -230,7 +231,7 @@ fn is_as_wanted(
     )
 }
 
-/// Whether all of `part` is in `whole`.
+/// Returns whether `whole` contains all of `part`.
 fn includes(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {
@@ -244,7 +245,7 @@ fn includes(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// The versions in the cluster that `wanted` would take away, joined by commas.
+/// Returns the versions in the cluster that `wanted` would remove, joined by commas.
 fn other_versions(wanted: &CustomResourceDefinition, present: &CustomResourceDefinition) -> Option<String> {
     let names = |definition: &CustomResourceDefinition| -> BTreeSet<String> {
         let versions = definition.spec.versions.iter();
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_is_written_once_and_then_waited_for() {
+    fn definition_is_written_once_and_then_awaited() {
         let condition = |type_: &str, status: &str| {
             let condition = json!({"type": type_, "status": status, "message": "taken"});
             definition(&["v1"], &json!({"status": {"conditions": [condition]}}))
@@ -304,8 +305,8 @@ mod tests {
             (None, false, create),
             (None, true, create),
             (Some(outdated), false, apply),
-            (Some(plain.clone()), false, r#"Wait("the apiserver has not said why")"#),
-            (Some(plain), true, r#"Wait("the apiserver has not said why")"#),
+            (Some(plain.clone()), false, r#"Wait("the apiserver gave no reason")"#),
+            (Some(plain), true, r#"Wait("the apiserver gave no reason")"#),
             (Some(condition("Established", "True")), false, "Done"),
             (Some(condition("Established", "True")), true, "Done"),
             (Some(condition("NamesAccepted", "False")), true, r#"Wait("taken")"#),

@@ -1,11 +1,12 @@
-//! What the health endpoints say, from what informers and queues report.
+//! Assembles the health checks from the reports of informers and queues.
 //!
-//! /livez fails for what is stuck, which a restart cures, and for nothing else: a daemon that moves is alive, however much there is to do,
-//! and so is one whose apiserver is away. /readyz fails for what an operator must look at: a watch that is forbidden, stale or not
-//! complete yet. A definition that is missing and an object that cannot be decoded are listed and fail nothing: one tenant's object must
-//! not block a rollout. What controllers find counts as they say.
+//! `/livez` fails only for a stuck process, which a restart fixes. A busy daemon is alive, and so
+//! is one whose apiserver is unavailable. `/readyz` fails for conditions that an operator must fix:
+//! a watch that is forbidden, stale or not synced yet. A missing definition and an undecodable
+//! object are listed but fail nothing: one tenant's object must not block a rollout. Checks of
+//! controllers count with the status that they report.
 //!
-//! What is looked at is gathered here, with the time; what follows from it is said in `verdict`.
+//! This module reads the state and the time. The `verdict` module derives the result.
 
 mod verdict;
 
@@ -22,20 +23,20 @@ use crate::HEARTBEAT_INTERVAL;
 
 pub(crate) use self::verdict::Limits;
 
-/// How far the manager has come.
+/// The progress and the components of the manager, as the health checks see them.
 #[derive(Default)]
 pub(crate) struct ManagerState {
-    /// The apiserver has answered.
+    /// Whether the apiserver has responded.
     pub(crate) reached: bool,
-    /// Why it has not, so far.
+    /// Why the apiserver has not responded so far.
     pub(crate) waiting_for: String,
-    /// Every controller is built.
+    /// Whether every controller is built.
     pub(crate) started: bool,
-    /// How many groups lead and are still installing their definitions.
+    /// The number of groups that lead and are still installing definitions.
     pub(crate) installing: u32,
-    /// It is on its way out.
+    /// Whether the manager is stopping.
     pub(crate) stopping: bool,
-    /// When the threads that do the work last had time for a task of no weight.
+    /// When the main runtime last ran the heartbeat task.
     pub(crate) last_heartbeat: Option<Instant>,
     pub(crate) elections: Vec<Election>,
     pub(crate) controllers: Vec<&'static str>,
@@ -57,11 +58,11 @@ pub(crate) fn providers(state: &Arc<RwLock<ManagerState>>, informers: &Factory, 
                 let state = readyz.read();
                 let mut checks = lifecycle(&state);
                 checks.extend(election(&state.elections));
-                // Controllers look at what is theirs without keeping anybody from the state.
+                // The checks of controllers run without the lock on the state.
                 (checks, state.readiness_checkers.clone())
             };
             let stale_after = informers.informer_config().stale_after();
-            // The reports first, so that none is younger than now.
+            // The reports are read before the time, so that no age is negative.
             let reports = informers.reports();
             let now = Instant::now();
             checks.extend(reports.iter().map(|report| {
@@ -77,7 +78,7 @@ pub(crate) fn providers(state: &Arc<RwLock<ManagerState>>, informers: &Factory, 
     }
 }
 
-/// Where the manager is on its way from start to stop.
+/// The checks of startup and shutdown.
 fn lifecycle(state: &ManagerState) -> Vec<Check> {
     let startup = if state.started && state.installing > 0 {
         Check::failed("startup", "CustomResourceDefinitions are being installed")
@@ -97,7 +98,7 @@ fn lifecycle(state: &ManagerState) -> Vec<Check> {
     vec![startup, shutdown]
 }
 
-/// What a restart cures.
+/// The checks that fail only when a restart helps.
 fn alive(state: &ManagerState, limits: Limits) -> Vec<Check> {
     let age = state
         .last_heartbeat
@@ -111,7 +112,8 @@ fn alive(state: &ManagerState, limits: Limits) -> Vec<Check> {
     checks
 }
 
-/// One check for all elections. A standby is as ready as a leader: it takes over at once.
+/// One check for all elections. A standby is as ready as a leader, because it can take over
+/// immediately.
 fn election(elections: &[Election]) -> Option<Check> {
     if elections.is_empty() {
         return None;
@@ -123,7 +125,8 @@ fn election(elections: &[Election]) -> Option<Check> {
     })
 }
 
-/// One check for each controller, as kube-controller-manager has; these can fail.
+/// One check for each controller, as in kube-controller-manager. Unlike there, these checks can
+/// fail.
 fn workers(state: &ManagerState, limits: Limits) -> Vec<Check> {
     let health_of = |name: &str| {
         let own = state
@@ -139,7 +142,7 @@ fn workers(state: &ManagerState, limits: Limits) -> Vec<Check> {
     state.controllers.iter().map(check).collect()
 }
 
-/// What a controller found, as the endpoints print it.
+/// Converts a controller's check for the endpoints.
 fn found(check: ReadinessCheck) -> Check {
     let state = match check.state {
         ReadinessStatus::Ok => HealthStatus::Ok,

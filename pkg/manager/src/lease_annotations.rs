@@ -1,6 +1,7 @@
-//! What a group notes for its successors: annotations of the Lease that it is elected by.
+//! The notes that a group leaves for its successors: annotations on the Lease of its election.
 //!
-//! The election reads, writes and watches the Lease anyway, so to read a note costs nothing; here is only how one is written.
+//! The election reads, writes and watches the Lease anyway, so reading an annotation costs no
+//! request. This module adds only the write.
 
 use std::sync::Arc;
 
@@ -20,17 +21,18 @@ use tokio::sync::watch;
 
 const LEASES: Resource = Resource::namespaced("coordination.k8s.io", "v1", "Lease", "leases");
 
-/// One controller's view of its group's Lease.
+/// One controller's view of the Lease of its group.
 pub(crate) struct GroupLeaseAnnotations {
     election: Election,
     leases: Api<Lease>,
     program: &'static str,
-    /// What is known of the Lease; marks what was known at the last call of `changed`.
+    /// The current state of the Lease. The receiver marks the state that the last call of `changed`
+    /// returned.
     snapshot: Mutex<watch::Receiver<LeaseSnapshot>>,
 }
 
 impl GroupLeaseAnnotations {
-    /// `client` is behind the fence of that election.
+    /// Creates the view. `client` must be behind the fence of `election`.
     pub(crate) fn new(election: &Election, client: Client, program: &'static str) -> Self {
         let (namespace, _) = election.key();
         Self {
@@ -43,9 +45,10 @@ impl GroupLeaseAnnotations {
 
     async fn patch(&self, annotation: &str, value: &str) -> Result<(), String> {
         let Some(uid) = self.snapshot.lock().borrow().uid.clone() else {
-            return Err("it is not there, or was not seen yet".to_owned());
+            return Err("the Lease does not exist or was not read yet".to_owned());
         };
-        // Of another Lease of that name nothing is known: the apiserver refuses to change a UID.
+        // The patch includes the uid, so the apiserver rejects it when another Lease has taken the
+        // name.
         let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": {annotation: value}}}));
         let parameters = PatchParams {
             field_manager: Some(self.program.to_owned()),
@@ -97,7 +100,7 @@ impl LeaseAnnotations for GroupLeaseAnnotations {
     }
 }
 
-/// The Lease annotations of a group that has an election.
+/// Returns the Lease annotations of a group, or `None` when the group has no election.
 pub(crate) fn of(
     election: Option<&Election>,
     client: &Client,

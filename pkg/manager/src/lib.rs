@@ -1,11 +1,13 @@
-//! Starts controllers, watches over them, and stops them in the reverse order.
+//! Starts controllers, monitors them, and stops them in reverse order.
 //!
-//! Start: wait for the apiserver, build every controller, so that caches fill and queues hold what there is to do; then, by each
-//! [`ControllerGroup`] for itself once it leads, install definitions (when asked to) and run. Stop: no item is taken any more, what runs ends, events
-//! are flushed, Leases are released, watches end. The listener for health and metrics belongs to the caller, who opens it first and closes
-//! it last.
+//! On start, the manager waits for the apiserver and builds every controller, so that caches sync
+//! and queues fill. Each [`ControllerGroup`] then installs definitions (when enabled) and runs once
+//! it leads. On stop, workers take no new items, running reconciles finish, events are flushed,
+//! Leases are released, and watches end. The listener for health and metrics belongs to the caller,
+//! who opens it first and closes it last.
 //!
-//! Architecture Invariant: every task that is started here is joined here. A Lease is released only when nothing that it stands for runs.
+//! Architecture Invariant: every task that the manager starts is joined here. A Lease is released
+//! only after everything that it protects has stopped.
 
 mod debug_pages;
 mod definitions;
@@ -43,74 +45,77 @@ use crate::{
     running_group::{GroupExit, RunningGroup},
 };
 
-/// How long queued events may take to be written at the end.
+/// The time limit for writing queued events at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
-/// The longest pause between two looks for an apiserver that is away at the start.
+/// The longest pause between two attempts to reach the apiserver at startup.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How often it is noted that tasks are run.
+/// The interval of the heartbeat, which shows that the runtime runs tasks.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How the manager goes about its work.
+/// The settings of the manager.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The program's name: field manager of definitions, label of metrics.
+    /// The program's name: the field manager of definitions and a label of metrics.
     pub program: &'static str,
-    /// Which replica this is, as events report it.
+    /// The name of this replica in events.
     pub instance: String,
-    /// Install the controllers' definitions at the start.
+    /// Whether to install the controllers' definitions.
     pub install_crds: bool,
-    /// Log plans, write nothing.
+    /// Whether to log plans and write nothing.
     pub dry_run: bool,
-    /// The pause between two controllers' starts, at random between once and twice this.
+    /// The pause between the starts of two controllers: a random time between once and twice this
+    /// value.
     pub start_interval: Duration,
-    /// How long running reconciles may take to end; zero: as long as they need.
+    /// How long running reconciles may take to finish. Zero means no limit.
     pub shutdown_timeout: Duration,
-    /// How long an item may be in work without a step before `/livez` fails; zero: as long as it takes. One call to the apiserver is one
-    /// step, so this has to be longer than the longest.
+    /// How long an item may be processed without progress before `/livez` fails. Zero means no
+    /// limit. A call to the apiserver is one step of progress, so the timeout must be longer than
+    /// the longest call.
     pub controller_stuck_timeout: Duration,
-    /// How long what is due in a queue may wait while nothing moves in it before `/livez` fails; zero: as long as it takes.
+    /// How long a queue with due items may make no progress before `/livez` fails. Zero means no
+    /// limit.
     pub queue_stuck_timeout: Duration,
-    /// The times that informers go by.
+    /// The timeouts and intervals of informers.
     pub informer_config: InformerConfig,
 }
 
-/// Controllers that run in the same process at the same time, or not at all.
+/// Controllers that always run in the same process at the same time.
 #[derive(Clone)]
 pub struct ControllerGroup {
-    /// Which ones.
+    /// The controllers.
     pub controllers: Vec<Descriptor>,
-    /// Says when they may; `None`: always.
+    /// The election that decides when they run. `None` means always.
     pub election: Option<Election>,
 }
 
-/// Why the manager ended, other than by being asked to.
+/// The reason why the manager ended without a stop request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A client could not be made.
-    #[error("failed to make a client for {component}")]
+    /// A client cannot be created.
+    #[error("failed to create a client for {component}")]
     Client {
-        /// Whose.
+        /// The component that needs the client.
         component: &'static str,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: portreeve_client::Error,
     },
-    /// Two metrics have one name.
+    /// Two metrics have the same name.
     #[error("failed to register metrics")]
     Metrics(#[source] prometheus::Error),
-    /// A definition could not be installed.
+    /// A definition cannot be installed.
     #[error("failed to install CustomResourceDefinitions")]
     Install(#[source] CrdInstallError),
-    /// A controller could not be built.
+    /// A controller cannot be built.
     #[error("failed to build {controller}")]
     Build {
-        /// Which one.
+        /// The name of the controller.
         controller: &'static str,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: BuildError,
     },
-    /// A controller ended by itself.
+    /// A controller ended without a stop request.
     #[error(transparent)]
     ControllerFailure(ControllerFailure),
     /// Another replica leads, or may lead by now.
@@ -118,20 +123,20 @@ pub enum Error {
     Lost {
         /// The Lease.
         lease: String,
-        /// What happened.
+        /// The reason.
         reason: String,
     },
-    /// Reconciles were still running when their time was up.
+    /// Reconciles were still running at the end of the shutdown timeout.
     #[error("controller shutdown timeout reached: still running after {limit:?}: {controllers}")]
     DrainTimeout {
-        /// `--controller-shutdown-timeout`.
+        /// The value of `--controller-shutdown-timeout`.
         limit: Duration,
-        /// Who did not end.
+        /// The controllers that did not finish.
         controllers: String,
     },
 }
 
-/// Everything that controllers share, before they run.
+/// The components that controllers share, before they run.
 pub struct Manager {
     connection: Connection,
     settings: Settings,
@@ -144,11 +149,12 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Sets up what controllers share. Watches nothing but CustomResourceDefinitions yet.
+    /// Sets up the shared components. Watches only CustomResourceDefinitions so far.
     ///
     /// # Errors
     ///
-    /// Fails when a client cannot be made, or when `registry` already holds metrics of these names.
+    /// Returns an error when a client cannot be created, or when `registry` already contains
+    /// metrics with these names.
     pub fn new(
         connection: Connection,
         settings: Settings,
@@ -185,7 +191,7 @@ impl Manager {
         })
     }
 
-    /// What the health endpoints ask; stays true while the manager runs.
+    /// Returns the checks for the health endpoints. They stay up to date while the manager runs.
     pub fn health(&self) -> HealthCheckers {
         let limits = Limits {
             item: self.settings.controller_stuck_timeout,
@@ -194,14 +200,15 @@ impl Manager {
         health::providers(&self.state, &self.shared.informers, limits)
     }
 
-    /// What controllers show of themselves; stays true while the manager runs.
+    /// Returns the debug pages of the controllers. They stay up to date while the manager runs.
     pub fn pages(&self) -> DebugPages {
         DebugPages::of(&self.state)
     }
 
-    /// Runs each group while it leads, until `stop` is requested or something breaks, and then stops everything in order.
+    /// Runs each group while it leads, until `stop` is requested or an error occurs, and then stops
+    /// everything in order.
     ///
-    /// A group that has lost its Lease stops at once; the others drain and release theirs.
+    /// A group that loses its Lease stops at once. The other groups drain and release their Leases.
     ///
     /// # Errors
     ///
@@ -224,7 +231,7 @@ impl Manager {
         heartbeats.shutdown().await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
-            tracing::warn!("some events were not written in time");
+            tracing::warn!("dropping events that were not written in time");
             writer.shutdown().await;
         }
         join_all(drained.iter().map(Election::release)).await;
@@ -233,7 +240,7 @@ impl Manager {
     }
 }
 
-/// Says each second that tasks are run.
+/// Records every second that the runtime runs tasks.
 async fn heartbeat(state: Arc<RwLock<ManagerState>>) {
     loop {
         state.write().last_heartbeat = Some(Instant::now());
@@ -251,7 +258,7 @@ struct ManagerContext {
 }
 
 impl ManagerContext {
-    /// Returns how it ended, and the Leases that nothing stands behind any more.
+    /// Returns the result, and the elections whose Leases can be released.
     async fn run(
         &self,
         groups: Vec<ControllerGroup>,
@@ -279,10 +286,11 @@ impl ManagerContext {
         }
         let first = tokio::select! {
             () = stop.requested() => None,
-            // No controller is enabled: serve health and metrics until told to stop.
+            // The set is empty when no controller is enabled. Then the daemon only serves health
+            // and metrics.
             Some(first) = running.join_next() => Some(first),
         };
-        tracing::info!("stopping: no item is taken any more, running ones end");
+        tracing::info!("stopping controllers and waiting for running reconciles");
         self.state.write().stopping = true;
         stop.request();
         let mut ends = Vec::from_iter(first);
@@ -292,7 +300,8 @@ impl ManagerContext {
         conclude(ends)
     }
 
-    /// An apiserver that is away is waited for: a control plane that starts everything at once must not crash its controllers.
+    /// Waits until the apiserver responds. When a control plane starts everything at once, its
+    /// controllers must not crash.
     async fn wait_for_apiserver(&self) {
         let mut pause = Duration::from_millis(100);
         loop {
@@ -310,7 +319,8 @@ impl ManagerContext {
     }
 }
 
-/// The error of most weight: what did not drain may still be writing, what was lost is another's now, and the rest is a crash.
+/// Returns the most severe error. Controllers that did not drain may still write. A lost Lease may
+/// belong to another replica. All other errors are crashes.
 fn conclude(ends: Vec<Result<GroupExit, tokio::task::JoinError>>) -> (Result<(), Error>, Vec<Election>) {
     let mut worst: Option<Error> = None;
     let mut drained = Vec::new();

@@ -1,4 +1,4 @@
-//! The manager's own metrics, and those of the informers, which are read when they are scraped.
+//! The manager's own metrics, and the metrics of the informers, which are read at each scrape.
 
 use parking_lot::Mutex;
 use portreeve_informer::Factory;
@@ -14,7 +14,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Has to be called within the runtime whose tasks are counted.
+    /// Registers the metrics. Must be called within the runtime whose tasks are counted.
     pub(crate) fn register(registry: &Registry, informers: Factory) -> Result<Self, prometheus::Error> {
         let running = IntGaugeVec::new(
             Opts::new(
@@ -34,7 +34,8 @@ impl Metrics {
     }
 }
 
-/// What a leak of tasks shows in first. The elections have a runtime of their own, which is not counted.
+/// Counts the live tasks, which reveals task leaks. The tasks of the elections' own runtime are not
+/// included.
 fn tasks(runtime: Handle) -> Result<PullingGauge, prometheus::Error> {
     let alive = move || {
         u32::try_from(runtime.metrics().num_alive_tasks())
@@ -43,18 +44,19 @@ fn tasks(runtime: Handle) -> Result<PullingGauge, prometheus::Error> {
     };
     PullingGauge::new(
         "portreeve_tasks",
-        "Number of tasks of the runtime that have not ended.",
+        "Number of live tasks in the main runtime.",
         Box::new(alive),
     )
 }
 
-/// Reads the factory's reports at each scrape: a gauge that is set elsewhere would be wrong in between.
+/// Reads the reports of the factory at each scrape. A gauge that is set elsewhere would be outdated
+/// between updates.
 struct Informers {
     factory: Factory,
     synced: IntGaugeVec,
     objects: IntGaugeVec,
     undecodable: IntGaugeVec,
-    /// Two scrapes at once would read what the other one has just reset.
+    /// Serializes scrapes: a concurrent scrape would read gauges that were just reset.
     scraping: Mutex<()>,
 }
 

@@ -1,4 +1,4 @@
-//! One group of controllers: built at once, run while it leads, drained or dropped.
+//! One group of controllers: it is built once, runs while it leads, and is then drained or dropped.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,18 +18,18 @@ use crate::{ControllerGroup, Error, ManagerContext, definitions, health::Manager
 
 type ControllerExit = (&'static str, Result<(), ControllerFailure>);
 
-/// A group whose controllers are built: their caches fill, and their queues hold what there is to do.
+/// A group whose controllers are built: their caches sync and their queues fill.
 pub(crate) struct RunningGroup {
     election: Option<Election>,
     controllers: Vec<RunningController>,
     descriptors: Vec<Descriptor>,
-    /// Installs definitions, when that is asked for.
+    /// Installs definitions, when `--install-crds` is set.
     installer: Option<Applier>,
     caches: Vec<Arc<dyn Cache>>,
     state: Arc<RwLock<ManagerState>>,
     start_interval: Duration,
     shutdown_timeout: Duration,
-    /// Whether everything that was started has ended by itself.
+    /// Whether all tasks have ended without a panic.
     is_clean: bool,
 }
 
@@ -40,7 +40,7 @@ struct RunningController {
 }
 
 impl RunningController {
-    /// Builds a controller, and has all that it shows of itself shown from now on.
+    /// Builds a controller, and registers its health checks and debug pages.
     fn build(manager: &ManagerContext, descriptor: &Descriptor, setup: &mut Setup<'_>) -> Result<Self, Error> {
         let name = descriptor.name;
         let controller = (descriptor.build)(setup).map_err(|source| Error::Build {
@@ -62,10 +62,10 @@ impl RunningController {
     }
 }
 
-/// How a group ended.
+/// The result of a group.
 pub(crate) struct GroupExit {
     pub(crate) result: Result<(), Error>,
-    /// The election, when nothing runs any more that it stands for.
+    /// The election, when everything that its Lease protects has stopped.
     pub(crate) drained: Option<Election>,
 }
 
@@ -123,17 +123,19 @@ impl RunningGroup {
         })
     }
 
-    /// Stands by until the group leads, and runs it until `stop` is requested, it crashes, or the Lease is lost.
+    /// Waits until the group leads, and runs it until `stop` is requested, a controller fails, or
+    /// the Lease is lost.
     pub(crate) async fn run(mut self, stop: Shutdown) -> GroupExit {
         if let Some(election) = &self.election {
             election.start_competing();
             tokio::select! {
-                // First: it may have won and lost before anybody looked.
+                // `lost` comes first: the election may be won and lost before this task is polled.
                 biased;
                 lost = lost(Some(election)) => return GroupExit { result: Err(lost), drained: None },
                 () = election.wait_until_leading() => {}
                 () = stop.requested() => {
-                    // Now, and not after others have drained: it must not come to lead meanwhile.
+                    // The Lease is released now and not after the other groups have drained: this
+                    // group must not win it in the meantime.
                     election.release().await;
                     return GroupExit { result: Ok(()), drained: None };
                 }
@@ -144,13 +146,14 @@ impl RunningGroup {
         let mut tasks = JoinSet::new();
         let election = self.election.clone();
         let result = tokio::select! {
-            // First: what has lost its Lease stops where it is.
+            // `lost` comes first: a group that has lost its Lease stops immediately.
             biased;
             lost = lost(election.as_ref()) => Err(lost),
             result = self.lead(&mut tasks, &stop) => result,
         };
         let is_clean = self.is_clean && !matches!(result, Err(Error::Lost { .. } | Error::DrainTimeout { .. }));
-        // Drained, they are all gone; otherwise what still runs is dropped where it waits.
+        // After a drain no task is left. Otherwise the remaining tasks are dropped at their current
+        // await point.
         tasks.shutdown().await;
         GroupExit {
             result,
@@ -161,33 +164,35 @@ impl RunningGroup {
     async fn lead(&mut self, tasks: &mut JoinSet<ControllerExit>, stop: &Shutdown) -> Result<(), Error> {
         if let Some(installer) = &self.installer {
             let wanted: Vec<_> = self.descriptors.iter().flat_map(|one| (one.crds)()).collect();
-            // It looks at the request to stop between two writes: one that is dropped may still arrive when another leads.
+            // The installer handles `stop` between two writes. A write that is dropped could still
+            // arrive when another replica leads.
             let installed = definitions::install(installer, wanted, stop).await;
             self.state.write().installing -= 1;
             installed.map_err(Error::Install)?;
         }
         let crash = tokio::select! {
-            // First: a controller that ends because it was asked to has not crashed.
+            // `stop` comes first: a controller that ends on request has not failed.
             biased;
             () = stop.requested() => None,
             crash = self.start_and_watch(tasks, stop) => Some(crash),
         };
-        // Whatever ended one ends them all.
+        // When one controller ends, all others in the process stop as well.
         stop.request();
         let names = self.descriptors.iter().map(|one| one.name).collect();
         let drained = drain(names, self.shutdown_timeout, tasks).await;
-        // What a panic took down with it was not drained.
+        // The tasks of a panicked controller were not drained.
         self.is_clean =
             !matches!(crash, Some(ShutdownCause::Panic(_))) && !matches!(drained, Err(ShutdownCause::Panic(_)));
         match (drained, crash) {
-            // What did not drain may still be writing: that is worse than what broke.
+            // Controllers that did not drain may still write, which is more severe than the first
+            // error.
             (Err(ShutdownCause::Timeout(error)), _) => Err(error),
             (_, Some(cause)) | (Err(cause), None) => Err(cause.into()),
             (Ok(()), None) => Ok(()),
         }
     }
 
-    /// Starts every controller, then waits for one to end, which none should.
+    /// Starts every controller, then waits for one to end, which is always an error.
     async fn start_and_watch(&mut self, tasks: &mut JoinSet<ControllerExit>, stop: &Shutdown) -> ShutdownCause {
         for running_controller in self.controllers.drain(..) {
             let RunningController {
@@ -209,22 +214,23 @@ impl RunningGroup {
             Some(Ok((_, Err(crash)))) => ShutdownCause::ControllerFailure(crash),
             Some(Ok((controller, Ok(())))) => ShutdownCause::ControllerFailure(ControllerFailure {
                 controller,
-                reason: "nobody had asked it to".to_owned(),
+                reason: "it returned without a stop request".to_owned(),
             }),
             Some(Err(error)) => ShutdownCause::panic(&error),
-            // No controller is enabled: serve health and metrics until told to stop.
+            // The set is empty when no controller is enabled. Then the daemon only serves health
+            // and metrics.
             None => std::future::pending().await,
         }
     }
 }
 
-/// Why a group did not end as it was asked to.
+/// The reason why a group did not end as requested.
 enum ShutdownCause {
     /// A controller ended by itself, after it had drained.
     ControllerFailure(ControllerFailure),
-    /// A controller panicked, and nobody knows what it had under way.
+    /// A controller panicked, so its requests in flight are unknown.
     Panic(ControllerFailure),
-    /// Some were still running.
+    /// Some controllers were still running at the end of the shutdown timeout.
     Timeout(Error),
 }
 
@@ -246,7 +252,7 @@ impl From<ShutdownCause> for Error {
     }
 }
 
-/// Joins every controller. The first one that broke on the way counts as the reason.
+/// Joins every controller. The first controller that failed during the drain determines the error.
 async fn drain(mut left: Vec<&str>, limit: Duration, tasks: &mut JoinSet<ControllerExit>) -> Result<(), ShutdownCause> {
     let mut broken = None;
     let joined = async {
@@ -273,7 +279,7 @@ async fn drain(mut left: Vec<&str>, limit: Duration, tasks: &mut JoinSet<Control
     broken.map_or(Ok(()), Err)
 }
 
-/// Waits until the Lease is lost; for ever when there is none.
+/// Waits until the Lease is lost. Never returns without an election.
 async fn lost(election: Option<&Election>) -> Error {
     let Some(election) = election else {
         return std::future::pending().await;

@@ -1,8 +1,9 @@
-//! `--controllers`: which of the known controllers run.
+//! `--controllers`: the selection of the controllers that run.
 //!
-//! kube-controller-manager's rules to the letter (`IsControllerEnabled`): `*` stands for all that are on by default, `foo` turns
-//! one on, `-foo` turns one off, the first item that speaks of a controller decides, and one that nobody speaks of is off unless
-//! there is a `*` and it is on by default. Aliases are resolved first.
+//! The rules are exactly those of kube-controller-manager (`IsControllerEnabled`). `*` enables all
+//! controllers that are on by default, `foo` enables one, and `-foo` disables one. The first item
+//! that names a controller decides. A controller without such an item runs only if the list
+//! contains `*` and the controller is on by default. Aliases are resolved first.
 //!
 //! Architecture Invariant: pure.
 
@@ -24,7 +25,7 @@ enum Item {
     Off(&'static str),
 }
 
-/// Names that no controller has. Lists all of them.
+/// All names in the list that belong to no controller.
 #[derive(Debug, Eq, PartialEq)]
 pub struct UnknownNames(Vec<(String, Option<&'static str>)>);
 
@@ -46,11 +47,12 @@ impl fmt::Display for UnknownNames {
 }
 
 impl Selection {
-    /// Checks the items of `--controllers` against the known controllers. An empty list enables none.
+    /// Checks the items of `--controllers` against the known controllers. An empty list enables
+    /// none.
     ///
     /// # Errors
     ///
-    /// [`UnknownNames`] with the nearest known name for each.
+    /// Returns [`UnknownNames`] with the nearest known name for each unknown one.
     pub fn parse<S: AsRef<str>>(items: &[S], known: &[Descriptor]) -> Result<Self, UnknownNames> {
         let mut names: HashMap<&str, &'static str> = HashMap::new();
         for descriptor in known {
@@ -79,7 +81,7 @@ impl Selection {
         }
     }
 
-    /// Whether this controller runs.
+    /// Returns whether this controller runs.
     pub fn enables(&self, descriptor: &Descriptor) -> bool {
         let spoken = self.0.iter().find_map(|item| match item {
             Item::On(name) if *name == descriptor.name => Some(true),
@@ -90,11 +92,13 @@ impl Selection {
     }
 }
 
-/// What a list of controllers must not be: an error in the program, found by a test.
+/// Checks that names and aliases are unique and not empty. A violation is a programming error,
+/// which a test catches.
 ///
 /// # Errors
 ///
-/// Says which name is empty, used twice, or an alias of itself: what Kubernetes' `register` panics on.
+/// Returns an error that says which name is empty, used twice, or an alias of itself. Kubernetes'
+/// `register` panics in these cases.
 pub fn check_registry(known: &[Descriptor]) -> Result<(), String> {
     let mut owners: HashMap<&str, &str> = HashMap::new();
     for descriptor in known {
@@ -104,7 +108,7 @@ pub fn check_registry(known: &[Descriptor]) -> Result<(), String> {
         }
         for id in std::iter::once(&name).chain(descriptor.aliases) {
             if let Some(owner) = owners.insert(id, name) {
-                return Err(format!("{id:?} stands for {owner:?} and for {name:?}"));
+                return Err(format!("{id:?} is used by {owner:?} and by {name:?}"));
             }
         }
     }
@@ -117,7 +121,7 @@ fn ids(known: &[Descriptor]) -> impl Iterator<Item = &'static str> {
         .flat_map(|descriptor| std::iter::once(descriptor.name).chain(descriptor.aliases.iter().copied()))
 }
 
-/// The one of these names that takes the fewest edits, if it takes few: for whoever has mistyped it.
+/// Returns the name with the fewest edits from a mistyped one, if that needs only a few edits.
 pub fn nearest<'a>(name: &str, ids: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (edits, id) = ids.map(|id| (distance(name, id), id)).min()?;
     let length = name.chars().count();
@@ -126,7 +130,7 @@ pub fn nearest<'a>(name: &str, ids: impl Iterator<Item = &'a str>) -> Option<&'a
     near.then_some(id)
 }
 
-/// Levenshtein's distance: insertions, deletions and substitutions.
+/// Returns the Levenshtein distance: the number of insertions, deletions and substitutions.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

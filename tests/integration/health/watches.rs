@@ -35,7 +35,7 @@ async fn onlooker(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
 /// Waits until these are stale, which is nothing that a restart would cure, and heals what made them so.
 async fn stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
     for check in checks {
-        wait_until_failing(&daemon.admin, "/readyz", check, &["stale, last heard of"]).await?;
+        wait_until_failing(&daemon.admin, "/readyz", check, &["stale: last contact"]).await?;
     }
     ensure_passing(&daemon.admin, "/livez").await?;
     proxy.heal();
@@ -86,7 +86,7 @@ async fn a_watch_that_is_refused_fails_readiness_by_its_name_alone() -> Result<(
         &daemon.admin,
         "/readyz",
         DEPLOYMENTS,
-        &["stale, last heard of", "ServiceUnavailable"],
+        &["stale: last contact", "ServiceUnavailable"],
     )
     .await?;
     let red = failing(&daemon.admin, "/readyz").await?;
@@ -112,7 +112,7 @@ async fn a_right_that_is_revoked_fails_readiness_until_it_is_restored() -> Resul
     let daemon = Daemon::start_as(&plane, &kubeconfig, "revoked-daemon", &[IDLE]).await?;
     daemon.admin.wait_until_ready().await?;
     shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
-    let words = ["forbidden: ", "deployments", "`portreeve rbac` prints the rules"];
+    let words = ["forbidden: ", "deployments", "`portreeve rbac` prints the required rules"];
     wait_until_failing(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
     let red = failing(&daemon.admin, "/readyz").await?;
     ensure!(red.len() == 1, "{red:?}");
@@ -133,7 +133,7 @@ async fn an_apiserver_that_is_away_for_long_fails_readiness_and_not_liveness() -
     let daemon = Daemon::start(&plane, "abandoned-daemon", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     plane.apiserver().stop().await?;
-    wait_until_failing(&daemon.admin, "/readyz", FOOS, &["stale, last heard of"]).await?;
+    wait_until_failing(&daemon.admin, "/readyz", FOOS, &["stale: last contact"]).await?;
     ensure_passing(&daemon.admin, "/livez").await?;
     plane.apiserver().start().await?;
     wait_until_passing(&daemon.admin, "/readyz").await?;

@@ -1,10 +1,11 @@
-//! What health checks conclude from what queues and watches report.
+//! Derives the results of health checks from the reports of queues and watches.
 //!
-//! A worker is stuck when its item makes no step for longer than a limit; a queue is, when what is due in it waits for longer than a limit
-//! while nothing moves. A queue that moves is busy, however long it is and however long its oldest item waits: others go first, and there
-//! is much to do.
+//! A worker is stuck when its item makes no progress for longer than a limit. A queue is stuck when
+//! it has a due item and makes no progress for longer than a limit. A queue that makes progress is
+//! busy, however long it is and however long its oldest item waits: items with a higher priority go
+//! first.
 //!
-//! Architecture Invariant: pure; ages are arguments, and what was looked at is not looked at again.
+//! Architecture Invariant: pure. Ages are arguments, and nothing is read twice.
 
 use std::time::Duration;
 
@@ -13,31 +14,31 @@ use portreeve_informer::Report;
 use portreeve_reconcile::QueueHealth;
 use portreeve_serving::HealthStatus;
 
-/// How many undecodable objects a line names.
+/// The number of undecodable objects that a note names.
 const NAMED: usize = 3;
 
-/// How long what may be stuck is waited for. Zero: as long as it takes.
+/// The time limits after which something counts as stuck. Zero means no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// An item in work, without a step.
+    /// How long an item may be processed without progress.
     pub(crate) item: Duration,
-    /// What is due in a queue, while nothing moves in it.
+    /// How long a queue with due items may make no progress.
     pub(crate) queue: Duration,
 }
 
-/// How the threads fare that everything but health runs on, and that have run no task for so long.
+/// Checks the main runtime, which last ran a task `age` ago.
 pub(crate) fn runtime(age: Option<Duration>, limit: Duration) -> HealthStatus {
     match age {
         Some(age) if !limit.is_zero() && age > limit => HealthStatus::Failed(format!(
-            "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): something blocks the thread, and only a \
-             restart frees them",
+            "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): a task blocks the worker thread; \
+             restart the process",
             age.as_secs()
         )),
         _ => HealthStatus::Ok,
     }
 }
 
-/// How the workers of one controller fare. While they end they may take as long as the shutdown gives them.
+/// Checks the workers of one controller. While they stop, the shutdown timeout applies instead.
 pub(crate) fn workers(health: &[QueueHealth], limits: Limits, is_stopping: bool) -> HealthStatus {
     let stuck: Vec<_> = health.iter().filter_map(|health| trouble(health, limits)).collect();
     if stuck.is_empty() {
@@ -48,12 +49,13 @@ pub(crate) fn workers(health: &[QueueHealth], limits: Limits, is_stopping: bool)
         HealthStatus::Note(format!("stopping: {stuck}"))
     } else {
         HealthStatus::Failed(format!(
-            "{stuck}. Only a restart frees it; the last log lines of the controller tell what it was about"
+            "{stuck}. Restart the process; the last log lines of the controller show the cause"
         ))
     }
 }
 
-/// What is stuck about one queue. An item in work goes first: that nothing else moves follows from it.
+/// Returns what is stuck in one queue. A stuck item is reported first, because it explains a queue
+/// without progress.
 fn trouble(health: &QueueHealth, limits: Limits) -> Option<String> {
     let QueueHealth {
         queue,
@@ -65,7 +67,7 @@ fn trouble(health: &QueueHealth, limits: Limits) -> Option<String> {
     let exceeds = |age: Duration, limit: Duration| !limit.is_zero() && age > limit;
     let held = longest_stalled.as_ref().map(|(item, still)| {
         format!(
-            "item {item} of the queue {queue} has been in work for {} s",
+            "item {item} of queue {queue} has made no progress for {} s",
             still.as_secs()
         )
     });
@@ -74,16 +76,16 @@ fn trouble(health: &QueueHealth, limits: Limits) -> Option<String> {
     {
         let limit = limits.item;
         return Some(format!(
-            "{held} without a step, longer than {limit:?} (--controller-stuck-timeout): a worker is stuck"
+            "{held}, longer than {limit:?} (--controller-stuck-timeout): the worker is stuck"
         ));
     }
     let waited = oldest_ready.filter(|waited| exceeds(*waited, limits.queue))?;
-    // What was never touched has waited since it was due.
+    // A queue that never made progress has waited since its oldest item was due.
     let since_progress = since_progress.unwrap_or(waited);
     exceeds(since_progress, limits.queue).then(|| {
-        let held = held.map_or_else(|| "no worker takes any".to_owned(), |held| format!("{held} meanwhile"));
+        let held = held.unwrap_or_else(|| "no worker takes items".to_owned());
         format!(
-            "the queue {queue} has {ready} due, the oldest for {} s, and nothing has moved for {} s, longer than {:?} \
+            "queue {queue} has {ready} items due, the oldest for {} s, and has made no progress for {} s, longer than {:?} \
              (--queue-stuck-timeout): {held}",
             waited.as_secs(),
             since_progress.as_secs(),
@@ -92,7 +94,7 @@ fn trouble(health: &QueueHealth, limits: Limits) -> Option<String> {
     })
 }
 
-/// How a watch fares that was heard of so long ago.
+/// Checks a watch that last had contact with the apiserver `age` ago.
 pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration>) -> HealthStatus {
     if let Some(failure) = &report.failure {
         match failure.kind {
@@ -104,7 +106,7 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
             }
             ApiErrorKind::Forbidden => {
                 return HealthStatus::Failed(format!(
-                    "forbidden: {}; `portreeve rbac` prints the rules that are needed",
+                    "forbidden: {}; `portreeve rbac` prints the required rules",
                     failure.message
                 ));
             }
@@ -113,13 +115,13 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
         }
     }
     if !report.synced {
-        return HealthStatus::Failed("not synced: the first list is still under way".to_owned());
+        return HealthStatus::Failed("not synced: the first list is still in progress".to_owned());
     }
     let failure = report.failure.as_ref().map(|failure| failure.message.as_str());
     if let Some(age) = age.filter(|age| *age > stale_after) {
         let reason = failure.unwrap_or("the connection is silent");
         return HealthStatus::Failed(format!(
-            "stale, last heard of {} s ago, longer than {stale_after:?}: {reason}",
+            "stale: last contact {} s ago, limit {stale_after:?}: {reason}",
             age.as_secs()
         ));
     }

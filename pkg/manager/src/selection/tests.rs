@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn never(_: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
-    unreachable!("selection builds nothing")
+    unreachable!("a selection builds no controller")
 }
 
 const fn controller(name: &'static str, aliases: &'static [&'static str], on_by_default: bool) -> Descriptor {
@@ -34,7 +34,8 @@ fn enabled(items: &[&str]) -> Vec<&'static str> {
         .collect()
 }
 
-/// The cases of Kubernetes' `TestIsControllerEnabled`: (list, on by default, whether the controller named "foo-controller" runs).
+/// The cases of Kubernetes' `TestIsControllerEnabled`: the list, whether the controller is on by
+/// default, and whether the controller named "foo-controller" runs.
 #[test]
 fn kubernetes_cases_of_is_controller_enabled_hold() {
     let on = controller("foo-controller", &[], true);
@@ -69,9 +70,10 @@ fn kubernetes_cases_of_is_controller_enabled_hold() {
     }
 }
 
-/// What `TestControllerManagerAliases` asks: an alias is as good as the name, in both signs.
+/// Like `TestControllerManagerAliases`: an alias works like the name, with and without a minus
+/// sign.
 #[test]
-fn aliases_stand_for_the_controller() {
+fn aliases_select_their_controller() {
     assert_eq!(enabled(&["foo"]), ["foo-controller"]);
     assert_eq!(enabled(&[""]), [""; 0]);
     assert_eq!(enabled(&["*", "-ct"]), ["foo-controller"]);
@@ -83,14 +85,14 @@ fn aliases_stand_for_the_controller() {
 }
 
 #[test]
-fn an_unknown_name_is_refused_with_the_nearest_one() {
+fn unknown_name_error_suggests_the_nearest_name() {
     let error = |items: &[&str]| Selection::parse(items, KNOWN).unwrap_err().to_string();
     assert_eq!(
         error(&["fop"]),
         r#""fop" is not in the list of known controllers, did you mean "foo"? (--list-controllers prints them)"#
     );
     assert_eq!(
-        // As near as a letter is to any other.
+        // A single letter is equally far from every name.
         error(&["q"]),
         r#""q" is not in the list of known controllers (--list-controllers prints them)"#
     );
@@ -101,23 +103,24 @@ fn an_unknown_name_is_refused_with_the_nearest_one() {
 }
 
 #[test]
-fn a_registry_with_a_name_twice_is_refused() {
+fn registry_with_a_duplicate_name_is_rejected() {
     assert_eq!(check_registry(KNOWN), Ok(()));
     let a = controller("a", &[], true);
     for (bad, why) in [
-        (vec![a, a], r#""a" stands for "a" and for "a""#),
+        (vec![a, a], r#""a" is used by "a" and by "a""#),
         (
             vec![a, controller("b", &["a"], true)],
-            r#""a" stands for "a" and for "b""#,
+            r#""a" is used by "a" and by "b""#,
         ),
-        (vec![controller("b", &["b"], true)], r#""b" stands for "b" and for "b""#),
+        (vec![controller("b", &["b"], true)], r#""b" is used by "b" and by "b""#),
         (vec![controller("", &[], true)], "a controller has no name"),
     ] {
         assert_eq!(check_registry(&bad), Err(why.to_owned()));
     }
 }
 
-/// An item as somebody may write it: names and aliases in both signs, stars, blanks, and what nobody is called.
+/// A list item as a user may write it: names and aliases with and without a minus sign, stars,
+/// blanks, and unknown names.
 fn item() -> impl Strategy<Value = String> {
     let names = KNOWN
         .iter()
@@ -133,7 +136,8 @@ fn item() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Kubernetes' `IsControllerEnabled`, word for word, over a list in which aliases were replaced by names.
+/// Kubernetes' `IsControllerEnabled`, translated literally, for a list in which aliases are
+/// replaced by names.
 fn is_enabled(name: &str, by_default: bool, items: &[String]) -> bool {
     let mut has_star = false;
     for item in items {
@@ -148,7 +152,7 @@ fn is_enabled(name: &str, by_default: bool, items: &[String]) -> bool {
     has_star && by_default
 }
 
-/// The item with its alias replaced by the name; `None` for what nobody is called.
+/// Returns the item with its alias replaced by the name, or `None` for an unknown name.
 fn resolved(item: &str) -> Option<String> {
     let (sign, id) = item.strip_prefix('-').map_or(("", item), |id| ("-", id));
     let known = KNOWN
@@ -160,7 +164,7 @@ fn resolved(item: &str) -> Option<String> {
 
 proptest! {
     #[test]
-    fn every_list_selects_what_kubernetes_would_or_names_what_is_unknown(items in prop::collection::vec(item(), 0..8)) {
+    fn every_list_selects_like_kubernetes_or_names_the_unknown_items(items in prop::collection::vec(item(), 0..8)) {
         let meant: Vec<&str> = items.iter().map(|item| item.trim()).filter(|item| !item.is_empty()).collect();
         let unknown: Vec<&str> = meant.iter().copied().filter(|item| resolved(item).is_none()).collect();
         match Selection::parse(&items, KNOWN) {
@@ -180,9 +184,9 @@ proptest! {
         }
     }
 
-    /// With one letter left out, doubled or replaced, what was meant is suggested.
+    /// A name with one letter removed, doubled or replaced leads to a suggestion of the right name.
     #[test]
-    fn a_name_with_one_letter_wrong_is_suggested_in_its_right_form(
+    fn misspelt_name_leads_to_the_right_suggestion(
         known in 0..KNOWN.len(),
         place: prop::sample::Index,
         letter in prop::option::of("[a-z]{1,2}"),
@@ -196,9 +200,9 @@ proptest! {
         }
     }
 
-    /// Levenshtein's own definition, which takes for ever.
+    /// Levenshtein's recursive definition, which takes exponential time.
     #[test]
-    fn distances_are_levenshtein_s(a in "[ab\u{e9}]{0,5}", b in "[ab\u{e9}]{0,5}") {
+    fn distance_is_the_levenshtein_distance(a in "[ab\u{e9}]{0,5}", b in "[ab\u{e9}]{0,5}") {
         fn slowly(a: &[char], b: &[char]) -> usize {
             match (a.split_first(), b.split_first()) {
                 (None, _) => b.len(),

@@ -1,5 +1,5 @@
-//! Definitions as an apiserver sent them, and as they might be garbled: nobody else's version is taken away, and nothing is written but onto
-//! what was seen.
+//! Tests definitions as an apiserver sends them, and mutations of them: other owners' versions are
+//! never removed, and every write carries the uid and resourceVersion that were read.
 
 use std::cell::Cell;
 
@@ -7,11 +7,11 @@ use portreeve_testing::Corpus;
 
 use super::*;
 
-/// How many mutations there are.
+/// The number of mutations.
 const MUTATIONS: usize = 4_000;
 
 #[test]
-fn a_definition_is_written_onto_what_was_seen_or_not_at_all() {
+fn every_write_carries_the_version_that_was_read() {
     let wanted = definition(&["v1"], &json!({}));
     let writes = Cell::new(0_usize);
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/definition")).unwrap();
@@ -20,7 +20,10 @@ fn a_definition_is_written_onto_what_was_seen_or_not_at_all() {
             return;
         };
         let again = decide(&wanted, Some(&present), true).unwrap();
-        assert!(!matches!(again, Step::Write(_)), "it is written again: {again:?}");
+        assert!(
+            !matches!(again, Step::Write(_)),
+            "the definition is written again: {again:?}"
+        );
         let Step::Write(plan) = decide(&wanted, Some(&present), false).unwrap() else {
             return;
         };
@@ -31,10 +34,10 @@ fn a_definition_is_written_onto_what_was_seen_or_not_at_all() {
         let metadata = &present.metadata;
         let seen = (metadata.uid.as_deref(), metadata.resource_version.as_deref());
         assert_eq!((Some(&**uid), Some(&**version)), seen);
-        assert!(!uid.is_empty() && !version.is_empty(), "written onto anything");
-        assert!(metadata.deletion_timestamp.is_none(), "it is going");
+        assert!(!uid.is_empty() && !version.is_empty(), "the write has no precondition");
+        assert!(metadata.deletion_timestamp.is_none(), "the definition is being deleted");
         assert_eq!(other_versions(&wanted, &present), None);
     });
     held.unwrap();
-    assert!(writes.get() > 100, "only {writes:?} inputs are written over");
+    assert!(writes.get() > 100, "only {writes:?} inputs led to a write");
 }

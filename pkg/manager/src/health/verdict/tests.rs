@@ -38,7 +38,7 @@ fn fails(report: &Report, after: Duration) -> bool {
 }
 
 #[test]
-fn readiness_fails_for_what_an_operator_must_look_at_and_for_nothing_else() {
+fn readiness_fails_only_for_conditions_that_an_operator_must_fix() {
     let undecodable = vec![(ObjectKey::namespaced("n", "a"), "bad".to_owned())];
     let bad = Report {
         undecodable,
@@ -47,11 +47,11 @@ fn readiness_fails_for_what_an_operator_must_look_at_and_for_nothing_else() {
     let table = [
         ("synced", synced(), SOON, false),
         ("silent for too long", synced(), STALE + SOON, true),
-        ("first list under way", unsynced(), SOON, true),
+        ("first list in progress", unsynced(), SOON, true),
         ("forbidden", troubled(ApiErrorKind::Forbidden, synced()), SOON, true),
         ("not served", troubled(ApiErrorKind::NotFound, unsynced()), SOON, false),
         (
-            "not served any more",
+            "no longer served",
             troubled(ApiErrorKind::NotFound, synced()),
             STALE * 9,
             false,
@@ -81,7 +81,8 @@ const LIMITS: Limits = Limits {
     queue: Duration::from_mins(5),
 };
 
-/// A queue of Foos. Ages are seconds: of the item in work since its last step, of the oldest that is due, and of the last move.
+/// A queue of Foos. Ages are in seconds: since the last progress of the item in work, since the
+/// oldest ready item was due, and since the last progress of the queue.
 fn queue(still: Option<u64>, oldest: Option<u64>, since_progress: Option<u64>) -> QueueHealth {
     QueueHealth {
         queue: "Foos",
@@ -101,33 +102,49 @@ fn shown(state: &HealthStatus) -> String {
 }
 
 #[test]
-fn liveness_fails_for_what_does_not_move_and_not_for_what_is_busy() {
+fn liveness_fails_for_stuck_queues_and_not_for_busy_ones() {
     let table = [
         ("never used", queue(None, None, None), false),
         ("nothing to do for a day", queue(None, None, Some(86_400)), false),
-        ("news after a quiet day", queue(None, Some(1), Some(86_400)), false),
+        (
+            "a new item after a quiet day",
+            queue(None, Some(1), Some(86_400)),
+            false,
+        ),
         ("a slow item", queue(Some(300), None, Some(300)), false),
         ("an item that hangs", queue(Some(301), None, Some(301)), true),
         (
-            "one that hangs while others move",
+            "an item that hangs while others make progress",
             queue(Some(301), Some(2), Some(1)),
             true,
         ),
-        ("a long line that moves", queue(Some(1), Some(9_000), Some(1)), false),
         (
-            "a lane that is passed over for hours",
+            "a long queue that makes progress",
+            queue(Some(1), Some(9_000), Some(1)),
+            false,
+        ),
+        (
+            "a lane that is not served for hours",
             queue(Some(0), Some(90_000), Some(0)),
             false,
         ),
         (
-            "a long line, and slow items",
+            "a long queue with slow items",
             queue(Some(290), Some(9_000), Some(290)),
             false,
         ),
-        ("due, and the workers are gone", queue(None, Some(301), Some(400)), true),
-        ("due, and never was there a worker", queue(None, Some(301), None), true),
-        ("due for not so long", queue(None, Some(300), Some(301)), false),
-        ("moved not so long ago", queue(None, Some(301), Some(300)), false),
+        (
+            "due items without any worker left",
+            queue(None, Some(301), Some(400)),
+            true,
+        ),
+        ("due items that never had a worker", queue(None, Some(301), None), true),
+        (
+            "due for no longer than the limit",
+            queue(None, Some(300), Some(301)),
+            false,
+        ),
+        ("progress within the limit", queue(None, Some(301), Some(300)), false),
     ];
     for (case, health, expected) in table {
         let state = workers(&[queue(None, None, None), health], LIMITS, false);
@@ -147,7 +164,7 @@ fn liveness_fails_for_what_does_not_move_and_not_for_what_is_busy() {
 }
 
 #[test]
-fn each_limit_can_be_lifted() {
+fn each_limit_can_be_disabled() {
     let lifted = Duration::ZERO;
     let of_items = Limits { item: lifted, ..LIMITS };
     let of_queues = Limits {
@@ -167,7 +184,7 @@ fn each_limit_can_be_lifted() {
 }
 
 #[test]
-fn workers_that_end_may_take_as_long_as_the_shutdown_gives_them() {
+fn stuck_workers_do_not_fail_the_check_during_shutdown() {
     let hangs = queue(Some(301), None, Some(301));
     assert!(matches!(workers(&[hangs], LIMITS, true), HealthStatus::Note(_)));
     assert!(matches!(
@@ -181,19 +198,19 @@ fn check(health: &[QueueHealth], limits: Limits, expected: &Expect) {
 }
 
 #[test]
-fn the_reason_names_the_queue_the_item_the_limit_and_the_way_out() {
+fn reason_names_the_queue_the_item_the_limit_and_the_remedy() {
     check(
         &[queue(Some(312), Some(20), Some(312))],
         LIMITS,
         &expect![
-            "failed: item default/web of the queue Foos has been in work for 312 s without a step, longer than 300s (--controller-stuck-timeout): a worker is stuck. Only a restart frees it; the last log lines of the controller tell what it was about"
+            "failed: item default/web of queue Foos has made no progress for 312 s, longer than 300s (--controller-stuck-timeout): the worker is stuck. Restart the process; the last log lines of the controller show the cause"
         ],
     );
     check(
         &[queue(None, Some(320), Some(312))],
         LIMITS,
         &expect![
-            "failed: the queue Foos has 1000 due, the oldest for 320 s, and nothing has moved for 312 s, longer than 300s (--queue-stuck-timeout): no worker takes any. Only a restart frees it; the last log lines of the controller tell what it was about"
+            "failed: queue Foos has 1000 items due, the oldest for 320 s, and has made no progress for 312 s, longer than 300s (--queue-stuck-timeout): no worker takes items. Restart the process; the last log lines of the controller show the cause"
         ],
     );
     let patient = Limits {
@@ -204,20 +221,20 @@ fn the_reason_names_the_queue_the_item_the_limit_and_the_way_out() {
         &[queue(Some(312), Some(320), Some(312))],
         patient,
         &expect![
-            "failed: the queue Foos has 1000 due, the oldest for 320 s, and nothing has moved for 312 s, longer than 300s (--queue-stuck-timeout): item default/web of the queue Foos has been in work for 312 s meanwhile. Only a restart frees it; the last log lines of the controller tell what it was about"
+            "failed: queue Foos has 1000 items due, the oldest for 320 s, and has made no progress for 312 s, longer than 300s (--queue-stuck-timeout): item default/web of queue Foos has made no progress for 312 s. Restart the process; the last log lines of the controller show the cause"
         ],
     );
     check(
         &[queue(Some(400), None, Some(400)), queue(None, Some(301), None)],
         LIMITS,
         &expect![
-            "failed: item default/web of the queue Foos has been in work for 400 s without a step, longer than 300s (--controller-stuck-timeout): a worker is stuck; the queue Foos has 1000 due, the oldest for 301 s, and nothing has moved for 301 s, longer than 300s (--queue-stuck-timeout): no worker takes any. Only a restart frees it; the last log lines of the controller tell what it was about"
+            "failed: item default/web of queue Foos has made no progress for 400 s, longer than 300s (--controller-stuck-timeout): the worker is stuck; queue Foos has 1000 items due, the oldest for 301 s, and has made no progress for 301 s, longer than 300s (--queue-stuck-timeout): no worker takes items. Restart the process; the last log lines of the controller show the cause"
         ],
     );
 }
 
 #[test]
-fn threads_that_run_no_task_are_told_of_after_their_limit() {
+fn blocked_runtime_fails_the_check_after_the_limit() {
     let limit = Duration::from_mins(5);
     let is_red = |age, limit| matches!(runtime(age, limit), HealthStatus::Failed(_));
     for (age, limit, expected) in [
