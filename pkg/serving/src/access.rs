@@ -1,14 +1,14 @@
-//! Which paths are open to everybody: `--authorization-always-allow-paths`.
+//! The paths that need no authorization: `--authorization-always-allow-paths`.
 //!
-//! A list of exact paths and of prefixes (written with a trailing `*`), matched as Kubernetes matches them, except that
-//! a path which is not in its plain form is never open: with `%`, `//`, `.` or `..` in it, two readers could disagree
-//! on what it names, and the check must never be the reader that is mistaken.
+//! The flag takes exact paths and prefixes (with a trailing `*`). They are matched as in
+//! Kubernetes, except that a path which is not in its plain form is never open. With `%`, `//`, `.`
+//! or `..` in a path, two parsers may disagree about its meaning, so this check rejects it.
 //!
-//! Architecture Invariant: pure; when in doubt a path is closed.
+//! Architecture Invariant: pure. An ambiguous path is closed.
 
 use std::str::FromStr;
 
-/// The paths that are served without asking who the client is.
+/// The paths that are served without authentication.
 ///
 /// ```
 /// let open: portreeve_serving::AllowedPaths = "/livez,/debug/*".parse()?;
@@ -24,22 +24,23 @@ enum Pattern {
     Prefix(String),
 }
 
-/// A path of `--authorization-always-allow-paths` that could never match, or not what its author meant.
+/// An invalid item of `--authorization-always-allow-paths`, which could never match or would match
+/// unexpectedly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPath {
-    /// Request paths are absolute.
+    /// The path is not absolute, but request paths are.
     #[error("the path {path:?} must start with /, as in /metrics")]
     NotAbsolute {
         /// The path as given.
         path: String,
     },
-    /// There are no globs.
-    #[error("the path {path:?} has a * before its end: only a trailing * is understood, as in /debug/*")]
+    /// The path contains a `*` before its end, but globs are not supported.
+    #[error("the path {path:?} has a * before its end: only a trailing * is supported, as in /debug/*")]
     InnerStar {
         /// The path as given.
         path: String,
     },
-    /// A request for it would be refused.
+    /// A request for this path would be rejected.
     #[error("the path {path:?} can never be allowed: write it without %, //, \\, . and .. segments, ? and #")]
     NotPlain {
         /// The path as given.
@@ -48,7 +49,7 @@ pub enum InvalidPath {
 }
 
 impl AllowedPaths {
-    /// Whether this path of a request (without its query) is open to everybody.
+    /// Returns whether this request path (without its query) is open to everybody.
     pub fn allow(&self, path: &str) -> bool {
         is_plain(path)
             && self.0.iter().any(|pattern| match pattern {
@@ -58,13 +59,14 @@ impl AllowedPaths {
     }
 }
 
-/// Whether the path has one reading only. A `*` is no part of this: it means nothing in a request.
+/// Returns whether the path is unambiguous. A `*` is allowed, because it has no meaning in a
+/// request.
 fn is_plain(path: &str) -> bool {
     let Some(rest) = path.strip_prefix('/') else {
         return false;
     };
     let ambiguous = |c: char| matches!(c, '%' | '\\' | '?' | '#') || c.is_control() || c.is_whitespace();
-    // The last segment may be empty: that is a trailing slash.
+    // The last segment is empty when the path has a trailing slash.
     let (parents, last) = rest
         .rsplit_once('/')
         .map_or((None, rest), |(parents, last)| (Some(parents), last));
@@ -76,7 +78,7 @@ fn is_plain(path: &str) -> bool {
 impl FromStr for AllowedPaths {
     type Err = InvalidPath;
 
-    /// Reads a comma-separated list; empty entries are skipped, so that `""` is the empty list.
+    /// Parses a comma-separated list. Empty entries are skipped, so `""` is the empty list.
     fn from_str(list: &str) -> Result<Self, InvalidPath> {
         let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         entries.map(str::parse).collect::<Result<_, _>>().map(Self)
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_path_matches_itself_only() {
+    fn exact_path_matches_only_itself() {
         check(
             "/healthz,/readyz,/livez",
             &[
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_matches_what_begins_so() {
+    fn trailing_star_matches_every_path_with_the_prefix() {
         check(
             "/debug/*",
             &[
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_and_everything() {
+    fn root_and_wildcard_paths_are_matched() {
         check(
             "/",
             &[("/", true), ("", false), ("//", false), ("/livez", false), ("*", false)],
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_meant_is_refused() {
+    fn invalid_list_is_rejected() {
         check_error(
             "metrics",
             &expect![[r#"the path "metrics" must start with /, as in /metrics"#]],
@@ -231,13 +233,13 @@ mod tests {
         check_error(
             "/livez,/debug/*/graph",
             &expect![[
-                r#"the path "/debug/*/graph" has a * before its end: only a trailing * is understood, as in /debug/*"#
+                r#"the path "/debug/*/graph" has a * before its end: only a trailing * is supported, as in /debug/*"#
             ]],
         );
         check_error(
             "/debug/**",
             &expect![[
-                r#"the path "/debug/**" has a * before its end: only a trailing * is understood, as in /debug/*"#
+                r#"the path "/debug/**" has a * before its end: only a trailing * is supported, as in /debug/*"#
             ]],
         );
         check_error(

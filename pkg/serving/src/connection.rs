@@ -1,9 +1,9 @@
-//! One connection from the accept to its end, and the bounded set of all that are open.
+//! One connection from its accept to its end, and the bounded set of open connections.
 //!
-//! Architecture Invariant: there is a fixed number of slots, and only a connection with a request in work, or one that
-//! has just come or just been answered, is safe from having its slot given to somebody else. So neither clients that
-//! never finish a handshake, nor ones that send their headers a byte a minute, nor ones that never read their answer can
-//! keep a probe out.
+//! Architecture Invariant: the number of slots is fixed. A connection is protected from eviction
+//! only while it has a request in progress, or for a short time after its accept or its last
+//! response. So clients that never finish a handshake, send their headers byte by byte, or never
+//! read their response cannot block a probe.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,27 +26,29 @@ use tokio_util::sync::CancellationToken;
 
 use crate::endpoints::RequestHandler;
 
-/// The most bytes of one request's head, and of one read: two hundred times what probes and scrapers send, and small
-/// enough that every slot can be filled with them.
+/// The largest size of a request's head and of one read. It is two hundred times the size of a
+/// probe's or scraper's request, and small enough to fill every slot.
 const BUFFER: usize = 64 * 1024;
 
-/// The bounds of everything that a client could otherwise make endless.
+/// The limits for everything that a client could otherwise prolong forever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections open at a time. The kubelet, a few scrapers and a person make a dozen; a slot costs at most some
-    /// 200 kB of buffers beside the answer that its client has not read yet.
+    /// The maximum number of open connections. The kubelet, a few scrapers and a user need about a
+    /// dozen. A slot needs at most about 200 kB of buffers plus the response that its client has
+    /// not read yet.
     pub(crate) connections: usize,
-    /// How long a connection may be unused before another may take its slot: enough for a handshake and a request that
-    /// follows it, and so little that a flood of silent connections is thrown out as fast as it comes.
+    /// How long a connection may be unused before it can be evicted. This is long enough for a
+    /// handshake and a request, and short enough to evict a flood of silent connections as fast as
+    /// it arrives.
     pub(crate) eviction_grace: Duration,
-    /// From the accept to the end of the TLS handshake.
+    /// The time limit from the accept to the end of the TLS handshake.
     pub(crate) handshake: Duration,
-    /// From being ready for a request to having its whole head: also how long an unused connection is kept, so it is
-    /// longer than the usual scrape interval.
+    /// The time limit for receiving the head of the next request. It also limits how long an unused
+    /// connection stays open, so it is longer than the usual scrape interval.
     pub(crate) headers: Duration,
-    /// From a request's head to its answer's head.
+    /// The time limit from the head of a request to the head of its response.
     pub(crate) request: Duration,
-    /// From the stop to the end of the last connection.
+    /// The time limit from the stop request to the end of the last connection.
     pub(crate) drain: Duration,
 }
 
@@ -63,7 +65,7 @@ impl Default for Limits {
     }
 }
 
-/// What every connection is given.
+/// The state that all connections share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) handler: RequestHandler,
@@ -72,7 +74,7 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
 }
 
-/// What the accept loop and a connection's task know of each other.
+/// The state that the accept loop and a connection's task share.
 struct Slot {
     usage: watch::Sender<Usage>,
     evict: CancellationToken,
@@ -80,7 +82,8 @@ struct Slot {
 
 #[derive(Clone, Copy)]
 enum Usage {
-    /// No request is in work: the handshake or the next head is awaited, or an answer is being sent.
+    /// No request is in progress: the connection waits for the handshake or the next request, or
+    /// sends a response.
     Unused {
         since: Instant,
     },
@@ -92,7 +95,7 @@ pub(crate) struct Connections {
     shared: Shared,
     tasks: JoinSet<()>,
     slots: Vec<(task::Id, Arc<Slot>)>,
-    /// Some connection has answered its request.
+    /// Notified when a connection has finished a request.
     idle: Arc<Notify>,
 }
 
@@ -106,7 +109,7 @@ impl Connections {
         }
     }
 
-    /// Waits for the end of a connection; for ever while there is none.
+    /// Waits for the end of a connection. Never returns while no connection is open.
     pub(crate) async fn reap(&mut self) {
         match self.tasks.join_next_with_id().await {
             Some(ended) => self.forget(ended),
@@ -119,7 +122,7 @@ impl Connections {
             Ok((id, ())) => id,
             Err(error) => {
                 if error.is_panic() {
-                    tracing::error!(%error, "a request's handler panicked, its connection is closed");
+                    tracing::error!(%error, "closing connection after a panic in its request handler");
                 }
                 error.id()
             }
@@ -127,8 +130,9 @@ impl Connections {
         self.slots.retain(|(id, _)| *id != ended);
     }
 
-    /// Waits until one more connection may be opened. When all slots are taken, the connection that has been unused for
-    /// longest is closed, once it has been for long enough.
+    /// Waits until one more connection may be opened. When all slots are taken, closes the
+    /// connection that has been unused for the longest time, provided that its grace period is
+    /// over.
     pub(crate) async fn make_room(&mut self) {
         while self.slots.len() >= self.shared.limits.connections {
             let unused = self.slots.iter().filter_map(|(_, slot)| match *slot.usage.borrow() {
@@ -152,7 +156,8 @@ impl Connections {
         }
     }
 
-    /// Serves the connection in a task of its own. The caller has made room for it.
+    /// Serves the connection in a separate task. The caller must call
+    /// [`make_room`](Self::make_room) first.
     pub(crate) fn open(&mut self, stream: TcpStream, peer: SocketAddr) {
         let usage = watch::Sender::new(Usage::Unused { since: Instant::now() });
         let slot = Arc::new(Slot {
@@ -163,16 +168,17 @@ impl Connections {
         let task = self.tasks.spawn(async move {
             tokio::select! {
                 biased;
-                () = theirs.evict.cancelled() => tracing::debug!(%peer, "closing a connection to make room for another"),
+                () = theirs.evict.cancelled() => tracing::debug!(%peer, "evicting connection to make room for another"),
                 () = serve(stream, peer, shared, &theirs, &idle) => {}
             }
         });
         self.slots.push((task.id(), slot));
     }
 
-    /// Lets the requests in work end, as long as the limit allows, and joins every task.
+    /// Waits for requests in progress, up to the time limit, and joins every task.
     ///
-    /// The stop of [`Shared`] has been given: the connections have heard it themselves.
+    /// The caller must have cancelled the `stop` token of [`Shared`], which every connection
+    /// observes.
     pub(crate) async fn drain(mut self) {
         let limit = self.shared.limits.drain;
         let all_ended = async {
@@ -190,7 +196,7 @@ impl Connections {
     }
 }
 
-/// Serves one connection until the client, a limit or the stop ends it.
+/// Serves one connection until the client, a time limit or the stop request ends it.
 async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<Slot>, idle: &Arc<Notify>) {
     let Shared {
         handler,
@@ -203,8 +209,8 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
         () = stop.cancelled() => return,
         shaken = handshake => match shaken {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "the TLS handshake failed"),
-            Err(_) => return tracing::debug!(%peer, limit = ?limits.handshake, "the TLS handshake took too long"),
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "failed TLS handshake"),
+            Err(_) => return tracing::debug!(%peer, limit = ?limits.handshake, "timed out TLS handshake"),
         },
     };
 
@@ -230,11 +236,11 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "a connection ended early");
+        tracing::debug!(%peer, %error, "connection ended early");
     }
 }
 
-/// Marks the slot as one with a request in work, until it is dropped.
+/// Marks the slot as active until it is dropped.
 struct ActiveRequest<'a> {
     slot: &'a Slot,
     idle: &'a Notify,

@@ -1,7 +1,8 @@
-//! What the listener answers: the check of who may ask, then health, metrics, and the caller's own routes.
+//! The request handler of the listener: the authorization check, then health, metrics and the
+//! caller's routes.
 //!
-//! Architecture Invariant: whether a path is allowed is decided before any route is looked at, so that an
-//! unauthorized client cannot learn which paths exist.
+//! Architecture Invariant: the authorization check runs before the routing, so that an unauthorized
+//! client cannot find out which paths exist.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,33 +20,34 @@ use tower::ServiceExt;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::{AllowedPaths, Check, health};
 
-/// Looks once at everything that an endpoint is about. It is called for each request, on the runtime's own threads:
-/// read what is known, never wait or compute long.
+/// Evaluates all checks of an endpoint once. It runs for each request on the runtime's threads, so
+/// it must only read known state and must not block or compute for long.
 pub type HealthChecker = Arc<dyn Fn() -> Vec<Check> + Send + Sync>;
 
-/// The checks behind each health endpoint; `ping` is always added in front.
+/// The checks of each health endpoint. The server always adds `ping` as the first check.
 #[derive(Clone)]
 pub struct HealthCheckers {
     /// Fails when only a restart helps.
     pub livez: HealthChecker,
     /// Fails when this replica cannot do its work now.
     pub readyz: HealthChecker,
-    /// Kubernetes' older endpoint, which its controller manager still has.
+    /// Kubernetes' older endpoint, which kube-controller-manager still serves.
     pub healthz: HealthChecker,
 }
 
-/// What a [`Server`](crate::Server) serves.
+/// The content that a [`Server`](crate::Server) serves.
 #[derive(Clone)]
 pub struct HttpEndpoints {
-    /// The checks.
+    /// The health checks.
     pub health: HealthCheckers,
-    /// What `/metrics` shows. Serving adds its own metrics, and the process's: a registry can be served once.
+    /// The registry that `/metrics` renders. The server adds its own metrics and those of the
+    /// process, so each registry can be served only once.
     pub registry: Registry,
-    /// Every other route. The health paths and `/metrics` are never asked of it.
+    /// All other routes. The health paths and `/metrics` never reach this router.
     pub extra_routes: Router,
 }
 
-/// All that a connection needs to answer its requests.
+/// Everything that a connection needs to respond to requests.
 #[derive(Clone)]
 pub(crate) struct RequestHandler {
     allowed: Arc<AllowedPaths>,
@@ -54,8 +56,11 @@ pub(crate) struct RequestHandler {
 }
 
 impl RequestHandler {
+    /// Creates the handler and registers the serving metrics.
+    ///
     /// # Errors
-    /// If the registry already has one of serving's metrics.
+    ///
+    /// Returns an error when the registry already contains one of these metrics.
     pub(crate) fn new(
         endpoints: HttpEndpoints,
         allowed: AllowedPaths,
@@ -72,7 +77,7 @@ impl RequestHandler {
             .merge(health_routes("readyz", &readyz, &metrics))
             .merge(health_routes("healthz", &healthz, &metrics))
             .route("/metrics", get(async move || render(&metrics)))
-            // Not merged: a route of the caller that is also ours would panic.
+            // Not merged: axum panics when two merged routers have the same route.
             .fallback_service(extra_routes);
         Ok(Self {
             allowed: Arc::new(allowed),
@@ -81,7 +86,7 @@ impl RequestHandler {
         })
     }
 
-    /// Answers one request within the time limit.
+    /// Responds to one request within the time limit.
     pub(crate) async fn handle(&self, request: Request<Body>) -> Response {
         let mut response = if self.allowed.allow(request.uri().path()) {
             match tokio::time::timeout(self.request_limit, self.routes.clone().oneshot(request)).await {
@@ -92,7 +97,7 @@ impl RequestHandler {
         } else {
             text(StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned())
         };
-        // What is asked here is the state of this moment, and it is never a page.
+        // Responses show the current state, so they must not be cached, and they are never HTML.
         let headers = response.headers_mut();
         headers
             .entry(CACHE_CONTROL)
@@ -127,7 +132,7 @@ fn health_routes(endpoint: &'static str, provider: &HealthChecker, metrics: &Met
     };
     Router::new()
         .route(&format!("/{endpoint}"), get(summary))
-        // A wildcard and not a parameter: names may have slashes in them.
+        // A wildcard and not a parameter, because names may contain slashes.
         .route(&format!("/{endpoint}/{{*name}}"), get(single))
 }
 

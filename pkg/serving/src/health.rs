@@ -1,42 +1,45 @@
-//! Health checks, and how Kubernetes prints them.
+//! Health checks in the format of Kubernetes.
 //!
-//! A [`Check`] is the result of looking once; who looks, and when, is the caller's business. The texts are those of
-//! Kubernetes' `k8s.io/apiserver/pkg/server/healthz`, with two differences: a failed check says why even in the list
-//! (there the reason is withheld), and a passing one may carry a note.
+//! A [`Check`] is the result of one evaluation. The caller decides what to check and when. The
+//! texts are those of Kubernetes' `k8s.io/apiserver/pkg/server/healthz`, with two differences: a
+//! failed check shows its reason in the list as well (Kubernetes withholds it), and a passing check
+//! may have a note.
 //!
-//! Architecture Invariant: pure; no IO, no clock, no HTTP types but the status code.
+//! Architecture Invariant: pure. No I/O, no clock, and no HTTP types except the status code.
 
 use std::collections::BTreeSet;
 
 use http::StatusCode;
 
-/// The name of the check that is always there and always passes: whoever reads its answer has reached the process.
+/// The name of the check that always exists and passes: a client that gets a response has reached
+/// the process.
 const PING: &str = "ping";
 
-/// One named health check, as it was found.
+/// One named health check and its result.
 ///
-/// Names are part of URLs (`/readyz/<name>`): keep to letters, digits, `-`, `.`, `_` and `/`.
+/// Names are part of URLs (`/readyz/<name>`). Use only letters, digits, `-`, `.`, `_` and `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at, for example `informer/foos.samplecontroller.k8s.io`.
+    /// The subject of the check, for example `informer/foos.samplecontroller.k8s.io`.
     pub name: String,
-    /// What was found.
+    /// The result of the check.
     pub state: HealthStatus,
 }
 
-/// What a health check found.
+/// The result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthStatus {
-    /// Nothing to tell.
+    /// The check passes.
     Ok,
-    /// Passes, but whoever reads the list should know this.
+    /// The check passes with a note for readers of the list.
     Note(String),
-    /// Fails the endpoint, for this reason. Anybody who may read the endpoint reads it: no secrets.
+    /// The check fails the endpoint for this reason. Everybody with access to the endpoint can read
+    /// it, so it must not contain secrets.
     Failed(String),
 }
 
 impl Check {
-    /// A check that passes.
+    /// Returns a check that passes.
     pub fn ok(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -44,7 +47,7 @@ impl Check {
         }
     }
 
-    /// A check that passes with a remark.
+    /// Returns a check that passes with a note.
     pub fn note(name: impl Into<String>, note: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -52,7 +55,7 @@ impl Check {
         }
     }
 
-    /// A check that fails.
+    /// Returns a check that fails.
     pub fn failed(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -61,7 +64,7 @@ impl Check {
     }
 }
 
-/// What a client asks of an endpoint.
+/// The query parameters of a health request.
 #[derive(Debug, Default)]
 pub(crate) struct Query {
     pub(crate) verbose: bool,
@@ -69,7 +72,8 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Reads a decoded query string: `verbose` counts whatever its value is, `exclude` may come more than once.
+    /// Reads a decoded query string. `verbose` counts with any value, and `exclude` may be
+    /// repeated.
     pub(crate) fn from_pairs(pairs: Vec<(String, String)>) -> Self {
         pairs.into_iter().fold(Self::default(), |mut query, (key, value)| {
             match key.as_str() {
@@ -82,19 +86,20 @@ impl Query {
     }
 }
 
-/// A plain text answer.
+/// A plain-text response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HealthResponse {
     pub(crate) status: StatusCode,
     pub(crate) body: String,
 }
 
-/// The caller's checks behind the one that is always there.
+/// Returns the caller's checks after the `ping` check.
 pub(crate) fn with_ping(checks: Vec<Check>) -> Vec<Check> {
     std::iter::once(Check::ok(PING)).chain(checks).collect()
 }
 
-/// The answer of a whole endpoint (`livez`, `readyz`, `healthz`): one line a check when asked for, and always on failure.
+/// Returns the response of a whole endpoint (`livez`, `readyz`, `healthz`). It lists one check per
+/// line when the client asks for it or a check fails.
 pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> HealthResponse {
     let mut failing = false;
     let mut unknown: BTreeSet<&str> = query.exclude.iter().map(String::as_str).collect();
@@ -138,7 +143,7 @@ pub(crate) fn summary(endpoint: &str, checks: &[Check], query: &Query) -> Health
     }
 }
 
-/// The answer for one check alone, or nothing if there is no such check.
+/// Returns the response for a single check, or `None` if the check does not exist.
 pub(crate) fn single(checks: &[Check], name: &str) -> Option<HealthResponse> {
     let check = checks.iter().find(|check| check.name == name)?;
     Some(match &check.state {
@@ -153,7 +158,8 @@ pub(crate) fn single(checks: &[Check], name: &str) -> Option<HealthResponse> {
     })
 }
 
-/// Reasons quote errors, and errors quote others' data: a line break in one must not look like another check's line.
+/// Reasons quote errors, which may quote foreign data. A line break in a reason must not look like
+/// the line of another check.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
@@ -201,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pass() {
+    fn passing_checks_return_ok() {
         check("readyz", &passing(), "", &expect!["200 ok"]);
         check("readyz", &with_ping(vec![]), "", &expect!["200 ok"]);
         check("readyz", &passing(), "exclude=informer/foos", &expect!["200 ok"]);
@@ -244,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_always_lists() {
+    fn failing_checks_are_listed_without_verbose() {
         check(
             "readyz",
             &failing(),
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_exclude_warns() {
+    fn unknown_exclude_adds_a_warning() {
         check(
             "readyz",
             &passing(),
@@ -323,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_cannot_forge_a_line() {
+    fn reason_cannot_forge_the_line_of_a_check() {
         check(
             "readyz",
             &with_ping(vec![Check::failed("a", "x\n[+]b ok\r\ny")]),
@@ -337,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn one_check_alone() {
+    fn single_check_has_its_own_path() {
         check_single(&passing(), "ping", &expect!["200 ok"]);
         check_single(&passing(), "crd/crontabs", &expect!["200 ok"]);
         check_single(

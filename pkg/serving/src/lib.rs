@@ -1,13 +1,18 @@
-//! Portreeve's one HTTPS listener: the health endpoints, `/metrics`, and whatever routes the daemon adds.
+//! Portreeve's HTTPS listener: the health endpoints, `/metrics`, and the routes of the daemon.
 //!
-//! What is here: the flags ([`Args`]), the listener ([`Server`]), Kubernetes' `/livez`, `/readyz` and `/healthz` over
-//! checks that the caller computes ([`HealthCheckers`], [`Check`]), Prometheus' text format over a registry that the caller
-//! owns, and the rule which paths are open to everybody ([`AllowedPaths`]). What is not here: what the checks mean, and
-//! delegated authentication and authorization; until those exist, a path that is not always allowed answers 401.
+//! This crate contains the flags ([`Args`]), the listener ([`Server`]), Kubernetes' `/livez`,
+//! `/readyz` and `/healthz` for checks that the caller evaluates ([`HealthCheckers`], [`Check`]),
+//! Prometheus' text format for a registry that the caller owns, and the paths that are open to
+//! everybody ([`AllowedPaths`]). It does not define the checks, and it has no delegated
+//! authentication and authorization yet. Until it does, paths that are not always allowed return
+//! 401.
 //!
-//! Architecture Invariant: this crate knows none of our other crates; checks and routes come in as values.
-//! Architecture Invariant: no process-wide state: the crypto provider is passed to rustls, the registry is the caller's.
-//! Architecture Invariant: every task is joined before [`Server::serve`] returns, and every wait in it has a limit.
+//! Architecture Invariant: this crate depends on none of our other crates. Checks and routes are
+//! passed in as values.
+//! Architecture Invariant: no process-wide state. The crypto provider is passed to rustls, and the
+//! caller owns the registry.
+//! Architecture Invariant: every task is joined before [`Server::serve`] returns, and every wait in
+//! it has a limit.
 
 mod access;
 mod connection;

@@ -1,7 +1,8 @@
-//! `/metrics` in Prometheus' text format, and the metrics that belong to serving itself.
+//! `/metrics` in Prometheus' text format, and the serving metrics.
 //!
-//! Those are the process's own (`process_resident_memory_bytes` and its family) and the results of health checks, by
-//! Kubernetes' names. Everybody else's metrics come with the registry.
+//! The serving metrics are those of the process (`process_resident_memory_bytes` and others) and
+//! the results of health checks under Kubernetes' names. All other metrics come from the caller's
+//! registry.
 //!
 //! Architecture Invariant: no global registry.
 
@@ -13,12 +14,12 @@ use prometheus::{GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
 use crate::{Check, HealthStatus};
 
-/// The content type of what [`Metrics::render`] gives.
+/// The content type of the text that [`Metrics::render`] returns.
 pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
 const STATUSES: [&str; 2] = ["success", "error"];
 
-/// The registry and what this crate has put into it.
+/// The caller's registry and the metrics that this crate adds to it.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -27,10 +28,11 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Adds serving's own metrics to the registry.
+    /// Registers the serving metrics.
     ///
     /// # Errors
-    /// If the registry already has one of their names.
+    ///
+    /// Returns an error when the registry already contains one of these metrics.
     pub(crate) fn register(registry: Registry) -> Result<Self, prometheus::Error> {
         let healthcheck = GaugeVec::new(
             Opts::new(
@@ -57,10 +59,11 @@ impl Metrics {
         })
     }
 
-    /// Records what an endpoint found. `all` are the checks that exist, `evaluated` those that the client did not exclude.
+    /// Records the results of an endpoint. `all` are the existing checks, `evaluated` are those
+    /// that the client did not exclude.
     ///
-    /// Checks come and go with the informers that they are about. The series of one that is gone are removed, so that
-    /// no dashboard shows a resource's last failure for ever and memory stays bounded by what exists.
+    /// Checks come and go with their informers. The series of a removed check are deleted, so that
+    /// no dashboard shows its last failure forever and memory use stays bounded.
     pub(crate) fn observe<'a>(&self, endpoint: &str, all: &[Check], evaluated: impl Iterator<Item = &'a Check>) {
         let existing: HashSet<&str> = all.iter().map(|check| check.name.as_str()).collect();
         for family in self.healthcheck.collect() {
@@ -89,8 +92,8 @@ impl Metrics {
         }
     }
 
-    /// Removing a series that is not there is an error of the library and none of ours: a check may never have failed,
-    /// and two requests may come at once.
+    /// Deletes the series of a check. Errors are ignored: a series may not exist, because a check
+    /// never failed or another request has just deleted it.
     fn forget(&self, name: &str, endpoint: &str) {
         _ = self.healthcheck.remove_label_values(&[name, endpoint]);
         for status in STATUSES {
@@ -98,10 +101,11 @@ impl Metrics {
         }
     }
 
-    /// Everything in the registry, as text.
+    /// Renders everything in the registry as text.
     ///
     /// # Errors
-    /// If somebody's collector gives a family that cannot be encoded.
+    ///
+    /// Returns an error when a collector returns a family that cannot be encoded.
     pub(crate) fn render(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
@@ -122,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_counted_and_forgotten_when_gone() {
+    fn checks_are_counted_and_removed_when_gone() {
         let metrics = Metrics::register(Registry::new()).unwrap();
         let checks = [
             Check::ok("ping"),
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_is_used_once() {
+    fn registry_cannot_be_used_twice() {
         let registry = Registry::new();
         Metrics::register(registry.clone()).unwrap();
         assert!(matches!(

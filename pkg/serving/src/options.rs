@@ -1,19 +1,21 @@
-//! The flags of the HTTPS listener, by Kubernetes' names, to be flattened into the daemon's own arguments.
+//! The flags of the HTTPS listener, with Kubernetes' names. Flatten them into the daemon's
+//! arguments.
 //!
-//! Architecture Invariant: values only; nothing is read or bound here.
+//! Architecture Invariant: values only. Nothing is read or bound here.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::AllowedPaths;
 
-/// The port of Kubernetes' own controller manager, which scrape configurations already know.
+/// The port of kube-controller-manager, which scrape configurations already know.
 const SECURE_PORT: u16 = 10257;
 
-/// The paths that probes need and that tell nothing about the cluster's objects.
+/// The paths that probes need and that reveal nothing about the cluster's objects.
 const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 
-/// Where and how the daemon serves HTTPS. [`Args::default`] is what no flag at all gives.
+/// The address and the certificate for HTTPS. [`Args::default`] equals the parsed flags of an empty
+/// command line.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Secure serving")]
 #[group(skip)]
@@ -46,16 +48,16 @@ pub struct Args {
 
 fn address(text: &str) -> Result<IpAddr, String> {
     let parsed = text.parse();
-    parsed.map_err(|_| "give an IP address without a port, such as 0.0.0.0 or ::".to_owned())
+    parsed.map_err(|_| "expected an IP address without a port, such as 0.0.0.0 or ::".to_owned())
 }
 
 impl Args {
-    /// The address to listen on, or nothing when `--secure-port=0` turns serving off.
+    /// Returns the address to listen on, or `None` when `--secure-port=0` disables serving.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         (self.secure_port != 0).then(|| SocketAddr::new(self.bind_address, self.secure_port))
     }
 
-    /// All items of `--authorization-always-allow-paths` as one list.
+    /// Returns all items of `--authorization-always-allow-paths` as one list.
     pub(crate) fn allowed_paths(&self) -> AllowedPaths {
         self.authorization_always_allow_paths.iter().cloned().collect()
     }
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn default_is_what_no_flag_gives() {
+    fn default_equals_an_empty_command_line() {
         assert_eq!(format!("{:?}", parse(&[]).unwrap()), format!("{:?}", Args::default()));
         assert_eq!(Args::default().address(), Some("0.0.0.0:10257".parse().unwrap()));
         assert!(Args::default().allowed_paths().allow("/livez"));
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn given_paths_replace_the_default_and_repeated_lists_add_up() {
+    fn paths_on_the_command_line_replace_the_default_and_repeated_lists_add_up() {
         let flag = "--authorization-always-allow-paths";
         let args = parse(&[flag, "/metrics,/debug/*", flag, "/livez"])
             .unwrap()
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_dies_in_the_parser() {
+    fn invalid_value_is_rejected_by_the_parser() {
         check_error(
             &["--authorization-always-allow-paths=/livez,metrics"],
             &expect![[r#"
@@ -135,7 +137,7 @@ mod tests {
         check_error(
             &["--bind-address=localhost"],
             &expect![[r"
-            error: invalid value 'localhost' for '--bind-address <IP>': give an IP address without a port, such as 0.0.0.0 or ::
+            error: invalid value 'localhost' for '--bind-address <IP>': expected an IP address without a port, such as 0.0.0.0 or ::
 
             For more information, try '--help'.
         "]],
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn help() {
+    fn help_shows_every_flag() {
         use clap::CommandFactory;
         expect![[r"
             The daemon

@@ -1,9 +1,10 @@
-//! The listener: bound at start, served until it is stopped.
+//! The listener: it is bound at startup and serves until it is stopped.
 //!
-//! Binding and serving are apart so that a port in use or a bad certificate ends the daemon's start with a clear error,
-//! before anything else has begun.
+//! Binding and serving are separate, so that a port in use or a bad certificate fails the daemon's
+//! startup with a clear error before anything else has started.
 //!
-//! Architecture Invariant: one place accepts, and [`Server::serve`] does not return before every connection's task has.
+//! Architecture Invariant: a single loop accepts connections, and [`Server::serve`] returns only
+//! after the tasks of all connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,56 +20,57 @@ use crate::endpoints::RequestHandler;
 use crate::tls::{self, Identity};
 use crate::{AllowedPaths, Args, HttpEndpoints};
 
-/// How long to wait after the kernel refused to hand over a connection, which it does when file descriptors run out:
-/// the next call would fail at once, and again.
+/// The pause after the kernel failed to return a connection, for example because the process has no
+/// file descriptors left. Without the pause, the next call would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why HTTPS cannot be served.
+/// An error that prevents serving HTTPS.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The certificate or its key is at fault.
+    /// The certificate or its key cannot be used.
     #[error(transparent)]
     Certificate(#[from] tls::Error),
-    /// The address is taken, not ours, or not allowed.
+    /// The address is in use, does not belong to this machine, or is not permitted.
     #[error(
-        "failed to listen on {address}: choose a free port with --secure-port (0 serves nothing) and an address of this machine with --bind-address"
+        "failed to listen on {address}: choose a free port with --secure-port (0 disables HTTPS) and an address of this machine with --bind-address"
     )]
     Listen {
-        /// What --bind-address and --secure-port ask for.
+        /// The address from `--bind-address` and `--secure-port`.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The listening socket that was handed over is no good.
+    /// The listening socket that the caller passed in cannot be used.
     #[error("failed to use the listening socket")]
     Socket {
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// There is no thread to serve on.
+    /// The serving thread cannot be started.
     #[error("failed to start the thread that serves HTTPS")]
     Thread {
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The thread that serves ended before its time.
-    #[error("the thread that serves HTTPS broke")]
+    /// The serving thread ended unexpectedly.
+    #[error("the thread that serves HTTPS ended unexpectedly")]
     ThreadExited,
-    /// The registry was served before, or somebody else registers metrics of these names.
+    /// The registry is already served, or another component registers metrics with these names.
     #[error(
-        "failed to add the serving metrics to the registry: serve each registry once, and register no process collector of your own"
+        "failed to add the serving metrics to the registry: serve each registry only once, and do not register a process collector"
     )]
     RegisterMetrics {
-        /// Why.
+        /// The cause.
         #[source]
         source: prometheus::Error,
     },
 }
 
-/// A bound listener with its certificate. Clients can connect from now on and wait until [`serve`](Self::serve) runs.
+/// A bound listener with its certificate. Clients can connect immediately and wait until
+/// [`serve`](Self::serve) runs.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -78,23 +80,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds what the flags ask for; nothing when `--secure-port=0`.
+    /// Binds the address of the flags. Returns `None` when `--secure-port=0`.
     ///
     /// # Errors
-    /// If the certificate cannot be used, or the address not be bound.
+    ///
+    /// Returns an error when the certificate cannot be used or the address cannot be bound.
     pub fn bind(args: &Args) -> Result<Option<Self>, Error> {
         let Some(address) = args.address() else { return Ok(None) };
-        // A port is not taken before the certificate is known to be good.
+        // The certificate is checked before the port is bound.
         let identity = Identity::from_args(args)?;
         let listener = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
         Self::new(listener, identity, args).map(Some)
     }
 
-    /// Uses a socket that is listening already, for tests and for whoever hands sockets over; `--secure-port` and
-    /// `--bind-address` do not count here.
+    /// Uses a socket that is already listening, for tests and for callers with inherited sockets.
+    /// Ignores `--secure-port` and `--bind-address`.
     ///
     /// # Errors
-    /// If the certificate or the socket cannot be used.
+    ///
+    /// Returns an error when the certificate or the socket cannot be used.
     pub fn from_listener(listener: TcpListener, args: &Args) -> Result<Self, Error> {
         Self::new(listener, Identity::from_args(args)?, args)
     }
@@ -112,20 +116,23 @@ impl Server {
         })
     }
 
-    /// Where clients can connect.
+    /// Returns the address that clients can connect to.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The server's own certificate, for clients that are to trust a self-signed one.
+    /// Returns the server's certificate, for clients that must trust a self-signed one.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.identity.certificate
     }
 
-    /// Serves until `stop`, then stops listening, lets requests in work end (for at most 5 s) and joins every task.
+    /// Serves until `stop` is cancelled, then stops listening, waits for requests in progress (for
+    /// at most 5 s) and joins every task.
     ///
     /// # Errors
-    /// If the registry of the endpoints has been served before, or no runtime with IO runs this.
+    ///
+    /// Returns an error when the registry of the endpoints is already served, or when the current
+    /// runtime has no I/O driver.
     pub async fn serve(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
         self.serve_within(Limits::default(), endpoints, stop).await
     }
@@ -172,13 +179,13 @@ impl Server {
     }
 }
 
-/// The next connection, however many fail before it.
+/// Returns the next connection. Failed attempts are logged and retried.
 async fn accept(listener: &tokio::net::TcpListener) -> (TcpStream, SocketAddr) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
-            // The client was gone before we looked: nothing is wrong here.
+            // The client disconnected before the accept, which is not an error of the server.
             Err(error) if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) => {}
             Err(error) => {
                 tracing::error!(%error, "failed to accept a connection");

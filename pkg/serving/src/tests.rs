@@ -1,5 +1,5 @@
-//! A real server on a free port of 127.0.0.1, and a client that speaks TLS and HTTP by hand: half-done requests are as
-//! easy to send as whole ones.
+//! Runs a real server on a free port of 127.0.0.1 with a client that writes HTTP by hand, so that
+//! tests can send incomplete requests.
 
 mod answers;
 mod limits;
@@ -25,11 +25,12 @@ use tokio_util::sync::CancellationToken;
 use crate::connection::Limits;
 use crate::{Args, Check, Error, HealthChecker, HealthCheckers, HttpEndpoints, Server};
 
-/// Waits for what must happen at once; only a broken test waits as long as this.
+/// Waits for something that should happen immediately. Only a broken test waits for the whole
+/// timeout.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what)
         .await
-        .expect("it never happened")
+        .expect("timed out")
 }
 
 fn provider(checks: Vec<Check>) -> HealthChecker {
@@ -50,7 +51,7 @@ fn endpoints() -> HttpEndpoints {
     }
 }
 
-/// Flags with these paths open.
+/// Returns flags with these paths open.
 fn open_to_all(paths: &str) -> Args {
     Args {
         authorization_always_allow_paths: vec![paths.parse().unwrap()],
@@ -58,7 +59,7 @@ fn open_to_all(paths: &str) -> Args {
     }
 }
 
-/// A route `/wait` that tells when a request has come, and answers when it is released.
+/// A route `/wait` that signals the arrival of a request and responds when it is released.
 struct Gate {
     started: mpsc::Receiver<()>,
     release: Arc<Semaphore>,
@@ -131,7 +132,7 @@ impl Running {
         self.request("GET", path).await
     }
 
-    /// The end of `serve`, which nothing but the stop brings about.
+    /// Returns the result of `serve`, which only the stop request should end.
     async fn stopped(&mut self) -> Result<(), Error> {
         soon(self.task.join_next()).await.unwrap().unwrap()
     }
@@ -157,7 +158,7 @@ impl Reply {
         self.head.split(' ').nth(1).unwrap()
     }
 
-    /// Status and body in one line or more, for expectations.
+    /// Returns status and body as text, for expectations.
     fn show(&self) -> String {
         format!("{} {}", self.status(), self.body)
     }

@@ -1,6 +1,6 @@
-//! The listener's own thread.
+//! A separate thread for the listener.
 //!
-//! What /livez is for is to tell of somebody who blocks the threads that everything else runs on; it must not need one of them.
+//! `/livez` must report a blocked worker thread, so serving must not depend on one.
 
 use std::io;
 use std::thread;
@@ -11,10 +11,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{Error, HttpEndpoints, Server};
 
-/// How long the end waits for pages that are still being made on threads of theirs.
+/// The time limit at the end for pages that are still being rendered on other threads.
 const PAGES_LIMIT: Duration = Duration::from_secs(1);
 
-/// A listener that serves on its own thread. Dropped, it stops.
+/// A listener that serves on its own thread. Dropping it stops the listener.
 #[derive(Debug)]
 pub struct ServerHandle {
     ended: oneshot::Receiver<Result<(), Error>>,
@@ -22,16 +22,18 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    /// Serves until `stop` as [`serve`](Self::serve) does, on a thread and a runtime of its own.
+    /// Serves like [`serve`](Self::serve) until `stop` is cancelled, on a separate thread with its
+    /// own runtime.
     ///
     /// # Errors
-    /// If the operating system has no thread to give.
+    ///
+    /// Returns an error when the operating system cannot start a thread.
     pub fn spawn(self, endpoints: HttpEndpoints, stop: &CancellationToken) -> Result<ServerHandle, Error> {
         let (end, ended) = oneshot::channel();
         let stop = stop.child_token();
         let stopped = stop.clone();
         let serve = move || {
-            // Who is not there any more needs no answer.
+            // The receiver may be gone, and then nobody needs the result.
             drop(end.send(self.run(endpoints, stopped)));
         };
         thread::Builder::new()
@@ -54,10 +56,11 @@ impl Server {
 }
 
 impl ServerHandle {
-    /// How it ended.
+    /// Waits for the end and returns the result.
     ///
     /// # Errors
-    /// Those of [`Server::serve`], and [`Error::ThreadExited`].
+    ///
+    /// Returns the errors of [`Server::serve`], and [`Error::ThreadExited`].
     pub async fn ended(&mut self) -> Result<(), Error> {
         (&mut self.ended).await.unwrap_or(Err(Error::ThreadExited))
     }

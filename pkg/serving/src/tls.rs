@@ -1,9 +1,11 @@
-//! The certificate that the listener shows: the operator's own, or a self-signed one that lives in memory only.
+//! The certificate of the listener: the operator's own, or a self-signed one that exists only in
+//! memory.
 //!
-//! Architecture Invariant: nothing of a private key reaches an error or a log. What the PEM reader says of a malformed
-//! file quotes the line that it stumbled on, which may be a key (in the other file too, once somebody swaps them): its
-//! errors are dropped here.
-//! Architecture Invariant: ring is named explicitly; no process-wide default provider is asked for or set.
+//! Architecture Invariant: no part of a private key reaches an error or a log. For a malformed
+//! file, the PEM reader's errors quote the faulty line, which may be part of a key (also of the
+//! certificate file, when the two files are swapped). These errors are dropped here.
+//! Architecture Invariant: ring is used explicitly. No process-wide default provider is read or
+//! set.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::Args;
 
-/// What is wrong with the certificate or its key.
+/// An error in the certificate or its key.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// One flag of the pair is missing.
@@ -24,42 +26,42 @@ pub enum Error {
         "{given} is set but {missing} is not: set both to serve your own certificate, or neither for a self-signed one"
     )]
     Incomplete {
-        /// The flag that is there.
+        /// The flag that is set.
         given: &'static str,
-        /// The flag that is not.
+        /// The flag that is missing.
         missing: &'static str,
     },
-    /// The file is missing, or not ours to read.
-    #[error("failed to read {flag}={}: give a PEM file that this process may read", path.display())]
+    /// The file does not exist or cannot be read.
+    #[error("failed to read {flag}={}: use a PEM file that this process can read", path.display())]
     Read {
         /// The flag that names the file.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The certificate file has broken PEM in it.
-    #[error("failed to parse the PEM blocks of --tls-cert-file={}: one of them is cut off or broken, give the file as it was issued", path.display())]
+    /// The certificate file contains broken PEM.
+    #[error("failed to parse the PEM blocks of --tls-cert-file={}: one of them is truncated or broken; use the file as it was issued", path.display())]
     ParseCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// The certificate file has no certificate in it; perhaps the two files are swapped.
-    #[error("--tls-cert-file={} holds no certificate: it needs a PEM block BEGIN CERTIFICATE", path.display())]
+    /// The certificate file contains no certificate. The two files may be swapped.
+    #[error("--tls-cert-file={} contains no certificate: it needs a PEM block BEGIN CERTIFICATE", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// The key file has no key in it that can be read.
-    #[error("--tls-private-key-file={} holds no readable private key: it needs a PEM block BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY, unencrypted and on lines of its own", path.display())]
+    /// The key file contains no readable key.
+    #[error("--tls-private-key-file={} contains no readable private key: it needs a PEM block BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY, unencrypted and with BEGIN and END on separate lines", path.display())]
     NoKey {
         /// The file.
         path: PathBuf,
     },
-    /// The key is of a kind that cannot sign handshakes, or damaged.
-    #[error("the key in --tls-private-key-file={} cannot be used: give an ECDSA P-256 or P-384, an Ed25519 or an RSA key of at least 2048 bits", path.display())]
+    /// The key is damaged or of an unsupported type.
+    #[error("the key in --tls-private-key-file={} cannot be used: use an ECDSA P-256 or P-384, an Ed25519 or an RSA key of at least 2048 bits", path.display())]
     UnusableKey {
         /// The file.
         path: PathBuf,
@@ -69,37 +71,37 @@ pub enum Error {
     UnusableCertificate {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls::Error,
     },
-    /// Two good files that do not belong together.
-    #[error("the key in --tls-private-key-file={} is not the key of the first certificate in --tls-cert-file={}: give the pair that was issued together, the server's certificate first", key.display(), certificate.display())]
+    /// The two files are valid but do not belong together.
+    #[error("the key in --tls-private-key-file={} is not the key of the first certificate in --tls-cert-file={}: use a pair that was issued together, with the server's certificate first", key.display(), certificate.display())]
     KeyMismatch {
         /// The certificate's file.
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
     },
-    /// The self-signed certificate could not be made.
+    /// The self-signed certificate cannot be generated.
     #[error(
-        "failed to generate a self-signed certificate: give your own with --tls-cert-file and --tls-private-key-file"
+        "failed to generate a self-signed certificate: set your own with --tls-cert-file and --tls-private-key-file"
     )]
     Generate {
-        /// Why.
+        /// The cause.
         #[source]
         source: rcgen::Error,
     },
-    /// The generated certificate or the TLS versions were refused.
+    /// rustls rejected the generated certificate or the TLS versions.
     #[error("failed to set up TLS")]
     SetUp {
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls::Error,
     },
 }
 
-/// A certificate in use: what to show, and how to shake hands with it.
+/// A certificate in use, and the TLS configuration for it.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) certificate: CertificateDer<'static>,
@@ -107,7 +109,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The identity that the flags ask for.
+    /// Loads or generates the certificate, depending on the flags.
     pub(crate) fn from_args(args: &Args) -> Result<Self, Error> {
         const CERTIFICATE: &str = "--tls-cert-file";
         const KEY: &str = "--tls-private-key-file";
@@ -169,13 +171,15 @@ impl Identity {
         }
     }
 
-    /// A certificate for the names under which this process may be reached. It ends with the process and nobody can
-    /// have been told to trust it before, so an end of validity would only break a long-running daemon.
+    /// Generates a certificate for the names under which this process may be reached. It lives only
+    /// as long as the process and no client trusts it beforehand, so an expiry date would only
+    /// break a long-running daemon.
     fn self_signed(bind_address: IpAddr) -> Result<Self, Error> {
         let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
         let uname = rustix::system::uname();
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-        // A host may have any name, a certificate only some: without a usable one it is still good for localhost.
+        // Not every host name is valid in a certificate. With an invalid one, the certificate is
+        // still usable for localhost.
         if let Ok(host) = uname.nodename().to_str()
             && !host.is_empty()
             && host.chars().all(plain)
@@ -229,7 +233,7 @@ mod tests {
             path
         }
 
-        /// Everything that the operator would read, with the folder's name taken out.
+        /// Returns the error as the operator sees it, without the name of the folder.
         fn error(&self, certificate: Option<&Path>, key: Option<&Path>) -> String {
             let args = Args {
                 tls_cert_file: certificate.map(Path::to_owned),
@@ -254,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn one_flag_alone_is_refused() {
+    fn one_flag_of_the_pair_is_rejected() {
         let files = Files::new();
         expect!["--tls-cert-file is set but --tls-private-key-file is not: set both to serve your own certificate, or neither for a self-signed one"].assert_eq(&files.error(Some(Path::new("/c")), None));
         expect!["--tls-private-key-file is set but --tls-cert-file is not: set both to serve your own certificate, or neither for a self-signed one"].assert_eq(&files.error(None, Some(Path::new("/k"))));
     }
 
     #[test]
-    fn a_pair_is_loaded_and_its_leaf_shown() {
+    fn pair_is_loaded_and_its_leaf_is_served() {
         let files = Files::new();
         let (certificate, key) = pair();
         let (other, _) = pair();
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bad_file_is_named() {
+    fn errors_name_the_bad_file() {
         let files = Files::new();
         let (certificate_text, key_text) = pair();
         let certificate = files.write("certificate", &certificate_text);
@@ -284,7 +288,7 @@ mod tests {
             &files.0.path().join("absent"),
             &key,
             &expect![
-                "failed to read --tls-cert-file=/absent: give a PEM file that this process may read: No such file or directory (os error 2)"
+                "failed to read --tls-cert-file=/absent: use a PEM file that this process can read: No such file or directory (os error 2)"
             ],
         );
         check(
@@ -292,33 +296,33 @@ mod tests {
             &certificate,
             &files.0.path().join("absent"),
             &expect![
-                "failed to read --tls-private-key-file=/absent: give a PEM file that this process may read: No such file or directory (os error 2)"
+                "failed to read --tls-private-key-file=/absent: use a PEM file that this process can read: No such file or directory (os error 2)"
             ],
         );
         check(
             &files,
             &key,
             &certificate,
-            &expect!["--tls-cert-file=/key holds no certificate: it needs a PEM block BEGIN CERTIFICATE"],
+            &expect!["--tls-cert-file=/key contains no certificate: it needs a PEM block BEGIN CERTIFICATE"],
         );
         check(
             &files,
             &files.write("empty", ""),
             &key,
-            &expect!["--tls-cert-file=/empty holds no certificate: it needs a PEM block BEGIN CERTIFICATE"],
+            &expect!["--tls-cert-file=/empty contains no certificate: it needs a PEM block BEGIN CERTIFICATE"],
         );
         check(
             &files,
             &files.write("cut", &certificate_text[..200]),
             &key,
             &expect![
-                "failed to parse the PEM blocks of --tls-cert-file=/cut: one of them is cut off or broken, give the file as it was issued"
+                "failed to parse the PEM blocks of --tls-cert-file=/cut: one of them is truncated or broken; use the file as it was issued"
             ],
         );
     }
 
     #[test]
-    fn each_pair_that_cannot_be_used_is_named() {
+    fn errors_name_the_unusable_pair() {
         let files = Files::new();
         let (certificate, key) = pair();
         let certificate = files.write("certificate", &certificate);
@@ -338,7 +342,7 @@ mod tests {
             &certificate,
             &files.write("noise-key", noise),
             &expect![
-                "the key in --tls-private-key-file=/noise-key cannot be used: give an ECDSA P-256 or P-384, an Ed25519 or an RSA key of at least 2048 bits"
+                "the key in --tls-private-key-file=/noise-key cannot be used: use an ECDSA P-256 or P-384, an Ed25519 or an RSA key of at least 2048 bits"
             ],
         );
         check(
@@ -346,13 +350,13 @@ mod tests {
             &certificate,
             &files.write("other", &pair().1),
             &expect![
-                "the key in --tls-private-key-file=/other is not the key of the first certificate in --tls-cert-file=/certificate: give the pair that was issued together, the server's certificate first"
+                "the key in --tls-private-key-file=/other is not the key of the first certificate in --tls-cert-file=/certificate: use a pair that was issued together, with the server's certificate first"
             ],
         );
     }
 
     #[test]
-    fn a_key_on_one_line_is_not_quoted() {
+    fn errors_do_not_quote_a_key_on_one_line() {
         let files = Files::new();
         let (certificate, key) = pair();
         let certificate = files.write("certificate", &certificate);
@@ -362,7 +366,7 @@ mod tests {
             &key,
             &certificate,
             &expect![
-                "failed to parse the PEM blocks of --tls-cert-file=/key: one of them is cut off or broken, give the file as it was issued"
+                "failed to parse the PEM blocks of --tls-cert-file=/key: one of them is truncated or broken; use the file as it was issued"
             ],
         );
         check(
@@ -370,7 +374,7 @@ mod tests {
             &certificate,
             &key,
             &expect![
-                "--tls-private-key-file=/key holds no readable private key: it needs a PEM block BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY, unencrypted and on lines of its own"
+                "--tls-private-key-file=/key contains no readable private key: it needs a PEM block BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY, unencrypted and with BEGIN and END on separate lines"
             ],
         );
     }

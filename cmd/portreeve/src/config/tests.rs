@@ -193,7 +193,7 @@ fn a_value_that_the_flag_would_not_take_is_told_in_its_words() {
             portreeve.yaml:3: loggingFormat: "xml": give one of text, json
             portreeve.yaml:3: gcMode: "off": give one of active, observe
             portreeve.yaml:3: kubeconfig: give a path
-            portreeve.yaml:3: bindAddress: "localhost": give an IP address without a port, such as 0.0.0.0 or ::
+            portreeve.yaml:3: bindAddress: "localhost": expected an IP address without a port, such as 0.0.0.0 or ::
             portreeve.yaml:5: leaderElectGroups: "foo": give CONTROLLER=GROUP, such as crontab=a
             portreeve.yaml:3: authorizationAlwaysAllowPaths: "metrics": the path "metrics" must start with /, as in /metrics
             portreeve.yaml:3: master: expected a URL such as https://10.0.0.1:6443

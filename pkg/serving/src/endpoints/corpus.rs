@@ -1,4 +1,5 @@
-//! Targets of requests as people, probes and scanners write them: each is answered, and who may not ask learns nothing.
+//! Tests request targets of people, probes and scanners: each gets a response, and unauthorized
+//! clients learn nothing.
 
 use http::Uri;
 use portreeve_testing::Corpus;
@@ -6,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 
-/// How many mutations there are.
+/// The number of mutations.
 const MUTATIONS: usize = 4_000;
 
 fn handler() -> RequestHandler {
@@ -46,12 +47,12 @@ fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
     match status {
         StatusCode::UNAUTHORIZED => assert_eq!(text, "Unauthorized\n"),
         StatusCode::OK | StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::INTERNAL_SERVER_ERROR => {
-            assert!(is_open, "{path} is answered with {status}");
+            assert!(is_open, "{path} must not return {status}");
         }
         other => panic!("{other} for {path}"),
     }
     assert!(!text.contains("hunter2"));
-    // A line of a check is one line, whatever was asked for.
+    // A check is printed on one line for every target.
     let lines = text
         .lines()
         .filter(|line| line.starts_with("[+]") || line.starts_with("[-]"));
@@ -59,7 +60,7 @@ fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
 }
 
 #[test]
-fn every_target_is_answered_and_only_open_ones_tell_anything() -> anyhow::Result<()> {
+fn every_target_gets_a_response_and_closed_ones_reveal_nothing() -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_time().build()?;
     let handler = handler();
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/request"))?;

@@ -1,4 +1,4 @@
-//! What clients are told.
+//! Tests of the responses to clients.
 
 use std::error::Error as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -14,7 +14,7 @@ async fn check(running: &Running, path: &str, expected: &Expect) {
 }
 
 #[tokio::test]
-async fn health_endpoints() {
+async fn health_endpoints_respond_like_kubernetes() {
     let readyz = provider(vec![
         Check::failed("informer/foos", "forbidden"),
         Check::note("crd", "missing"),
@@ -72,7 +72,7 @@ async fn health_endpoints() {
 }
 
 #[tokio::test]
-async fn a_check_is_asked_at_each_request() {
+async fn checks_are_evaluated_for_each_request() {
     let ready = Arc::new(AtomicBool::new(false));
     let mut endpoints = endpoints();
     let seen = Arc::clone(&ready);
@@ -87,7 +87,7 @@ async fn a_check_is_asked_at_each_request() {
 }
 
 #[tokio::test]
-async fn health_is_for_get_and_head() {
+async fn health_endpoints_support_only_get_and_head() {
     let running = Running::with(endpoints());
     let head = running.request("HEAD", "/livez").await;
     assert_eq!((head.status(), head.body.as_str()), ("200", ""));
@@ -98,7 +98,7 @@ async fn health_is_for_get_and_head() {
 }
 
 #[tokio::test]
-async fn only_allowed_paths_are_open_and_the_rest_tells_nothing() {
+async fn paths_that_are_not_allowed_return_401() {
     let running = Running::start(&Args::default(), Limits::default(), endpoints());
     check(
         &running,
@@ -123,15 +123,15 @@ async fn only_allowed_paths_are_open_and_the_rest_tells_nothing() {
         assert_eq!(running.get(path).await.show(), "401 Unauthorized\n", "{path}");
     }
     assert_eq!(running.request("POST", "/metrics").await.status(), "401");
-    // The absolute form names its path as well.
+    // The absolute form contains a path as well.
     assert_eq!(running.get("https://localhost/metrics").await.status(), "401");
     assert_eq!(running.get("https://localhost/livez").await.status(), "200");
 }
 
 #[tokio::test]
-async fn metrics_are_those_of_the_registry_the_process_and_the_checks() {
+async fn metrics_include_the_registry_the_process_and_the_checks() {
     let endpoints = endpoints();
-    let gauge = prometheus::IntGauge::new("portreeve_test", "A metric of somebody else.").unwrap();
+    let gauge = prometheus::IntGauge::new("portreeve_test", "A metric of another component.").unwrap();
     endpoints.registry.register(Box::new(gauge.clone())).unwrap();
     gauge.set(7);
     let running = Running::with(endpoints);
@@ -162,7 +162,7 @@ async fn metrics_are_those_of_the_registry_the_process_and_the_checks() {
 }
 
 #[tokio::test]
-async fn extra_routes_do_not_replace_ours() {
+async fn extra_routes_do_not_replace_built_in_routes() {
     let mut endpoints = endpoints();
     endpoints.extra_routes = Router::new()
         .route("/debug/graph", get(async || "graph"))
@@ -175,7 +175,7 @@ async fn extra_routes_do_not_replace_ours() {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_handler_ends_its_connection_only() {
+async fn panic_in_a_handler_closes_only_its_connection() {
     let mut endpoints = endpoints();
     endpoints.extra_routes =
         Router::new().route("/panic", get(async || -> &'static str { panic!("a test's own panic") }));
@@ -189,7 +189,7 @@ async fn a_panic_in_a_handler_ends_its_connection_only() {
 }
 
 #[tokio::test]
-async fn the_certificate_of_the_files_is_shown() {
+async fn certificate_from_the_files_is_served() {
     let folder = tempfile::tempdir().unwrap();
     let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
@@ -209,18 +209,18 @@ async fn the_certificate_of_the_files_is_shown() {
 }
 
 fn bind_error(args: &Args) -> Error {
-    Server::bind(args).expect_err("it must not be bound")
+    Server::bind(args).expect_err("bind must fail")
 }
 
 #[test]
-fn a_key_of_another_certificate_ends_the_start() {
+fn key_of_another_certificate_fails_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let [one, other] = [(); 2].map(|()| rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap());
     let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
     std::fs::write(&certificate, one.cert.pem()).unwrap();
     std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
     let args = Args {
-        // Nothing is bound before the certificate is known to be good.
+        // The certificate is checked before anything is bound.
         bind_address: Ipv4Addr::LOCALHOST.into(),
         tls_cert_file: Some(certificate),
         tls_private_key_file: Some(key),
@@ -233,7 +233,7 @@ fn a_key_of_another_certificate_ends_the_start() {
 }
 
 #[test]
-fn a_port_in_use_ends_the_start() {
+fn port_in_use_fails_the_start() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let args = Args {
@@ -242,7 +242,7 @@ fn a_port_in_use_ends_the_start() {
         ..Args::default()
     };
     let error = bind_error(&args);
-    expect!["failed to listen on 127.0.0.1:PORT: choose a free port with --secure-port (0 serves nothing) and an address of this machine with --bind-address"].assert_eq(&error.to_string().replace(&port.to_string(), "PORT"));
+    expect!["failed to listen on 127.0.0.1:PORT: choose a free port with --secure-port (0 disables HTTPS) and an address of this machine with --bind-address"].assert_eq(&error.to_string().replace(&port.to_string(), "PORT"));
     assert!(error.source().unwrap().to_string().contains("in use"), "{error:?}");
 }
 
@@ -259,7 +259,7 @@ fn port_zero_binds_nothing() {
 }
 
 #[test]
-fn a_free_port_is_bound_at_once() {
+fn free_port_is_bound_immediately() {
     let bound = (0..10).find_map(|_| {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .unwrap()
@@ -271,7 +271,7 @@ fn a_free_port_is_bound_at_once() {
             bind_address: Ipv4Addr::LOCALHOST.into(),
             ..Args::default()
         };
-        // Another process may have been given the port in between.
+        // Another process may have taken the port in the meantime.
         Server::bind(&args).ok().flatten()
     });
     let bound = bound.unwrap();
@@ -279,7 +279,7 @@ fn a_free_port_is_bound_at_once() {
 }
 
 #[tokio::test]
-async fn a_registry_that_was_served_is_refused() {
+async fn registry_cannot_be_served_twice() {
     let endpoints = endpoints();
     let running = Running::with(endpoints.clone());
     running.get("/livez").await;

@@ -1,4 +1,4 @@
-//! Bad clients, too many clients, and the end.
+//! Tests of misbehaving clients, too many clients, and the shutdown.
 
 use super::*;
 
@@ -11,10 +11,10 @@ fn slots(connections: usize) -> Limits {
     }
 }
 
-/// Whether the server has ended this connection; waits until it has.
+/// Waits until the server has closed this connection, and returns whether it sent no data.
 async fn closed(stream: &mut (impl AsyncReadExt + Unpin)) -> bool {
     let mut answer = Vec::new();
-    // An end without TLS's own goodbye and a reset are ends too.
+    // A reset or an end without TLS's `close_notify` also counts as closed.
     _ = soon(stream.read_to_end(&mut answer)).await;
     answer.is_empty()
 }
@@ -28,7 +28,7 @@ async fn ask_to_wait(running: &Running) -> TlsStream<TcpStream> {
 }
 
 #[tokio::test]
-async fn a_client_that_never_shakes_hands_blocks_nobody() {
+async fn client_without_a_handshake_does_not_block_others() {
     let running = Running::with(endpoints());
     let _silent = soon(TcpStream::connect(running.address)).await.unwrap();
     let mut noisy = soon(TcpStream::connect(running.address)).await.unwrap();
@@ -37,7 +37,7 @@ async fn a_client_that_never_shakes_hands_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn a_handshake_has_a_time_limit() {
+async fn handshake_has_a_time_limit() {
     let running = Running::start(
         &Args::default(),
         Limits {
@@ -51,7 +51,7 @@ async fn a_handshake_has_a_time_limit() {
 }
 
 #[tokio::test]
-async fn a_requests_head_has_a_time_limit() {
+async fn request_head_has_a_time_limit() {
     let running = Running::start(
         &Args::default(),
         Limits {
@@ -66,7 +66,7 @@ async fn a_requests_head_has_a_time_limit() {
 }
 
 #[tokio::test]
-async fn an_answer_has_a_time_limit() {
+async fn response_has_a_time_limit() {
     let (mut gate, extra_routes) = Gate::new();
     let limits = Limits {
         request: SHORT,
@@ -86,7 +86,7 @@ async fn an_answer_has_a_time_limit() {
 }
 
 #[tokio::test]
-async fn the_connection_unused_for_longest_makes_room() {
+async fn longest_unused_connection_is_evicted() {
     let limits = Limits {
         eviction_grace: SHORT,
         ..slots(2)
@@ -96,7 +96,7 @@ async fn the_connection_unused_for_longest_makes_room() {
     let mut second = running.connect().await;
     assert_eq!(running.get("/livez").await.status(), "200");
     assert!(closed(&mut oldest).await);
-    // The newer one was left alone, and is still served.
+    // The newer connection was not evicted and is still served.
     soon(second.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
         .await
         .unwrap();
@@ -104,7 +104,7 @@ async fn the_connection_unused_for_longest_makes_room() {
 }
 
 #[tokio::test]
-async fn a_request_in_work_keeps_its_slot_and_others_wait() {
+async fn active_request_keeps_its_slot_while_others_wait() {
     let (mut gate, extra_routes) = Gate::new();
     let mut running = Running::start(
         &open_to_all("/*"),
@@ -119,7 +119,8 @@ async fn a_request_in_work_keeps_its_slot_and_others_wait() {
     for _ in 0..2 {
         soon(gate.started.recv()).await.unwrap();
     }
-    // Both slots are taken by requests in work: the third is answered only once one of them is.
+    // Active requests hold both slots, so the third request gets its response only after one of
+    // them.
     let (third, ()) = tokio::join!(running.get("/livez"), async {
         assert!(gate.started.try_recv().is_err());
         gate.release.add_permits(1);
@@ -132,9 +133,9 @@ async fn a_request_in_work_keeps_its_slot_and_others_wait() {
 }
 
 #[tokio::test]
-async fn never_more_connections_than_slots() {
+async fn open_connections_never_exceed_the_slots() {
     let (mut gate, extra_routes) = Gate::new();
-    // Nobody is thrown out for being slow here, however slow the machine is.
+    // With a long grace period, no connection is evicted on a slow machine.
     let limits = Limits {
         eviction_grace: Duration::from_mins(1),
         ..slots(2)
@@ -160,7 +161,7 @@ async fn never_more_connections_than_slots() {
             soon(gate.started.recv()).await.unwrap();
         }
         for _ in 0..2 {
-            assert!(gate.started.try_recv().is_err(), "a third request was let in");
+            assert!(gate.started.try_recv().is_err(), "a third request was accepted");
             gate.release.add_permits(1);
             soon(gate.started.recv()).await.unwrap();
         }
@@ -173,7 +174,7 @@ async fn never_more_connections_than_slots() {
 }
 
 #[tokio::test]
-async fn stopping_lets_a_request_in_work_end_and_accepts_no_more() {
+async fn stopping_finishes_active_requests_and_accepts_no_more() {
     let (mut gate, extra_routes) = Gate::new();
     let mut running = Running::start(
         &open_to_all("/*"),
@@ -204,7 +205,7 @@ async fn stopping_lets_a_request_in_work_end_and_accepts_no_more() {
 }
 
 #[tokio::test]
-async fn stopping_waits_no_longer_than_the_limit() {
+async fn stopping_respects_the_drain_limit() {
     let (mut gate, extra_routes) = Gate::new();
     let limits = Limits {
         drain: SHORT,
@@ -226,7 +227,7 @@ async fn stopping_waits_no_longer_than_the_limit() {
 }
 
 #[tokio::test]
-async fn stopping_before_the_first_client_ends_at_once() {
+async fn stopping_before_the_first_client_ends_immediately() {
     let mut running = Running::with(endpoints());
     running.stop.cancel();
     running.stopped().await.unwrap();
