@@ -57,9 +57,9 @@ fn a_file_with_mistakes_ends_it_with_each_mistake_and_its_line() -> Result<()> {
     let lines: Vec<_> = said.trim_start_matches("error: ").lines().collect();
     let name = file.display();
     let expected = [
-        format!("{name}:3: leaderElectLeaseDuraton: there is no such key, did you mean leaderElectLeaseDuration?"),
-        format!("{name}:4: concurrentFooSyncs: \"16\" is text; give a whole number, without the quotes"),
-        format!("{name}:6: gcMode: \"none\": give one of active, observe"),
+        format!("{name}:3: leaderElectLeaseDuraton: unknown key; did you mean leaderElectLeaseDuration?"),
+        format!("{name}:4: concurrentFooSyncs: \"16\" is a string; use a whole number without quotes"),
+        format!("{name}:6: gcMode: \"none\": expected one of active, observe"),
     ];
     ensure!(lines == expected, "{lines:?}");
     Ok(())

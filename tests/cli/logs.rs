@@ -35,7 +35,7 @@ async fn json_logs_are_one_object_a_line_with_the_keys_of_kubernetes() -> Result
                 .to_owned(),
         );
     }
-    for message in ["portreeve starts", "no controller is enabled", "stopped"] {
+    for message in ["starting portreeve", "no controller is enabled", "stopped"] {
         ensure!(messages.iter().any(|found| found.starts_with(message)), "{messages:?}");
     }
     Ok(())

@@ -1,9 +1,12 @@
-//! `--config`: a YAML file with the settings that flags have, under the flags' names in camelCase.
+//! `--config`: a YAML file with the settings of the flags. Its keys are the flags' names in
+//! camelCase.
 //!
-//! There is one list of settings, the command line's: a flag, a controller's too, is a key without another line. What the file gives
-//! becomes the default of its flag, so that it is read by the flag's own parser and a flag that is given wins.
+//! The command line is the only list of settings: every flag, including those of controllers,
+//! automatically has a key. A value in the file becomes the default of its flag. So the flag's own
+//! parser reads it, and a flag on the command line overrides it.
 //!
-//! Architecture Invariant: only [`File::read`] looks at the file system; what a file says, and what is in force, is decided by values.
+//! Architecture Invariant: only [`File::read`] accesses the file system. Everything else works on
+//! values.
 
 mod document;
 mod effective;
@@ -22,36 +25,37 @@ use clap::{ArgMatches, Command, Id, parser::ValueSource};
 
 pub(crate) use self::{effective::render_effective, reference::reference};
 
-/// What the file must say that it is.
+/// The `apiVersion` that a file must have.
 const API_VERSION: &str = "portreeve.dev/v1alpha1";
 const KIND: &str = "ControllerManagerConfiguration";
-/// The longest file that is read: what fits into a ConfigMap.
+/// The largest file that is read, which is the size limit of a ConfigMap.
 const LONGEST: u64 = 1 << 20;
 
-/// Why the file that `--config` names cannot be used.
+/// The reason why the file of `--config` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("failed to read --config {path}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It is too long to be a config file.
-    #[error("failed to read --config {path}: it is longer than 1 MiB; give the YAML file with the settings")]
+    /// The file is too long to be a config file.
+    #[error("failed to read --config {path}: the file is longer than 1 MiB; set --config to a YAML file with settings")]
     TooLong {
         /// The file.
         path: PathBuf,
     },
-    /// It says what it must not: one line for each mistake, which begins with the file's name and the number of the line.
+    /// The file contains mistakes. The message has one line for each of them, which starts with the
+    /// file's name and the line number.
     #[error("{}", lines(path, problems))]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Every mistake in it, in the order of their lines.
+        /// All mistakes, in the order of their lines.
         problems: Vec<Problem>,
     },
 }
@@ -59,9 +63,9 @@ pub enum Error {
 /// A mistake in a config file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
-    /// The number of the line, from 1.
+    /// The line number, starting at 1.
     pub line: u64,
-    /// The key, the value and the way out.
+    /// The key, the value and how to fix it.
     pub text: String,
 }
 
@@ -70,7 +74,7 @@ fn lines(path: &Path, problems: &[Problem]) -> String {
     problems.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What a file gives for one flag.
+/// The values that a file sets for one flag.
 #[derive(Clone, Debug)]
 struct FileSetting {
     flag: Id,
@@ -79,14 +83,14 @@ struct FileSetting {
     values: Vec<OsString>,
 }
 
-/// A config file that was read and whose every value its flag would take.
+/// A config file that was read and whose values are valid for their flags.
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     path: PathBuf,
     given: Vec<FileSetting>,
 }
 
-/// Where the file gives a setting: `FILE:LINE: key`.
+/// The location of a setting in the file: `FILE:LINE: key`.
 #[derive(Debug)]
 pub struct FileLocation(String);
 
@@ -101,11 +105,11 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Names every mistake in the file.
+    /// Returns an error that lists every mistake in the file.
     pub(crate) fn read(path: &Path, command: &Command) -> Result<Self, Error> {
         let path = path.to_owned();
         let mut bytes = Vec::new();
-        // One more than is allowed, to know that there is more.
+        // Reads one byte more than allowed, to detect a longer file.
         let read = fs::File::open(&path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
         let absolute = match read.and_then(|_| std::path::absolute(&path)) {
             Ok(absolute) => absolute,
@@ -121,17 +125,18 @@ impl File {
         }
     }
 
-    /// The file's name, as it was given.
+    /// Returns the file's name, as it was given.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The command with the file's values as the defaults of its flags.
+    /// Returns the command with the file's values as the defaults of its flags.
     pub(crate) fn apply(&self, command: Command) -> Command {
         self.given.iter().fold(command, rules::with)
     }
 
-    /// Where the file gives what is in force for these flags. Nothing for those that are on the command line too.
+    /// Returns the locations of the file's settings for these flags. Skips flags that the command
+    /// line overrides.
     pub(crate) fn locations(&self, flags: &[&str], matches: &ArgMatches) -> Vec<FileLocation> {
         let counts = |given: &&FileSetting| {
             let flag = given.flag.as_str();

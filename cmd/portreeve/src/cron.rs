@@ -1,4 +1,4 @@
-//! `portreeve cron`: what a schedule means and when it runs, for people who write one.
+//! `portreeve cron`: explains a schedule and prints its next runs, for authors of schedules.
 
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::{Timestamp, tz::TimeZone};
@@ -6,10 +6,10 @@ use portreeve_cron::{Dialect, DstPolicy, Schedule};
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Print the next runs of a schedule, one RFC 3339 time per line; `never` if there is none
+    /// Print the next runs of a schedule, one RFC 3339 time per line, or `never` if there is none
     /// within five years
     Next(Next),
-    /// Explain a schedule in a sentence
+    /// Describe a schedule in a sentence
     Explain {
         #[command(flatten)]
         expression: Expression,
@@ -18,10 +18,10 @@ pub(crate) enum Command {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Expression {
-    /// The schedule: five fields, a name such as @daily, or @every; may contain H, as in a CronTab
+    /// The schedule: five fields, or a name such as @daily. H works as in a CronTab
     #[arg(value_name = "EXPR")]
     expression: String,
-    /// The UID of the object, from which H is derived
+    /// The UID of the object, which determines the value of H
     #[arg(long, default_value = "")]
     uid: String,
 }
@@ -30,47 +30,46 @@ pub(crate) struct Expression {
 pub(crate) struct Next {
     #[command(flatten)]
     expression: Expression,
-    /// The time zone, by its IANA name
+    /// The IANA name of the time zone
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
     tz: TimeZone,
-    /// Print only runs after this time; the default is the current time
+    /// Print only runs after this time. Defaults to now
     #[arg(long, value_name = "RFC3339")]
     from: Option<Timestamp>,
-    /// How many runs to print
+    /// The number of runs to print
     #[arg(short, value_name = "N", default_value_t = 10)]
     n: u32,
-    /// What happens to runs at daylight-saving changes
+    /// How to handle runs when the clock changes
     #[arg(long, value_name = "POLICY", default_value = "Once")]
     dst_policy: Policy,
-    /// Print times in UTC instead of the time zone
+    /// Print times in UTC rather than in the time zone
     #[arg(long)]
     utc: bool,
 }
 
-/// [`DstPolicy`], as a CronTab writes it.
+/// A [`DstPolicy`] with the names that a CronTab uses.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub(crate) enum Policy {
-    /// A run whose hour is named happens once a day, also when the clock changes
+    /// Run once a day at a named hour, even if the clock skips or repeats it
     Once,
-    /// A run in the skipped hour does not happen, a run in the repeated hour happens twice, as with
-    /// CronJob
+    /// Skip runs in a gap and repeat runs in an overlap, as CronJob does
     Kubernetes,
 }
 
 fn zone(name: &str) -> Result<TimeZone, String> {
-    TimeZone::get(name).map_err(|_| "use a name of the IANA database, such as Europe/Berlin".to_owned())
+    TimeZone::get(name).map_err(|_| "expected an IANA time zone name such as Europe/Berlin".to_owned())
 }
 
 impl Expression {
     fn parse(&self) -> Result<Schedule, portreeve_cron::Error> {
-        // TZ= is what a CronJob may hold, H what a CronTab may: here both are explained.
+        // TZ= is valid in a CronJob, H in a CronTab. This command accepts both.
         Schedule::parse(&self.expression, Dialect::CronTab { uid: &self.uid })
             .or_else(|error| Schedule::parse(&self.expression, Dialect::Kubernetes).map_err(|_| error))
     }
 }
 
-/// What the command prints.
+/// Returns the output of the command.
 pub(crate) fn run(command: &Command, now: Timestamp) -> Result<String, portreeve_cron::Error> {
     match command {
         Command::Explain { expression } => Ok(format!("{}\n", expression.parse()?.explain())),
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_printed_one_a_line() {
+    fn runs_are_printed_one_per_line() {
         let berlin = |more: &[&str]| output(&[&["next", "30 2 * * *", "--tz=Europe/Berlin", "-n=2"], more].concat());
         assert_eq!(berlin(&[]), "2026-03-29T03:00:00+02:00\n2026-03-30T02:30:00+02:00\n");
         assert_eq!(berlin(&["--utc"]), "2026-03-29T01:00:00Z\n2026-03-30T00:30:00Z\n");
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_is_explained_or_its_fault_is() {
+    fn schedule_is_explained_or_its_error_is_printed() {
         assert_eq!(output(&["explain", "*/5 * * * *"]), "Every 5 minutes, every day.\n");
         assert_eq!(
             output(&["explain", "60 * * * *"]),

@@ -1,4 +1,5 @@
-//! The routes to what the daemon and its controllers show of themselves. Who may ask is decided before any of them is looked at.
+//! The HTTP routes to debug pages and settings. The server checks authorization before it calls
+//! them.
 
 use axum::{
     Router,
@@ -11,7 +12,8 @@ use portreeve_manager::{DEBUG_PAGES_PATH, DebugPages};
 use portreeve_reconcile::DebugResponse;
 use serde_json::Value;
 
-/// `/debug/controllers`, which lists the pages, and the pages below it.
+/// Returns the routes of `/debug/controllers`, which lists the debug pages, and of the pages below
+/// it.
 pub(crate) fn routes(pages: DebugPages) -> Router {
     let index = async |State(pages): State<DebugPages>| answer(DebugResponse::text(pages.index()));
     let page =
@@ -29,7 +31,8 @@ pub(crate) fn routes(pages: DebugPages) -> Router {
         .with_state(pages)
 }
 
-/// `/configz`: the settings in force. They do not change while the daemon runs.
+/// Returns the route of `/configz`: the effective settings, which do not change while the daemon
+/// runs.
 pub(crate) fn configz(effective_config: &Value) -> Router {
     let text = format!("{effective_config:#}\n");
     let json = HeaderValue::from_static("application/json");
@@ -37,7 +40,7 @@ pub(crate) fn configz(effective_config: &Value) -> Router {
 }
 
 fn answer(shown: DebugResponse) -> Response {
-    // A code that HTTP does not have is the page's fault.
+    // An invalid status code is an error of the page.
     let status = StatusCode::from_u16(shown.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let content_type = HeaderValue::from_static(shown.content_type);
     (status, [(CONTENT_TYPE, content_type)], shown.body).into_response()

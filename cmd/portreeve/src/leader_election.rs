@@ -1,4 +1,4 @@
-//! From flags to groups of controllers, each with its election.
+//! Converts the flags to groups of controllers, each with its election.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,17 +9,17 @@ use prometheus::Registry;
 
 use crate::{AGENT, Error, Options};
 
-/// Who is to be led together, by which Lease. Pure: nothing is started yet.
+/// The groups of controllers and their Leases. Pure: no election has started yet.
 pub(crate) struct ElectionPlan {
-    /// The name of each group's Lease, and its controllers.
+    /// The Lease name and the controllers of each group.
     groups: Vec<(String, Vec<Descriptor>)>,
     namespace: String,
     identity: String,
-    /// `None`: nobody is elected, and everything runs at once.
+    /// `None` disables leader election, and all groups run at once.
     times: Option<ElectionTimings>,
 }
 
-/// The names of the Leases that the flags ask for, and the controllers that each is for.
+/// Returns the Lease names that the flags define, each with its controllers.
 pub(crate) fn leases(
     args: &Args,
     known: &[Descriptor],
@@ -38,12 +38,12 @@ pub(crate) fn leases(
 }
 
 impl ElectionPlan {
-    /// Checks what the flags say.
+    /// Validates the flags and creates the plan.
     pub(crate) fn of(options: &Options, known: &[Descriptor], enabled: &[Descriptor]) -> Result<Self, Error> {
         let args = &options.election;
         let groups = leases(args, known, enabled)?;
         let times = args.times().map_err(Error::ElectionTimings)?;
-        // A dry run writes nothing, a Lease neither.
+        // A dry run writes nothing, not even a Lease.
         let elects = args.leader_elect && !options.manager.dry_run;
         Ok(Self {
             groups,
@@ -57,7 +57,7 @@ impl ElectionPlan {
         &self.identity
     }
 
-    /// Starts the elections. They end with what is returned.
+    /// Starts the elections. They run as long as the returned [`Elections`] exist.
     pub(crate) async fn start(
         self,
         client: &portreeve_client::Args,
@@ -98,7 +98,8 @@ impl ElectionPlan {
     }
 }
 
-/// Each controller is in one group at most, by a name that it has: whoever is in two groups by mistake would be led by two replicas at once.
+/// Checks that each controller is in at most one group and that all names exist. A controller in
+/// two groups could be led by two replicas at once.
 fn check_members(items: &[Membership], known: &[Descriptor]) -> Result<(), Error> {
     let mut groups: BTreeMap<&str, &str> = BTreeMap::new();
     for Membership { controller, group } in items {
@@ -106,7 +107,7 @@ fn check_members(items: &[Membership], known: &[Descriptor]) -> Result<(), Error
         let Some(found) = known.iter().find(is_it) else {
             return Err(match Selection::parse(&[controller], known) {
                 Err(unknown) => Error::Groups(unknown),
-                // What `--controllers` takes besides names.
+                // The item is valid for `--controllers` but is not a name, such as `*`.
                 Ok(_) => Error::Group(controller.clone()),
             });
         };

@@ -1,4 +1,5 @@
-//! The daemon as a library: [`main`] for a binary with controllers of one's own, [`run`] for tests and embedders.
+//! The daemon as a library. Use [`main`] in a binary with your own controllers, and [`run`] in
+//! tests or to embed the daemon.
 
 mod config;
 mod cron;
@@ -35,43 +36,43 @@ pub use crate::{
 
 /// The first part of the user agent.
 const AGENT: &str = concat!("portreeve/", env!("CARGO_PKG_VERSION"));
-/// How long one call to the apiserver may take.
+/// The time limit of one call to the apiserver.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why the daemon ended, other than by being asked to.
+/// The reason why the daemon ended without a stop request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `--controllers` names what nobody is.
+    /// `--controllers` contains an unknown name.
     #[error("invalid --controllers")]
     Controllers(#[source] UnknownNames),
-    /// `--leader-elect-groups` names what nobody is.
+    /// `--leader-elect-groups` contains an unknown name.
     #[error("invalid --leader-elect-groups")]
     Groups(#[source] UnknownNames),
-    /// `--leader-elect-groups` has something else than a name.
+    /// `--leader-elect-groups` contains an item that is not a name.
     #[error(
-        "invalid --leader-elect-groups: {0:?} is no name of a controller; give each by its name (--list-controllers prints them)"
+        "invalid --leader-elect-groups: {0:?} is not the name of a controller (--list-controllers prints the names)"
     )]
     Group(String),
-    /// `--leader-elect-groups` puts a controller into two groups.
-    #[error("invalid --leader-elect-groups: {controller} is in the groups {} and {}; give it one", groups[0], groups[1])]
+    /// `--leader-elect-groups` assigns a controller to two groups.
+    #[error("invalid --leader-elect-groups: {controller} is in groups {} and {}; assign it to one", groups[0], groups[1])]
     TwoGroups {
-        /// Which one.
+        /// The name of the controller.
         controller: &'static str,
-        /// Which groups.
+        /// The two groups.
         groups: [String; 2],
     },
-    /// The times of `--leader-elect-…` do not go together.
-    #[error("invalid leader election")]
+    /// The durations of `--leader-elect-…` are inconsistent.
+    #[error("invalid leader election timings")]
     ElectionTimings(#[source] portreeve_leader::ArgsError),
-    /// Leader election cannot begin.
+    /// Leader election cannot start.
     #[error("failed to start leader election")]
     Elections(#[source] portreeve_leader::Error),
-    /// What is wrong comes from the file of `--config`.
+    /// The cause is a setting in the file of `--config`.
     #[error("{}", .locations.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     InFile {
-        /// Where.
+        /// The locations of the settings.
         locations: Vec<FileLocation>,
-        /// What, by the names of the flags.
+        /// The error, which names the flags.
         #[source]
         source: Box<Self>,
     },
@@ -81,37 +82,38 @@ pub enum Error {
     /// The listener cannot be opened.
     #[error("failed to serve health and metrics")]
     Serving(#[source] portreeve_serving::Error),
-    /// Two metrics have one name.
+    /// Two metrics have the same name.
     #[error("failed to register metrics")]
     Metrics(#[source] prometheus::Error),
     /// The manager failed.
     #[error("failed to run controllers")]
     Manager(#[source] portreeve_manager::Error),
-    /// A schedule cannot be read.
+    /// A schedule cannot be parsed.
     #[error("invalid schedule")]
     Schedule(#[source] portreeve_cron::Error),
-    /// A manifest cannot be printed.
-    #[error("failed to print a manifest")]
+    /// A manifest cannot be generated.
+    #[error("failed to generate a manifest")]
     Manifest(#[source] ManifestError),
-    /// Standard output is closed.
+    /// Standard output cannot be written.
     #[error("failed to write to standard output")]
     Print(#[source] std::io::Error),
-    /// The daemon itself panicked, which no controller can bring about.
-    #[error("failed to run to the end")]
+    /// The daemon task panicked. A panic in a controller is a controller failure instead.
+    #[error("the daemon task panicked")]
     Panicked(#[source] tokio::task::JoinError),
-    /// The operating system refuses something basic.
+    /// The operating system denies a basic resource.
     #[error("failed to set up {what}")]
     System {
-        /// What.
+        /// The resource.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// 2 when the Lease was lost, 3 when reconciles were still running at the end of their time, else 1.
+    /// Returns 2 when a Lease was lost, 3 when reconciles were still running at the shutdown
+    /// timeout, and 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Manager(portreeve_manager::Error::Lost { .. }) => 2,
@@ -120,7 +122,7 @@ impl Error {
         }
     }
 
-    /// The same, with the locations in the file of `--config` that it is about.
+    /// Adds the locations in the file of `--config` that caused the error.
     fn placed(self, config: &Config) -> Self {
         let flags: &[&str] = match &self {
             Self::Controllers(_) => &["controllers"],
@@ -145,7 +147,8 @@ impl Error {
     }
 }
 
-/// The whole binary: reads the command line, runs, and returns the exit code. `known` is every controller that it offers.
+/// Runs the whole binary: parses the command line, executes it, and returns the exit code. `known`
+/// contains all available controllers.
 pub fn main(known: &'static [Descriptor]) -> ExitCode {
     let failed = |text: &str, code: u8| {
         writeln!(std::io::stderr(), "error: {text}").ok();
@@ -155,7 +158,7 @@ pub fn main(known: &'static [Descriptor]) -> ExitCode {
         Ok(config) => config,
         Err(UsageError::CommandLine(usage)) => {
             let code = u8::from(usage.use_stderr());
-            // Nothing is left to do about a closed terminal.
+            // Nothing can be done when the terminal is closed.
             usage.print().ok();
             return ExitCode::from(code);
         }
@@ -194,8 +197,9 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
             let leases = leader_election::leases(election, known, &enabled)?;
             let fence = manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?;
             if fence.is_empty() {
-                let said = std::io::stderr()
-                    .write_all(b"no fence: without a leader election or a controller there is nothing to guard\n");
+                let said = std::io::stderr().write_all(
+                    b"no fence printed: leader election is disabled or no enabled controller writes anything\n",
+                );
                 said.map_err(Error::Print)?;
             }
             print(&fence)
@@ -210,31 +214,36 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     }
 }
 
-/// Runs until a signal. The second signal ends the process at once.
+/// Runs until a signal arrives. The second signal ends the process immediately.
 ///
-/// Signals are awaited on this thread, everything else runs on others: whoever blocks one of them, a second signal ends the process.
+/// This thread only waits for signals, and other threads do the work. So the second signal ends the
+/// process even when a worker thread is blocked.
 fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     logging::init(config.options.logging.logging_format, config.options.logging.v);
     std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
     let system = |what| move |source| Error::System { what, source };
     let listening = runtime::Builder::new_current_thread().enable_all().build();
-    // Controllers wait for the apiserver, with a thousand things at once: to hand those from thread to thread costs more than it saves.
+    // Controllers mostly wait for the apiserver, with many requests at once. Passing tasks between
+    // threads costs more than a second thread saves.
     let working = runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(system("the runtime"))?;
-    let result = listening.map_err(system("the runtime"))?.block_on(async {
+        .map_err(system("the worker runtime"))?;
+    let result = listening.map_err(system("the signal runtime"))?.block_on(async {
         let stop = Shutdown::new();
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("the handler of SIGINT"))?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(system("the handler of SIGTERM"))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("the SIGINT handler"))?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(system("the SIGTERM handler"))?;
         let asked = stop.clone();
         let signals = async move {
             let name = either(&mut interrupt, &mut terminate).await;
-            tracing::info!(signal = name, "asked to stop; a second signal ends the process at once");
+            tracing::info!(
+                signal = name,
+                "received signal, shutting down; a second signal ends the process immediately"
+            );
             asked.request();
             let name = either(&mut interrupt, &mut terminate).await;
-            tracing::warn!(signal = name, "asked to stop again");
+            tracing::warn!(signal = name, "received second signal, exiting");
         };
         let work = working.spawn(async move { run(config, known, Arc::new(SystemClock), stop).await });
         tokio::select! {
@@ -242,7 +251,8 @@ fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
             () = signals => std::process::exit(1),
         }
     });
-    // A credential plugin or a name look-up that hangs on a thread of its own must not keep the process.
+    // A credential plugin or a DNS lookup that hangs on a blocking thread must not keep the process
+    // alive.
     working.shutdown_timeout(Duration::from_secs(1));
     result
 }
@@ -254,13 +264,13 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str 
     }
 }
 
-/// Runs the enabled ones of the `known` controllers until `stop` is requested.
+/// Runs the enabled controllers among `known` until `stop` is requested.
 ///
-/// Health and metrics are served before anything else starts and after everything else has stopped.
+/// Health and metrics are served before anything else starts and until everything else has stopped.
 ///
 /// # Errors
 ///
-/// See [`Error`].
+/// Returns an [`Error`] when the settings are invalid or the daemon fails.
 pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
     let placed = |error: Error| error.placed(&config);
     let enabled = config.enabled(known).map_err(Error::Controllers).map_err(placed)?;
@@ -284,7 +294,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         fence,
         metrics: requests.clone(),
     };
-    // Boxed, or else rustc cannot see that the whole may run on any thread.
+    // Boxed, because otherwise rustc cannot prove that the whole future is Send.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
     let connection = tokio::select! {
         connection = opening => connection.map_err(Error::Connection).map_err(placed)?,
@@ -299,10 +309,12 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         apiserver = %connection.url(),
         identity = plan.identity(),
         dry_run = manager.dry_run,
-        "portreeve starts"
+        "starting portreeve"
     );
     if enabled.is_empty() {
-        tracing::warn!("no controller is enabled: without '*', --controllers enables only those that it names");
+        tracing::warn!(
+            "no controller is enabled: without '*', --controllers enables only the controllers that it names"
+        );
     }
     let starting: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(plan.start(client, requests, &clock, &registry));
     let (groups, elections) = tokio::select! {
@@ -343,14 +355,14 @@ fn serve(
     let stop = stop.clone();
     serving.spawn(async move {
         let end = listener.ended().await;
-        // A daemon that nobody can see into must not run on.
+        // The daemon must not continue without health endpoints and metrics.
         stop.request();
         end
     });
     Ok(serving)
 }
 
-/// Waits for the listener, if there is one, to be closed.
+/// Waits until the listener, if there is one, is closed.
 async fn join(mut serving: JoinSet<Result<(), portreeve_serving::Error>>) -> Result<(), Error> {
     let mut result = Ok(());
     while let Some(end) = serving.join_next().await {

@@ -1,12 +1,13 @@
-//! Logs: one line an event on stderr, as text for people or as JSON with the keys of Kubernetes' own components.
+//! Logs to stderr, one event per line, as text for people or as JSON with the keys of Kubernetes'
+//! components.
 //!
-//! What is here: the format, what each `-v` shows, and the JSON layer. What is not here: rotation, files, and changing
-//! the verbosity while running.
+//! This module contains the format, the levels of each `-v`, and the JSON layer. It does not rotate
+//! logs, write files, or change the verbosity at run time.
 //!
-//! Architecture Invariant: no secret reaches a log by way of a library. `filter` is the one place that decides how
-//! much other people's crates may say, and no verbosity lifts its caps.
-//! Architecture Invariant: an event is one line, whatever is in it: fields quote others' data, and a line break or a
-//! terminal's escape sequence in there must not pass for a line of ours.
+//! Architecture Invariant: libraries cannot log secrets. Only `filter` decides how much other
+//! crates may log, and no verbosity lifts its caps.
+//! Architecture Invariant: an event is always one line. Fields may quote foreign data, and a line
+//! break or terminal escape sequence in it must not look like another line of the log.
 
 mod json;
 
@@ -28,19 +29,20 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use self::json::Json;
 
-/// How log lines look: `--logging-format`.
+/// The format of log lines: `--logging-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Lines for people: time, level, target, message, fields.
     #[default]
     Text,
-    /// One JSON object a line, with Kubernetes' keys.
+    /// One JSON object per line, with Kubernetes' keys.
     Json,
 }
 
-/// Sends the logs of the whole process to stderr from now on.
+/// Sends the logs of the whole process to stderr.
 ///
-/// The first call counts: a process that has its logs set up already, as a test may, keeps them.
+/// Only the first call has an effect: a process that has already set up its logs, such as a test,
+/// keeps them.
 pub fn init(format: Format, verbosity: u8) {
     let registry = tracing_subscriber::registry().with(filter(verbosity));
     let result = match format {
@@ -61,11 +63,11 @@ pub fn init(format: Format, verbosity: u8) {
             .try_init(),
     };
     if result.is_err() {
-        tracing::debug!("logs are set up already");
+        tracing::debug!("keeping the existing log setup");
     }
 }
 
-/// What a verbosity shows.
+/// Returns the levels that a verbosity shows.
 ///
 /// | `-v` | ours | other crates |
 /// |------|------|--------------|
@@ -74,12 +76,15 @@ pub fn init(format: Format, verbosity: u8) {
 /// | 6–7  | trace | warn        |
 /// | 8–   | trace | debug       |
 ///
-/// Other crates are never shown at trace, where HTTP and TLS stacks print headers and bytes: bearer tokens among them.
-/// Two say too much before that, and are capped whatever the verbosity:
+/// Other crates are never shown at trace, where HTTP and TLS stacks print headers and bytes,
+/// including bearer tokens. Two crates log too much at lower levels and are capped at every
+/// verbosity:
 ///
-/// - `kube_client` logs whole response bodies at warn when it cannot decode them, and status bodies at debug. A body may
-///   be a Secret. Errors only: those carry a status or an error, and every failed call comes back to us anyway.
-/// - `h2` prints decoded header frames at debug. Nothing of ours speaks HTTP/2 today; the cap is for the day it does.
+/// - `kube_client` logs whole response bodies at warn when it cannot decode them, and status bodies
+///   at debug. A body may be a Secret. The cap is error: those events contain only a status or an
+///   error, and the caller gets every failure anyway.
+/// - `h2` prints decoded header frames at debug. No code here uses HTTP/2 today, so this cap is a
+///   precaution.
 fn filter(verbosity: u8) -> Targets {
     let ours = match verbosity {
         0..=3 => LevelFilter::INFO,
@@ -98,7 +103,8 @@ fn filter(verbosity: u8) -> Targets {
         .with_target("h2", LevelFilter::WARN)
 }
 
-/// Fields for people: the message, then `name=value`, every text quoted and its control characters escaped.
+/// Formats fields for people: the message, then `name=value`, with texts quoted and their control
+/// characters escaped.
 struct OneLine;
 
 impl<'writer> FormatFields<'writer> for OneLine {
@@ -121,7 +127,7 @@ impl<'writer> FormatFields<'writer> for OneLine {
     }
 }
 
-/// Structured fields by name, so that one key stands in a line once.
+/// Structured fields by name, so that each key appears only once in a line.
 #[derive(Default)]
 struct Fields(BTreeMap<String, Value>);
 
@@ -155,7 +161,7 @@ impl Visit for Fields {
         self.set(field, value);
     }
 
-    /// The whole chain: what an error says never includes its source.
+    /// Records the whole chain, because the text of an error does not include its source.
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
         let mut chain = value.to_string();
         let mut source = value.source();
@@ -184,7 +190,7 @@ mod tests {
         line
     }
 
-    /// The text of every event meanwhile.
+    /// Collects the text of every event.
     struct Texts(std::sync::mpsc::Sender<String>);
 
     impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Texts {
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_line_is_one_line() {
+    fn text_event_is_one_line() {
         let (tx, rx) = std::sync::mpsc::channel();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(Texts(tx)), || {
             let error = std::io::Error::other("gone\u{9b}2J");
@@ -209,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_verbosity_shows() {
+    fn each_verbosity_shows_its_levels() {
         let most = |verbosity, target| {
             let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
             let filter = filter(verbosity);

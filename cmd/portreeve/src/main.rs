@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use dlmalloc::GlobalDlmalloc;
 
-/// With the static binary's own libc, all that it does takes a tenth more CPU time.
+/// With the allocator of the static binary's libc, the daemon uses 10 % more CPU time.
 #[global_allocator]
 static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 

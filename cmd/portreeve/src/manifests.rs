@@ -1,4 +1,5 @@
-//! `portreeve crds`, `rbac` and `fence`, and `--list-controllers`: what the descriptors say, as text. Pure.
+//! Generates the output of `portreeve crds`, `rbac`, `fence` and `--list-controllers` from the
+//! descriptors. Pure.
 
 mod fence;
 mod rbac;
@@ -9,40 +10,40 @@ use serde_json::{Value, json};
 
 pub(crate) use self::fence::Action;
 
-/// The Leases of the enabled controllers by name, each with those that depend on it.
+/// The Leases of the enabled controllers by name, each with its controllers.
 type Leases = [(String, Vec<Descriptor>)];
 
-/// The account that the replicas act as.
+/// The ServiceAccount of the replicas.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Account {
     /// The namespace of the ServiceAccount
     #[arg(long, default_value = "portreeve-system", value_parser = name)]
     pub(crate) namespace: String,
-    /// The name of the ServiceAccount. The names of the printed objects contain it, so that each
-    /// account has its own objects.
+    /// The name of the ServiceAccount. It is part of the names of all printed objects, so that they
+    /// are separate for each account
     #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = name)]
     pub(crate) service_account: String,
 }
 
-/// Why a manifest is not printed.
+/// The reason why a manifest cannot be printed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be written.
+    /// The YAML cannot be written.
     #[error("failed to write YAML")]
     Write(#[source] serde_saphyr::ser_error::Error),
-    /// One policy cannot fence controllers that depend on several Leases.
+    /// A single policy cannot fence controllers that depend on several Leases.
     #[error(
-        "no policy can fence several groups in one process ({}): the apiserver is told which pod writes, not for which controller, and \
-        each group may be led by another pod. Run a Deployment with a ServiceAccount of its own for each group, and print a fence for \
+        "cannot fence several groups in one process ({}): the apiserver knows which pod writes, but not for which controller, and \
+        different pods may lead the groups. Run a separate Deployment and ServiceAccount for each group, and print a fence for \
         each: {}", members(.0), commands(.0)
     )]
     SeveralGroups(FenceGroups),
 }
 
-/// Several groups for which one fence was asked for, and where.
+/// The groups and namespaces of a fence that was requested for several groups.
 #[derive(Debug)]
 pub struct FenceGroups {
-    /// Each group's Lease, and the controllers that depend on it.
+    /// The Lease and the controllers of each group.
     leases: Vec<(String, Vec<&'static str>)>,
     namespace: String,
     lease_namespace: String,
@@ -54,7 +55,7 @@ fn members(groups: &FenceGroups) -> String {
     groups.leases.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// What prints a fence for each group, in the namespaces that were asked for.
+/// Returns the commands that print a fence for each group in the same namespaces.
 fn commands(groups: &FenceGroups) -> String {
     let FenceGroups {
         namespace,
@@ -75,7 +76,8 @@ fn commands(groups: &FenceGroups) -> String {
     groups.leases.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// The definitions of these controllers, one YAML document each, sorted by name.
+/// Returns the CustomResourceDefinitions of these controllers, one YAML document each, sorted by
+/// name.
 pub(crate) fn crds(controllers: &[Descriptor]) -> Result<String, Error> {
     let mut definitions: Vec<_> = controllers.iter().flat_map(|controller| (controller.crds)()).collect();
     definitions.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -84,7 +86,7 @@ pub(crate) fn crds(controllers: &[Descriptor]) -> Result<String, Error> {
     yaml(&documents)
 }
 
-/// `portreeve rbac`: what the replicas of an account may do.
+/// Returns the output of `portreeve rbac`: the roles of an account's replicas and their bindings.
 pub(crate) fn rbac(
     enabled: &[Descriptor],
     account: &Account,
@@ -101,7 +103,8 @@ pub(crate) fn rbac(
     rbac::rbac(enabled, account, &needs)
 }
 
-/// `portreeve fence`: what the apiserver refuses to replicas that do not lead. Nothing without an election.
+/// Returns the output of `portreeve fence`: the policy that rejects writes of replicas that do not
+/// lead. Empty without leader election.
 pub(crate) fn fence(
     account: &Account,
     election: &portreeve_leader::Args,
@@ -128,17 +131,18 @@ pub(crate) fn fence(
     }
 }
 
-/// The name of an object. It ends up inside of expressions, so nothing else will do.
+/// Checks the name of an object. The name becomes part of CEL expressions, so other characters are
+/// rejected.
 fn name(text: &str) -> Result<String, String> {
     let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_good) {
-        return Err("give lower case letters, digits, dashes and dots".to_owned());
+        return Err("use only lower case letters, digits, dashes and dots".to_owned());
     }
     Ok(text.to_owned())
 }
 
 fn yaml(documents: &[Value]) -> Result<String, Error> {
-    // A sentence is a line, however long.
+    // Sentences stay on one line, however long they are.
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let mut text = String::new();
     for document in documents {
@@ -150,7 +154,7 @@ fn yaml(documents: &[Value]) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The known controllers as a table, for people.
+/// Returns the known controllers as a table, for people.
 pub(crate) fn table(known: &[Descriptor]) -> String {
     let rows = known.iter().map(|controller| {
         let default = if controller.on_by_default { "on" } else { "off" };
@@ -170,7 +174,7 @@ pub(crate) fn table(known: &[Descriptor]) -> String {
     lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
-/// The known controllers as JSON, for programs.
+/// Returns the known controllers as JSON, for programs.
 pub(crate) fn list(known: &[Descriptor]) -> Value {
     let entry = |controller: &Descriptor| {
         json!({

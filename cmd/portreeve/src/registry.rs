@@ -1,8 +1,8 @@
-//! The one list of controllers. A new one is a folder under controllers/ and a line here.
+//! The list of controllers. To add one, create a folder under controllers/ and add a line here.
 
 use portreeve_reconcile::Descriptor;
 
-/// Every controller that this binary knows, in the order in which they start.
+/// Every controller of this binary, in the order in which they start.
 pub const CONTROLLERS: &[Descriptor] = &[
     portreeve_crontab::CRONTAB,
     portreeve_crontab::CRONJOB,
@@ -14,7 +14,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
 #[cfg(test)]
 mod tests {
     #[test]
-    fn no_name_stands_for_two_controllers() {
+    fn names_of_controllers_are_unique() {
         assert_eq!(portreeve_manager::selection::check_registry(super::CONTROLLERS), Ok(()));
     }
 }

@@ -1,9 +1,10 @@
-//! The YAML of a config file: its keys in their order, each with its line and its value.
+//! Parses the YAML of a config file: its keys in order, each with its line and its value.
 //!
-//! Aliases, merge keys and further documents are refused: a flat list of settings needs none of them, and with none a small file
-//! cannot become a large one.
+//! Aliases, merge keys and further documents are rejected. A flat list of settings needs none of
+//! them, and without them a small file cannot expand to a large one.
 //!
-//! Architecture Invariant: pure, and no text of the file gets into an error: it may be another file than was meant, with a secret in it.
+//! Architecture Invariant: pure. No text of the file gets into an error, because the file may be
+//! the wrong one and contain a secret.
 
 use std::fmt;
 
@@ -15,10 +16,11 @@ use serde_saphyr::{
 
 use super::Problem;
 
-/// How deep values may be nested: a list in the mapping is as deep as a setting goes, and each level takes its part of the stack.
+/// The limit for the nesting of values. Settings need only a list within the mapping, and each
+/// level takes stack space.
 const DEEPEST: usize = 8;
 
-/// A key, where it stands, and what is given for it.
+/// A key, its line, and its value.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: String,
@@ -26,15 +28,15 @@ pub(super) struct Entry {
     pub(super) value: Value,
 }
 
-/// A value as YAML writes it.
+/// A value in YAML.
 #[derive(Debug)]
 pub(super) enum Value {
-    /// `null`, or nothing at all
+    /// `null`, or no value
     Null,
     Boolean(bool),
-    /// A whole number, in decimal digits
+    /// An integer in decimal digits
     Integer(String),
-    /// A number with a fraction or an exponent, or one too large for 64 bits
+    /// A number with a fraction or an exponent, or one that does not fit into 64 bits
     Number(f64),
     Text(String),
     /// The items with their lines
@@ -42,18 +44,18 @@ pub(super) enum Value {
     Mapping(Vec<Entry>),
 }
 
-/// Reads the one mapping of a file; an empty file has no entries.
+/// Parses the mapping of a file. An empty file has no entries.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = bytes[..error.valid_up_to()].split(|byte| *byte == b'\n');
         Problem {
             line: before.count() as u64,
-            text: "this is no UTF-8; save the file in that encoding".to_owned(),
+            text: "invalid UTF-8; save the file as UTF-8".to_owned(),
         }
     })?;
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: DEEPEST },
-        // Both locations are named by whoever compares the keys.
+        // `rules` reports duplicates with both lines.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         merge_keys: MergeKeyPolicy::Error,
         strict_booleans: true,
@@ -67,13 +69,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
         Value::Null => Ok(Vec::new()),
         _ => Err(Problem {
             line: root.referenced.line(),
-            text: "the file is no mapping; give a key and its value on each line, such as leaderElect: true".to_owned(),
+            text: "the file is not a mapping; write one key and value per line, such as leaderElect: true".to_owned(),
         }),
     }
 }
 
 fn problem(error: &Error, file: &str) -> Problem {
-    // Where it stands is where the parser noticed, which may be a line before it.
+    // The parser may report a tab on the line before it.
     let tab = file
         .lines()
         .position(|line| line.trim_start_matches(' ').starts_with('\t'));
@@ -82,25 +84,25 @@ fn problem(error: &Error, file: &str) -> Problem {
     {
         return Problem {
             line: before as u64 + 1,
-            text: "this is no YAML: a tab; indent with spaces".to_owned(),
+            text: "invalid YAML: a tab in the indentation; use spaces".to_owned(),
         };
     }
     let text = match error {
-        Error::MultipleDocuments { .. } => "a second document begins here; give one".to_owned(),
+        Error::MultipleDocuments { .. } => "a second document starts here; only one is allowed".to_owned(),
         Error::AliasReplayLimitExceeded { .. } => {
-            "this anchor has an alias, and aliases are not read; write the value out".to_owned()
+            "aliases are not supported; replace the alias of this anchor with the value".to_owned()
         }
-        Error::Budget { .. } => "this is too much for a config file; give a flat mapping".to_owned(),
-        Error::MergeKeyNotAllowed { .. } => "merge keys are not read; write the keys out".to_owned(),
-        Error::TaggedScalarCannotDeserializeIntoString { .. } => {
-            "a value with this tag is not read; give it without a tag".to_owned()
+        Error::Budget { .. } => "the file is too complex; write a flat mapping".to_owned(),
+        Error::MergeKeyNotAllowed { .. } => "merge keys are not supported; write the keys out".to_owned(),
+        Error::TaggedScalarCannotDeserializeIntoString { .. } => "this tag is not supported; remove it".to_owned(),
+        Error::NullIntoString { .. } | Error::Unexpected { .. } => {
+            "a key must be a string, such as leaderElect".to_owned()
         }
-        Error::NullIntoString { .. } | Error::Unexpected { .. } => "a key must be text, such as leaderElect".to_owned(),
         Error::ExternalMessage { msg, .. } if msg.contains("anchor or alias") => {
-            "this is no YAML: an asterisk begins an alias; put it in quotes, such as \"*\"".to_owned()
+            "invalid YAML: an asterisk starts an alias; put it in quotes, such as \"*\"".to_owned()
         }
-        Error::ExternalMessage { msg, .. } => format!("this is no YAML: {msg}"),
-        _ => "this is no YAML that can be read".to_owned(),
+        Error::ExternalMessage { msg, .. } => format!("invalid YAML: {msg}"),
+        _ => "invalid YAML".to_owned(),
     };
     let line = error.location().map_or(1, |location| location.line().max(1));
     Problem { line, text }

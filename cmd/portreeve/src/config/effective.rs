@@ -1,7 +1,7 @@
-//! What `/configz` shows: every setting in force, defaults too, as a config file would give it.
+//! Renders `/configz`: every effective setting, including defaults, in the form of a config file.
 //!
-//! Architecture Invariant: pure. Nothing secret is shown: files with secrets are named, not read, and the password of a URL is dropped by
-//! the flag's parser, whose value is shown rather than what was given.
+//! Architecture Invariant: pure. No secret is shown: files with secrets are named but not read. For
+//! URLs, the parsed value is shown, because the flag's parser drops the password.
 
 use std::path::Path;
 
@@ -14,8 +14,9 @@ use super::{
     keys::{Key, ValueType, keys},
 };
 
-/// The settings in force, as `/configz` answers: `{"controllermanager.portreeve.dev": {…}}`. A flag without a value has no key. `folder` is
-/// where relative paths of the command line begin.
+/// Returns the effective settings in the format of `/configz`:
+/// `{"controllermanager.portreeve.dev": {…}}`. A flag without a value has no key. Relative paths of
+/// the command line are resolved against `folder`.
 pub(crate) fn render_effective(command: &Command, matches: &ArgMatches, folder: &Path) -> Value {
     let mut settings = Map::new();
     settings.insert("apiVersion".to_owned(), API_VERSION.into());
@@ -45,9 +46,9 @@ pub(crate) fn render_effective(command: &Command, matches: &ArgMatches, folder: 
     json!({ "controllermanager.portreeve.dev": settings })
 }
 
-/// What a file gives where the command line gives these texts.
+/// Returns the value that a file would contain for these texts of the command line.
 pub(super) fn written<'a>(key: &Key<'_>, texts: impl Iterator<Item = &'a str>) -> Option<Value> {
-    // An empty text is how the command line gives an empty list.
+    // On the command line, an empty text means an empty list.
     let mut values = texts.filter(|text| !text.is_empty()).map(|text| value(key.form, text));
     if key.is_list {
         Some(values.collect())

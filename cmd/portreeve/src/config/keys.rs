@@ -1,13 +1,13 @@
-//! The keys of the config file: every flag of the daemon that is a setting, under its name in camelCase.
+//! The keys of the config file: the names of all flags that are settings, in camelCase.
 //!
-//! Architecture Invariant: pure; nothing is said here about a flag that its definition does not say.
+//! Architecture Invariant: pure. Everything here derives from the definitions of the flags.
 
 use std::{any::TypeId, path::PathBuf, time::Duration};
 
 use axum::http::Uri;
 use clap::{Arg, ArgAction, Command, builder::PossibleValue};
 
-/// Flags that say what this call does, or where the settings are, and set nothing.
+/// The flags that select an action or the config file, and are not settings.
 const COMMAND_LINE_ONLY: &[&str] = &["config", "list-controllers", "output"];
 
 /// One key of the file.
@@ -16,13 +16,13 @@ pub(super) struct Key<'a> {
     pub(super) name: String,
     /// `leader-elect`
     pub(super) flag: &'a str,
-    /// What a value, or each item of a list, has to be.
+    /// The type of the value, or of each item of a list.
     pub(super) form: ValueType,
     pub(super) is_list: bool,
     pub(super) arg: &'a Arg,
 }
 
-/// The forms that values have in the file.
+/// The types of values in the file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ValueType {
     Boolean,
@@ -30,18 +30,18 @@ pub(super) enum ValueType {
     Number,
     Duration,
     Path,
-    /// A URL, which may have a password in it as long as no flag has read it.
+    /// A URL, which may contain a password until the flag's parser has read it.
     Url,
     Text,
 }
 
-/// The keys for the flags of a command, in the order of `--help`.
+/// Returns the keys for the flags of a command, in the order of `--help`.
 pub(super) fn keys(command: &Command) -> Vec<Key<'_>> {
     let is_setting = |key: &Key<'_>| !COMMAND_LINE_ONLY.contains(&key.flag);
     flags(command).filter(is_setting).collect()
 }
 
-/// The flag that is no setting and has this name in camelCase.
+/// Returns the flag that is not a setting and has this name in camelCase.
 pub(super) fn command_line_only<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     let key = flags(command).find(|key| key.name == name)?;
     COMMAND_LINE_ONLY.contains(&key.flag).then_some(key.flag)
@@ -61,7 +61,7 @@ fn flags(command: &Command) -> impl Iterator<Item = Key<'_>> {
 }
 
 impl Key<'_> {
-    /// The values that there are, for a sentence, where they are few.
+    /// Returns the allowed values as part of a sentence, if the flag lists them.
     pub(super) fn one_of(&self) -> Option<String> {
         let values: Vec<_> = self.arg.get_possible_values();
         let names: Vec<_> = values.iter().map(PossibleValue::get_name).collect();
@@ -99,7 +99,7 @@ impl ValueType {
         }
     }
 
-    /// What has to be given, for a sentence.
+    /// Returns the expected value as part of a sentence.
     pub(super) fn wanted(self) -> &'static str {
         match self {
             Self::Boolean => "true or false",
@@ -113,7 +113,7 @@ impl ValueType {
     }
 }
 
-/// `leader-elect` as `leaderElect`.
+/// Converts `leader-elect` to `leaderElect`.
 fn camel_case(flag: &str) -> String {
     let mut words = flag.split('-');
     let mut name = words.next().unwrap_or_default().to_owned();

@@ -1,6 +1,7 @@
-//! docs/configuration.md: every key of the config file, from the definitions of the flags.
+//! Generates docs/configuration.md: every key of the config file, from the definitions of the
+//! flags.
 //!
-//! Architecture Invariant: pure; `make update` writes what is returned.
+//! Architecture Invariant: pure. `make update` writes the returned text.
 
 use clap::Command;
 use serde_json::Value;
@@ -11,7 +12,7 @@ use super::{
     keys::{Key, keys},
 };
 
-/// The text of the page for the flags of a command.
+/// Returns the text of the page for the flags of a command.
 pub(crate) fn reference(command: &Command) -> String {
     let mut page = include_str!("reference.md")
         .replace("API_VERSION", API_VERSION)

@@ -1,7 +1,7 @@
-//! From what a config file says to values for flags, or to every mistake in it.
+//! Converts the settings of a config file to values for flags, or to a list of all mistakes.
 //!
-//! Architecture Invariant: pure. A value goes through its flag's own parser, so that nothing is right in the one place and wrong in the
-//! other.
+//! Architecture Invariant: pure. Every value goes through its flag's own parser, so that the file
+//! and the command line accept the same values.
 
 use std::{collections::BTreeMap, error::Error as _, ffi::OsString, path::Path};
 
@@ -17,15 +17,16 @@ use super::{
     keys::{Key, ValueType, command_line_only, keys},
 };
 
-/// What a file gives for the flags of `command`. `folder` is where its relative paths begin.
+/// Returns the settings of a file for the flags of `command`. Relative paths are resolved against
+/// `folder`.
 ///
 /// # Errors
 ///
-/// Every mistake, in the order of the lines.
+/// Returns all mistakes, in the order of their lines.
 pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result<Vec<FileSetting>, Vec<Problem>> {
     let entries = document::parse(bytes).map_err(|problem| vec![problem])?;
     let mut problems = header(&entries);
-    // What is meant for another program is not judged by our keys.
+    // A file for another program is not checked against our keys.
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -36,7 +37,7 @@ pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result
         let problem = |text| Problem { line, text };
         if let Some(before) = lines.insert(name.clone(), line) {
             problems.push(problem(format!(
-                "{name}: it is given in line {before} already; keep one of the two"
+                "{name}: duplicate key, first set on line {before}; remove one of them"
             )));
         } else if matches!(&*name, "apiVersion" | "kind") {
         } else if let Some(key) = keys.iter().find(|key| key.name == name) {
@@ -59,26 +60,26 @@ pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result
     if problems.is_empty() { Ok(given) } else { Err(problems) }
 }
 
-/// The command with what a file gives for one flag as the flag's default.
+/// Returns the command with a setting of the file as the default of its flag.
 pub(super) fn with(command: Command, given: &FileSetting) -> Command {
     command.mut_arg(&given.flag, |flag| flag.default_values(given.values.clone()))
 }
 
-/// The two keys that say what the file is.
+/// Checks `apiVersion` and `kind`.
 fn header(entries: &[Entry]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (key, known) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         match entries.iter().find(|entry| entry.key == key) {
             None => problems.push(Problem {
                 line: 1,
-                text: format!("{key} is missing; begin the file with {key}: {known}"),
+                text: format!("{key} is missing; start the file with {key}: {known}"),
             }),
             Some(entry) if matches!(&entry.value, Value::Text(text) if text == known) => {}
             Some(entry) => problems.push(Problem {
                 line: entry.line,
                 text: match &entry.value {
-                    Value::Text(text) => format!("{key}: {text:?} is not known; give {known}"),
-                    _ => format!("{key}: give {known}"),
+                    Value::Text(text) => format!("{key}: unknown value {text:?}; use {known}"),
+                    _ => format!("{key}: expected {known}"),
                 },
             }),
         }
@@ -88,21 +89,21 @@ fn header(entries: &[Entry]) -> Vec<Problem> {
 
 fn unknown(name: &str, keys: &[Key<'_>], command: &Command) -> String {
     if let Some(flag) = command_line_only(command, name) {
-        return format!("it is no setting; give --{flag} on the command line");
+        return format!("not a setting; use --{flag} on the command line");
     }
     let header = ["apiVersion", "kind"].into_iter();
     match nearest(name, header.chain(keys.iter().map(|key| &*key.name))) {
-        Some(nearest) => format!("there is no such key, did you mean {nearest}?"),
-        None => "there is no such key; `portreeve config-reference` prints all".to_owned(),
+        Some(nearest) => format!("unknown key; did you mean {nearest}?"),
+        None => "unknown key; `portreeve config-reference` lists all keys".to_owned(),
     }
 }
 
-/// The values for one flag, each as on the command line.
+/// Returns the values for one flag, each in the form of the command line.
 fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Path) -> Result<Vec<OsString>, Problem> {
     let items = match (key.is_list, value) {
         (true, Value::List(items)) => items,
         (true, value) => {
-            let text = format!("{} is no list; give one, such as [a, b]", describe(&value));
+            let text = format!("expected a list such as [a, b], found {}", describe(&value));
             return Err(Problem { line, text });
         }
         (false, value) => vec![(line, value)],
@@ -124,18 +125,20 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
     items.into_iter().map(one).collect()
 }
 
-/// Whether the parser of the flag takes the value, which is its default in this command.
+/// Checks the value with the parser of the flag. The value is the flag's default in `command`.
 fn check(form: ValueType, text: &str, command: Command) -> Result<(), String> {
     let Err(error) = command.try_get_matches_from(["portreeve"]) else {
         return Ok(());
     };
     let reason = match (error.source(), error.get(ContextKind::ValidValue)) {
         (Some(source), _) => source.to_string(),
-        (None, Some(ContextValue::Strings(valid))) if !valid.is_empty() => format!("give one of {}", valid.join(", ")),
-        (None, _) => format!("give {}", form.wanted()),
+        (None, Some(ContextValue::Strings(valid))) if !valid.is_empty() => {
+            format!("expected one of {}", valid.join(", "))
+        }
+        (None, _) => format!("expected {}", form.wanted()),
     };
     Err(match form {
-        // What is no URL for us may still have a password in it.
+        // An invalid URL may still contain a password, so the text is left out.
         ValueType::Url => reason,
         _ if reason.starts_with(text) => reason,
         ValueType::Boolean | ValueType::Integer | ValueType::Number => format!("{text}: {reason}"),
@@ -143,7 +146,7 @@ fn check(form: ValueType, text: &str, command: Command) -> Result<(), String> {
     })
 }
 
-/// The text that stands for a value on the command line, if the value has the form.
+/// Returns the command-line text of a value, if the value has the right type.
 fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
     let form = key.form;
     let is_of_text = matches!(
@@ -158,28 +161,28 @@ fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
         (ValueType::Integer | ValueType::Number, Value::Integer(digits)) => Ok(digits),
         (ValueType::Number, Value::Number(value)) => Ok(value.to_string()),
         (_, Value::Text(text)) if is_of_text => Ok(text),
-        (_, Value::Null) => Err(format!("there is no value; give {wanted}, or leave the key out")),
+        (_, Value::Null) => Err(format!("no value; use {wanted}, or remove the key")),
         (ValueType::Integer, Value::Number(_)) => Err(format!(
-            "{said} is no whole number; give one without a fraction, exponent or leading zeros"
+            "{said} is not a whole number; write it without a fraction, exponent or leading zeros"
         )),
-        (ValueType::Duration, Value::Integer(_) | Value::Number(_)) => Err(format!(
-            "{said} is a number; give a duration with its unit, such as 30s, 1m30s or 12h"
-        )),
+        (ValueType::Duration, Value::Integer(_) | Value::Number(_)) => {
+            Err(format!("{said} has no unit; use a duration such as 30s, 1m30s or 12h"))
+        }
         (_, Value::Integer(_) | Value::Number(_) | Value::Boolean(_)) if is_of_text && one_of.is_none() => {
-            Err(format!("{said} is no text; put it in quotes"))
+            Err(format!("{said} is not a string; put it in quotes"))
         }
         (_, Value::Text(text)) if is_plainly(form, &text) => {
-            Err(format!("{said} is text; give {wanted}, without the quotes"))
+            Err(format!("{said} is a string; use {wanted} without quotes"))
         }
         (_, Value::Mapping(_)) => Err(format!(
-            "there are keys below it; give {wanted}, and every key on its own line"
+            "expected {wanted}, found a mapping; write all keys at the top level"
         )),
-        _ if one_of.is_some() => Err(format!("{said}: give {wanted}")),
-        _ => Err(format!("{said} is not {wanted}; give {wanted}")),
+        _ if one_of.is_some() => Err(format!("{said}: expected {wanted}")),
+        _ => Err(format!("expected {wanted}, found {said}")),
     }
 }
 
-/// Whether a text would be what is wanted if it had no quotes.
+/// Returns whether a text would have the right type without its quotes.
 fn is_plainly(form: ValueType, text: &str) -> bool {
     match form {
         ValueType::Boolean => matches!(text, "true" | "false"),
@@ -189,7 +192,7 @@ fn is_plainly(form: ValueType, text: &str) -> bool {
     }
 }
 
-/// A value of the wrong form, for a sentence.
+/// Describes a value of the wrong type as part of a sentence.
 fn describe(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),

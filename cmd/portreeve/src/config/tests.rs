@@ -15,7 +15,7 @@ fn settings(text: &str) -> Result<Vec<FileSetting>, Vec<Problem>> {
     rules::settings(text.as_bytes(), &command(CONTROLLERS), Path::new(FOLDER))
 }
 
-/// What files with these below their first two lines give, as the command line would, or what is wrong with them.
+/// Checks the settings, or the mistakes, of files with these bodies after the two header lines.
 fn check(bodies: &[&str], expected: &Expect) {
     let whole = |body: &&str| format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{body}\n");
     let texts: Vec<_> = bodies.iter().map(whole).collect();
@@ -33,7 +33,7 @@ fn check_whole<T: AsRef<str>>(texts: &[T], expected: &Expect) {
     expected.assert_eq(&texts.iter().map(told).collect::<String>());
 }
 
-/// What is in force with this file and these flags.
+/// Returns the effective settings with this file and these flags.
 fn effective_config(file: Option<&str>, flags: &[&str]) -> Value {
     let mut command = command(CONTROLLERS);
     if let Some(file) = file {
@@ -46,7 +46,7 @@ fn effective_config(file: Option<&str>, flags: &[&str]) -> Value {
 }
 
 #[test]
-fn every_form_of_value_becomes_what_its_flag_takes() {
+fn every_type_of_value_is_converted_for_its_flag() {
     check(
         &[
             "
@@ -89,7 +89,7 @@ v: 4",
 }
 
 #[test]
-fn a_key_that_is_not_there_is_told_with_the_nearest() {
+fn unknown_key_error_suggests_the_nearest_key() {
     check(
         &[
             "leaderElectLeaseDuraton: 15s",
@@ -101,22 +101,22 @@ fn a_key_that_is_not_there_is_told_with_the_nearest() {
             "config: x\nlistControllers: true\noutput: json",
         ],
         &expect![[r"
-            portreeve.yaml:3: leaderElectLeaseDuraton: there is no such key, did you mean leaderElectLeaseDuration?
-            portreeve.yaml:3: leader-elect: there is no such key, did you mean leaderElect?
-            portreeve.yaml:3: leaderElection: there is no such key, did you mean leaderElect?
-            portreeve.yaml:3: concurrentFoosSync: there is no such key, did you mean concurrentFooSyncs?
-            portreeve.yaml:4: V: there is no such key, did you mean v?
-            portreeve.yaml:3: somethingElse: there is no such key; `portreeve config-reference` prints all
-            portreeve.yaml:3: merge keys are not read; write the keys out
-            portreeve.yaml:3: config: it is no setting; give --config on the command line
-            portreeve.yaml:4: listControllers: it is no setting; give --list-controllers on the command line
-            portreeve.yaml:5: output: it is no setting; give --output on the command line
+            portreeve.yaml:3: leaderElectLeaseDuraton: unknown key; did you mean leaderElectLeaseDuration?
+            portreeve.yaml:3: leader-elect: unknown key; did you mean leaderElect?
+            portreeve.yaml:3: leaderElection: unknown key; did you mean leaderElect?
+            portreeve.yaml:3: concurrentFoosSync: unknown key; did you mean concurrentFooSyncs?
+            portreeve.yaml:4: V: unknown key; did you mean v?
+            portreeve.yaml:3: somethingElse: unknown key; `portreeve config-reference` lists all keys
+            portreeve.yaml:3: merge keys are not supported; write the keys out
+            portreeve.yaml:3: config: not a setting; use --config on the command line
+            portreeve.yaml:4: listControllers: not a setting; use --list-controllers on the command line
+            portreeve.yaml:5: output: not a setting; use --output on the command line
         "]],
     );
 }
 
 #[test]
-fn a_value_of_another_type_is_told_with_the_way_out() {
+fn type_error_says_how_to_fix_the_value() {
     check(
         &[
             "concurrentFooSyncs: \"16\"",
@@ -141,32 +141,32 @@ fn a_value_of_another_type_is_told_with_the_way_out() {
             "loggingFormat:",
         ],
         &expect![[r#"
-            portreeve.yaml:3: concurrentFooSyncs: "16" is text; give a whole number, without the quotes
-            portreeve.yaml:3: concurrentFooSyncs: "many" is not a whole number; give a whole number
-            portreeve.yaml:3: concurrentFooSyncs: 1.5 is no whole number; give one without a fraction, exponent or leading zeros
-            portreeve.yaml:3: concurrentFooSyncs: a list is not a whole number; give a whole number
-            portreeve.yaml:3: concurrentFooSyncs: there is no value; give a whole number, or leave the key out
-            portreeve.yaml:3: kubeApiQps: "5" is text; give a number, without the quotes
-            portreeve.yaml:3: leaderElect: "true" is text; give true or false, without the quotes
-            portreeve.yaml:3: leaderElect: "yes" is not true or false; give true or false
-            portreeve.yaml:3: leaderElect: 1 is not true or false; give true or false
-            portreeve.yaml:3: leaderElectLeaseDuration: 15 is a number; give a duration with its unit, such as 30s, 1m30s or 12h
-            portreeve.yaml:3: leaderElectLeaseDuration: there are keys below it; give a duration, and every key on its own line
-            portreeve.yaml:3: leaderElectResourceName: 5 is no text; put it in quotes
-            portreeve.yaml:3: kubeconfig: there is no value; give a path, or leave the key out
-            portreeve.yaml:3: controllers: "foo" is no list; give one, such as [a, b]
-            portreeve.yaml:5: controllers: 5 is no text; put it in quotes
-            portreeve.yaml:3: controllers: a list is not text; give text
-            portreeve.yaml:3: kubeApiQps: "1e400" is not a number; give a number
-            portreeve.yaml:3: gcMode: 5: give one of active, observe
-            portreeve.yaml:3: loggingFormat: a list: give one of text, json
-            portreeve.yaml:3: loggingFormat: there is no value; give one of text, json, or leave the key out
+            portreeve.yaml:3: concurrentFooSyncs: "16" is a string; use a whole number without quotes
+            portreeve.yaml:3: concurrentFooSyncs: expected a whole number, found "many"
+            portreeve.yaml:3: concurrentFooSyncs: 1.5 is not a whole number; write it without a fraction, exponent or leading zeros
+            portreeve.yaml:3: concurrentFooSyncs: expected a whole number, found a list
+            portreeve.yaml:3: concurrentFooSyncs: no value; use a whole number, or remove the key
+            portreeve.yaml:3: kubeApiQps: "5" is a string; use a number without quotes
+            portreeve.yaml:3: leaderElect: "true" is a string; use true or false without quotes
+            portreeve.yaml:3: leaderElect: expected true or false, found "yes"
+            portreeve.yaml:3: leaderElect: expected true or false, found 1
+            portreeve.yaml:3: leaderElectLeaseDuration: 15 has no unit; use a duration such as 30s, 1m30s or 12h
+            portreeve.yaml:3: leaderElectLeaseDuration: expected a duration, found a mapping; write all keys at the top level
+            portreeve.yaml:3: leaderElectResourceName: 5 is not a string; put it in quotes
+            portreeve.yaml:3: kubeconfig: no value; use a path, or remove the key
+            portreeve.yaml:3: controllers: expected a list such as [a, b], found "foo"
+            portreeve.yaml:5: controllers: 5 is not a string; put it in quotes
+            portreeve.yaml:3: controllers: expected text, found a list
+            portreeve.yaml:3: kubeApiQps: expected a number, found "1e400"
+            portreeve.yaml:3: gcMode: 5: expected one of active, observe
+            portreeve.yaml:3: loggingFormat: a list: expected one of text, json
+            portreeve.yaml:3: loggingFormat: no value; use one of text, json, or remove the key
         "#]],
     );
 }
 
 #[test]
-fn a_value_that_the_flag_would_not_take_is_told_in_its_words() {
+fn invalid_value_error_is_that_of_the_flag() {
     check(
         &[
             "concurrentFooSyncs: 0",
@@ -186,13 +186,13 @@ fn a_value_that_the_flag_would_not_take_is_told_in_its_words() {
         &expect![[r#"
             portreeve.yaml:3: concurrentFooSyncs: 0 is not in 1..=65535
             portreeve.yaml:3: v: 300 is not in 0..=255
-            portreeve.yaml:3: securePort: 100000000000000000000 is no whole number; give one without a fraction, exponent or leading zeros
+            portreeve.yaml:3: securePort: 100000000000000000000 is not a whole number; write it without a fraction, exponent or leading zeros
             portreeve.yaml:3: leaderElectLeaseDuration: "soon": expected a duration such as 30s, 1m30s or 12h
             portreeve.yaml:3: kubeApiQps: -1: expected 0 (no limit) or requests per second from 0.001 to 1000000
-            portreeve.yaml:3: kubeApiQps: ".inf" is not a number; give a number
-            portreeve.yaml:3: loggingFormat: "xml": give one of text, json
-            portreeve.yaml:3: gcMode: "off": give one of active, observe
-            portreeve.yaml:3: kubeconfig: give a path
+            portreeve.yaml:3: kubeApiQps: expected a number, found ".inf"
+            portreeve.yaml:3: loggingFormat: "xml": expected one of text, json
+            portreeve.yaml:3: gcMode: "off": expected one of active, observe
+            portreeve.yaml:3: kubeconfig: expected a path
             portreeve.yaml:3: bindAddress: "localhost": expected an IP address without a port, such as 0.0.0.0 or ::
             portreeve.yaml:5: leaderElectGroups: "foo": give CONTROLLER=GROUP, such as crontab=a
             portreeve.yaml:3: authorizationAlwaysAllowPaths: "metrics": the path "metrics" must start with /, as in /metrics
@@ -202,19 +202,19 @@ fn a_value_that_the_flag_would_not_take_is_told_in_its_words() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn all_mistakes_are_reported_together() {
     check(
         &["v: 1\ndryRum: true\nv: 2\nleaderElect: 3"],
         &expect![[r"
-        portreeve.yaml:4: dryRum: there is no such key, did you mean dryRun?
-        portreeve.yaml:5: v: it is given in line 3 already; keep one of the two
-        portreeve.yaml:6: leaderElect: 3 is not true or false; give true or false
+        portreeve.yaml:4: dryRum: unknown key; did you mean dryRun?
+        portreeve.yaml:5: v: duplicate key, first set on line 3; remove one of them
+        portreeve.yaml:6: leaderElect: expected true or false, found 3
     "]],
     );
 }
 
 #[test]
-fn what_is_no_config_file_is_told_as_such() {
+fn file_without_the_right_header_is_rejected() {
     check_whole(
         &[
             "",
@@ -227,25 +227,25 @@ fn what_is_no_config_file_is_told_as_such() {
             "v\n",
         ],
         &expect![[r#"
-            portreeve.yaml:1: apiVersion is missing; begin the file with apiVersion: portreeve.dev/v1alpha1
-            portreeve.yaml:1: kind is missing; begin the file with kind: ControllerManagerConfiguration
-            portreeve.yaml:1: apiVersion is missing; begin the file with apiVersion: portreeve.dev/v1alpha1
-            portreeve.yaml:1: kind is missing; begin the file with kind: ControllerManagerConfiguration
-            portreeve.yaml:1: apiVersion is missing; begin the file with apiVersion: portreeve.dev/v1alpha1
-            portreeve.yaml:1: kind is missing; begin the file with kind: ControllerManagerConfiguration
-            portreeve.yaml:1: apiVersion: "v1" is not known; give portreeve.dev/v1alpha1
-            portreeve.yaml:2: kind: "Config" is not known; give ControllerManagerConfiguration
-            portreeve.yaml:1: apiVersion: "portreeve.dev/v2" is not known; give portreeve.dev/v1alpha1
-            portreeve.yaml:1: apiVersion: give portreeve.dev/v1alpha1
-            portreeve.yaml:2: kind: give ControllerManagerConfiguration
-            portreeve.yaml:1: the file is no mapping; give a key and its value on each line, such as leaderElect: true
-            portreeve.yaml:1: the file is no mapping; give a key and its value on each line, such as leaderElect: true
+            portreeve.yaml:1: apiVersion is missing; start the file with apiVersion: portreeve.dev/v1alpha1
+            portreeve.yaml:1: kind is missing; start the file with kind: ControllerManagerConfiguration
+            portreeve.yaml:1: apiVersion is missing; start the file with apiVersion: portreeve.dev/v1alpha1
+            portreeve.yaml:1: kind is missing; start the file with kind: ControllerManagerConfiguration
+            portreeve.yaml:1: apiVersion is missing; start the file with apiVersion: portreeve.dev/v1alpha1
+            portreeve.yaml:1: kind is missing; start the file with kind: ControllerManagerConfiguration
+            portreeve.yaml:1: apiVersion: unknown value "v1"; use portreeve.dev/v1alpha1
+            portreeve.yaml:2: kind: unknown value "Config"; use ControllerManagerConfiguration
+            portreeve.yaml:1: apiVersion: unknown value "portreeve.dev/v2"; use portreeve.dev/v1alpha1
+            portreeve.yaml:1: apiVersion: expected portreeve.dev/v1alpha1
+            portreeve.yaml:2: kind: expected ControllerManagerConfiguration
+            portreeve.yaml:1: the file is not a mapping; write one key and value per line, such as leaderElect: true
+            portreeve.yaml:1: the file is not a mapping; write one key and value per line, such as leaderElect: true
         "#]],
     );
 }
 
 #[test]
-fn yaml_that_is_broken_or_does_too_much_is_told_with_its_line() {
+fn broken_or_unsupported_yaml_is_reported_with_its_line() {
     check(
         &[
             "---\nv: 1",
@@ -262,36 +262,36 @@ fn yaml_that_is_broken_or_does_too_much_is_told_with_its_line() {
             "controllers:\n- foo\n\t- crontab",
         ],
         &expect![[r#"
-            portreeve.yaml:4: a second document begins here; give one
-            portreeve.yaml:3: this anchor has an alias, and aliases are not read; write the value out
-            portreeve.yaml:3: a value with this tag is not read; give it without a tag
-            portreeve.yaml:3: a key must be text, such as leaderElect
-            portreeve.yaml:3: this is too much for a config file; give a flat mapping
-            portreeve.yaml:4: this is no YAML: mapping values are not allowed in this context
-            portreeve.yaml:3: this is no YAML: unclosed bracket '['
-            portreeve.yaml:4: this is no YAML: invalid indentation in multiline quoted scalar
-            portreeve.yaml:3: this is no YAML: an asterisk begins an alias; put it in quotes, such as "*"
-            portreeve.yaml:4: this is no YAML: an asterisk begins an alias; put it in quotes, such as "*"
-            portreeve.yaml:4: this is no YAML: a tab; indent with spaces
-            portreeve.yaml:5: this is no YAML: a tab; indent with spaces
+            portreeve.yaml:4: a second document starts here; only one is allowed
+            portreeve.yaml:3: aliases are not supported; replace the alias of this anchor with the value
+            portreeve.yaml:3: this tag is not supported; remove it
+            portreeve.yaml:3: a key must be a string, such as leaderElect
+            portreeve.yaml:3: the file is too complex; write a flat mapping
+            portreeve.yaml:4: invalid YAML: mapping values are not allowed in this context
+            portreeve.yaml:3: invalid YAML: unclosed bracket '['
+            portreeve.yaml:4: invalid YAML: invalid indentation in multiline quoted scalar
+            portreeve.yaml:3: invalid YAML: an asterisk starts an alias; put it in quotes, such as "*"
+            portreeve.yaml:4: invalid YAML: an asterisk starts an alias; put it in quotes, such as "*"
+            portreeve.yaml:4: invalid YAML: a tab in the indentation; use spaces
+            portreeve.yaml:5: invalid YAML: a tab in the indentation; use spaces
         "#]],
     );
 }
 
 #[test]
-fn what_is_no_text_is_told_with_its_line() {
+fn invalid_utf_8_is_reported_with_its_line() {
     let problems = rules::settings(
         b"apiVersion: v1\nkind: \xff\n",
         &command(CONTROLLERS),
         Path::new(FOLDER),
     )
     .unwrap_err();
-    expect!["portreeve.yaml:2: this is no UTF-8; save the file in that encoding"]
+    expect!["portreeve.yaml:2: invalid UTF-8; save the file as UTF-8"]
         .assert_eq(&lines(Path::new("portreeve.yaml"), &problems));
 }
 
 #[test]
-fn a_flag_on_the_command_line_wins_over_the_file() {
+fn flag_on_the_command_line_overrides_the_file() {
     let file = format!(
         "apiVersion: {API_VERSION}\nkind: {KIND}\ndryRun: true\nv: 4\ncontrollers: [foo]\nleaderElectGroups: [foo=a]\nminResyncPeriod: 1h\n"
     );
@@ -341,22 +341,22 @@ fn a_flag_on_the_command_line_wins_over_the_file() {
 }
 
 #[test]
-fn every_setting_of_the_command_line_has_a_key_and_every_switch_can_be_turned_off() {
+fn every_setting_has_a_key_and_every_switch_can_be_turned_off() {
     let command = command(CONTROLLERS);
     let keys = keys::keys(&command);
     let names: BTreeSet<_> = keys.iter().map(|key| &key.name).collect();
-    assert_eq!(names.len(), keys.len(), "two flags have one key");
+    assert_eq!(names.len(), keys.len(), "two flags have the same key");
     let flags = command.get_arguments().count();
     assert_eq!(
         flags,
         keys.len() + 3,
-        "config, list-controllers and output are no settings"
+        "config, list-controllers and output are not settings"
     );
     for key in keys {
         let settable = matches!(key.arg.get_action(), ArgAction::Set | ArgAction::Append);
         assert!(
             settable,
-            "--{} takes no value: the command line cannot win over the file",
+            "--{} takes no value: the command line cannot override the file",
             key.flag
         );
         assert!(
@@ -368,7 +368,7 @@ fn every_setting_of_the_command_line_has_a_key_and_every_switch_can_be_turned_of
 }
 
 #[test]
-fn what_is_in_force_is_a_config_file_that_gives_the_same() {
+fn effective_config_is_a_config_file_with_the_same_effect() {
     let everything = [
         "--controllers=crontab,-foo",
         "--leader-elect-groups=crontab=a,foo=b",
@@ -397,7 +397,7 @@ fn what_is_in_force_is_a_config_file_that_gives_the_same() {
 }
 
 #[test]
-fn what_is_in_force_has_every_default() {
+fn effective_config_contains_every_default() {
     expect![[r#"
         {
           "controllermanager.portreeve.dev": {

@@ -1,6 +1,6 @@
-//! The JSON format: the keys of Kubernetes' own components.
+//! The JSON format with the keys of Kubernetes' components.
 //!
-//! Architecture Invariant: the layer is handed its clock and its writer.
+//! Architecture Invariant: the clock and the writer are passed to the layer.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -15,17 +15,19 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 
 use super::Fields;
 
-/// Writes events as JSON: `ts` (milliseconds since 1970), `logger`, `caller`, `msg`, `v`, then the fields.
+/// Writes events as JSON: `ts` (milliseconds since 1970), `logger`, `caller`, `msg`, `v`, then the
+/// fields.
 ///
-/// The keys and their meaning are those of `k8s.io/component-base/logs/json`: `v` is the verbosity at which an event
-/// shows, an error has `err` and no `v`. Kubernetes has no warnings there; ours have `v` 0 and `"severity":"warning"`.
-/// Fields of the spans around an event come before its own, and the inner one wins.
+/// The keys have the meaning of `k8s.io/component-base/logs/json`: `v` is the verbosity of the
+/// event, and an error has `err` and no `v`. Kubernetes has no warnings there. Ours have `v` 0 and
+/// `"severity":"warning"`. The fields of the enclosing spans come before the event's own, and the
+/// innermost value wins.
 pub(super) struct Json<W> {
     pub(super) writer: W,
     pub(super) now: fn() -> SystemTime,
 }
 
-/// The keys that a field may not take.
+/// The keys that fields must not use.
 const RESERVED: [&str; 6] = ["ts", "logger", "caller", "msg", "v", "severity"];
 
 impl<S, W> Layer<S> for Json<W>
@@ -56,16 +58,16 @@ where
                 fields.0.extend(outer.0.clone());
             }
         }
-        // A span's own `message` is not what happened here.
+        // The `message` of a span does not describe this event.
         fields.0.remove("message");
         event.record(&mut fields);
         let line = line(event.metadata(), (self.now)(), fields);
-        // There is nowhere to report to that the log cannot be written.
+        // A failure to write the log cannot be reported anywhere.
         _ = self.writer.make_writer_for(event.metadata()).write_all(line.as_bytes());
     }
 }
 
-/// One event as one line.
+/// Formats one event as one line.
 fn line(metadata: &Metadata<'_>, now: SystemTime, mut fields: Fields) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut line = format!("{{\"ts\":{}.{:03}", since.as_millis(), since.subsec_micros() % 1000);
@@ -97,7 +99,8 @@ fn line(metadata: &Metadata<'_>, now: SystemTime, mut fields: Fields) -> String 
     line
 }
 
-/// The file as the reader knows it: within this repository, or, of another crate, without where that lay at build time.
+/// Returns the file's path within this repository or, for another crate, without the directory on
+/// the build machine.
 fn caller(file: &str) -> &str {
     if !file.starts_with('/') {
         return file;
@@ -130,7 +133,7 @@ mod tests {
         }
     }
 
-    /// What is logged meanwhile, without the part that moves with this file's lines.
+    /// Returns the logged lines without the caller, whose line number changes with this file.
     fn logged(events: impl FnOnce()) -> Vec<String> {
         let buffer = Buffer::default();
         let writer = buffer.clone();
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_carries_its_chain_as_err() {
+    fn error_is_written_with_its_chain_as_err() {
         #[derive(Debug)]
         struct Outer(io::Error);
         impl std::fmt::Display for Outer {
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_field_wins_and_no_key_comes_twice() {
+    fn innermost_field_wins_and_no_key_appears_twice() {
         check(
             || {
                 let outer = tracing::info_span!(target: "portreeve_x", "reconcile", controller = "foo", n = 1, late = tracing::field::Empty);
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_break_stays_inside_its_line() {
+    fn line_break_is_escaped() {
         check(
             || tracing::info!(target: "portreeve_x", name = "a\n{\"ts\":1}", "two\nlines \u{1b}[31m"),
             &[r#""msg":"two\nlines \u001b[31m","v":0,"name":"a\n{\"ts\":1}"}"#],
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_named_without_the_build_machine() {
+    fn caller_omits_the_path_on_the_build_machine() {
         assert_eq!(caller("controllers/foo/src/lib.rs"), "controllers/foo/src/lib.rs");
         assert_eq!(
             caller("/srv/registry/src/index/hyper-1.0.0/src/trace.rs"),

@@ -1,14 +1,18 @@
-//! `portreeve fence`: an admission policy by which the apiserver refuses the writes of a replica that does not hold the Lease.
+//! `portreeve fence`: an admission policy that rejects the writes of replicas that do not hold the
+//! Lease.
 //!
-//! The Lease itself is the policy's parameter. A replica's identity is `<pod>_<uuid>`, and the token that a pod writes with tells the
-//! apiserver which pod it is bound to: the two are compared. What the replicas write to keep the election going passes: Leases and Events.
+//! The Lease is the parameter of the policy. A replica's identity is `<pod>_<uuid>`, and the token
+//! of a pod tells the apiserver which pod it is bound to. The policy compares the two. The writes
+//! of the election itself, to Leases and Events, are exempt.
 //!
-//! Nobody else is to feel this policy, whatever goes wrong with it. A Lease that is not there lets everything pass, and so do Leases that
-//! the apiserver cannot read: it judges both before it looks at who writes, so that anything stricter would refuse the writes of every user
-//! to these resources. The expressions are total, so there is no other error to let pass.
+//! The policy must not affect anybody else, even when it fails. A missing Lease admits everything,
+//! and so does a Lease that the apiserver cannot read. The apiserver evaluates both cases before
+//! the match conditions, so a stricter setting would reject the writes of all users to these
+//! resources. The expressions cannot fail, so no other error needs to be ignored.
 //!
-//! A fence is switched off by [`Action::Audit`], never by deleting it: an apiserver that has no binding left with a Lease as its parameter
-//! stops watching Leases for good, and a fence that is put up again judges by what it had seen until then (kubernetes#130887).
+//! Switch a fence off with [`Action::Audit`], and do not delete it. An apiserver that has no
+//! binding left with a Lease as its parameter stops watching Leases permanently. A fence that is
+//! created later then uses outdated Leases (kubernetes#130887).
 //!
 //! Architecture Invariant: pure.
 
@@ -19,23 +23,24 @@ use serde_json::{Value, json};
 
 use super::{Account, Error, yaml};
 
-/// What the apiserver does with a write by a replica that does not lead.
+/// The apiserver's action on a write by a replica that does not lead.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub(crate) enum Action {
-    /// Reject it
+    /// Reject the write
     Deny,
-    /// Admit it and record it in the audit log: the fence is off
+    /// Admit the write and record it in the audit log, which switches the fence off
     Audit,
 }
 
-/// The Lease that whoever writes must hold.
+/// The Lease that a writer must hold.
 pub(crate) struct LeaseRef<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
 }
 
-/// The policy for what these controllers write, and its binding to the Lease. Nothing, when they write nothing.
+/// Returns the policy for the writes of these controllers and its binding to the Lease. Empty when
+/// they write nothing.
 pub(crate) fn fence(
     controllers: &[Descriptor],
     account: &Account,
@@ -46,7 +51,7 @@ pub(crate) fn fence(
     if resources.is_empty() {
         return Ok(String::new());
     }
-    // Cluster-wide, and for one account: both parts are needed to tell it from others.
+    // The objects are cluster-scoped and belong to one account, so the name needs both parts.
     let name = format!("portreeve-fence.{}.{}", account.namespace, account.service_account);
     yaml(&[policy(&name, &resources, account, lease), binding(&name, lease, action)])
 }
@@ -77,7 +82,7 @@ fn policy(name: &str, resources: &[Value], account: &Account, lease: &LeaseRef<'
     })
 }
 
-/// Each of them has a value, whatever the Lease and the token are like.
+/// Every variable has a value, whatever the Lease and the token contain.
 fn variables() -> Value {
     let pod = "authentication.kubernetes.io/pod-name";
     json!([
@@ -85,7 +90,8 @@ fn variables() -> Value {
             "name": "holder",
             "expression": "has(params.spec) && has(params.spec.holderIdentity) ? params.spec.holderIdentity : ''",
         },
-        // All before the last underscore: a host name may hold some, a UUID holds none.
+        // The text before the last underscore: a host name may contain underscores, a UUID does
+        // not.
         {
             "name": "leader",
             "expression": "variables.holder.lastIndexOf('_') < 0 ? '' : \
@@ -101,13 +107,13 @@ fn variables() -> Value {
     ])
 }
 
-/// For whoever reads the log: who wrote, and who leads.
+/// A message for readers of the log: who wrote, and who leads.
 fn message(lease: &LeaseRef<'_>) -> String {
     let LeaseRef { namespace, name } = lease;
     format!(
-        "'{FENCED_BY_SERVER}: ' + (variables.pod == '' ? 'a token that is bound to no pod' : 'pod ' + variables.pod) \
+        "'{FENCED_BY_SERVER}: ' + (variables.pod == '' ? 'a token that is not bound to a pod' : 'pod ' + variables.pod) \
         + ' does not hold Lease {namespace}/{name}, ' \
-        + (variables.holder == '' ? 'which nobody holds' : 'which ' + variables.holder + ' holds')"
+        + (variables.holder == '' ? 'which has no holder' : 'which is held by ' + variables.holder)"
     )
 }
 
@@ -124,7 +130,7 @@ fn binding(name: &str, lease: &LeaseRef<'_>, action: Action) -> Value {
     })
 }
 
-/// What these controllers may write, and nothing that they only read. What two of them share is there once.
+/// Returns rules for everything that these controllers write. Equal rules are merged.
 fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
     let mut rules = Vec::new();
     for rule in controllers.iter().flat_map(|controller| controller.rules) {
@@ -140,7 +146,8 @@ fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
     rules
 }
 
-/// What passes whoever writes it, although a rule for everything names it: by this replicas are elected, and tell of it.
+/// Returns the resources that are exempt even if a rule covers all resources: the election itself
+/// writes them.
 fn election() -> Value {
     let unfenced = |group: &str, resource: &str| {
         json!({
@@ -154,7 +161,8 @@ fn election() -> Value {
     ])
 }
 
-/// The election needs Leases and tells Events. A finalizers subresource is a right without requests: nothing is served there.
+/// The election writes Leases and Events. A `finalizers` subresource appears only in RBAC rules and
+/// is never requested.
 fn is_fenced(rule: &Rule, resource: &str) -> bool {
     let is_election = match resource {
         "leases" => rule.groups.contains(&"coordination.k8s.io"),
@@ -164,7 +172,8 @@ fn is_fenced(rule: &Rule, resource: &str) -> bool {
     !is_election && !resource.ends_with("/finalizers")
 }
 
-/// What admission calls these verbs. An apply that makes an object is asked for `create` as well, so `patch` alone is an update.
+/// Returns the admission operations for these verbs. An apply that creates an object also needs the
+/// verb `create`, so `patch` alone is an update.
 fn operations(verbs: &[&str]) -> Vec<&'static str> {
     let table: [(&'static str, &[&str]); 3] = [
         ("CREATE", &["create", "*"]),
@@ -191,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_controllers_write_is_fenced_and_what_they_read_is_not() {
+    fn resources_that_controllers_write_are_fenced() {
         expect![[r#"
             ["UPDATE"] ["stable.example.com"] ["crontabs/status"]
             ["CREATE","DELETE"] ["batch"] ["jobs"]
@@ -204,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_election_itself_is_never_fenced() {
+    fn election_is_never_fenced() {
         let greedy = Descriptor {
             rules: &[
                 Rule {

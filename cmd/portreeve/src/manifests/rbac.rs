@@ -1,11 +1,12 @@
-//! `portreeve rbac`: a role for each controller, one for the base, one for the election, and their bindings. Pure.
+//! `portreeve rbac`: a role for each controller, one for the daemon, one for the election, and
+//! their bindings. Pure.
 
 use portreeve_reconcile::{Descriptor, Rule};
 use serde_json::{Value, json};
 
 use super::{Account, Error, yaml};
 
-/// What every replica needs, whichever controllers it runs.
+/// The rules that every replica needs, whichever controllers it runs.
 const BASE: &[Rule] = &[
     Rule {
         groups: &["apiextensions.k8s.io"],
@@ -19,27 +20,27 @@ const BASE: &[Rule] = &[
     },
 ];
 
-/// What `--install-crds` needs on top.
+/// The additional rules for `--install-crds`.
 const INSTALL: &[Rule] = &[Rule {
     groups: &["apiextensions.k8s.io"],
     resources: &["customresourcedefinitions"],
     verbs: &["create", "get", "patch"],
 }];
 
-/// What an elector does with the Leases that are its own.
+/// The verbs that an elector needs on its own Leases.
 const LEASE_VERBS: &[&str] = &["get", "patch", "watch"];
 
-/// What the roles are for, besides the controllers.
+/// The roles to generate besides those of the controllers.
 pub(crate) struct RoleOptions<'a> {
-    /// The daemon runs with `--install-crds`.
+    /// Whether the daemon runs with `--install-crds`.
     pub(crate) install_crds: bool,
-    /// The Leases that it runs for, by name; none without an election.
+    /// The names of the daemon's Leases. Empty without leader election.
     pub(crate) leases: Vec<&'a str>,
-    /// Where they are.
+    /// The namespace of the Leases.
     pub(crate) lease_namespace: &'a str,
 }
 
-/// The roles of these controllers, with their bindings to the account.
+/// Returns the roles of these controllers, with their bindings to the account.
 pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, needs: &RoleOptions<'_>) -> Result<String, Error> {
     let prefix = &account.service_account;
     let mut roles = vec![(prefix.clone(), BASE)];
@@ -65,7 +66,8 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, needs: &RoleOp
     yaml(&documents)
 }
 
-/// No name can be asked for with `create`: a Lease that is to be made has none yet, for the authorizer.
+/// A rule for `create` cannot list resource names: the authorizer does not know the name of an
+/// object that is being created.
 fn election(leases: &[&str]) -> Value {
     let groups = ["coordination.k8s.io"];
     json!([
@@ -74,7 +76,7 @@ fn election(leases: &[&str]) -> Value {
     ])
 }
 
-/// A role and its binding, `Cluster` or not.
+/// Returns a role and its binding. `scope` is `Cluster` or empty.
 fn pair(scope: &str, metadata: &Value, rules: &Value, account: &Account) -> [Value; 2] {
     let group = "rbac.authorization.k8s.io";
     let version = format!("{group}/v1");
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_holds_exactly_the_rules_of_its_controller() {
+    fn controllers_and_install_crds_have_separate_roles() {
         let text = printed(CONTROLLERS, false, &[]);
         assert!(text.contains("name: portreeve:foo-controller"), "{text}");
         assert!(!text.contains("install-crds"), "{text}");
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_election_may_touch_its_own_leases_and_no_others() {
+    fn election_role_covers_only_its_own_leases() {
         assert!(!printed(CONTROLLERS, false, &[]).contains("leases"));
         let text = printed(&[], false, &["portreeve", "portreeve-a"]);
         let (_, role) = text.split_once("kind: Role\n").unwrap();

@@ -1,12 +1,12 @@
-//! Configuration files as somebody wrote them, and as anybody might have: nothing panics, each mistake is told with a line of the file, and
-//! what is taken the command line takes as well.
+//! Tests real config files and mutations of them: nothing panics, each mistake has a line of the
+//! file, and the command line accepts every value that the file may contain.
 
 use clap::error::ErrorKind;
 use portreeve_testing::Corpus;
 
 use super::*;
 
-/// How many mutations there are. Each value goes through its flag's own parser.
+/// The number of mutations. Each value goes through its flag's own parser.
 const MUTATIONS: usize = 1_500;
 
 fn check_input(input: &[u8], command: &Command) {
@@ -30,7 +30,7 @@ fn check_input(input: &[u8], command: &Command) {
 }
 
 #[test]
-fn every_file_is_taken_whole_or_told_what_is_wrong_with_it() -> anyhow::Result<()> {
+fn every_file_is_accepted_completely_or_its_mistakes_are_reported() -> anyhow::Result<()> {
     let command = command(CONTROLLERS);
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/config"))?;
     corpus.check(MUTATIONS, |input| check_input(input, &command))
