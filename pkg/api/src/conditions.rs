@@ -1,59 +1,65 @@
-//! Conditions, as the API conventions want them: one a type, with the time of the last change of its status.
+//! Conditions according to the API conventions: one per type, with the time of the last status
+//! change.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One observation of an object's state. The same fields as `metav1.Condition`.
+/// Contains details for one aspect of the current state of this API resource. It has the fields of
+/// `metav1.Condition`.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Type of the condition, in CamelCase.
+    /// type of condition in CamelCase.
     #[serde(rename = "type")]
     pub type_: String,
-    /// Status of the condition: True, False or Unknown.
+    /// status of the condition, one of True, False, Unknown.
     pub status: ConditionStatus,
-    /// The `.metadata.generation` that this condition was computed from.
+    /// observedGeneration represents the .metadata.generation that the condition was set based
+    /// upon.
     #[serde(default)]
     pub observed_generation: i64,
-    /// The last time that the status of the condition changed.
+    /// lastTransitionTime is the last time the condition transitioned from one status to another.
     #[schemars(with = "Time")]
     pub last_transition_time: Timestamp,
-    /// A programmatic identifier of the reason of the last transition, in CamelCase.
+    /// reason contains a programmatic identifier indicating the reason for the condition's last
+    /// transition.
     pub reason: String,
-    /// The same for people; may be empty.
+    /// message is a human readable message indicating details about the transition. This may be an
+    /// empty string.
     #[serde(default)]
     pub message: String,
 }
 
-/// The three values that a condition's status takes.
+/// The status of a condition.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum ConditionStatus {
     /// The condition holds.
     True,
     /// The condition does not hold.
     False,
-    /// It could not be found out.
+    /// The controller cannot decide whether the condition holds.
     Unknown,
 }
 
-/// What a decision says about one condition; the rest follows from the object and the time.
+/// The parts of a condition that a controller decides. [`set_status_conditions`] adds the
+/// generation and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct ConditionUpdate<'a> {
     /// Type of the condition.
     pub type_: &'a str,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: ConditionStatus,
-    /// Why, in CamelCase.
+    /// The reason, in CamelCase.
     pub reason: &'a str,
-    /// Why, for people.
+    /// The message for people.
     pub message: &'a str,
 }
 
-/// The conditions that follow `before` once `condition_updates` were made about the given generation.
+/// Returns `before` with these updates applied for the given generation.
 ///
-/// Conditions of other types are kept. A condition's transition time moves only with its status; seconds are its unit, as
-/// `metav1.Time` has no finer one, so that what is written equals what is read back.
+/// Conditions of other types are kept. The transition time changes only with the status. It is in
+/// whole seconds like `metav1.Time`, so that a written condition equals the one that is read back.
 pub fn set_status_conditions(
     before: &[Condition],
     condition_updates: &[ConditionUpdate<'_>],
@@ -89,12 +95,12 @@ pub fn set_status_conditions(
     conditions
 }
 
-/// The condition of that type, if there is one.
+/// Returns the condition with this type, or `None`.
 pub fn find_status_condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// How a time stands in an OpenAPI schema.
+/// The OpenAPI schema of a time.
 #[derive(JsonSchema)]
 #[schemars(transparent)]
 pub(crate) struct Time(
@@ -121,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn transition_time_moves_with_the_status_alone() {
+    fn transition_time_changes_only_with_the_status() {
         let first = set_status_conditions(&[], &[ready(ConditionStatus::False, "New")], 1, at(10));
         let same = set_status_conditions(&first, &[ready(ConditionStatus::False, "Waiting")], 2, at(20));
         let other = set_status_conditions(&same, &[ready(ConditionStatus::True, "Done")], 2, at(30));
@@ -132,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_are_kept() {
+    fn conditions_of_other_types_are_kept() {
         let theirs = set_status_conditions(
             &[],
             &[ConditionUpdate {

@@ -1,6 +1,7 @@
-//! CronTab: a pod that runs on a schedule, with one Job a run.
+//! CronTab: runs a pod on a schedule, with one Job per run.
 //!
-//! The types are written out instead of derived by kube, as `spec` is optional here: a CronTab without one is stored and waits.
+//! The types are written by hand and not derived by kube, because `spec` is optional: the apiserver
+//! stores a CronTab without a spec, and the controller ignores it until it has one.
 
 mod definition;
 mod pod;
@@ -26,25 +27,26 @@ const API_VERSION: &str = "stable.example.com/v1";
 const KIND: &str = "CronTab";
 const PLURAL: &str = "crontabs";
 
-/// Where CronTabs are served.
+/// The resource that serves CronTabs.
 pub const CRONTABS: Resource = Resource::namespaced(GROUP, VERSION, KIND, PLURAL);
 
-/// The annotation that asks for a run outside of the schedule: each new value of it asks for one.
+/// The annotation that requests a run outside of the schedule. Each new value requests one run.
 pub const RUN_NOW: &str = "stable.example.com/run-now";
 
-/// A CronTab runs a pod on a schedule. Not for controllers, which read only the part that they decide by.
+/// A CronTab runs a pod on a schedule. Controllers use smaller types that decode only the fields
+/// they need.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub struct CronTab {
-    /// The name, the labels and what else every object has.
+    /// Standard object's metadata.
     pub metadata: ObjectMeta,
-    /// What is to run, and when.
+    /// Specification of the desired behavior of a CronTab, including the schedule.
     pub spec: Option<CronTabSpec>,
-    /// What Portreeve last observed.
+    /// Current status of a CronTab.
     pub status: Option<CronTabStatus>,
 }
 
 impl CronTab {
-    /// A CronTab of that name that was not observed yet.
+    /// Returns a CronTab with this name and spec and without a status.
     pub fn new(name: &str, spec: CronTabSpec) -> Self {
         Self {
             metadata: ObjectMeta {
@@ -86,7 +88,7 @@ impl kube::Resource for CronTab {
     }
 }
 
-/// With `apiVersion` and `kind`, which the type itself stands for.
+/// Adds `apiVersion` and `kind`, which the type does not store.
 impl Serialize for CronTab {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -112,12 +114,13 @@ impl Serialize for CronTab {
     }
 }
 
-/// What a CronTab is to run, and when.
+/// Specification of a CronTab: the pod of each run, and when runs start.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CronTabSpec {
-    /// When a run starts: five cron fields (minute, hour, day of month, month, day of week), `@daily` and its like, or
-    /// `@every 90m`; in a field, `H` stands for a value that differs between CronTabs and stays.
+    /// The schedule in Cron format: five fields (minute, hour, day of month, month, day of week), a
+    /// macro such as `@daily`, or `@every 90m`. In a field, `H` stands for a fixed value that is
+    /// derived from the UID of the CronTab.
     #[schemars(
         length(min = 1, max = 1024),
         extend("x-kubernetes-validations" = [{
@@ -126,68 +129,78 @@ pub struct CronTabSpec {
         }])
     )]
     pub schedule: String,
-    /// The pod of each run: the spec of a Pod, without a template or metadata around it.
+    /// Specifies the pod that each run creates. This is the spec of a Pod, without a template or
+    /// metadata around it.
     pub job_template: PodSpec,
-    /// The IANA name of the zone that `schedule` is read in, such as `Europe/Zurich`; UTC when it is not said.
+    /// The IANA time zone name for the given schedule, such as `Europe/Zurich`. Defaults to UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
-    /// Whether scheduled runs are withheld; those under way go on; false when it is not said.
+    /// This flag tells the controller to suspend subsequent runs, it does not apply to already
+    /// started runs. Defaults to false.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub suspend: Option<bool>,
-    /// What happens when a run is due while another one is under way: Allow both, Forbid the new one, or Replace the old one;
-    /// Allow when it is not said.
+    /// Specifies how to treat concurrent runs. Valid values are: "Allow" (default), which allows
+    /// runs to overlap; "Forbid", which skips the new run if the previous run has not finished yet;
+    /// "Replace", which cancels the active run and starts the new one.
     #[serde(default)]
     pub concurrency_policy: ConcurrencyPolicy,
-    /// How many seconds late a run may still start; however late when it is not said.
+    /// Optional deadline in seconds for starting a run if it misses its scheduled time for any
+    /// reason. A run that misses its deadline is skipped. If not set, runs have no deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub starting_deadline_seconds: Option<i64>,
-    /// How many successful runs are kept; 3 when it is not said.
+    /// The number of successful finished runs to retain. Value must be non-negative integer.
+    /// Defaults to 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 3))]
     pub successful_jobs_history_limit: Option<i32>,
-    /// How many failed runs are kept; 1 when it is not said.
+    /// The number of failed finished runs to retain. Value must be non-negative integer. Defaults
+    /// to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 1))]
     pub failed_jobs_history_limit: Option<i32>,
-    /// What a change of the clocks does to runs at a named hour: Once has each of them once a day, Kubernetes skips or
-    /// repeats them; Once when it is not said.
+    /// Specifies how to treat runs at a named hour when the clock changes for daylight saving time.
+    /// Valid values are: "Once" (default), which starts each of them once a day; "Kubernetes",
+    /// which skips or repeats them as CronJob does.
     #[serde(default)]
     pub dst_policy: DstPolicyName,
-    /// How often a run is tried again before it has failed; `backoffLimit` of its Job.
+    /// Specifies the number of retries before marking a run failed. Copied to `backoffLimit` of
+    /// each Job.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub backoff_limit: Option<i32>,
-    /// How many seconds a run may take before it is ended; `activeDeadlineSeconds` of its Job.
+    /// Specifies the duration in seconds that a run may be active before the system tries to
+    /// terminate it. Copied to `activeDeadlineSeconds` of each Job.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub active_deadline_seconds: Option<i64>,
-    /// How many seconds after its end a run is deleted; `ttlSecondsAfterFinished` of its Job.
+    /// Limits the lifetime in seconds of a run that has finished. Copied to
+    /// `ttlSecondsAfterFinished` of each Job.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_finished: Option<i32>,
 }
 
-/// What happens when a run is due while another one is under way.
+/// The treatment of concurrent runs.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
 pub enum ConcurrencyPolicy {
-    /// Both run.
+    /// Allows runs to overlap.
     #[default]
     Allow,
-    /// The new one is skipped.
+    /// Skips the new run if the previous run has not finished yet.
     Forbid,
-    /// The old one is deleted, and the new one runs.
+    /// Cancels the active run and starts the new one.
     Replace,
 }
 
-/// What a change of the clocks does to runs at a named hour.
+/// The treatment of runs at a named hour when the clock changes for daylight saving time.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
 pub enum DstPolicyName {
-    /// A run whose time is skipped or repeated happens once.
+    /// A run whose time is skipped or repeated starts once.
     #[default]
     Once,
-    /// As with a CronJob: a skipped time has no run, a repeated one has two.
+    /// Like a CronJob: a skipped time has no run, a repeated time has two.
     Kubernetes,
 }

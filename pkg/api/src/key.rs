@@ -1,10 +1,10 @@
-//! How an object is named within its resource.
+//! The name of an object within its resource.
 
 use std::{fmt, sync::Arc};
 
-/// Namespace and name: what a work queue carries and a store looks up.
+/// Namespace and name: the key of work queues and stores.
 ///
-/// Cheap to clone: both parts are shared.
+/// Cheap to clone, because both parts are shared.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ObjectKey {
     /// `None` for a cluster-scoped object.
@@ -14,7 +14,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The key of an object in a namespace.
+    /// Returns the key of an object in a namespace.
     pub fn namespaced(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self {
             namespace: Some(namespace.into()),
@@ -22,7 +22,7 @@ impl ObjectKey {
         }
     }
 
-    /// The key of a cluster-scoped object.
+    /// Returns the key of a cluster-scoped object.
     pub fn cluster(name: impl Into<Arc<str>>) -> Self {
         Self {
             namespace: None,
@@ -30,7 +30,8 @@ impl ObjectKey {
         }
     }
 
-    /// Another object's key in the same namespace (or in none, like this one).
+    /// Returns the key of another object in the same namespace. The key is cluster-scoped if this
+    /// one is.
     #[must_use]
     pub fn with_name(&self, name: impl Into<Arc<str>>) -> Self {
         Self {
@@ -40,7 +41,8 @@ impl ObjectKey {
     }
 }
 
-/// `namespace/name`, or the bare name of a cluster-scoped object, as Kubernetes logs and queues print it.
+/// Prints `namespace/name`, or the name of a cluster-scoped object, as in the logs and queues of
+/// Kubernetes.
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_print_as_kubernetes_prints_them() {
+    fn keys_are_printed_in_the_format_of_kubernetes() {
         assert_eq!(ObjectKey::namespaced("default", "backup").to_string(), "default/backup");
         assert_eq!(ObjectKey::cluster("node-1").to_string(), "node-1");
         assert_eq!(

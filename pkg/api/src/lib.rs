@@ -1,6 +1,8 @@
-//! The nouns: object keys, resources, lean metadata, owner references, conditions and our own API types.
+//! Common types: object keys, resources, minimal metadata, owner references, conditions and our own
+//! API types.
 //!
-//! Everything else in Portreeve talks in these words. The API types derive the CustomResourceDefinitions that `deploy/crds` holds.
+//! All other crates of Portreeve use these types. The CustomResourceDefinitions in `deploy/crds`
+//! are generated from the API types.
 //!
 //! Architecture Invariant: no I/O, no clock, no async. A time is always an argument.
 

@@ -1,7 +1,7 @@
-//! The part of `metadata` that controllers decide on, and nothing more.
+//! The fields of `metadata` that controllers decide on.
 //!
-//! A typed ObjectMeta with its managedFields costs about 13 kB an object; this costs a few hundred bytes. Fields that are not
-//! named here are skipped by the decoder and never stored.
+//! A typed ObjectMeta with its managedFields takes about 13 kB per object, this type a few hundred
+//! bytes. The decoder skips all other fields and never stores them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,26 +18,26 @@ pub struct Metadata {
     pub namespace: Option<Arc<str>>,
     /// Unique within the namespace and resource.
     pub name: Arc<str>,
-    /// Unique in time and space: a recreated object has another.
+    /// Unique in time and space: a recreated object has a different one.
     pub uid: Arc<str>,
-    /// Opaque; compared for equality only.
+    /// Opaque. Compare it only for equality.
     pub resource_version: Arc<str>,
-    /// Counts changes of the desired state.
+    /// Incremented by each change of the desired state.
     pub generation: i64,
-    /// When it was created, by the apiserver's clock, in whole seconds.
+    /// The time of creation by the apiserver's clock, in whole seconds.
     pub creation_timestamp: Option<Timestamp>,
-    /// Set once deletion has been asked for.
+    /// Set after a client has requested deletion.
     pub deletion_timestamp: Option<Timestamp>,
     /// Sorted by key.
     #[serde(deserialize_with = "null_is_empty")]
     pub labels: BTreeMap<Box<str>, Box<str>>,
-    /// In the order that the object has them.
+    /// In the order of the object's list.
     #[serde(deserialize_with = "null_is_empty")]
     pub owner_references: Vec<OwnerReference>,
 }
 
 impl Metadata {
-    /// Namespace and name.
+    /// Returns namespace and name.
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
             namespace: self.namespace.clone(),
@@ -45,18 +45,19 @@ impl Metadata {
         }
     }
 
-    /// The owner that manages this object, if it has one: at most one reference is marked `controller`.
+    /// Returns the owner that manages this object, or `None`. At most one reference has
+    /// `controller` set.
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|owner| owner.controller)
     }
 
-    /// Whether deletion has been asked for.
+    /// Returns whether a client has requested deletion.
     pub fn is_terminating(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 }
 
-/// A reference from a dependent to its owner, which is in the same namespace or in none.
+/// A reference from a dependent to its owner, which is in the same namespace or cluster-scoped.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OwnerReference {
@@ -66,7 +67,7 @@ pub struct OwnerReference {
     pub kind: Box<str>,
     /// Name of the owner.
     pub name: Box<str>,
-    /// UID of the owner: the only part that identifies it for good.
+    /// UID of the owner, which is the only permanent identifier.
     pub uid: Box<str>,
     /// Whether the owner manages this object.
     pub controller: bool,
@@ -75,7 +76,8 @@ pub struct OwnerReference {
 }
 
 impl OwnerReference {
-    /// The JSON of a controller reference to `owner`, as `metav1.NewControllerRef` builds it: managing and blocking.
+    /// Returns the JSON of a controller reference to `owner` like `metav1.NewControllerRef`, with
+    /// `controller` and `blockOwnerDeletion` set.
     pub fn controller_owner_ref(resource: &Resource, owner: &Metadata) -> serde_json::Value {
         serde_json::json!({
             "apiVersion": resource.api_version(),
@@ -88,7 +90,7 @@ impl OwnerReference {
     }
 }
 
-/// `null` and an absent field mean the same in Kubernetes' JSON.
+/// In Kubernetes' JSON, `null` and an absent field have the same meaning.
 fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_decodes_what_it_names_and_skips_the_rest() {
+    fn metadata_decodes_its_fields_and_skips_the_rest() {
         let metadata: Metadata = serde_json::from_str(
             r#"{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","generation":2,"labels":null,
                 "managedFields":[{"manager":"x"}],"deletionTimestamp":"2026-01-02T03:04:05Z",

@@ -1,10 +1,10 @@
-//! Where a kind of object lives in the API: group, version, plural and scope.
+//! The API location of a kind: group, version, plural and scope.
 
 use std::{borrow::Cow, fmt};
 
 use crate::ObjectKey;
 
-/// Where CustomResourceDefinitions are served.
+/// The resource that serves CustomResourceDefinitions.
 pub const CRDS: Resource = Resource::cluster(
     "apiextensions.k8s.io",
     "v1",
@@ -12,7 +12,7 @@ pub const CRDS: Resource = Resource::cluster(
     "customresourcedefinitions",
 );
 
-/// Whether objects of a resource live in namespaces.
+/// Whether objects of a resource have a namespace.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Scope {
     /// Objects belong to the cluster.
@@ -21,7 +21,8 @@ pub enum Scope {
     Namespaced,
 }
 
-/// One served resource. `const` where the kind is known at compile time, owned strings where discovery found it.
+/// A served resource. Its strings are borrowed when the kind is known at compile time, and owned
+/// when discovery found it.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Resource {
     /// The API group; empty for the core group.
@@ -30,14 +31,14 @@ pub struct Resource {
     pub version: Cow<'static, str>,
     /// The kind, such as `Deployment`.
     pub kind: Cow<'static, str>,
-    /// The plural that stands in URLs, such as `deployments`.
+    /// The plural name in URLs, such as `deployments`.
     pub plural: Cow<'static, str>,
-    /// Whether its objects live in namespaces.
+    /// Whether its objects have a namespace.
     pub scope: Scope,
 }
 
 impl Resource {
-    /// A namespaced resource known at compile time.
+    /// Returns a namespaced resource that is known at compile time.
     pub const fn namespaced(
         group: &'static str,
         version: &'static str,
@@ -47,7 +48,7 @@ impl Resource {
         Self::known(group, version, kind, plural, Scope::Namespaced)
     }
 
-    /// A cluster-scoped resource known at compile time.
+    /// Returns a cluster-scoped resource that is known at compile time.
     pub const fn cluster(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
         Self::known(group, version, kind, plural, Scope::Cluster)
     }
@@ -68,7 +69,7 @@ impl Resource {
         }
     }
 
-    /// `group/version`, or the bare version for the core group: what stands in `apiVersion`.
+    /// Returns the `apiVersion`: `group/version`, or the version alone for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_string()
@@ -77,12 +78,13 @@ impl Resource {
         }
     }
 
-    /// `plural.group`, the name that a CustomResourceDefinition of this resource has.
+    /// Returns `plural.group`, the name of this resource's CustomResourceDefinition.
     pub fn crd_name(&self) -> String {
         format!("{}.{}", self.plural, self.group)
     }
 
-    /// The URL path that lists and creates; without a namespace, the one that lists all of them.
+    /// Returns the URL path for list and create. Without a namespace, the path lists all
+    /// namespaces.
     pub fn collection_path(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -95,13 +97,13 @@ impl Resource {
         }
     }
 
-    /// The URL path of one object.
+    /// Returns the URL path of one object.
     pub fn object_path(&self, key: &ObjectKey) -> String {
         format!("{}/{}", self.collection_path(key.namespace.as_deref()), key.name)
     }
 }
 
-/// `plural.version.group`, as kubectl names a resource in full; `plural.version` in the core group.
+/// Prints `plural.version.group`, as in kubectl, or `plural.version` in the core group.
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.plural, self.version)?;

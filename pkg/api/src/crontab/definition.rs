@@ -1,4 +1,5 @@
-//! The CustomResourceDefinition of CronTabs: names, columns, and the schema of the next module.
+//! The CustomResourceDefinition of CronTabs: names, columns, and the schema from the `schema`
+//! module.
 
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -17,46 +18,37 @@ use super::{CronTab, GROUP, KIND, PLURAL, VERSION, schema};
 const NAME: &str = "crontabs.stable.example.com";
 const SHORT_NAMES: &[&str] = &["ct"];
 
-/// What `kubectl get` prints after the name: title, type, path, description.
+/// The columns of `kubectl get` after the name: title, type, path, description.
 ///
-/// The next run is a string, as a column of dates prints the time that has passed since, and `<invalid>` for a time to come.
+/// The next run is a string: a column of type `date` prints the elapsed time, which is `<invalid>`
+/// for a time in the future.
 const COLUMNS: &[(&str, &str, &str, &str)] = &[
-    ("Schedule", "string", ".spec.schedule", "When it runs"),
-    (
-        "Zone",
-        "string",
-        ".spec.timeZone",
-        "The zone that the schedule is read in",
-    ),
+    ("Schedule", "string", ".spec.schedule", "The schedule in Cron format"),
+    ("Zone", "string", ".spec.timeZone", "The time zone of the schedule"),
     (
         "Suspend",
         "boolean",
         ".spec.suspend",
-        "Whether scheduled runs are withheld",
+        "Whether subsequent runs are suspended",
     ),
-    (
-        "Active",
-        "integer",
-        ".status.activeCount",
-        "How many runs are under way",
-    ),
+    ("Active", "integer", ".status.activeCount", "The number of active runs"),
     (
         "Last Run",
         "date",
         ".status.lastScheduleTime",
-        "How long ago the last run was due",
+        "The time since the last run was scheduled",
     ),
     (
         "Next Run",
         "string",
         ".status.nextScheduleTime",
-        "When the next run is due",
+        "The time of the next scheduled run",
     ),
     (
         "Age",
         "date",
         ".metadata.creationTimestamp",
-        "How long ago it was created",
+        "The time since the CronTab was created",
     ),
 ];
 

@@ -1,4 +1,5 @@
-//! The schema of a pod, made fit for a CustomResourceDefinition: short enough, as tolerant as the Pod API, and for Jobs.
+//! Adapts the schema of a `PodSpec` for a CustomResourceDefinition: shorter, as tolerant as the Pod
+//! API, and restricted to Jobs.
 
 use serde_json::{Value, json};
 
@@ -7,45 +8,47 @@ use super::schema::{SchemaObject, visit_schemas};
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const CLAIM_METADATA: &str =
     "/volumes/items/properties/ephemeral/properties/volumeClaimTemplate/properties/metadata/properties";
-/// What Kubernetes reads as a quantity.
+/// The pattern of Kubernetes' quantities.
 const QUANTITY: &str = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
 
-/// Turns the schema of a pod's spec into that of `jobTemplate`.
+/// Turns the schema of a `PodSpec` into that of `jobTemplate`.
 pub(super) fn adapt_to_job_template(template: &mut Value) {
     visit_schemas("", template, &mut |name, members| {
         describe(name, members);
-        // The ports of probes and hooks are the only others of the kind.
+        // All other int-or-string fields are ports of probes and hooks.
         if members.contains_key(INT_OR_STRING) && name != "port" {
             quantity(members);
         }
     });
     template["description"] =
-        "The pod of each run: the spec of a Pod, without a template or metadata around it.".into();
+        "Specifies the pod that each run creates. This is the spec of a Pod, without a template or metadata around it."
+            .into();
     let properties = &mut template["properties"];
     properties["containers"]["minItems"] = 1.into();
     properties["restartPolicy"] = json!({
-        "description": "What happens when a container ends: Never starts it again, OnFailure does if it failed; Never when it is not said.",
+        "description": "Restart policy for all containers within the pod. One of OnFailure, Never. Default to Never.",
         "type": "string",
         "default": "Never",
         "enum": ["Never", "OnFailure"],
     });
     properties["ephemeralContainers"] = json!({
-        "description": "Not for templates: ephemeral containers are added to Pods that run.",
+        "description": "Ephemeral containers are not allowed in a template. They can only be added to running Pods.",
         "type": "array",
         "maxItems": 0,
         "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
     });
-    // Alone among references, those may be empty.
+    // Unlike all other references, image pull secrets may have an empty name.
     if let Some(secret) = properties["imagePullSecrets"]["items"].as_object_mut() {
         secret.remove("required");
     }
-    // The rest of a metadata is refused in a template of claims, and would be long.
+    // The apiserver rejects all other metadata in a claim template, and their schema would be long.
     if let Some(Value::Object(metadata)) = properties.pointer_mut(CLAIM_METADATA) {
         metadata.retain(|name, _| ["annotations", "labels"].contains(&&**name));
     }
 }
 
-/// Keeps the first sentence for people, and nothing on the items of a list, whose field says it already.
+/// Keeps only the first sentence of a description, and none for list items, because their field
+/// already has one.
 fn describe(name: &str, members: &mut SchemaObject) {
     if name.is_empty() {
         members.remove("description");
@@ -54,7 +57,8 @@ fn describe(name: &str, members: &mut SchemaObject) {
     }
 }
 
-/// One of a single word, such as `Required.`, does not count.
+/// Returns the first sentence of a text. A single word, such as `Required.`, does not count as a
+/// sentence.
 fn first_sentence(text: &str) -> &str {
     const ABBREVIATIONS: &[&str] = &["e.g.", "etc.", "i.e."];
     let line = text.lines().next().unwrap_or_default();
@@ -67,8 +71,9 @@ fn first_sentence(text: &str) -> &str {
     sentences.next().map_or(line, |(head, _)| head).trim_end()
 }
 
-/// Integers, fractions and strings, as the Pod API takes them. `x-kubernetes-int-or-string` would refuse `cpu: 0.5`, and a schema
-/// that takes both cannot have a type; so the types that are none of them are refused one by one.
+/// Accepts integers, fractions and strings, like the Pod API. `x-kubernetes-int-or-string` would
+/// reject `cpu: 0.5`, and a schema that accepts both numbers and strings cannot have a type. So the
+/// other types are excluded one by one.
 fn quantity(members: &mut SchemaObject) {
     members.remove(INT_OR_STRING);
     members.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
@@ -83,7 +88,7 @@ mod tests {
     use super::first_sentence;
 
     #[test]
-    fn first_sentence_is_one_that_says_something() {
+    fn first_sentence_has_more_than_one_word() {
         let table = [
             ("One. Two.", "One. Two."),
             ("It is one. It is two.", "It is one."),

@@ -1,6 +1,8 @@
-//! The structural schema of CronTabs, from the types and from what the apiserver wants of schemas.
+//! The structural schema of CronTabs, generated from the types and adapted to the apiserver's
+//! requirements.
 //!
-//! Nothing is nullable: the apiserver drops a null where it may, and a status is patched with nulls that remove.
+//! Nothing is nullable. The apiserver drops a null in an optional field, and nulls in a patch of
+//! the status remove fields.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use kube::core::schema::StructuralSchemaRewriter;
@@ -12,13 +14,13 @@ use super::{CronTabSpec, CronTabStatus, pod};
 /// The members of one schema.
 pub(super) type SchemaObject = Map<String, Value>;
 
-/// The schema of a whole CronTab.
+/// Returns the schema of a whole CronTab.
 #[expect(
     clippy::expect_used,
-    reason = "the value is the same in every call, and the tests of this crate make it"
+    reason = "the value is constant, and the tests of this crate call this function"
 )]
 pub(super) fn root() -> JSONSchemaProps {
-    serde_json::from_value(value()).expect("what schemars writes is a JSON schema")
+    serde_json::from_value(value()).expect("schemars generates a JSON schema")
 }
 
 fn value() -> Value {
@@ -26,18 +28,19 @@ fn value() -> Value {
     if let Some(template) = spec.pointer_mut("/properties/jobTemplate") {
         pod::adapt_to_job_template(template);
     }
-    // The controller writes every field of a status, so that a default would only hide that it has not yet.
+    // The controller writes every field of the status. A default would only hide that it has not
+    // done so yet.
     let status = schema_of::<CronTabStatus>(&["default", "nullable", "title"]);
     let mut schema = json!({
-        "description": "A CronTab runs a pod on a schedule, with one Job a run.",
+        "description": "CronTab runs a pod on a schedule, with one Job per run.",
         "type": "object",
         "properties": {"spec": spec, "status": status},
         "x-kubernetes-validations": [{
             "rule": "size(self.metadata.name) <= 52",
-            "message": "metadata.name can have at most 52 characters, as the names of the Jobs made from it have 11 more: choose a shorter one",
+            "message": "metadata.name can have at most 52 characters, because the names of its Jobs have 11 more: choose a shorter one",
         }],
     });
-    // A doc comment's lines end where a file is wide enough.
+    // Joins the wrapped lines of doc comments.
     visit_schemas("", &mut schema, &mut |_, members| {
         if let Some(Value::String(description)) = members.get_mut("description") {
             *description = description.replace('\n', " ");
@@ -46,7 +49,7 @@ fn value() -> Value {
     schema
 }
 
-/// The schema of a type without `$ref`, and without the keywords that are `unwanted` here.
+/// Returns the schema of a type without `$ref` and without the `unwanted` keywords.
 fn schema_of<T: JsonSchema>(unwanted: &[&str]) -> Value {
     let settings = SchemaSettings::openapi3().with(|settings| {
         settings.inline_subschemas = true;
@@ -60,7 +63,8 @@ fn schema_of<T: JsonSchema>(unwanted: &[&str]) -> Value {
     schema
 }
 
-/// Edits a schema and, after it, all schemas within. Those of properties come with their names, those of items without one.
+/// Edits a schema and then all nested schemas. `edit` gets the name of a property, and an empty
+/// name for items.
 pub(super) fn visit_schemas(name: &str, schema: &mut Value, edit: &mut dyn FnMut(&str, &mut SchemaObject)) {
     let Some(members) = schema.as_object_mut() else {
         return;

@@ -1,4 +1,5 @@
-//! The status of a CronTab, which goes out as a merge patch: a time that is none is written as null, so that it is removed.
+//! The status of a CronTab. It is sent as a merge patch, so an absent time is written as null,
+//! which removes the field.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -6,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::conditions::{Condition, Time};
 
-/// What Portreeve last observed of a CronTab.
+/// The current state of a CronTab.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CronTabStatus {
-    /// The Jobs of the runs that are under way.
+    /// A list of references to currently active Jobs.
     pub active: Vec<JobReference>,
-    /// How many runs are under way.
+    /// The number of currently active runs.
     pub active_count: i32,
-    /// The last scheduled time that a run was started for.
+    /// The last scheduled time for which a run was started.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub last_schedule_time: Option<Timestamp>,
-    /// When the last successful run ended.
+    /// Information when was the last time the run successfully completed.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub last_successful_time: Option<Timestamp>,
-    /// When the last failed run ended.
+    /// The completion time of the last failed run.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub last_failure_time: Option<Timestamp>,
-    /// When the next run is due; absent while none is.
+    /// The time of the next scheduled run. Absent if no run is scheduled.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub next_schedule_time: Option<Timestamp>,
@@ -34,40 +35,42 @@ pub struct CronTabStatus {
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub last_missed_time: Option<Timestamp>,
-    /// How many scheduled times were missed, in all.
+    /// The total number of missed runs.
     pub missed_runs: i64,
-    /// The value of the annotation `stable.example.com/run-now` that was acted on last.
+    /// The value of the annotation `stable.example.com/run-now` for which the last requested run
+    /// was started.
     pub last_run_now: Option<String>,
-    /// The schedule and the zone that were observed last.
+    /// The most recently observed schedule and time zone.
     pub observed_schedule: Option<String>,
-    /// When that schedule took the place of another one: no earlier time of it is made up for.
+    /// The time at which the observed schedule replaced another one. Earlier scheduled times are
+    /// not caught up.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub scheduled_since: Option<Timestamp>,
-    /// The `.metadata.generation` that this status was computed from.
+    /// The most recent generation observed by the controller.
     pub observed_generation: i64,
-    /// What holds of the CronTab, one condition a type.
+    /// Current service state of the CronTab, with at most one condition per type.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// A Job, as a status names it.
+/// Contains enough information to identify a Job.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct JobReference {
-    /// The API version of the Job.
+    /// API version of the referent.
     pub api_version: String,
-    /// The kind: Job.
+    /// Kind of the referent, always Job.
     pub kind: String,
-    /// The name of the Job.
+    /// Name of the referent.
     pub name: String,
-    /// The namespace of the Job.
+    /// Namespace of the referent.
     pub namespace: String,
-    /// The UID of the Job.
+    /// UID of the referent.
     pub uid: String,
 }
 
-/// Times as `metav1.Time` has them: RFC 3339 without a fraction.
+/// Serializes times like `metav1.Time`: RFC 3339 without a fraction.
 mod whole_seconds {
     use jiff::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -91,7 +94,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn absent_times_are_written_as_null_and_present_ones_in_whole_seconds() {
+    fn absent_times_are_serialized_as_null_and_others_in_whole_seconds() {
         let status = CronTabStatus {
             last_schedule_time: Some("2026-10-25T01:30:00.987654321Z".parse().expect("a time")),
             ..CronTabStatus::default()
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_absent_reads_as_nothing() {
+    fn absent_fields_have_their_defaults() {
         let status: CronTabStatus = serde_json::from_value(json!({"lastFailureTime": null})).expect("reads");
         assert_eq!(status, CronTabStatus::default());
     }

@@ -1,11 +1,12 @@
-//! The definition as it stands, and the types. What the apiserver makes of both is in `tests/crontab`.
+//! Tests of the definition and the types without an apiserver. `tests/crontab` tests them with one.
 
 use kube::core::CustomResourceExt;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Client-side `kubectl apply` keeps the whole definition in an annotation, and those of an object may have 262,144 bytes in all.
+/// Client-side `kubectl apply` stores the whole definition in an annotation. All annotations of an
+/// object may have 262,144 bytes in total.
 const LARGEST: usize = 200_000;
 const TEMPLATE: &str = "/properties/spec/properties/jobTemplate";
 
@@ -13,7 +14,7 @@ fn schema() -> Value {
     json!(CronTab::crd().spec.versions[0].schema)["openAPIV3Schema"].take()
 }
 
-/// Each schema within, the items of lists and maps too, by its path.
+/// Visits each nested schema with its path, including the items of lists and maps.
 fn walk(path: &str, schema: &Value, visit: &mut dyn FnMut(&str, &Value)) {
     visit(path, schema);
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
@@ -33,7 +34,7 @@ fn definition_is_small_enough_for_client_side_apply() {
 }
 
 #[test]
-fn everything_that_can_be_explained_is() {
+fn every_field_and_column_has_a_description() {
     walk("", &schema(), &mut |path, schema| {
         let description = schema["description"].as_str().unwrap_or_default();
         assert!(path.ends_with("[]") || !description.trim().is_empty(), "{path}");
@@ -65,7 +66,7 @@ fn schema_is_structural() {
 }
 
 #[test]
-fn ports_are_numbers_or_names_and_quantities_are_fractions_too() {
+fn ports_are_int_or_string_and_quantities_have_a_pattern() {
     let (mut ports, mut quantities) = (Vec::new(), Vec::new());
     walk(
         "",
@@ -88,7 +89,7 @@ fn ports_are_numbers_or_names_and_quantities_are_fractions_too() {
     assert_eq!(
         ports.len(),
         20,
-        "two for each of five probes and hooks of two lists of containers"
+        "two ports for each of five probes and hooks in two lists of containers"
     );
     let ends = ["limits[]", "requests[]", ".divisor", ".sizeLimit", ".overhead[]"];
     assert!(
@@ -98,7 +99,7 @@ fn ports_are_numbers_or_names_and_quantities_are_fractions_too() {
 }
 
 #[test]
-fn only_what_a_run_cannot_do_without_is_required() {
+fn only_necessary_fields_are_required() {
     let schema = schema();
     assert_eq!(schema.get("required"), None);
     assert_eq!(
@@ -114,7 +115,7 @@ fn only_what_a_run_cannot_do_without_is_required() {
 }
 
 #[test]
-fn defaults_are_said() {
+fn schema_contains_every_default() {
     let schema = schema();
     let mut defaults = Vec::new();
     walk("", &schema, &mut |path, schema| {
@@ -136,7 +137,7 @@ fn defaults_are_said() {
 }
 
 #[test]
-fn example_is_written_as_it_was_read() {
+fn example_survives_a_round_trip() {
     let example = json!({
         "apiVersion": "stable.example.com/v1",
         "kind": "CronTab",
@@ -164,7 +165,7 @@ fn example_is_written_as_it_was_read() {
 }
 
 #[test]
-fn resource_is_named_alike_everywhere() {
+fn names_of_the_resource_are_consistent() {
     let definition = CronTab::crd();
     assert_eq!(definition.metadata.name.as_deref(), Some(&*CRONTABS.crd_name()));
     assert_eq!(CronTab::crd_name(), CRONTABS.crd_name());

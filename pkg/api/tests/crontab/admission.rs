@@ -1,4 +1,5 @@
-//! What the apiserver takes and what it refuses, with a message that names the field and the way out.
+//! Tests which CronTabs the apiserver accepts and which it rejects, with a message that names the
+//! field and the fix.
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::{
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{CronTabFixture, fixture, spec};
 
 #[tokio::test]
-async fn the_example_is_taken_as_it_stands_and_defaulted() -> Result<()> {
+async fn example_is_accepted_and_defaulted() -> Result<()> {
     let fixture = fixture("example").await?;
     let made = fixture.create("backup", &spec(json!({}))).await?;
     let expected = json!({
@@ -27,7 +28,7 @@ async fn the_example_is_taken_as_it_stands_and_defaulted() -> Result<()> {
     ensure!(made.get("status").is_none(), "{made:#}");
 
     let read = fixture.crontabs().get("backup").await?;
-    let read = read.spec.context("the spec is gone")?;
+    let read = read.spec.context("the spec is missing")?;
     ensure!(read.schedule == "@daily");
     ensure!(read.job_template.restart_policy.as_deref() == Some("Never"));
     ensure!(read.concurrency_policy == ConcurrencyPolicy::Allow && read.dst_policy == DstPolicyName::Once);
@@ -35,7 +36,7 @@ async fn the_example_is_taken_as_it_stands_and_defaulted() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_typed_object_is_created_and_its_status_patched() -> Result<()> {
+async fn typed_object_is_created_and_its_status_patched() -> Result<()> {
     let fixture = fixture("typed").await?;
     let crontabs = fixture.crontabs();
     let wanted: CronTabSpec = serde_json::from_value(spec(json!({"timeZone": "Europe/Zurich"})))?;
@@ -58,11 +59,11 @@ async fn a_typed_object_is_created_and_its_status_patched() -> Result<()> {
         ..CronTabStatus::default()
     };
     let patched = patch_status(&crontabs, &first).await?;
-    let time = patched.next_schedule_time.context("there is no next run")?;
+    let time = patched.next_schedule_time.context("nextScheduleTime is missing")?;
     ensure!(time.to_string() == "2026-03-01T00:00:00Z", "{time}");
     ensure!(patched.active == first.active && patched.last_run_now == first.last_run_now);
 
-    // What is gone is written as null, and no null is left behind.
+    // An absent value is written as null, and the apiserver stores no null.
     let second = CronTabStatus::default();
     ensure!(patch_status(&crontabs, &second).await? == second);
     let path = CRONTABS.collection_path(Some(fixture.namespace.name())) + "/typed";
@@ -77,11 +78,11 @@ async fn a_typed_object_is_created_and_its_status_patched() -> Result<()> {
 async fn patch_status(crontabs: &kube::Api<CronTab>, status: &CronTabStatus) -> Result<CronTabStatus> {
     let patch = Patch::Merge(json!({"status": status}));
     let patched = crontabs.patch_status("typed", &PatchParams::default(), &patch).await?;
-    patched.status.context("there is no status")
+    patched.status.context("the status is missing")
 }
 
 #[tokio::test]
-async fn a_crontab_without_a_spec_is_stored() -> Result<()> {
+async fn crontab_without_a_spec_is_stored() -> Result<()> {
     let fixture = fixture("empty").await?;
     let empty = CronTab {
         metadata: ObjectMeta {
@@ -96,7 +97,7 @@ async fn a_crontab_without_a_spec_is_stored() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
+async fn limits_of_the_allowed_values_are_accepted() -> Result<()> {
     let fixture = fixture("bounds").await?;
     let least = json!({
         "successfulJobsHistoryLimit": 0,
@@ -113,7 +114,7 @@ async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
             &spec(json!({"schedule": "0".repeat(1024), "timeZone": "a".repeat(64)})),
         )
         .await?;
-    // A template engine leaves nulls where nothing was chosen.
+    // Template engines leave nulls for values that are not set.
     let nothing = json!({"timeZone": null, "suspend": null, "concurrencyPolicy": null, "backoffLimit": null});
     let made = fixture.create("nulls", &spec(nothing)).await?;
     ensure!(made["spec"]["suspend"] == false, "{made:#}");
@@ -121,7 +122,8 @@ async fn the_extremes_of_what_is_allowed_are_taken() -> Result<()> {
     Ok(())
 }
 
-/// Fields, each set alone, and what the refusal says: the field, and what it could be.
+/// Sets each of these fields alone, and checks that the error contains the field and its allowed
+/// values.
 async fn check_refusals(prefix: &str, table: &[(Value, &[&str])]) -> Result<()> {
     let fixture = fixture(prefix).await?;
     for (fields, parts) in table {
@@ -133,7 +135,7 @@ async fn check_refusals(prefix: &str, table: &[(Value, &[&str])]) -> Result<()> 
 async fn refused(fixture: &CronTabFixture, name: &str, fields: &Value, parts: &[&str]) -> Result<()> {
     let answer = fixture.create(name, &spec(fields.clone())).await;
     let Err(kube::Error::Api(status)) = answer else {
-        bail!("{name} {fields} is not refused: {answer:?}");
+        bail!("{name} {fields} was not rejected: {answer:?}");
     };
     ensure!(status.code == 422, "{name} {fields}: {status:?}");
     for part in parts {
@@ -143,14 +145,14 @@ async fn refused(fixture: &CronTabFixture, name: &str, fields: &Value, parts: &[
 }
 
 #[tokio::test]
-async fn a_name_that_leaves_no_room_for_those_of_jobs_is_refused() -> Result<()> {
+async fn name_that_is_too_long_for_job_names_is_rejected() -> Result<()> {
     let fixture = fixture("names").await?;
     let parts = ["metadata.name", "at most 52 characters", "choose a shorter one"];
     refused(&fixture, &"a".repeat(53), &json!({}), &parts).await
 }
 
 #[tokio::test]
-async fn numbers_out_of_range_are_refused_by_field_and_limit() -> Result<()> {
+async fn out_of_range_error_names_the_field_and_the_limit() -> Result<()> {
     let table: [(Value, &[&str]); 7] = [
         (
             json!({"successfulJobsHistoryLimit": -1}),
@@ -182,7 +184,7 @@ async fn numbers_out_of_range_are_refused_by_field_and_limit() -> Result<()> {
 }
 
 #[tokio::test]
-async fn schedules_and_policies_that_are_none_are_refused_with_the_way_out() -> Result<()> {
+async fn invalid_schedule_or_policy_error_names_the_field_and_the_fix() -> Result<()> {
     let zone = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
     let table: [(Value, &[&str]); 10] = [
         (json!({"schedule": ""}), &["spec.schedule", "at least 1 chars"]),
@@ -206,7 +208,7 @@ async fn schedules_and_policies_that_are_none_are_refused_with_the_way_out() -> 
 }
 
 #[tokio::test]
-async fn templates_that_no_job_can_have_are_refused_by_field() -> Result<()> {
+async fn templates_that_are_invalid_for_jobs_are_rejected() -> Result<()> {
     let template = |field: &str, value: Value| {
         let mut template = json!({"containers": [{"name": "a", "image": "a"}]});
         template[field] = value;
@@ -231,7 +233,7 @@ async fn templates_that_no_job_can_have_are_refused_by_field() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_field_that_is_none_is_refused_under_strict_validation() -> Result<()> {
+async fn unknown_field_is_rejected_under_strict_validation() -> Result<()> {
     let fixture = fixture("strict").await?;
     let misspelt = json!({"containers": [{"name": "a", "image": "a", "comand": ["a"]}]});
     let misplaced = json!({"template": {}, "containers": [{"name": "a", "image": "a"}]});
@@ -246,7 +248,7 @@ async fn a_field_that_is_none_is_refused_under_strict_validation() -> Result<()>
     for (fields, field) in table {
         let refused = fixture.create("a", &spec(fields)).await;
         let Err(kube::Error::Api(status)) = refused else {
-            bail!("{field} is not refused: {refused:?}");
+            bail!("{field} was not rejected: {refused:?}");
         };
         ensure!(
             status.message.contains(&format!("unknown field \"{field}\"")),

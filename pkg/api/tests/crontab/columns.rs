@@ -1,4 +1,4 @@
-//! What `kubectl get` prints.
+//! Tests the columns of `kubectl get`.
 
 use anyhow::{Result, ensure};
 use http::Method;
@@ -11,7 +11,7 @@ use crate::{fixture, spec};
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
 #[tokio::test]
-async fn the_columns_tell_when_it_ran_and_when_it_will() -> Result<()> {
+async fn columns_show_the_last_and_the_next_run() -> Result<()> {
     let fixture = fixture("columns").await?;
     fixture.create("new", &spec(json!({}))).await?;
     fixture

@@ -1,4 +1,4 @@
-//! What the apiserver says of the definition itself.
+//! Tests how the apiserver processes the definition.
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
@@ -10,11 +10,11 @@ use serde_json::json;
 use crate::fixture;
 
 #[tokio::test]
-async fn the_definition_is_structural_and_kept_as_it_is() -> Result<()> {
+async fn definition_is_structural_and_stored_unchanged() -> Result<()> {
     let fixture = fixture("definition").await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(fixture.client().clone());
     let stored = definitions.get(CronTab::crd_name()).await?;
-    // Whatever is wrong with a schema is a condition.
+    // The apiserver reports problems of a schema as conditions.
     let conditions = stored.status.and_then(|status| status.conditions).unwrap_or_default();
     let mut types: Vec<&str> = conditions.iter().map(|condition| &*condition.type_).collect();
     types.sort_unstable();
@@ -29,9 +29,9 @@ async fn the_definition_is_structural_and_kept_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// `kubectl get ct` finds the resource by this.
+/// `kubectl get ct` finds the resource by its short name.
 #[tokio::test]
-async fn discovery_knows_the_short_name() -> Result<()> {
+async fn discovery_contains_the_short_name() -> Result<()> {
     let fixture = fixture("discovery").await?;
     let path = "/apis/stable.example.com/v1";
     let list = fixture.request(Method::GET, path, "application/json", None).await?;

@@ -1,4 +1,4 @@
-//! The definition of CronTabs on a real kube-apiserver, without a controller.
+//! Tests of the CronTab definition on a real kube-apiserver, without a controller.
 
 mod admission;
 mod columns;
@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Where client-side `kubectl apply` keeps what it applied.
+/// The annotation in which client-side `kubectl apply` stores the applied configuration.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A namespace on the shared control plane, which serves CronTabs.
+/// Returns a namespace on the shared control plane, which serves CronTabs.
 async fn fixture(prefix: &str) -> Result<CronTabFixture> {
     static SERVED: OnceCell<()> = OnceCell::const_new();
     let plane = ControlPlane::shared().await;
@@ -33,7 +33,8 @@ async fn fixture(prefix: &str) -> Result<CronTabFixture> {
     })
 }
 
-/// As client-side `kubectl apply` does it: with all of the definition once more in an annotation, which may not be too long.
+/// Creates the definition like client-side `kubectl apply`, which copies it to an annotation of
+/// limited size.
 async fn install(plane: &ControlPlane) -> Result<()> {
     let mut definition = CronTab::crd();
     let applied = serde_json::to_string(&definition)? + "\n";
@@ -75,7 +76,7 @@ impl CronTabFixture {
         self.namespace.api()
     }
 
-    /// Creates a CronTab as it stands, under strict field validation.
+    /// Creates a CronTab with this spec under strict field validation.
     async fn create(&self, name: &str, spec: &Value) -> Result<Value, kube::Error> {
         let manifest = json!({
             "apiVersion": "stable.example.com/v1",
@@ -116,7 +117,7 @@ impl CronTabFixture {
     }
 }
 
-/// A spec that runs the example of the README, with these fields instead of its own.
+/// Returns the spec of the README's example with these fields replaced.
 fn spec(fields: Value) -> Value {
     let mut spec = json!({
         "schedule": "@daily",

@@ -1,4 +1,4 @@
-//! `jobTemplate` against the API that its pods go to: both take and refuse the same.
+//! Compares `jobTemplate` with the Job API: both accept and reject the same templates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,14 +52,14 @@ fn claim(metadata: &Value) -> Value {
     volume(&json!({"name": "a", "ephemeral": {"volumeClaimTemplate": {"metadata": metadata, "spec": spec}}}))
 }
 
-/// Each template, and whether both take it.
+/// Checks for each template whether both APIs accept or reject it.
 async fn check(prefix: &str, table: impl IntoIterator<Item = (bool, Value)>) -> Result<()> {
     let fixture = fixture(prefix).await?;
     for (place, (taken, template)) in table.into_iter().enumerate() {
         let fields = spec(json!({"jobTemplate": template}));
         let ours = is_taken(fixture.create(&format!("case-{place}"), &fields).await)?;
         ensure!(ours == taken, "{template} as a CronTab");
-        // A Pod is restarted always unless it says something else, which no Job may.
+        // The restart policy of a Pod defaults to Always, which a Job must not have.
         let mut pod = template.clone();
         if pod.get("restartPolicy").is_none() {
             pod["restartPolicy"] = "Never".into();
@@ -85,7 +85,7 @@ fn is_taken(answer: Result<Value, kube::Error>) -> Result<bool> {
 }
 
 #[tokio::test]
-async fn quantities_are_those_of_a_job() -> Result<()> {
+async fn quantities_are_accepted_as_in_a_job() -> Result<()> {
     let good = json!([
         1, 0.5, "500m", "0.5", ".5", "5.", "1e3", "1E-3", "1E", "+1Ki", "100n", "1u"
     ]);
@@ -102,14 +102,14 @@ async fn quantities_are_those_of_a_job() -> Result<()> {
 }
 
 #[tokio::test]
-async fn ports_are_those_of_a_job() -> Result<()> {
+async fn ports_are_accepted_as_in_a_job() -> Result<()> {
     let good = [json!(80), json!("http")].map(|port| (true, probe(&port)));
     let bad = [json!(0.5), json!(true), json!({}), json!([])].map(|port| (false, probe(&port)));
     check("ports", good.into_iter().chain(bad)).await
 }
 
 #[tokio::test]
-async fn other_fields_are_those_of_a_job() -> Result<()> {
+async fn other_fields_are_accepted_as_in_a_job() -> Result<()> {
     let divided = json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": 1}});
     let nothing = json!({"command": null, "env": null, "resources": {"limits": null}});
     let table = [
@@ -140,7 +140,7 @@ async fn other_fields_are_those_of_a_job() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_fraction_is_applied_by_the_server_too() -> Result<()> {
+async fn fractional_quantity_is_accepted_by_server_side_apply() -> Result<()> {
     let fixture = fixture("applied").await?;
     let manifest = |quantity: &Value| {
         json!({
@@ -164,7 +164,7 @@ async fn a_fraction_is_applied_by_the_server_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_restart_policy_that_is_not_said_is_never() -> Result<()> {
+async fn restart_policy_defaults_to_never() -> Result<()> {
     let fixture = fixture("restarts").await?;
     let created = fixture
         .create("a", &spec(json!({"jobTemplate": container(json!({}))})))
@@ -188,7 +188,8 @@ async fn a_restart_policy_that_is_not_said_is_never() -> Result<()> {
     Ok(())
 }
 
-/// Path, type, format and required fields of everything in a schema; the apiserver's own refers to other schemas.
+/// Collects path, type, format and required fields of all nested schemas. The apiserver's own
+/// schema refers to other schemas.
 fn outline(schema: &Value, schemas: &Value, path: &str, found: &mut BTreeMap<String, String>) {
     let referred = schema["allOf"][0]["$ref"].as_str().or(schema["$ref"].as_str());
     if let Some(name) = referred.and_then(|reference| reference.rsplit('/').next()) {
@@ -199,7 +200,8 @@ fn outline(schema: &Value, schemas: &Value, path: &str, found: &mut BTreeMap<Str
         || schema.get("oneOf").is_some();
     let list = schema["required"].as_array().into_iter().flatten();
     let mut required: BTreeSet<&str> = list.filter_map(Value::as_str).collect();
-    // References need a name, which the apiserver's schema leaves to its validation, except where it may be empty.
+    // References need a name unless it may be empty. The apiserver's schema leaves this to its
+    // validation.
     if schema["properties"]["name"]["default"] == "" && path != ".imagePullSecrets[]" {
         required.insert("name");
     }
@@ -220,7 +222,7 @@ fn outline(schema: &Value, schemas: &Value, path: &str, found: &mut BTreeMap<Str
 }
 
 #[tokio::test]
-async fn the_fields_are_those_that_the_apiserver_gives_a_pod() -> Result<()> {
+async fn fields_match_the_pod_spec_of_the_apiserver() -> Result<()> {
     let fixture = fixture("outline").await?;
     let document = fixture
         .request(Method::GET, "/openapi/v3/api/v1", "application/json", None)
@@ -241,7 +243,7 @@ async fn the_fields_are_those_that_the_apiserver_gives_a_pod() -> Result<()> {
         &mut ours,
     );
 
-    // No template may have those.
+    // The two kinds of fields that no template may set.
     let left_out = |path: &str| {
         path.starts_with(".ephemeralContainers[]")
             || path.starts_with(".volumes[].ephemeral.volumeClaimTemplate.metadata.")
@@ -253,6 +255,6 @@ async fn the_fields_are_those_that_the_apiserver_gives_a_pod() -> Result<()> {
         .map(|(path, what)| format!("{path}: {:?} instead of {what}", ours.get(path)))
         .collect();
     ensure!(differences.is_empty(), "{differences:#?}");
-    ensure!(ours.len() == theirs.len(), "there are more fields than a pod has");
+    ensure!(ours.len() == theirs.len(), "there are more fields than a PodSpec has");
     Ok(())
 }
