@@ -312,9 +312,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         "starting portreeve"
     );
     if enabled.is_empty() {
-        tracing::warn!(
-            "no controller is enabled: without '*', --controllers enables only the controllers that it names"
-        );
+        tracing::warn!("no controller is enabled: without '*', --controllers enables only the named controllers");
     }
     let starting: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(plan.start(client, requests, &clock, &registry));
     let (groups, elections) = tokio::select! {

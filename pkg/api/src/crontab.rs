@@ -27,7 +27,7 @@ const API_VERSION: &str = "stable.example.com/v1";
 const KIND: &str = "CronTab";
 const PLURAL: &str = "crontabs";
 
-/// The resource that serves CronTabs.
+/// The API resource of CronTabs.
 pub const CRONTABS: Resource = Resource::namespaced(GROUP, VERSION, KIND, PLURAL);
 
 /// The annotation that requests a run outside of the schedule. Each new value requests one run.
@@ -136,7 +136,7 @@ pub struct CronTabSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
-    /// This flag tells the controller to suspend subsequent runs, it does not apply to already
+    /// This flag tells the controller to suspend subsequent runs. It does not apply to already
     /// started runs. Defaults to false.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]

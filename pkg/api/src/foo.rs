@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Resource, conditions::Condition};
 
-/// The resource that serves Foos.
+/// The API resource of Foos.
 pub const FOOS: Resource = Resource::namespaced("samplecontroller.k8s.io", "v1alpha1", "Foo", "foos");
 
 /// Specification of a Foo resource: the name and the size of a Deployment.

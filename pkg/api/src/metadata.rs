@@ -1,4 +1,4 @@
-//! The fields of `metadata` that controllers decide on.
+//! The fields of `metadata` that controllers use.
 //!
 //! A typed ObjectMeta with its managedFields takes about 13 kB per object, this type a few hundred
 //! bytes. The decoder skips all other fields and never stores them.

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use crate::ObjectKey;
 
-/// The resource that serves CustomResourceDefinitions.
+/// The API resource of CustomResourceDefinitions.
 pub const CRDS: Resource = Resource::cluster(
     "apiextensions.k8s.io",
     "v1",

@@ -35,7 +35,7 @@ impl TokenBucket {
         full_at.saturating_duration_since(now).saturating_sub(self.depth)
     }
 
-    /// Returns the token that was taken last. A token that has later reservations behind it is lost
+    /// Puts back the token that was taken last. A token with later reservations behind it is lost
     /// instead: otherwise two callers would get the same slot.
     fn give_back(&mut self, full_at: Option<Instant>) {
         if self.full_at == full_at {

@@ -212,7 +212,7 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// See [`Error`].
+    /// Returns the most severe [`Error`] of all groups.
     pub async fn run(self, flags: &clap::ArgMatches, stop: Shutdown) -> Result<(), Error> {
         let flushed = Shutdown::new();
         let mut writer = JoinSet::new();

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::endpoints::RequestHandler;
 
 /// The largest size of a request's head and of one read. It is two hundred times the size of a
-/// probe's or scraper's request, and small enough to fill every slot.
+/// probe's or scraper's request, and small enough that all slots can use it at once.
 const BUFFER: usize = 64 * 1024;
 
 /// The limits for everything that a client could otherwise prolong forever.

@@ -112,7 +112,11 @@ async fn a_right_that_is_revoked_fails_readiness_until_it_is_restored() -> Resul
     let daemon = Daemon::start_as(&plane, &kubeconfig, "revoked-daemon", &[IDLE]).await?;
     daemon.admin.wait_until_ready().await?;
     shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
-    let words = ["forbidden: ", "deployments", "`portreeve rbac` prints the required rules"];
+    let words = [
+        "forbidden: ",
+        "deployments",
+        "`portreeve rbac` prints the required rules",
+    ];
     wait_until_failing(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
     let red = failing(&daemon.admin, "/readyz").await?;
     ensure!(red.len() == 1, "{red:?}");

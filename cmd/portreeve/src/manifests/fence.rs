@@ -5,10 +5,10 @@
 //! of a pod tells the apiserver which pod it is bound to. The policy compares the two. The writes
 //! of the election itself, to Leases and Events, are exempt.
 //!
-//! The policy must not affect anybody else, even when it fails. A missing Lease admits everything,
-//! and so does a Lease that the apiserver cannot read. The apiserver evaluates both cases before
-//! the match conditions, so a stricter setting would reject the writes of all users to these
-//! resources. The expressions cannot fail, so no other error needs to be ignored.
+//! The policy must not affect other users, even when it fails. It admits everything when the Lease
+//! is missing or the apiserver cannot read it. The apiserver evaluates both cases before the match
+//! conditions, so a stricter setting would reject the writes of all users to these resources. The
+//! expressions cannot fail, so no other error needs to be ignored.
 //!
 //! Switch a fence off with [`Action::Audit`], and do not delete it. An apiserver that has no
 //! binding left with a Lease as its parameter stops watching Leases permanently. A fence that is

@@ -19,7 +19,7 @@ pub struct CronTabStatus {
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub last_schedule_time: Option<Timestamp>,
-    /// Information when was the last time the run successfully completed.
+    /// The completion time of the last successful run.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub last_successful_time: Option<Timestamp>,
@@ -37,8 +37,7 @@ pub struct CronTabStatus {
     pub last_missed_time: Option<Timestamp>,
     /// The total number of missed runs.
     pub missed_runs: i64,
-    /// The value of the annotation `stable.example.com/run-now` for which the last requested run
-    /// was started.
+    /// The value of the annotation `stable.example.com/run-now` that the controller acted on last.
     pub last_run_now: Option<String>,
     /// The most recently observed schedule and time zone.
     pub observed_schedule: Option<String>,
