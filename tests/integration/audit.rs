@@ -1,4 +1,5 @@
-//! What the apiserver's audit log says of the daemon: who it says it is, and what it does not ask twice.
+//! Checks the daemon's requests in the apiserver's audit log: their user agents, and that
+//! controllers with the same watch share it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,11 +18,11 @@ use crate::{
     support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
-/// Who asks for what, without bodies; each request once, when it is answered.
+/// An audit policy that logs the metadata of each request once, when it is answered.
 pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
     "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
-/// One request.
+/// One request of the daemon.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) agent: String,
@@ -30,13 +31,13 @@ pub(crate) struct Asked {
     pub(crate) namespace: String,
 }
 
-/// Every request that the daemon has sent so far.
+/// Returns every request that the daemon has sent so far.
 pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
-    let log = fs::read_to_string(plane.audit_log().context("it has an audit log")?)?;
+    let log = fs::read_to_string(plane.audit_log().context("the control plane has no audit log")?)?;
     let mut seen = BTreeSet::new();
     let mut asked = Vec::new();
     for line in log.lines() {
-        // The last line may be half written.
+        // The apiserver may still be writing the last line.
         let Ok(event) = serde_json::from_str::<Value>(line) else {
             continue;
         };
@@ -48,7 +49,7 @@ pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
                 .to_owned()
         };
         let agent = text("/userAgent");
-        // A watch is logged when it is answered and when it ends.
+        // A watch is logged twice: when it is answered and when it ends.
         if agent.starts_with("portreeve/") && seen.insert(text("/auditID")) {
             asked.push(Asked {
                 agent,
@@ -62,7 +63,7 @@ pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
 }
 
 #[tokio::test]
-async fn each_request_carries_the_name_of_who_asks() -> Result<()> {
+async fn each_request_names_its_component_in_the_user_agent() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
     let daemon = Daemon::start(&plane, "audited-daemon", &["--install-crds", "--controllers=foo"]).await?;
     daemon.admin.wait_until_ready().await?;
@@ -96,12 +97,15 @@ async fn each_request_carries_the_name_of_who_asks() -> Result<()> {
         .flat_map(|verb| watched.map(|it| format!("{verb} {it}")))
         .collect();
     ensure!(of("shared-informers")? == expected, "{agents:#?}");
-    ensure!(agents.len() == 4, "and the manager, which installs: {agents:#?}");
+    ensure!(
+        agents.len() == 4,
+        "the fourth agent is the manager, which installs CRDs: {agents:#?}"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn two_controllers_that_look_at_the_same_share_one_list_and_one_watch() -> Result<()> {
+async fn controllers_with_the_same_watch_share_one_list_and_one_watch() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
     let namespace = plane.namespace("twins").await?;
     for name in ["a", "b", "c"] {

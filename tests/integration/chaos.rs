@@ -1,8 +1,11 @@
-//! Every controller at once, while the apiserver, the line to it and the daemon itself fail.
+//! Tests that run every controller at once while the apiserver, the connection to it and the daemon
+//! itself fail.
 //!
-//! A [`work`] gives each controller something to do in waves, and knows how the cluster has to look after each of them. A fault is in
-//! force during a wave; what it leaves behind is judged when it is over. Faults come alone, in a fixed order, and together, as a seed
-//! has it: `ROUNDS` of the environment says how many seeds are tried, `SEED` where they begin. `make chaos` sets both.
+//! A [`work`] gives each controller objects to reconcile in waves, and knows the expected state of
+//! the cluster after each wave. A fault is active during a wave; when it is healed, the test
+//! verifies what it left behind. The tests inject each fault alone, in a fixed order, and then
+//! combinations of faults drawn from a seed. The environment variable `ROUNDS` sets the number of
+//! seeds and `SEED` the first one. `make chaos` sets both.
 
 mod credentials;
 mod effects;

@@ -1,4 +1,4 @@
-//! A clock that tests set.
+//! A clock that tests can set.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use portreeve_reconcile::Clock;
 use tokio::sync::watch;
 
-/// The system's clock and an offset. Clones are one clock.
+/// The system clock plus an offset. All clones share the offset.
 #[derive(Clone, Debug)]
 pub(crate) struct OffsetClock(Arc<watch::Sender<SignedDuration>>);
 
@@ -19,12 +19,12 @@ impl OffsetClock {
         Self(Arc::new(watch::Sender::new(SignedDuration::ZERO)))
     }
 
-    /// Sets the clock to the system's.
+    /// Sets the clock back to the system time.
     pub(crate) fn reset(&self) {
         self.0.send_replace(SignedDuration::ZERO);
     }
 
-    /// Sets the clock, forwards or back.
+    /// Sets the clock to `time`, forward or back.
     pub(crate) fn set(&self, time: Timestamp) {
         self.0.send_replace(time.duration_since(Timestamp::now()));
     }
@@ -37,7 +37,7 @@ impl Clock for OffsetClock {
 
     fn steps(&self) -> BoxStream<'static, ()> {
         let offset = self.0.subscribe();
-        // The sender lives as long as the clock; without it nobody sets anything.
+        // The stream ends when the clock is dropped, since nobody can set it any more.
         let step =
             |mut offset: watch::Receiver<SignedDuration>| async { offset.changed().await.ok().map(|()| ((), offset)) };
         stream::unfold(offset, step).boxed()

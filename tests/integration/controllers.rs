@@ -1,4 +1,4 @@
-//! Controllers of the tests' own: they look at the ConfigMaps of one namespace, and each has its fault.
+//! Test controllers that watch the ConfigMaps of one namespace and misbehave in different ways.
 
 use std::{
     sync::{
@@ -16,41 +16,42 @@ use serde::Deserialize;
 use serde_json::json;
 
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
-/// The flag that says where they look.
+/// The flag that names the namespace to watch.
 const NAMESPACE: &str = "configmap-namespace";
 
-/// Panics at its first decision, and copies each ConfigMap from then on.
+/// A controller that panics at its first decision and copies each ConfigMap from then on.
 pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one_flag, |setup| {
     let decisions = AtomicUsize::new(0);
     copier(setup, "Panicky", move || {
         assert!(
             decisions.fetch_add(1, Ordering::Relaxed) > 0,
-            "the first decision is one too many"
+            "the first decision panics on purpose"
         );
         true
     })
 })];
 
-/// Does not see the copies of ConfigMaps in its first three decisions, as if its cache were behind.
+/// A controller that ignores the copies of ConfigMaps in its first three decisions, as if its cache
+/// were behind.
 pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_flag, |setup| {
     let decisions = AtomicUsize::new(0);
     copier(setup, "Blind", move || decisions.fetch_add(1, Ordering::Relaxed) >= 3)
 })];
 
-/// Two that do nothing and look at the same.
+/// Two controllers that do nothing and share one watch.
 pub(crate) const TWINS: &[Descriptor] = &[
     descriptor("first-twin-controller", one_flag, |setup| idle(setup, "FirstTwin")),
     descriptor("second-twin-controller", Vec::new, |setup| idle(setup, "SecondTwin")),
 ];
 
-/// Computes for longer than a Lease lasts, on two threads at once.
+/// A controller that computes for longer than a Lease lasts, on two threads at once.
 pub(crate) const BUSY: &[Descriptor] = &[descriptor("busy-controller", one_flag, |setup| {
     let maps = watched(setup)?;
     let keyed = setup.keyed("Busy", Busy).workers(2);
     Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
 })];
 
-/// Where they look.
+/// Returns the flag that restricts a test controller to `namespace`.
 pub(crate) fn in_namespace(namespace: &str) -> String {
     format!("--{NAMESPACE}={namespace}")
 }
@@ -113,10 +114,10 @@ impl Projection for CachedConfigMap {
     }
 }
 
-/// Keeps an empty `NAME-copy` beside each ConfigMap.
+/// Keeps an empty ConfigMap `NAME-copy` for each ConfigMap.
 struct Copier {
     maps: Informer<CachedConfigMap>,
-    /// Asked at each decision: whether the copy that is there is seen.
+    /// Called at each decision; returns whether the decision takes an existing copy into account.
     sees: Box<dyn Fn() -> bool + Send + Sync>,
 }
 

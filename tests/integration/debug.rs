@@ -1,4 +1,4 @@
-//! What a controller shows of itself, and what it notes for its successors: pages, readiness checks, and annotations of its Lease.
+//! What a controller publishes: debug pages, readiness checks, and annotations on its Lease.
 
 mod lease_annotations;
 
@@ -26,7 +26,8 @@ use crate::{
 
 const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers,/debug/controllers/*";
 
-/// Shows what it was asked for, and finds what the page `found` was told to.
+/// A controller whose page `echo` shows the query, and whose readiness check reports what the page
+/// `found` sets.
 const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "showman-controller",
     aliases: &[],
@@ -40,7 +41,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     },
 }];
 
-/// Does nothing until it is told to stop.
+/// A controller that does nothing until it is told to stop.
 struct Idle;
 
 impl Controller for Idle {
@@ -54,8 +55,8 @@ impl Controller for Idle {
 
 fn show(setup: &mut Setup<'_>) {
     let controller = setup.name;
-    let told = Arc::new(AtomicUsize::new(0));
-    let teller = Arc::clone(&told);
+    let failing_count = Arc::new(AtomicUsize::new(0));
+    let reported_count = Arc::clone(&failing_count);
     let echo = |query: &DebugQuery| {
         let uids: Vec<_> = query.all("uid").collect();
         match query.get("format") {
@@ -66,7 +67,7 @@ fn show(setup: &mut Setup<'_>) {
     };
     let found = move |query: &DebugQuery| match query.get("failing").and_then(|failing| failing.parse().ok()) {
         Some(failing) => {
-            teller.store(failing, Ordering::Relaxed);
+            reported_count.store(failing, Ordering::Relaxed);
             DebugResponse::text("told\n")
         }
         None => DebugResponse::not_found("give failing=NUMBER"),
@@ -84,7 +85,7 @@ fn show(setup: &mut Setup<'_>) {
         },
     ]);
     setup.readiness_checkers.push(Arc::new(move || {
-        let failing = told.load(Ordering::Relaxed);
+        let failing = failing_count.load(Ordering::Relaxed);
         let resources = if failing == 0 {
             ReadinessStatus::Ok
         } else {
@@ -102,7 +103,7 @@ fn show(setup: &mut Setup<'_>) {
     }));
 }
 
-/// Status, media type and body of an answer.
+/// Sends a request and returns the status, media type and body of the answer.
 async fn ask(admin: Admin, method: Method, path: &str) -> Result<(StatusCode, String, String)> {
     let mut config = Config::new(format!("https://127.0.0.1:{}/", admin.port).parse()?);
     config.accept_invalid_certs = true;
@@ -125,7 +126,7 @@ async fn ask(admin: Admin, method: Method, path: &str) -> Result<(StatusCode, St
 }
 
 #[tokio::test]
-async fn pages_are_served_to_whom_they_are_open_with_the_query_decoded() -> Result<()> {
+async fn open_debug_pages_are_served_with_a_decoded_query() -> Result<()> {
     let daemon = InProcess::start(ControlPlane::shared().await, DEBUG_PAGES_CONTROLLER, &[OPEN_PAGES]).await?;
     let (text, none) = ("text/plain; charset=utf-8", "");
     let echo = "/debug/controllers/showman-controller/echo";
@@ -188,7 +189,7 @@ async fn pages_are_served_to_whom_they_are_open_with_the_query_decoded() -> Resu
 }
 
 #[tokio::test]
-async fn a_page_is_closed_unless_a_flag_opens_it() -> Result<()> {
+async fn debug_pages_are_closed_unless_a_flag_opens_them() -> Result<()> {
     let daemon = InProcess::start(ControlPlane::shared().await, DEBUG_PAGES_CONTROLLER, &[]).await?;
     for path in ["", "/", "/showman-controller/echo", "/showman-controller/other"] {
         let path = format!("/debug/controllers{path}");
@@ -199,9 +200,9 @@ async fn a_page_is_closed_unless_a_flag_opens_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn findings_are_lines_of_readiness_and_count_as_they_say() -> Result<()> {
+async fn readiness_checks_of_a_controller_appear_in_readyz() -> Result<()> {
     let daemon = InProcess::start(ControlPlane::shared().await, DEBUG_PAGES_CONTROLLER, &[OPEN_PAGES]).await?;
-    let tell = async |failing: &str| {
+    let set_failing = async |failing: &str| {
         let path = format!("/debug/controllers/showman-controller/found?failing={failing}");
         daemon.admin.get(&path).await
     };
@@ -210,7 +211,7 @@ async fn findings_are_lines_of_readiness_and_count_as_they_say() -> Result<()> {
     ensure!(status == StatusCode::OK && text.ends_with(lines), "{status}: {text}");
     ensure!(daemon.admin.get("/readyz").await?.1 == "ok");
 
-    tell("3").await?;
+    set_failing("3").await?;
     let (status, text) = daemon.admin.get("/readyz").await?;
     let line = "[-]show/resources failed: 3 resources fail\n[+]show/breaker ok: tripped at noon\n";
     ensure!(
@@ -221,7 +222,7 @@ async fn findings_are_lines_of_readiness_and_count_as_they_say() -> Result<()> {
         ("/readyz/show/resources", StatusCode::INTERNAL_SERVER_ERROR),
         ("/readyz/show/breaker", StatusCode::OK),
         ("/readyz?exclude=show/resources", StatusCode::OK),
-        // Only readiness: no restart cures what a controller has found.
+        // Only readiness fails: a restart would not fix what the controller reports.
         ("/livez", StatusCode::OK),
         ("/healthz", StatusCode::OK),
     ] {
@@ -229,7 +230,7 @@ async fn findings_are_lines_of_readiness_and_count_as_they_say() -> Result<()> {
         ensure!(status == expected, "{path}: {status}: {text}");
     }
 
-    tell("0").await?;
+    set_failing("0").await?;
     ensure!(daemon.admin.get("/readyz").await?.0 == StatusCode::OK);
     daemon.stop().await
 }

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions that come, go and are installed.
+//! CustomResourceDefinitions that are created, deleted and installed while the daemon runs.
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
@@ -24,25 +24,25 @@ fn definitions(plane: &ControlPlane) -> Result<Api<CustomResourceDefinition>> {
     Ok(Api::all(plane.client()?))
 }
 
-/// Creates a Foo as soon as the apiserver takes one, and waits until it is settled.
+/// Creates a Foo as soon as the apiserver serves Foos, and waits until the Foo is ready.
 async fn settle_as_soon_as_served(fixture: &NamespaceFixture, name: &str) -> Result<()> {
     eventually(LIMIT, "Foos to be served", || fixture.create_foo(name, name, 1)).await?;
     let settled = fixture.wait_for_condition(name, "Ready", portreeve_api::conditions::ConditionStatus::True);
-    in_time("a Foo is settled once its definition is served", settled).await?;
+    in_time("a Foo is ready once its definition is served", settled).await?;
     Ok(())
 }
 
 async fn wait_until_not_served(daemon: &Daemon) -> Result<()> {
     let what = "a note that Foos are not served";
     let note = format!("[+]{INFORMER} ok: the resource is not served");
-    // The others are on their way.
+    // The other informers may still be syncing, so the text may contain other lines.
     let noted = |status, text: &str| status == StatusCode::OK && text.contains(&note);
     daemon.admin.wait_until_readyz(what, noted).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
+async fn a_definition_can_be_created_late_deleted_and_recreated() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let fixture = NamespaceFixture::new(&plane, "late").await?;
     let daemon = Daemon::start(&plane, "early-daemon", &["-v=4"]).await?;
@@ -59,14 +59,17 @@ async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
 
     definitions.delete(NAME, &DeleteParams::default()).await?;
     eventually(LIMIT, "the definition to be gone", || async {
-        ensure!(definitions.get_opt(NAME).await?.is_none(), "it is there");
+        ensure!(
+            definitions.get_opt(NAME).await?.is_none(),
+            "the definition still exists"
+        );
         anyhow::Ok(())
     })
     .await?;
     wait_until_not_served(&daemon).await?;
     ensure!(
         fixture.deployments().get_opt("first").await?.is_some(),
-        "a Deployment goes by garbage collection alone"
+        "the daemon deleted a Deployment whose Foo is no longer served"
     );
 
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
@@ -76,9 +79,9 @@ async fn a_definition_may_come_late_go_and_come_again() -> Result<()> {
     Ok(())
 }
 
-/// The three rules of `--install-crds`, one daemon after another on one control plane.
+/// Checks the three rules of `--install-crds` with successive daemons on one control plane.
 #[tokio::test]
-async fn definitions_are_installed_and_upgraded_but_never_over_other_versions() -> Result<()> {
+async fn install_crds_installs_and_upgrades_but_keeps_definitions_with_other_versions() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let definitions = definitions(&plane)?;
     let daemon = Daemon::start(&plane, "installing-daemon", &["--install-crds"]).await?;
@@ -136,10 +139,10 @@ async fn definitions_are_installed_and_upgraded_but_never_over_other_versions() 
 fn field<'a>(value: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
     value
         .pointer_mut(pointer)
-        .with_context(|| format!("{pointer} is there"))
+        .with_context(|| format!("the definition has no field {pointer}"))
 }
 
-/// Makes the definition this one, as `kubectl replace` does.
+/// Replaces the definition, as `kubectl replace` does.
 async fn replace(definitions: &Api<CustomResourceDefinition>, definition: Value) -> Result<()> {
     let mut definition: CustomResourceDefinition = serde_json::from_value(definition)?;
     definition.metadata.resource_version = definitions.get(NAME).await?.resource_version();

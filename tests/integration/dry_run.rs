@@ -1,4 +1,4 @@
-//! `--dry-run`: plans are logged, and nothing is written.
+//! `--dry-run`: the daemon logs its plans and writes nothing.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -12,7 +12,7 @@ use crate::{
     support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
-/// The judge is the apiserver's audit log.
+/// The apiserver's audit log shows whether the daemon wrote anything.
 #[tokio::test]
 async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
@@ -28,11 +28,11 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     let foo = eventually(LIMIT, "Foos to be served", || fixture.create_foo("web", "web", 1)).await?;
     let create = format!("create Deployment {}/web", fixture.name());
     daemon.wait_for_line(&["dry run: would do", &create]).await?;
-    // Nobody creates it, so this is a conflict, and a status and an event would be due.
+    // The Deployment of somebody else is a conflict: the plan is a status patch and an event.
     let theirs = fixture.create_foreign("web").await?;
     let report = format!("patch status of Foo {}/web, event ErrResourceExists", fixture.name());
     daemon.wait_for_line(&["dry run: would do", &report]).await?;
-    // The Foo's own Deployment, but for its fields: an apply would be due.
+    // The Deployment now belongs to the Foo but has different fields: the plan is an apply.
     let owner = json!([{"apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "web",
         "uid": foo.metadata.uid, "controller": true, "blockOwnerDeletion": true}]);
     let adopted = fixture
@@ -52,7 +52,7 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     let asked = asked_by_the_daemon(&plane)?;
     ensure!(
         asked.iter().any(|asked| asked.verb == "watch"),
-        "the log tells of nothing: {asked:?}"
+        "the audit log contains no watch of the daemon: {asked:?}"
     );
     let reads = ["get", "list", "watch"];
     let written: Vec<_> = asked.iter().filter(|asked| !reads.contains(&&*asked.verb)).collect();

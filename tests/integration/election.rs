@@ -1,4 +1,5 @@
-//! What a replica does with its Leases, one daemon or two at a time. Three of them, and faults, are in tests/ha.
+//! How one or two replicas acquire, renew and release their Leases. tests/ha runs three replicas
+//! under faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ use crate::{
     support::{LIMIT, admission_gate::AdmissionGate, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
-/// Short, so that tests are.
+/// Short election times keep the tests fast.
 pub(crate) const TIMES: [&str; 3] = [
     "--leader-elect-lease-duration=6s",
     "--leader-elect-renew-deadline=5s",
@@ -28,7 +29,7 @@ pub(crate) const TIMES: [&str; 3] = [
 ];
 const LEASE_DURATION: Duration = Duration::from_secs(6);
 
-/// A control plane of one's own, where replicas are told apart by their names.
+/// A control plane for one test, where each replica is identified by its name.
 struct ElectionEnvironment {
     plane: ControlPlane,
     leases: Api<Lease>,
@@ -52,17 +53,17 @@ impl ElectionEnvironment {
         Ok(holder.unwrap_or_default())
     }
 
-    /// Waits until somebody else than before holds the Lease, and returns who.
+    /// Waits until another replica than `before` holds the Lease, and returns the new holder.
     async fn next_holder(&self, lease: &str, before: &str) -> Result<String> {
         eventually(LIMIT, &format!("another holder of {lease} than {before:?}"), || async {
             let holder = self.holder(lease).await?;
-            ensure!(!holder.is_empty() && holder != before, "it is {holder:?}");
+            ensure!(!holder.is_empty() && holder != before, "the holder is {holder:?}");
             anyhow::Ok(holder)
         })
         .await
     }
 
-    /// Gives the Lease to somebody who is not there.
+    /// Makes an identity without a process the holder of the Lease.
     async fn give_away(&self, lease: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"holderIdentity": "a-thief"}}));
         self.leases.patch(lease, &PatchParams::default(), &patch).await?;
@@ -71,7 +72,7 @@ impl ElectionEnvironment {
 }
 
 #[tokio::test]
-async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
+async fn the_lease_is_released_only_after_the_drain() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let daemon = environment.replica("draining", &[]).await?;
     let fixture = NamespaceFixture::new(&environment.plane, "draining").await?;
@@ -82,7 +83,7 @@ async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
     let write = gate.hold().await?;
     daemon.process.signal(Signal::TERM)?;
     daemon.wait_for_line(&["stopping"]).await?;
-    // Longer than the lease: it goes on renewing while it drains.
+    // The drain takes longer than the lease duration: the elector renews the Lease meanwhile.
     let renewed = environment.leases.get("portreeve").await?;
     eventually(LIMIT, "renewals during the drain", || async {
         let now = environment
@@ -92,7 +93,10 @@ async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
             .spec
             .and_then(|spec| spec.renew_time);
         let then = renewed.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-        let (now, then) = (now.context("no time")?.0, then.context("no time")?.0);
+        let (now, then) = (
+            now.context("the Lease has no renew time")?.0,
+            then.context("the Lease had no renew time")?.0,
+        );
         ensure!(
             now.duration_since(then) > SignedDuration::try_from(LEASE_DURATION)?,
             "{now}"
@@ -102,7 +106,7 @@ async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
     .await?;
     ensure!(
         environment.holder("portreeve").await? == holder,
-        "released while a write is under way"
+        "the daemon released the Lease while a write was in flight"
     );
     ensure!(daemon.process.exit_status().is_none());
     drop(write);
@@ -110,9 +114,14 @@ async fn the_lease_is_released_after_the_drain_and_not_before() -> Result<()> {
     ensure!(status.code() == Some(0), "{status}: {}", daemon.process.log_tail());
     ensure!(
         fixture.deployments().get_opt("web").await?.is_some(),
-        "the write was lost"
+        "the Deployment of the held write was not created"
     );
-    let released = environment.leases.get("portreeve").await?.spec.context("no spec")?;
+    let released = environment
+        .leases
+        .get("portreeve")
+        .await?
+        .spec
+        .context("the Lease has no spec")?;
     ensure!(released.holder_identity.as_deref() == Some(""), "{released:?}");
     ensure!(released.lease_duration_seconds == Some(1));
     let events: Api<Event> = Api::namespaced(environment.plane.client()?, "kube-system");
@@ -144,13 +153,14 @@ async fn a_drain_that_times_out_releases_nothing() -> Result<()> {
     daemon.process.signal(Signal::TERM)?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(3), "{status}: {}", daemon.process.log_tail());
-    // What was under way may still be carried out: nobody else may act before the lease is over.
+    // The apiserver may still execute the write, so no other replica may act before the lease
+    // expires.
     ensure!(environment.holder("portreeve").await? == holder);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_replica_that_loses_its_lease_ends_with_code_2() -> Result<()> {
+async fn a_replica_that_loses_its_lease_exits_with_code_2() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let daemon = environment.replica("robbed", &[]).await?;
     daemon.wait_for_line(&["starting", "foo-controller"]).await?;
@@ -166,27 +176,31 @@ async fn a_replica_that_loses_its_lease_ends_with_code_2() -> Result<()> {
     );
     ensure!(
         environment.holder("portreeve").await? == "a-thief",
-        "it is not ours to release"
+        "the daemon released a Lease that another replica holds"
     );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_standby_is_ready_and_warm_and_does_nothing() -> Result<()> {
+async fn a_standby_is_ready_with_synced_caches_and_writes_nothing() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let leader = environment.replica("leading", &[]).await?;
     leader.wait_for_line(&["starting", "foo-controller"]).await?;
     let fixture = NamespaceFixture::new(&environment.plane, "warm").await?;
     fixture.settled_foo("before", 1).await?;
     let standby = environment.replica("standby", &[]).await?;
-    let says = |_, text: &str| text.contains("leaderElection ok: standby") && text.contains("check passed");
-    standby.admin.wait_until_readyz("a standby that is ready", says).await?;
+    let ready_standby = |_, text: &str| text.contains("leaderElection ok: standby") && text.contains("check passed");
+    standby
+        .admin
+        .wait_until_readyz("a standby that is ready", ready_standby)
+        .await?;
     let (status, text) = standby.admin.get("/healthz?verbose").await?;
     ensure!(status == StatusCode::OK && text.contains("leaderElection ok"), "{text}");
     fixture.settled_foo("after", 1).await?;
-    // What its queue holds is for itself to know: nobody is to be alarmed by work that waits for days.
+    // A standby reports no queue depth: keys that wait for days on a standby must not trigger
+    // alerts.
     let waiting = standby.admin.metrics().await?.sum("workqueue_depth", &[]);
-    ensure!(waiting == 0.0, "{waiting} wait");
+    ensure!(waiting == 0.0, "workqueue_depth of the standby is {waiting}");
     for (daemon, leads) in [(&leader, 1.0), (&standby, 0.0)] {
         let metrics = daemon.admin.metrics().await?;
         let status = metrics.sum("leader_election_master_status", &[r#"name="portreeve""#]);
@@ -205,7 +219,7 @@ async fn a_standby_is_ready_and_warm_and_does_nothing() -> Result<()> {
         );
     }
     leader.process.signal(Signal::TERM)?;
-    eventually(LIMIT, "both Foos to be looked at by the one who takes over", || async {
+    eventually(LIMIT, "the new leader to reconcile both Foos", || async {
         let metrics = standby.admin.metrics().await?;
         let done = metrics.sum(
             "controller_runtime_reconcile_total",
@@ -219,13 +233,13 @@ async fn a_standby_is_ready_and_warm_and_does_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn groups_spread_over_replicas_and_one_that_is_lost_ends_them_all() -> Result<()> {
+async fn groups_spread_over_replicas_and_losing_one_ends_the_process() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let groups = &["--leader-elect-groups=crontab=a,foo=b"];
     let (one, two) = tokio::try_join!(environment.replica("one", groups), environment.replica("two", groups))?;
     let a = environment.next_holder("portreeve-a", "").await?;
     let b = environment.next_holder("portreeve-b", "").await?;
-    ensure!(a != b, "one replica has it all");
+    ensure!(a != b, "one replica leads both groups");
     let led = one
         .admin
         .metrics()
@@ -234,14 +248,15 @@ async fn groups_spread_over_replicas_and_one_that_is_lost_ends_them_all() -> Res
     let (leads_a, leads_b) = if led > 0.0 { (one, two) } else { (two, one) };
     ensure!(
         environment.leases.get_opt("portreeve").await?.is_none(),
-        "everything is in a group"
+        "every controller is in a named group, so the default Lease must not exist"
     );
 
-    // The one that goes hands over, and the other one takes what there is: after a while, since it holds something already.
+    // The replica that stops releases its Lease. The other replica acquires it after a delay,
+    // because it already holds a Lease.
     leads_b.process.signal(Signal::TERM)?;
     ensure!(leads_b.process.wait(LIMIT).await?.code() == Some(0));
-    let heir = environment.next_holder("portreeve-b", &b).await?;
-    ensure!(heir == a, "{heir} is not {a}");
+    let successor = environment.next_holder("portreeve-b", &b).await?;
+    ensure!(successor == a, "{successor} is not {a}");
     let fixture = NamespaceFixture::new(&environment.plane, "groups").await?;
     fixture.settled_foo("web", 1).await?;
 
@@ -250,14 +265,14 @@ async fn groups_spread_over_replicas_and_one_that_is_lost_ends_them_all() -> Res
     ensure!(status.code() == Some(2), "{status}: {}", leads_a.process.log_tail());
     ensure!(
         environment.holder("portreeve-b").await?.is_empty(),
-        "the other group is released"
+        "the daemon did not release the other group"
     );
     ensure!(environment.holder("portreeve-a").await? == "a-thief");
     Ok(())
 }
 
 #[tokio::test]
-async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> Result<()> {
+async fn clock_skew_neither_steals_a_lease_nor_delays_a_takeover() -> Result<()> {
     for seconds in [-20, 20] {
         let environment = ElectionEnvironment::new().await?;
         let skewed = OffsetClock::new();
@@ -268,7 +283,8 @@ async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> 
         let leader = start(Arc::new(skewed.clone())).await?;
         let holder = environment.next_holder("portreeve", "").await?;
         let standby = start(plain.clone()).await?;
-        // Three lease durations by the server's clock: whoever went by the times in the Lease would have taken it by now.
+        // Wait for three lease durations: a candidate that trusted the times in the Lease would
+        // have taken it by then.
         let since = Timestamp::now();
         eventually(LIMIT, "three lease durations to pass", || async {
             let now = environment.holder("portreeve").await?;
@@ -281,18 +297,24 @@ async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> 
             anyhow::Ok(())
         })
         .await?;
-        let lease = environment.leases.get("portreeve").await?.spec.context("no spec")?;
+        let lease = environment
+            .leases
+            .get("portreeve")
+            .await?
+            .spec
+            .context("the Lease has no spec")?;
         ensure!(
             lease.holder_identity.as_deref() == Some(&*holder),
             "{seconds} s: {lease:?}"
         );
         ensure!(lease.lease_transitions == Some(0), "{seconds} s: {lease:?}");
-        // It ends without a word, and the other waits for its time to be over, not longer.
+        // Dropping the leader releases nothing. The standby takes over once the lease expires, and
+        // not much later.
         drop(leader);
         let ended = tokio::time::Instant::now();
         environment.next_holder("portreeve", &holder).await?;
         let took = ended.elapsed();
-        println!("{seconds} s of skew: taken over {took:?} after the leader's end");
+        println!("{seconds} s of skew: the standby took over {took:?} after the leader ended");
         ensure!(
             took > LEASE_DURATION / 2 && took < LEASE_DURATION * 3,
             "{seconds} s: {took:?}"
@@ -303,7 +325,7 @@ async fn clocks_that_differ_steal_nothing_and_keep_nobody_from_taking_over() -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reconciles_that_block_every_thread_do_not_keep_a_renewal_waiting() -> Result<()> {
+async fn reconciles_that_block_every_thread_do_not_delay_renewals() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let namespace = environment.plane.namespace("busy").await?;
     let flag = controllers::in_namespace(namespace.name());
@@ -317,13 +339,18 @@ async fn reconciles_that_block_every_thread_do_not_keep_a_renewal_waiting() -> R
     daemon
         .wait_for_metric("controller_runtime_reconcile_total", &[r#"result="success""#], 3.0)
         .await?;
-    let lease = environment.leases.get("portreeve").await?.spec.context("no spec")?;
+    let lease = environment
+        .leases
+        .get("portreeve")
+        .await?
+        .spec
+        .context("the Lease has no spec")?;
     ensure!(lease.lease_transitions == Some(0), "{lease:?}");
     daemon.stop().await
 }
 
 #[tokio::test]
-async fn who_elects_nobody_makes_no_lease() -> Result<()> {
+async fn a_daemon_without_leader_election_creates_no_lease() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     for flags in [&["--leader-elect=false"][..], &["--leader-elect=true", "--dry-run"]] {
         let all: Vec<_> = ["--controllers=foo"].iter().chain(flags).copied().collect();

@@ -1,4 +1,4 @@
-//! `portreeve fence` on the real apiserver, with tokens that are bound to real Pods: who writes, who does not, and what it costs.
+//! `portreeve fence` on the real apiserver: which writes pass, which it refuses, and their cost.
 
 mod everything;
 
@@ -29,19 +29,19 @@ use crate::{
 
 const UUID: &str = "8d2b6a0e-4f55-4c4e-9f0e-0c6f3f1a7b52";
 
-/// A namespace with an account, its rights, its Lease, and the fence.
+/// A namespace with a service account, its RBAC rules, its Lease, and the fence.
 struct FenceEnvironment<'a> {
     plane: &'a ControlPlane,
     namespace: Namespace,
-    /// The account is named for its namespace: what is cluster-wide belongs to this test alone.
+    /// Named after its namespace, so that its cluster-scoped objects belong to this test alone.
     account: String,
-    /// Another account with the same rights.
+    /// Another account with the same RBAC rules.
     bystander: String,
 }
 
 impl FenceEnvironment<'static> {
     async fn new(prefix: &str) -> Result<Self> {
-        // Its daemon installs the definitions. It is fenced by nobody.
+        // The shared daemon installs the definitions. Its own account is not fenced.
         shared::daemon().await?;
         Self::on(ControlPlane::shared().await, prefix).await
     }
@@ -81,18 +81,18 @@ impl<'a> FenceEnvironment<'a> {
         Ok(environment)
     }
 
-    /// Puts the fence up, and returns once the apiserver goes by it. Nobody holds the Lease yet, or a replica that has a pod.
+    /// Applies the fence and waits until it is enforced. The Lease must be free, or held by a Pod.
     async fn fence(&self) -> Result<()> {
         self.apply(&self.account, &["--controllers=foo"]).await?;
         let nobody = self.token_holder(&self.account, None).await?;
-        eventually(LIMIT, "the fence to stand", || async {
-            ensure!(is_fenced(&self.write(&nobody).await)?, "it lets everybody pass");
+        eventually(LIMIT, "the fence to be enforced", || async {
+            ensure!(is_fenced(&self.write(&nobody).await)?, "a write passed");
             Ok(())
         })
         .await
     }
 
-    /// Applies what `portreeve fence` prints for an account.
+    /// Applies the output of `portreeve fence` for an account.
     async fn apply(&self, account: &str, flags: &[&str]) -> Result<()> {
         let (account, lease) = (format!("--service-account={account}"), self.lease_flags());
         let within = format!("--namespace={}", self.namespace.name());
@@ -117,7 +117,7 @@ impl<'a> FenceEnvironment<'a> {
         self.namespace.api()
     }
 
-    /// A client of that account; in a Pod of that name, as the kubelet would give it one.
+    /// Returns a client with a token of `account`, bound to a new Pod if `pod` names one.
     async fn token_holder(&self, account: &str, pod: Option<&str>) -> Result<Client> {
         let mut spec = json!({"audiences": []});
         if let Some(name) = pod {
@@ -144,40 +144,40 @@ impl<'a> FenceEnvironment<'a> {
         self.token_holder(&self.account, Some(pod)).await
     }
 
-    /// Writes the Lease as a candidate does that was elected, or releases it.
+    /// Makes `identity` the holder of the Lease. An empty identity releases it.
     async fn elect(&self, identity: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"holderIdentity": identity}}));
         self.leases().patch("lease", &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
-    /// Elects, and returns once the apiserver goes by it: that is not at once.
+    /// Elects `identity`, and returns once the apiserver lets `who` write, which takes a moment.
     async fn elected(&self, identity: &str, who: &Client) -> Result<()> {
         self.elect(identity).await?;
-        eventually(LIMIT, &format!("{identity} to be let pass"), || self.write(who)).await
+        eventually(LIMIT, &format!("writes of {identity} to pass"), || self.write(who)).await
     }
 
     fn deployments(&self, client: &Client) -> Api<Deployment> {
         Api::namespaced(client.clone(), self.namespace.name())
     }
 
-    /// One write. It is not kept, but the apiserver admits it, or does not, as any other.
+    /// Sends one dry-run write. The apiserver runs admission for it as for any other write.
     async fn write(&self, client: &Client) -> Result<(), kube::Error> {
-        let for_show = PostParams {
+        let dry_run = PostParams {
             dry_run: true,
             ..PostParams::default()
         };
         let deployment = serde_json::from_value(unrelated_deployment("probe")).map_err(kube::Error::SerdeError)?;
-        self.deployments(client).create(&for_show, &deployment).await.map(drop)
+        self.deployments(client).create(&dry_run, &deployment).await.map(drop)
     }
 
     async fn ensure_fenced(&self, who: &Client, what: &str) -> Result<()> {
-        ensure!(is_fenced(&self.write(who).await)?, "{what} was let pass");
+        ensure!(is_fenced(&self.write(who).await)?, "a write of {what} passed the fence");
         Ok(())
     }
 }
 
-/// Whether an answer is the fence's refusal, and not another fault.
+/// Returns whether the answer is a refusal by the fence. Any other failure is an error.
 fn is_fenced<T>(answer: &Result<T, kube::Error>) -> Result<bool> {
     let Err(error) = answer else {
         return Ok(false);
@@ -192,7 +192,7 @@ fn is_fenced<T>(answer: &Result<T, kube::Error>) -> Result<bool> {
     ensure!(status.code == 403 && status.reason == "Forbidden", "{status:?}");
     ensure!(
         ApiErrorKind::of(error) == ApiErrorKind::Fenced,
-        "the client does not know it: {status:?}"
+        "the client does not classify the refusal as fenced: {status:?}"
     );
     Ok(true)
 }
@@ -219,11 +219,11 @@ async fn only_the_pod_that_holds_the_lease_writes() -> Result<()> {
     let released = || async {
         ensure!(
             is_fenced(&environment.write(&second).await)?,
-            "the last leader is let pass"
+            "a write of the last leader passed the fence"
         );
         Ok(())
     };
-    eventually(LIMIT, "the release to be seen", released).await?;
+    eventually(LIMIT, "the fence to observe the release", released).await?;
     for who in [&first, &second, &podless] {
         environment.ensure_fenced(who, "a replica without a leader").await?;
     }
@@ -233,7 +233,7 @@ async fn only_the_pod_that_holds_the_lease_writes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_whole_name_before_the_last_underscore_is_compared() -> Result<()> {
+async fn the_fence_compares_the_whole_name_before_the_last_underscore() -> Result<()> {
     let environment = FenceEnvironment::new("compared").await?;
     environment.fence().await?;
     let (short, long) = (environment.replica("a").await?, environment.replica("a.b").await?);
@@ -243,13 +243,13 @@ async fn the_whole_name_before_the_last_underscore_is_compared() -> Result<()> {
         "_".to_owned(),
         format!("aa_{UUID}"),
     ] {
-        // A known state between two that look alike.
+        // Elect pod `a` between two similar identities, so that each starts from a known state.
         environment.elected(&format!("a_{UUID}"), &short).await?;
         environment.elect(&identity).await?;
-        eventually(LIMIT, &format!("{identity} to be seen"), || async {
+        eventually(LIMIT, &format!("the fence to observe {identity}"), || async {
             ensure!(
                 is_fenced(&environment.write(&short).await)?,
-                "pod a passes for {identity}"
+                "a write of pod a passed while the holder is {identity}"
             );
             Ok(())
         })
@@ -261,7 +261,7 @@ async fn the_whole_name_before_the_last_underscore_is_compared() -> Result<()> {
 }
 
 #[tokio::test]
-async fn every_kind_of_write_is_fenced_and_the_election_is_not() -> Result<()> {
+async fn every_kind_of_write_is_fenced_except_leases_and_events() -> Result<()> {
     let environment = FenceEnvironment::new("kinds").await?;
     let (leader, standby) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
     let foo = crate::support::fixtures::NamespaceFixture {
@@ -313,17 +313,17 @@ fn event(namespace: &str) -> Value {
     })
 }
 
-/// The trap of the other setting: with `parameterNotFoundAction: Deny` nobody in the cluster could write a Deployment.
+/// With `parameterNotFoundAction: Deny`, nobody could write a Deployment after the deletion.
 #[tokio::test]
-async fn a_lease_that_is_deleted_locks_nobody_out() -> Result<()> {
+async fn deleting_the_lease_locks_nobody_out() -> Result<()> {
     let environment = FenceEnvironment::new("deleted").await?;
     environment.fence().await?;
     let replica = environment.replica("web-a").await?;
     let bystander = environment.token_holder(&environment.bystander, Some("web-c")).await?;
     environment.ensure_fenced(&replica, "a standby").await?;
     environment.leases().delete("lease", &DeleteParams::default()).await?;
-    eventually(LIMIT, "the replica to be let pass", || async {
-        // These two at every moment on the way.
+    eventually(LIMIT, "writes of the replica to pass", || async {
+        // These two accounts may write at every moment in between.
         environment.write(&bystander).await.context("another account")?;
         environment
             .write(environment.namespace.client())
@@ -334,16 +334,16 @@ async fn a_lease_that_is_deleted_locks_nobody_out() -> Result<()> {
     .await?;
     let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "lease"}}))?;
     environment.leases().create(&PostParams::default(), &lease).await?;
-    eventually(LIMIT, "the fence to stand again", || async {
-        ensure!(is_fenced(&environment.write(&replica).await)?, "it is let pass");
+    eventually(LIMIT, "the fence to be enforced again", || async {
+        ensure!(is_fenced(&environment.write(&replica).await)?, "a write passed");
         Ok(())
     })
     .await
 }
 
-/// On a control plane that has no other fence: with one that is deleted, its apiserver would never watch a Lease again.
+/// Runs alone: if another fence were deleted, the apiserver would never watch Leases again.
 #[tokio::test]
-async fn a_fence_that_was_switched_off_and_on_follows_the_lease() -> Result<()> {
+async fn a_fence_that_is_switched_off_and_on_follows_the_lease() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let environment = FenceEnvironment::on(&plane, "switched").await?;
     environment.fence().await?;
@@ -353,7 +353,7 @@ async fn a_fence_that_was_switched_off_and_on_follows_the_lease() -> Result<()> 
     environment
         .apply(&environment.account, &["--controllers=foo", "--action=Audit"])
         .await?;
-    eventually(LIMIT, "the fence to be off", || environment.write(&second)).await?;
+    eventually(LIMIT, "writes to pass", || environment.write(&second)).await?;
     environment.elect("").await?;
     environment.write(&first).await.context("the former leader")?;
     environment.fence().await?;
@@ -361,9 +361,9 @@ async fn a_fence_that_was_switched_off_and_on_follows_the_lease() -> Result<()> 
     environment.ensure_fenced(&first, "the former leader").await
 }
 
-/// The numbers of docs/deploying.md. They are printed, not judged: this machine may be busy with other tests.
+/// Prints the numbers of docs/deploying.md. Asserts no limits: other tests may load the machine.
 #[tokio::test]
-async fn what_the_fence_costs() -> Result<()> {
+async fn measures_the_cost_of_the_fence() -> Result<()> {
     const ROUNDS: usize = 4;
     const WRITES: usize = 50;
     let environment = FenceEnvironment::new("costs").await?;
@@ -375,7 +375,7 @@ async fn what_the_fence_costs() -> Result<()> {
             &serde_json::from_value(unrelated_deployment("web"))?,
         )
         .await?;
-    // Fences nothing that is written here, and keeps the apiserver watching Leases while there is no other fence.
+    // Matches no write here. It keeps the apiserver watching Leases while there is no other fence.
     environment
         .apply(&environment.bystander, &["--controllers=cronjob"])
         .await?;
@@ -399,21 +399,21 @@ async fn what_the_fence_costs() -> Result<()> {
     environment.fence().await?;
     let replicas = [("web-a", &leader), ("web-b", &other)];
     environment.elected(&format!("web-a_{UUID}"), &leader).await?;
-    let (mut lags, mut strays) = (Vec::new(), 0);
+    let (mut lags, mut late_writes) = (Vec::new(), 0);
     for turn in 1..=WRITES {
         let (before, (name, after)) = (replicas[(turn + 1) % 2].1, replicas[turn % 2]);
         environment.elect(&format!("{name}_{UUID}")).await?;
         let elected = Instant::now();
         while !is_fenced(&environment.write(before).await)? {
-            strays += 1;
-            ensure!(elected.elapsed() < LIMIT, "the fence does not follow the Lease");
+            late_writes += 1;
+            ensure!(elected.elapsed() < LIMIT, "the fence did not follow the Lease");
         }
         lags.push(elected.elapsed());
-        eventually(LIMIT, "the new leader to be let pass", || environment.write(after)).await?;
+        eventually(LIMIT, "writes of the new leader to pass", || environment.write(after)).await?;
     }
     let longest = lags.iter().max().copied().unwrap_or_default();
     println!(
-        "after a change of leaders the old one is refused within {} (median), {longest:?} at most; {strays} of its writes passed in {} changes",
+        "after a change of leaders the fence refuses the old one within {} (median), {longest:?} at most; {late_writes} of its writes passed in {} changes",
         median(&lags),
         lags.len()
     );
@@ -433,13 +433,13 @@ impl FenceEnvironment<'_> {
         Ok(took)
     }
 
-    /// Takes the binding away, and returns once `standby` may write.
+    /// Deletes the binding, and returns once `standby` may write.
     async fn lower_the_fence(&self, standby: &Client) -> Result<()> {
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.namespace.client().clone());
         let name = format!("portreeve-fence.{}.{}", self.namespace.name(), self.account);
         let deleted = bindings.delete(&name, &DeleteParams::default()).await?;
         ensure!(deleted.left().is_none_or(|binding| binding.name_any() == name));
-        eventually(LIMIT, "the fence to be down", || self.write(standby)).await
+        eventually(LIMIT, "the fence to stop refusing writes", || self.write(standby)).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! foo-controller: every promise that it makes, on the shared control plane.
+//! Tests of the foo-controller on the shared control plane.
 
 mod admission;
 mod conflict;

@@ -1,8 +1,9 @@
-//! garbage-collector-controller on the real apiserver, seen from outside.
+//! Tests of the garbage-collector-controller on the real apiserver, as a black box.
 //!
-//! The tests that are named `test_…` take the steps of the tests of Kubernetes that have the same names, and `should_…` those of its
-//! end-to-end suite; all the others are ours. A collector acts on a whole cluster. So those that need no odd cluster and no odd collector share one of
-//! each (`shared`) and have a namespace each, and the others have a control plane of their own.
+//! The tests that are named `test_…` take the steps of Kubernetes' integration tests of the same
+//! names, and `should_…` those of its end-to-end suite. All others are ours. A collector acts on a
+//! whole cluster. Tests that need no special cluster or collector share one of each (`shared`) and
+//! use a namespace each. The others have a control plane of their own.
 
 mod breaker;
 mod cascades;
