@@ -1,4 +1,5 @@
-//! What the health endpoints say while something is wrong, and that they say nothing while all that there is is work.
+//! Checks that the health endpoints report what is wrong, and that a daemon that is merely busy
+//! stays healthy.
 
 mod stuck;
 mod watches;
@@ -24,7 +25,8 @@ use crate::{
     },
 };
 
-/// Waits until an endpoint fails with a line that begins like this and says all of these, and returns the line.
+/// Waits until the check fails at the endpoint with all of `words` in its line, and returns the
+/// line.
 pub(crate) async fn wait_until_failing(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
     let beginning = format!("[-]{check} failed: ");
     eventually(SETTLED, &format!("{endpoint} to fail for {check}"), || async {
@@ -51,7 +53,7 @@ async fn ensure_passing(admin: &Admin, endpoint: &str) -> Result<()> {
     Ok(())
 }
 
-/// The checks that fail.
+/// Returns the lines of the checks that fail.
 pub(crate) async fn failing(admin: &Admin, endpoint: &str) -> Result<Vec<String>> {
     let (_, text) = admin.get(&format!("{endpoint}?verbose")).await?;
     let failing = text.lines().filter(|line| line.starts_with("[-]"));
@@ -65,9 +67,9 @@ async fn create_map(plane: &ControlPlane, namespace: &str, name: &str) -> Result
     Ok(())
 }
 
-// The worker blocks a thread, as code does that hangs: the others have to answer.
+// The hanging worker blocks a thread of the runtime; the other threads have to answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Result<()> {
+async fn a_hanging_worker_fails_liveness_until_it_continues() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("hanging").await?;
     let flags = [&*in_namespace(namespace.name()), "--controller-stuck-timeout=2s"];
@@ -80,15 +82,21 @@ async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Resu
     );
     let words = [&*item, "--controller-stuck-timeout"];
     wait_until_failing(&daemon.admin, "/livez", "hanging-controller", &words).await?;
-    ensure!(began.elapsed() > Duration::from_secs(2), "sooner than its limit");
-    // The other worker goes on, and that makes nothing better.
+    ensure!(
+        began.elapsed() > Duration::from_secs(2),
+        "livez failed before --controller-stuck-timeout"
+    );
+    // Progress of the other worker must not hide the hanging one.
     create_map(plane, namespace.name(), "another").await?;
     let results = "controller_runtime_reconcile_total";
     daemon
         .wait_for_metric(results, &[r#"controller="moving-controller""#], 2.0)
         .await?;
-    let red = failing(&daemon.admin, "/livez").await?;
-    ensure!(red.len() == 1 && red[0].contains("hanging-controller"), "{red:?}");
+    let failed = failing(&daemon.admin, "/livez").await?;
+    ensure!(
+        failed.len() == 1 && failed[0].contains("hanging-controller"),
+        "{failed:?}"
+    );
     ensure!(failing(&daemon.admin, "/healthz").await?.len() == 1);
     ensure_passing(&daemon.admin, "/readyz").await?;
     TRAPPED.open();
@@ -98,17 +106,17 @@ async fn a_worker_that_hangs_turns_its_controller_red_until_it_goes_on() -> Resu
 }
 
 #[tokio::test]
-async fn a_worker_that_hangs_on_the_only_thread_is_told_of_all_the_same() -> Result<()> {
+async fn a_worker_that_blocks_the_only_thread_fails_liveness() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("blocking").await?;
     let scope = in_namespace(namespace.name());
-    // As the binary has it: health is told by another thread.
+    // As in the binary, another thread serves the health endpoints.
     let thread = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let started = async move { InProcess::start(plane, BLOCKING, &[&*scope, "--controller-stuck-timeout=2s"]).await };
     let daemon = thread.spawn(started).await??;
     create_map(plane, namespace.name(), TRAP).await?;
     wait_until_failing(&daemon.admin, "/livez", "blocking-controller", &[TRAP]).await?;
-    // Whatever it is that blocks it, an item or not.
+    // The `runtime` check fails whatever blocks the thread, an item or something else.
     wait_until_failing(&daemon.admin, "/livez", "runtime", &["no task has run for"]).await?;
     ensure_passing(&daemon.admin, "/readyz").await?;
     BLOCKED.open();
@@ -119,7 +127,7 @@ async fn a_worker_that_hangs_on_the_only_thread_is_told_of_all_the_same() -> Res
 }
 
 #[tokio::test]
-async fn a_queue_that_nobody_takes_from_turns_its_controller_red_until_somebody_does() -> Result<()> {
+async fn an_unattended_queue_fails_liveness_until_a_worker_takes_an_item() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let began = Instant::now();
     let daemon = InProcess::start(plane, UNATTENDED, &["--queue-stuck-timeout=2s"]).await?;
@@ -129,7 +137,10 @@ async fn a_queue_that_nobody_takes_from_turns_its_controller_red_until_somebody_
         "--queue-stuck-timeout",
     ];
     wait_until_failing(&daemon.admin, "/livez", "unattended-controller", &words).await?;
-    ensure!(began.elapsed() > Duration::from_secs(2), "sooner than its limit");
+    ensure!(
+        began.elapsed() > Duration::from_secs(2),
+        "livez failed before --queue-stuck-timeout"
+    );
     ensure_passing(&daemon.admin, "/readyz").await?;
     ATTENDED.notify_one();
     wait_until_passing(&daemon.admin, "/livez").await?;
@@ -137,7 +148,7 @@ async fn a_queue_that_nobody_takes_from_turns_its_controller_red_until_somebody_
 }
 
 #[tokio::test]
-async fn a_call_that_hangs_is_told_of_by_name_and_not_while_the_daemon_stops() -> Result<()> {
+async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let flags = ["--install-crds", "--controller-stuck-timeout=2s"];
     let daemon = Daemon::start(&plane, "hanging-daemon", &flags).await?;
@@ -149,7 +160,7 @@ async fn a_call_that_hangs_is_told_of_by_name_and_not_while_the_daemon_stops() -
     let item = format!("item {}/web of queue Foos", fixture.name());
     wait_until_failing(&daemon.admin, "/livez", "foo-controller", &[&item]).await?;
     ensure_passing(&daemon.admin, "/readyz").await?;
-    // What ends in its own time must not be killed for that.
+    // The kubelet must not kill a daemon that is shutting down for a slow item.
     daemon.process.signal(Signal::TERM)?;
     daemon.wait_for_line(&["stopping"]).await?;
     let (status, text) = daemon.admin.get("/livez?verbose").await?;
@@ -162,7 +173,7 @@ async fn a_call_that_hangs_is_told_of_by_name_and_not_while_the_daemon_stops() -
 }
 
 #[tokio::test]
-async fn a_standby_that_has_nothing_to_do_for_long_is_green() -> Result<()> {
+async fn an_idle_standby_stays_healthy() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let flags = [
         "--leader-elect=true",
@@ -187,12 +198,13 @@ async fn a_standby_that_has_nothing_to_do_for_long_is_green() -> Result<()> {
     Ok(())
 }
 
-/// How long what is stuck is waited for where nothing is. Far more than a step takes on a machine that is busy with other things, and far
-/// less than the whole.
+/// The stuck timeouts of the tests in which nothing is stuck. They are much longer than one step
+/// takes on a loaded machine, and much shorter than the whole test.
 const PATIENCE: Duration = Duration::from_secs(8);
 const PATIENT: [&str; 2] = ["--controller-stuck-timeout=8s", "--queue-stuck-timeout=8s"];
 
-/// A daemon with more to do than it can, on a control plane of its own, through a proxy that makes each write late.
+/// A daemon with more work than it can do, behind a proxy that delays each write, on a control
+/// plane of its own.
 struct Busy {
     daemon: Daemon,
     fixture: NamespaceFixture,
@@ -201,7 +213,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// The Foos are there first: all are due at once.
+    /// Creates the Foos before the daemon starts, so that all are due at once.
     async fn start(name: &str, foos: usize, late: Duration, flags: &[&str]) -> Result<Self> {
         let plane = ControlPlane::start().await?;
         let definitions = Api::all(plane.client()?);
@@ -229,7 +241,7 @@ impl Busy {
         })
     }
 
-    /// How many Foos are due and not taken.
+    /// Returns the number of Foos that are due and that no worker has taken.
     async fn due(&self) -> Result<f64> {
         let metrics = self.daemon.admin.metrics().await?;
         Ok(metrics.sum("workqueue_depth", &[r#"name="Foos""#]))
@@ -237,7 +249,7 @@ impl Busy {
 }
 
 #[tokio::test]
-async fn a_daemon_that_is_busy_and_moves_never_turns_red() -> Result<()> {
+async fn a_busy_daemon_that_makes_progress_stays_healthy() -> Result<()> {
     let busy = Busy::start(
         "busy-daemon",
         1_500,
@@ -258,24 +270,27 @@ async fn a_daemon_that_is_busy_and_moves_never_turns_red() -> Result<()> {
             ensure_passing(admin, endpoint).await?;
         }
     }
-    // Some of them have waited all the time.
+    // Some Foos have waited since the beginning.
     let due = busy.due().await?;
-    ensure!(due > 100.0, "only {due} are left: it was not busy");
+    ensure!(due > 100.0, "only {due} Foos are due: the daemon was not busy");
     let done = admin.metrics().await?;
     let done = done.sum("controller_runtime_reconcile_total", &[r#"result="success""#]);
-    ensure!(done > 10.0, "only {done} are done: it did not move");
+    ensure!(
+        done > 10.0,
+        "only {done} reconciles succeeded: the daemon made no progress"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_daemon_that_was_stopped_for_longer_than_its_limits_is_green_again_and_stays_so() -> Result<()> {
+async fn a_daemon_paused_for_longer_than_its_limits_recovers_and_stays_healthy() -> Result<()> {
     let foos = 60;
     let busy = Busy::start("frozen-daemon", foos, Duration::from_millis(300), &[]).await?;
     let Busy { daemon, fixture, .. } = &busy;
-    eventually(LIMIT, "work under way", || async {
+    eventually(LIMIT, "running reconciles", || async {
         let metrics = daemon.admin.metrics().await?;
         let running = metrics.sum("controller_runtime_active_workers", &[]);
-        ensure!(running > 0.0 && busy.due().await? > 0.0, "{running} are at work");
+        ensure!(running > 0.0 && busy.due().await? > 0.0, "{running} workers are active");
         anyhow::Ok(())
     })
     .await?;

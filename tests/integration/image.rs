@@ -1,4 +1,4 @@
-//! The binary that goes into the image, which is all that is in it: static, and at work on the real apiserver.
+//! Tests of the static binary that `make image-binary` builds for the image.
 
 use std::path::{Path, PathBuf};
 
@@ -21,12 +21,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// `make image-binary` has built it: a test does not build another profile of what it is part of.
+/// Returns the path of the binary that `make image-binary` built. Tests do not build it, since it
+/// needs another profile.
 fn binary() -> Result<PathBuf> {
     let path = root().join("target/image/portreeve");
     ensure!(
         path.is_file(),
-        "{} is not there: run `make image-binary`",
+        "{} does not exist; run `make image-binary`",
         path.display()
     );
     Ok(path)
@@ -44,13 +45,13 @@ fn long(elf: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(elf.get(at..at + 8)?.try_into().ok()?)).ok()
 }
 
-/// The types of an ELF file's program headers.
+/// Returns the types of the program headers of an ELF file.
 fn segments(elf: &[u8]) -> Option<Vec<usize>> {
     let (start, size, count) = (long(elf, 32)?, half(elf, 54)?, half(elf, 56)?);
     (0..count).map(|index| word(elf, start + index * size)).collect()
 }
 
-/// The size of an ELF file's section, by its name.
+/// Returns the size of a section of an ELF file.
 fn section(elf: &[u8], name: &str) -> Option<usize> {
     let (start, size, count) = (long(elf, 40)?, half(elf, 58)?, half(elf, 60)?);
     let header = |index: usize| start + index * size;
@@ -65,36 +66,37 @@ fn section(elf: &[u8], name: &str) -> Option<usize> {
 }
 
 #[test]
-fn the_binary_asks_for_no_loader_and_no_library() -> Result<()> {
+fn the_binary_is_linked_statically() -> Result<()> {
     const LOAD: usize = 1;
     const INTERPRETER: usize = 3;
     let elf = std::fs::read(binary()?)?;
     ensure!(
         elf.starts_with(b"\x7fELF\x02\x01"),
-        "it is no 64-bit little-endian ELF file"
+        "the binary is not a 64-bit little-endian ELF file"
     );
-    let segments = segments(&elf).context("it has program headers")?;
+    let segments = segments(&elf).context("the binary has no program headers")?;
     ensure!(segments.contains(&LOAD), "{segments:?}");
-    ensure!(!segments.contains(&INTERPRETER), "it is linked dynamically");
+    ensure!(!segments.contains(&INTERPRETER), "the binary needs a dynamic loader");
     Ok(())
 }
 
-/// A compiler that names functions in another way would find none of those that `hack/image/order.ld` names, and nobody would notice.
+/// Fails when a new compiler mangles names differently: the linker would silently ignore the
+/// functions of `hack/image/order.ld`.
 #[test]
-fn what_runs_lies_side_by_side_in_the_binary() -> Result<()> {
+fn hot_functions_are_adjacent_in_the_binary() -> Result<()> {
     let elf = std::fs::read(binary()?)?;
-    let used = section(&elf, ".text.used").context("nothing was put in order")?;
-    let rest = section(&elf, ".text").context("it has code")?;
+    let used = section(&elf, ".text.used").context("the binary has no section .text.used")?;
+    let rest = section(&elf, ".text").context("the binary has no section .text")?;
     let percent = used * 100 / (used + rest);
     ensure!(
         (25..60).contains(&percent),
-        "{percent} % of the code is named as what runs: run hack/image/order"
+        "{percent} % of the code is in .text.used; run hack/image/order"
     );
     Ok(())
 }
 
 #[test]
-fn image_and_manifests_agree_on_the_user() -> Result<()> {
+fn the_image_and_the_manifests_agree_on_the_user() -> Result<()> {
     let containerfile = std::fs::read_to_string(root().join("Containerfile"))?;
     ensure!(containerfile.contains("\nFROM scratch\n") && containerfile.contains("\nUSER 65532:65532\n"));
     let base = std::fs::read_to_string(root().join("deploy/kustomize/base/deployment.yaml"))?;
@@ -103,7 +105,7 @@ fn image_and_manifests_agree_on_the_user() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_image_s_binary_leads_and_works_with_the_printed_rights_and_ends_cleanly() -> Result<()> {
+async fn the_image_binary_leads_reconciles_and_exits_cleanly_with_the_printed_rbac() -> Result<()> {
     let binary = binary()?;
     let plane = ControlPlane::start().await?;
     let system = plane.namespace("portreeve-system").await?;
@@ -128,7 +130,7 @@ async fn the_image_s_binary_leads_and_works_with_the_printed_rights_and_ends_cle
     Ok(())
 }
 
-/// Starts it as in a Pod, and returns once it is ready.
+/// Starts the binary as in a Pod, and returns once it is ready.
 async fn start(plane: &ControlPlane, binary: &Path, kubeconfig: &Path, lease: &str) -> Result<Process> {
     let admin = Admin { port: free_port()? };
     let (kubeconfig, port) = (
@@ -139,7 +141,7 @@ async fn start(plane: &ControlPlane, binary: &Path, kubeconfig: &Path, lease: &s
     let daemon = plane.spawn("image", binary, &args, &[("POD_NAME", "pod-of-the-image")])?;
     tokio::select! {
         ready = admin.wait_until_ready() => ready.with_context(|| daemon.log_tail())?,
-        end = daemon.wait(LIMIT) => anyhow::bail!("it ended with {:?}{}", end?, daemon.log_tail()),
+        end = daemon.wait(LIMIT) => anyhow::bail!("the daemon ended with {:?}{}", end?, daemon.log_tail()),
     }
     Ok(daemon)
 }

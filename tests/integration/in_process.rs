@@ -1,4 +1,4 @@
-//! A daemon inside the test, with controllers of the test's own.
+//! Runs a daemon inside the test process, with controllers that the test defines.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::support::{
     daemon::leader_elect_flag,
 };
 
-/// How many times another port is tried when somebody takes one between our look and the daemon's.
+/// How many ports are tried: another process may take a free port before the daemon listens on it.
 const PORT_ATTEMPTS: usize = 5;
 
-/// A running daemon. Dropping it ends it without ceremony.
+/// A running daemon. Dropping it aborts the daemon without a drain.
 pub(crate) struct InProcess {
     stop: Shutdown,
     task: JoinSet<Result<(), Error>>,
@@ -25,12 +25,12 @@ pub(crate) struct InProcess {
 }
 
 impl InProcess {
-    /// Starts a daemon that knows these controllers, and waits until it is ready.
+    /// Starts a daemon with the `known` controllers, and waits until it is ready.
     pub(crate) async fn start(plane: &ControlPlane, known: &'static [Descriptor], flags: &[&str]) -> Result<Self> {
         Self::start_as(plane.kubeconfig(), Arc::new(SystemClock), known, flags).await
     }
 
-    /// The same, with somebody else's rights and by another clock.
+    /// Starts a daemon like [`InProcess::start`], with another kubeconfig and another clock.
     pub(crate) async fn start_as(
         kubeconfig: &Path,
         clock: Arc<dyn Clock>,
@@ -59,10 +59,10 @@ impl InProcess {
                 },
             }
         }
-        bail!("found no port in {PORT_ATTEMPTS} attempts");
+        bail!("found no free port in {PORT_ATTEMPTS} attempts");
     }
 
-    /// Waits until a metric has the value, and returns nothing else.
+    /// Waits until a metric has the value `value`.
     pub(crate) async fn wait_for_metric(&self, name: &str, labels: &[&str], value: f64) -> Result<()> {
         eventually(LIMIT, &format!("{name}{labels:?} to be {value}"), || async {
             let found = self.admin.metrics().await?.sum(name, labels);
@@ -72,7 +72,7 @@ impl InProcess {
         .await
     }
 
-    /// Waits until a counter has more than it has now.
+    /// Waits until a counter exceeds its present value.
     pub(crate) async fn wait_for_more(&self, name: &str, labels: &[&str], limit: Duration) -> Result<()> {
         let before = self.admin.metrics().await?.sum(name, labels);
         eventually(limit, &format!("{name}{labels:?} to be more than {before}"), || async {
@@ -83,16 +83,18 @@ impl InProcess {
         .await
     }
 
-    /// Asks it to stop, and waits for its end.
+    /// Requests the daemon to stop, and waits for its end.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.stop.request();
         let end = timeout(LIMIT, self.task.join_next())
             .await
-            .context("the daemon's end")?;
-        end.context("it was running")??.context("it ended with an error")
+            .context("timed out waiting for the daemon to stop")?;
+        end.context("the daemon task was not running")??
+            .context("the daemon failed")
     }
 
-    /// The same, once nothing that it needed was refused to it and no reconcile has panicked.
+    /// Stops the daemon like [`InProcess::stop`], after checking that no request was forbidden and
+    /// that no reconcile panicked.
     pub(crate) async fn finish(self) -> Result<()> {
         let metrics = self.admin.metrics().await?;
         let forbidden = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);

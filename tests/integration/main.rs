@@ -1,8 +1,9 @@
-//! The daemon on a real kube-apiserver.
+//! Tests of the daemon on a real kube-apiserver.
 //!
-//! Tests of one controller's behaviour share a control plane and a daemon, and have a namespace each (`shared`). Tests that delete
-//! definitions, stop servers or give the daemon other flags have a control plane of their own: informers look at all namespaces,
-//! so two daemons on one would do each other's work.
+//! Tests of the behaviour of one controller share a control plane and a daemon, and use a namespace
+//! each (`shared`). Tests that delete definitions, stop servers or give the daemon other flags have
+//! a control plane of their own. Informers watch all namespaces, so two daemons on one control
+//! plane would both act on the same objects.
 
 mod audit;
 mod chaos;

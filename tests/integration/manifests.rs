@@ -1,4 +1,5 @@
-//! deploy/: kustomize's overlays and the Helm chart render the same objects, the apiserver takes them all, and they fit the binary.
+//! deploy/: the kustomize overlays and the Helm chart render the same objects, the apiserver
+//! accepts them, and they fit the binary.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,14 +19,14 @@ use serde_json::{Value, json};
 
 use crate::support::{daemon::printed, manifests};
 
-/// Every object of a rendering, by kind and name.
+/// The objects of a rendering, by kind and name.
 type Objects = BTreeMap<String, Value>;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder of the two tools. `make manifest-tools` has filled it; else this does, once.
+/// Returns the folder of kustomize and helm. Builds them once if `make manifest-tools` has not.
 fn tools() -> Result<&'static Path> {
     static TOOLS: LazyLock<Result<PathBuf>> = LazyLock::new(|| {
         let build = Command::new(root().join("hack/manifests/build"))
@@ -41,7 +42,7 @@ fn tools() -> Result<&'static Path> {
     TOOLS.as_deref().map_err(|error| anyhow!("{error:#}"))
 }
 
-/// What one of the two tools prints.
+/// Returns the output of kustomize or helm.
 fn rendered(tool: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(tools()?.join(tool))
         .args(args)
@@ -61,7 +62,10 @@ fn objects(yaml: &str) -> Result<Objects> {
         }
         let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let key = format!("{} {}", text("/kind"), text("/metadata/name"));
-        ensure!(objects.insert(key.clone(), document).is_none(), "{key} is there twice");
+        ensure!(
+            objects.insert(key.clone(), document).is_none(),
+            "{key} is rendered twice"
+        );
     }
     Ok(objects)
 }
@@ -73,7 +77,7 @@ fn overlay(name: &str) -> Result<Objects> {
     )?)
 }
 
-/// The chart as release `release` in `namespace`.
+/// Renders the chart as release `release` in `namespace`.
 fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
     let place = format!("--namespace={namespace}");
     let args = ["template", release, "helm/portreeve", "--include-crds", &place];
@@ -81,10 +85,13 @@ fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
     objects(&rendered("helm", &args.into_iter().chain(values).collect::<Vec<_>>())?)
 }
 
-/// What only the chart says of a fence: that it outlives the release.
+/// Removes the annotation that only the chart puts on fences, and that keeps them when the release
+/// is deleted.
 fn take_keeps(objects: &mut Objects) -> Result<()> {
     for (key, object) in objects.iter_mut().filter(|(key, _)| key.contains("Admission")) {
-        let metadata = object["metadata"].as_object_mut().context("it has metadata")?;
+        let metadata = object["metadata"]
+            .as_object_mut()
+            .context("the object has no metadata")?;
         let annotations = metadata.remove("annotations");
         ensure!(
             annotations == Some(json!({"helm.sh/resource-policy": "keep"})),
@@ -94,7 +101,7 @@ fn take_keeps(objects: &mut Objects) -> Result<()> {
     Ok(())
 }
 
-/// The names of all controllers.
+/// Returns the names of all controllers.
 fn every_controller() -> Vec<&'static str> {
     portreeve::CONTROLLERS
         .iter()
@@ -103,11 +110,12 @@ fn every_controller() -> Vec<&'static str> {
 }
 
 #[test]
-fn kustomize_and_helm_render_the_same() -> Result<()> {
+fn kustomize_and_helm_render_the_same_objects() -> Result<()> {
     let every = format!("controllers={{{}}}", every_controller().join(","));
     for (name, values) in [("default", vec![]), ("bare-control-plane", vec![&*every])] {
         let mut overlay = overlay(name)?;
-        // `helm install --create-namespace` makes it: a release lives in a namespace before it has objects.
+        // `helm install --create-namespace` creates the namespace, so the chart has no object for
+        // it.
         ensure!(overlay.remove("Namespace portreeve-system").is_some());
         let mut chart = chart("portreeve", "portreeve-system", &values)?;
         take_keeps(&mut chart)?;
@@ -121,7 +129,8 @@ fn kustomize_and_helm_render_the_same() -> Result<()> {
     Ok(())
 }
 
-/// The first place at which two values differ: definitions are too long to be printed whole. 1.0 is 1, which kustomize makes of it.
+/// Returns the first place at which two values differ, since definitions are too long to print
+/// whole. 1.0 equals 1: kustomize rewrites one to the other.
 fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<String> {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
@@ -137,9 +146,10 @@ fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<String> {
     }
 }
 
-/// The chart reads the list of controllers, and puts together what the binary prints for each, by itself.
+/// The chart parses the list of controllers itself, and assembles the rules that the binary prints
+/// for each controller.
 #[test]
-fn the_chart_grants_and_fences_what_the_binary_would() -> Result<()> {
+fn the_chart_renders_the_rbac_and_the_fence_that_the_binary_prints() -> Result<()> {
     for list in [
         "*",
         "*,-foo",
@@ -165,7 +175,7 @@ fn the_chart_grants_and_fences_what_the_binary_would() -> Result<()> {
             "--leader-elect-resource-namespace=b",
         ];
         let mut expected = objects(&printed(&[&["fence", "--action=Audit"], &names[..]].concat())?)?;
-        // Without any controller there is nothing to be allowed.
+        // Without any controller there are no rules to print.
         if list != "-foo" {
             expected.extend(objects(&printed(&[&["rbac"], &names[..]].concat())?)?);
         }
@@ -174,16 +184,16 @@ fn the_chart_grants_and_fences_what_the_binary_would() -> Result<()> {
         ensure!(found == expected, "{list}: {found:#?} instead of {expected:#?}");
     }
     let unknown = chart("a", "b", &["controllers={*,-fop}"]).map(drop);
-    let error = unknown.err().context("an unknown name was taken")?.to_string();
-    ensure!(error.contains(r#"unknown controller "-fop"; use one of"#), "{error}");
+    let error = unknown.err().context("the chart accepted an unknown name")?.to_string();
+    ensure!(error.contains(r#""-fop" is not among"#), "{error}");
     let text = chart("a", "b", &["controllers=*"]).map(drop);
-    let error = text.err().context("a text was taken for a list")?.to_string();
+    let error = text.err().context("the chart accepted a string as a list")?.to_string();
     ensure!(error.contains("/controllers"), "{error}");
     Ok(())
 }
 
 #[test]
-fn two_releases_have_nothing_in_common_but_definitions() -> Result<()> {
+fn two_releases_share_only_definitions() -> Result<()> {
     let first = chart("cron", "jobs", &["controllers={crontab}"])?;
     let second = chart("foos", "jobs", &["controllers={foo}"])?;
     let common: Vec<_> = first.keys().filter(|key| second.contains_key(*key)).collect();
@@ -201,20 +211,22 @@ fn two_releases_have_nothing_in_common_but_definitions() -> Result<()> {
         let pod = &objects[&format!("Deployment {release}")]["spec"]["template"]["spec"];
         ensure!(pod["serviceAccountName"] == *release, "{pod:#}");
         let lease = format!("--leader-elect-resource-name={release}");
-        let args = pod["containers"][0]["args"].as_array().context("it has arguments")?;
+        let args = pod["containers"][0]["args"]
+            .as_array()
+            .context("the container has no arguments")?;
         ensure!(args.contains(&json!(lease)), "{args:?}");
     }
     Ok(())
 }
 
 #[test]
-fn one_replica_may_do_without_an_election() -> Result<()> {
+fn a_single_replica_can_run_without_leader_election() -> Result<()> {
     let off = "leaderElection.enabled=false";
     let refused = chart("a", "b", &[off])
         .map(drop)
         .err()
-        .context("three replicas were taken")?;
-    ensure!(refused.to_string().contains("allows at most one replica"), "{refused}");
+        .context("the chart accepted three replicas without leader election")?;
+    ensure!(refused.to_string().contains("one replica only"), "{refused}");
     let alone = chart("a", "b", &[off, "replicas=1"])?;
     let left: Vec<_> = ["Lease", "Admission", "leader-election"]
         .iter()
@@ -227,7 +239,7 @@ fn one_replica_may_do_without_an_election() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_apiserver_takes_every_manifest_strictly() -> Result<()> {
+async fn the_apiserver_accepts_every_manifest_with_strict_validation() -> Result<()> {
     let client = ControlPlane::shared().await.client()?;
     let everything = [
         "leaderElection.leaseDuration=30s",
@@ -253,20 +265,20 @@ async fn the_apiserver_takes_every_manifest_strictly() -> Result<()> {
         )?,
     ];
     let force = PatchParams::apply("an-administrator").force().validation_strict();
-    // The others are in it, so it has to be there.
+    // The namespace has to exist before the apiserver accepts the namespaced objects.
     let namespace = &renderings[0]["Namespace portreeve-system"];
     manifests::apply(&client, namespace, None, &force).await?;
-    let for_show = force.dry_run();
+    let dry_run = force.dry_run();
     for (key, object) in renderings.iter().flatten() {
-        let applied = manifests::apply(&client, object, None, &for_show).await;
+        let applied = manifests::apply(&client, object, None, &dry_run).await;
         applied.with_context(|| key.clone())?;
     }
     Ok(())
 }
 
-/// Pod Security is the judge: the namespace enforces `restricted`.
+/// The namespace enforces the Pod Security level `restricted`.
 #[tokio::test]
-async fn the_pods_pass_where_only_restricted_ones_may_be() -> Result<()> {
+async fn the_pods_meet_the_restricted_pod_security_level() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let objects = overlay("default")?;
     let force = PatchParams::apply("an-administrator").force();
@@ -279,17 +291,20 @@ async fn the_pods_pass_where_only_restricted_ones_may_be() -> Result<()> {
     let created = pods
         .create(&PostParams::default(), &serde_json::from_value(pod.clone())?)
         .await?;
-    let spec = created.spec.context("it has a spec")?;
+    let spec = created.spec.context("the Pod has no spec")?;
     ensure!(spec.priority == Some(1_000_000), "{spec:#?}");
     pod["spec"]["containers"][0]["securityContext"]["capabilities"] = json!({});
     let refused = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await;
-    let error = refused.err().context("a pod with capabilities was taken")?.to_string();
+    let error = refused
+        .err()
+        .context("the apiserver accepted a Pod with capabilities")?
+        .to_string();
     ensure!(error.contains("restricted"), "{error}");
     Ok(())
 }
 
 #[test]
-fn deployments_run_this_version_with_flags_that_it_has() -> Result<()> {
+fn deployments_run_this_version_with_flags_that_the_binary_accepts() -> Result<()> {
     let version = concat!("v", env!("CARGO_PKG_VERSION"));
     for objects in [
         overlay("default")?,
@@ -303,7 +318,7 @@ fn deployments_run_this_version_with_flags_that_it_has() -> Result<()> {
             "{}",
             container["image"]
         );
-        let args = container["args"].as_array().context("it has arguments")?;
+        let args = container["args"].as_array().context("the container has no arguments")?;
         let args = args.iter().filter_map(Value::as_str);
         portreeve::Config::parse(["portreeve"].into_iter().chain(args), portreeve::CONTROLLERS)?;
     }
@@ -315,20 +330,21 @@ fn deployments_run_this_version_with_flags_that_it_has() -> Result<()> {
     Ok(())
 }
 
-/// On top of one of our overlays, with the example of the same page as the file.
+/// Builds the documented overlay on top of one of ours, with the example config file of the same
+/// page.
 #[test]
-fn the_overlay_of_the_documentation_mounts_a_config_file_and_names_it() -> Result<()> {
+fn the_documented_overlay_mounts_a_config_file_and_passes_its_path() -> Result<()> {
     let page = include_str!("../../docs/configuration.md");
     let blocks = page
         .split("```yaml\n")
         .skip(1)
         .filter_map(|rest| rest.split("```").next());
     let [file, fragment] = blocks.collect::<Vec<_>>()[..] else {
-        return Err(anyhow!("the page has not two blocks of YAML"));
+        return Err(anyhow!("docs/configuration.md does not have exactly two YAML blocks"));
     };
     let folder = tempfile::tempdir()?;
     let root = root().canonicalize()?;
-    // kustomize takes no absolute path.
+    // kustomize accepts no absolute path.
     let up = "../".repeat(folder.path().canonicalize()?.components().count() - 1);
     let ours = root.join("deploy/kustomize/overlays/default");
     let ours = format!("resources: [{up}{}]\n", ours.strip_prefix("/")?.display());
@@ -341,14 +357,16 @@ fn the_overlay_of_the_documentation_mounts_a_config_file_and_names_it() -> Resul
     )?)?;
     let pod = &objects["Deployment portreeve"]["spec"]["template"]["spec"];
     let [volume, container] = [&pod["volumes"][0], &pod["containers"][0]];
-    let map = volume["configMap"]["name"].as_str().context("it has a ConfigMap")?;
+    let map = volume["configMap"]["name"]
+        .as_str()
+        .context("the volume has no ConfigMap")?;
     ensure!(objects[&format!("ConfigMap {map}")]["data"]["config.yaml"] == file);
     let mount = &container["volumeMounts"][0];
     ensure!(
         mount["name"] == volume["name"] && mount["mountPath"] == "/etc/portreeve",
         "{mount}"
     );
-    let args = container["args"].as_array().context("it has arguments")?;
+    let args = container["args"].as_array().context("the container has no arguments")?;
     for arg in [
         "--config=/etc/portreeve/config.yaml",
         "--leader-elect-resource-namespace=portreeve-system",

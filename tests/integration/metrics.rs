@@ -1,11 +1,11 @@
-//! The names that dashboards and alerts already know.
+//! The metric names that dashboards and alerts for Kubernetes already use.
 
 use anyhow::{Result, ensure};
 
 use crate::shared;
 
 #[tokio::test]
-async fn metrics_have_the_names_that_kubernetes_made_known() -> Result<()> {
+async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
     let daemon = shared::daemon().await?;
     let fixture = shared::fixture("metrics").await?;
     fixture.settled_foo("web", 1).await?;

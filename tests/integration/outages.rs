@@ -1,4 +1,4 @@
-//! The apiserver goes away, and comes back.
+//! Outages of the apiserver: the daemon waits for it and loses no work.
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
@@ -9,7 +9,7 @@ use portreeve_testing::ControlPlane;
 use crate::support::{daemon::Daemon, fixtures::NamespaceFixture};
 
 #[tokio::test]
-async fn an_apiserver_that_is_away_at_the_start_is_waited_for() -> Result<()> {
+async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let fixture = NamespaceFixture::new(&plane, "away").await?;
     plane.apiserver().stop().await?;
@@ -19,7 +19,10 @@ async fn an_apiserver_that_is_away_at_the_start_is_waited_for() -> Result<()> {
     ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
     ensure!(text.contains("waiting for the apiserver"), "{text}");
     let (status, text) = daemon.admin.get("/livez").await?;
-    ensure!(status == StatusCode::OK, "nothing that a restart cures: {text}");
+    ensure!(
+        status == StatusCode::OK,
+        "livez fails, but a restart would not help: {text}"
+    );
     plane.apiserver().start().await?;
     daemon.admin.wait_until_ready().await?;
     fixture.settled_foo("web", 2).await?;
@@ -27,7 +30,7 @@ async fn an_apiserver_that_is_away_at_the_start_is_waited_for() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_dies_in_mid_work_loses_nothing() -> Result<()> {
+async fn no_work_is_lost_when_the_apiserver_is_killed() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let daemon = Daemon::start(&plane, "enduring-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;
@@ -46,7 +49,7 @@ async fn an_apiserver_that_dies_in_mid_work_loses_nothing() -> Result<()> {
         deployments.items.len()
     );
     ensure!(daemon.process.exit_status().is_none(), "{}", daemon.process.log_tail());
-    // A watch that was cut off is a watch again.
+    // The informers have to reconnect the watches that were cut off.
     daemon.admin.wait_until_ready().await?;
     fixture.settled_foo("later", 1).await?;
     Ok(())

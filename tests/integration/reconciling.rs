@@ -1,4 +1,4 @@
-//! What the framework does for every controller, shown with controllers that misbehave.
+//! Failures that the framework handles for every controller, shown with controllers that misbehave.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -19,17 +19,14 @@ async fn create(namespace: &Namespace, name: &str) -> Result<ConfigMap> {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_reconcile_is_caught_counted_and_tried_again() -> Result<()> {
+async fn a_panic_in_a_reconcile_is_counted_and_retried() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("panicky").await?;
     create(&namespace, "first").await?;
     let flag = in_namespace(namespace.name());
     let daemon = InProcess::start(plane, controllers::PANICKY, &[&flag]).await?;
     let maps: Api<ConfigMap> = namespace.api();
-    eventually(LIMIT, "the copy that was made after the panic", || {
-        maps.get("first-copy")
-    })
-    .await?;
+    eventually(LIMIT, "the copy that the retry creates", || maps.get("first-copy")).await?;
     let metrics = daemon.admin.metrics().await?;
     for (name, label, expected) in [
         (
@@ -48,15 +45,12 @@ async fn a_panic_in_a_reconcile_is_caught_counted_and_tried_again() -> Result<()
         ensure!((found - expected).abs() < f64::EPSILON, "{name} is {found}");
     }
     create(&namespace, "second").await?;
-    eventually(LIMIT, "a copy that is made by the same worker", || {
-        maps.get("second-copy")
-    })
-    .await?;
+    eventually(LIMIT, "a copy that the same worker creates", || maps.get("second-copy")).await?;
     daemon.stop().await
 }
 
 #[tokio::test]
-async fn an_object_that_was_created_behind_the_cache_is_looked_at_again_and_left_alone() -> Result<()> {
+async fn an_object_missing_from_the_cache_is_requeued_and_not_overwritten() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("blind").await?;
     create(&namespace, "map").await?;
@@ -68,7 +62,8 @@ async fn an_object_that_was_created_behind_the_cache_is_looked_at_again_and_left
     daemon
         .wait_for_metric(total, &[blind, r#"result="requeue""#], 3.0)
         .await?;
-    // One for the map, once it was seen at last, and one for the copy, which is nobody's original.
+    // One success is for the map, once the decision takes the copy into account, and one for the
+    // copy, which is not copied itself.
     daemon
         .wait_for_metric(total, &[blind, r#"result="success""#], 2.0)
         .await?;
@@ -77,7 +72,10 @@ async fn an_object_that_was_created_behind_the_cache_is_looked_at_again_and_left
         .metrics()
         .await?
         .sum("controller_runtime_reconcile_errors_total", &[blind]);
-    ensure!(errors == 0.0, "{errors} errors: a cache that is behind is none");
+    ensure!(
+        errors == 0.0,
+        "{errors} errors were counted, but a stale cache is not an error"
+    );
     let now: ConfigMap = namespace.api().get("map-copy").await?;
     ensure!(now.resource_version() == theirs.resource_version(), "{now:?}");
     daemon.stop().await

@@ -1,4 +1,4 @@
-//! The daemon itself goes away, at the worst moment.
+//! The daemon is killed in the middle of its work.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal
 use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 const FOOS: usize = 100;
-/// How late each status is written: there is no end to them before the daemon is killed.
+/// The delay of each status write, so that the daemon is killed before it has written them all.
 const LATE: Duration = Duration::from_millis(100);
-/// After so many of them it is killed.
+/// The number of status writes after which the daemon is killed.
 const FIRST: u64 = 5;
 
 #[tokio::test]
-async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()> {
+async fn a_killed_daemon_resumes_its_work_after_a_restart() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let statuses = proxy.fault(
@@ -47,7 +47,10 @@ async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()
         "killed with {} of {FOOS} Deployments and {ready} statuses written",
         made.len()
     );
-    ensure!(ready < FOOS, "it was done already: nothing was interrupted");
+    ensure!(
+        ready < FOOS,
+        "the daemon was done before the kill, which interrupted nothing"
+    );
 
     let daemon = Daemon::start(&plane, "mortal-daemon", &["--install-crds"]).await?;
     for name in &names {
@@ -73,7 +76,7 @@ async fn a_daemon_that_is_killed_in_mid_work_goes_on_where_it_was() -> Result<()
         ensure!(events.len() <= 1, "{events:#?}");
         ensure!(events.iter().all(|event| event.series.is_none()), "{events:#?}");
     }
-    let log = daemon.process.log().context("it has a log")?;
+    let log = daemon.process.log().context("the daemon has no log")?;
     let panics = std::fs::read_to_string(log)?.matches("panicked").count();
     ensure!(panics == 0, "{panics} panics");
     Ok(())

@@ -1,4 +1,4 @@
-//! What the daemon may do, and what it says when it may not.
+//! The RBAC rules that the daemon needs, and what it reports when one is missing.
 
 mod collector;
 mod permissions;
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_printed_rules_are_enough_for_everything_that_a_foo_needs() -> Result<()> {
+async fn the_printed_rbac_covers_everything_that_a_foo_needs() -> Result<()> {
     let daemon = shared::daemon().await?;
     let fixture = shared::fixture("rights").await?;
     fixture.settled_foo("web", 1).await?;
@@ -49,18 +49,21 @@ async fn the_printed_rules_are_enough_for_everything_that_a_foo_needs() -> Resul
     let refused = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
     ensure!(refused == 0.0, "{refused} requests were refused: {}", daemon.log()?);
     let served = metrics.sum("rest_client_requests_total", &[r#"code="201""#]);
-    ensure!(served > 0.0, "the metric has another name");
+    ensure!(
+        served > 0.0,
+        "rest_client_requests_total counts no creation, so it cannot show refusals either"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_forbidden_watch_fails_readiness_by_name_until_the_rule_comes() -> Result<()> {
+async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let definitions = Api::all(plane.client()?);
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
     let namespace = plane.namespace("portreeve-system").await?;
     let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
-    // Everything but the rule for Deployments.
+    // Grant every rule except the one for Deployments.
     let without = rbac.replace("- apps\n", "- nothing.example\n");
     ensure!(without != rbac, "{rbac}");
     shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
@@ -79,7 +82,7 @@ async fn a_forbidden_watch_fails_readiness_by_name_until_the_rule_comes() -> Res
         .await?;
     ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{text}");
     let (status, _) = daemon.admin.get("/livez").await?;
-    ensure!(status == StatusCode::OK, "a restart does not cure it");
+    ensure!(status == StatusCode::OK, "livez fails, but a restart would not help");
     ensure!(fixture.deployments().get_opt("web").await?.is_none());
 
     shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;

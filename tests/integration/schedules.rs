@@ -1,6 +1,8 @@
-//! CronTab and CronJob: one engine, on the real apiserver, as a ServiceAccount with exactly the rights that `portreeve rbac` prints.
+//! CronTab and CronJob: one engine for both, tested on the real apiserver, as a ServiceAccount with
+//! exactly the rights that `portreeve rbac` prints.
 //!
-//! Time is the tests': the daemon runs in the test, by a clock that the test sets, so that nobody waits for a minute to come.
+//! The daemon runs inside the test by a clock that the test sets, so that no test waits for the
+//! next minute.
 
 pub(crate) mod faults;
 pub(crate) mod fixtures;

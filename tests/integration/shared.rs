@@ -1,6 +1,7 @@
 //! The one daemon that reconciles the Foos of all tests on the shared control plane.
 //!
-//! It runs as a ServiceAccount with exactly the rights that `portreeve rbac` prints, so every test of a Foo is a test of those too.
+//! It runs as a ServiceAccount with exactly the rights that `portreeve rbac` prints, so every test
+//! of a Foo also tests those rules.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::authorization::v1::{
@@ -21,13 +22,13 @@ use crate::support::{
     manifests,
 };
 
-/// A namespace on the shared control plane, whose Foos are reconciled.
+/// Creates a namespace on the shared control plane, in which the shared daemon reconciles Foos.
 pub(crate) async fn fixture(prefix: &str) -> Result<NamespaceFixture> {
     daemon().await?;
     NamespaceFixture::new(ControlPlane::shared().await, prefix).await
 }
 
-/// The shared daemon. It is ready.
+/// Returns the shared daemon, once it is ready.
 pub(crate) async fn daemon() -> Result<&'static Daemon> {
     static DAEMON: OnceCell<Daemon> = OnceCell::const_new();
     DAEMON.get_or_try_init(start).await
@@ -46,12 +47,13 @@ async fn start() -> Result<Daemon> {
     Ok(daemon)
 }
 
-/// Applies what `portreeve rbac` printed and waits until the apiserver grants every bit of it to the account `portreeve`.
+/// Applies the output of `portreeve rbac`, and waits until the apiserver grants every permission in
+/// it to the account `portreeve`.
 pub(crate) async fn apply_and_wait(client: &Client, namespace: &str, rbac: &str) -> Result<()> {
     apply_and_wait_for(client, namespace, "portreeve", rbac).await
 }
 
-/// The same for an account of another name.
+/// Applies the output of `portreeve rbac` like [`apply_and_wait`], for an account of another name.
 pub(crate) async fn apply_and_wait_for(client: &Client, namespace: &str, account: &str, rbac: &str) -> Result<()> {
     let roles = manifests::documents(rbac)?;
     for role in &roles {
@@ -71,21 +73,21 @@ pub(crate) async fn apply_and_wait_for(client: &Client, namespace: &str, account
     Ok(())
 }
 
-/// Every bit of a rule: each verb on each resource, and each name.
+/// Returns every permission of a rule: each verb on each resource, for each resource name.
 fn granted(rule: &Value) -> Vec<ResourceAttributes> {
     let text = |text: &str| Some(text.to_owned());
     let names: Vec<_> = match rule["resourceNames"].as_array() {
         Some(_) => strings(&rule["resourceNames"]).map(text).collect(),
         None => vec![None],
     };
-    let mut bits = Vec::new();
+    let mut permissions = Vec::new();
     for verb in strings(&rule["verbs"]) {
         for resource in strings(&rule["resources"]) {
             let (resource, subresource) = match resource.split_once('/') {
                 Some((resource, subresource)) => (resource, text(subresource)),
                 None => (resource, None),
             };
-            bits.extend(names.iter().map(|name| ResourceAttributes {
+            permissions.extend(names.iter().map(|name| ResourceAttributes {
                 verb: text(verb),
                 group: strings(&rule["apiGroups"]).next().map(str::to_owned),
                 resource: text(resource),
@@ -95,7 +97,7 @@ fn granted(rule: &Value) -> Vec<ResourceAttributes> {
             }));
         }
     }
-    bits
+    permissions
 }
 
 fn strings(list: &Value) -> impl Iterator<Item = &str> {
@@ -115,7 +117,7 @@ async fn wait_until_granted(client: &Client, user: &str, attributes: ResourceAtt
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
     eventually(LIMIT, &what, || async {
         let answer = reviews.create(&PostParams::default(), &review).await?;
-        let SubjectAccessReviewStatus { allowed, reason, .. } = answer.status.context("no verdict")?;
+        let SubjectAccessReviewStatus { allowed, reason, .. } = answer.status.context("the review has no status")?;
         ensure!(allowed, "denied: {reason:?}");
         anyhow::Ok(())
     })

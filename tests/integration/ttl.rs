@@ -1,7 +1,9 @@
-//! ttl-after-finished-controller on the real apiserver, as a ServiceAccount with exactly the rights that `portreeve rbac` prints.
+//! ttl-after-finished-controller on the real apiserver, as a ServiceAccount with exactly the rights
+//! that `portreeve rbac` prints.
 //!
-//! No other controller runs here. Tests end Jobs themselves, and a Job that is deleted in the foreground stays with the finalizer that the
-//! garbage collector would take away: so what was deleted, and when, can be looked at.
+//! No other controller runs here. Tests finish Jobs themselves. A Job that is deleted in the
+//! foreground keeps its finalizer, because no garbage collector removes it. So the tests can check
+//! which Jobs were deleted, and when.
 
 mod faults;
 pub(crate) mod fixtures;

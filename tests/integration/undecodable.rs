@@ -1,4 +1,4 @@
-//! Objects that the apiserver takes and that no controller here can read.
+//! Objects that the apiserver accepts and that the controller cannot decode.
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
@@ -18,7 +18,7 @@ use crate::support::{
     fixtures::{NamespaceFixture, replicas},
 };
 
-/// The same definition, which checks nothing.
+/// Returns the definition with a schema that accepts anything.
 pub(crate) fn loose(definition: &CustomResourceDefinition) -> Result<CustomResourceDefinition> {
     let mut loose = json!(definition);
     loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
@@ -27,7 +27,7 @@ pub(crate) fn loose(definition: &CustomResourceDefinition) -> Result<CustomResou
 }
 
 #[tokio::test]
-async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> Result<()> {
+async fn an_undecodable_object_is_reported_and_other_objects_are_reconciled() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
@@ -48,7 +48,8 @@ async fn an_undecodable_object_is_named_and_counted_and_stops_nobody_else() -> R
     ensure!((count - 1.0).abs() < f64::EPSILON, "{gauge} is {count}");
     fixture.settled_foo("good", 2).await?;
 
-    // An event that cannot be decoded is no different from a list's item, and a change for the better is seen.
+    // A watch event that cannot be decoded counts like a list item, and a repaired object is
+    // reconciled.
     let invalid_patch = Patch::Merge(json!({"spec": {"deploymentName": ["good"]}}));
     anything.patch("good", &PatchParams::default(), &invalid_patch).await?;
     daemon

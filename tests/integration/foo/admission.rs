@@ -1,4 +1,4 @@
-//! What the apiserver refuses, with a message that names the field.
+//! Foos that the apiserver rejects, with a message that names the field.
 
 use anyhow::{Result, ensure};
 use kube::{
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::shared::fixture;
 
 #[tokio::test]
-async fn what_no_deployment_can_be_made_of_is_refused_by_field() -> Result<()> {
+async fn an_invalid_foo_is_rejected_with_the_name_of_the_field() -> Result<()> {
     let fixture = fixture("admission").await?;
     let resource = ApiResource::erase::<Foo>(&());
     let foos: Api<DynamicObject> = Api::namespaced_with(fixture.namespace.client().clone(), fixture.name(), &resource);
@@ -41,7 +41,7 @@ async fn what_no_deployment_can_be_made_of_is_refused_by_field() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_largest_and_smallest_that_is_allowed_is_reconciled() -> Result<()> {
+async fn foos_at_the_allowed_limits_are_reconciled() -> Result<()> {
     let fixture = fixture("bounds").await?;
     let long = "a".repeat(63);
     let (_, deployment) = fixture.settled_foo(&long, 10).await?;

@@ -1,4 +1,4 @@
-//! Deployments that are not the Foo's.
+//! Deployments that the Foo does not control.
 
 use anyhow::{Result, ensure};
 use kube::{
@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_foreign_deployment_is_never_touched_and_the_foo_recovers_when_it_goes() -> Result<()> {
+async fn a_foreign_deployment_is_never_modified_and_the_foo_recovers_after_its_deletion() -> Result<()> {
     let fixture = fixture("foreign").await?;
     let mut foreign = fixture.create_foreign("web").await?;
     fixture.create_foo("web", "web", 2).await?;
@@ -28,7 +28,7 @@ async fn a_foreign_deployment_is_never_touched_and_the_foo_recovers_when_it_goes
         ready == Some((ConditionStatus::False, "ErrResourceExists".to_owned())),
         "{ready:?}"
     );
-    // Every change of it is a reason to look again.
+    // Each change of the Deployment makes the controller reconcile the Foo again.
     for number in 0..5 {
         let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}, "spec": {"replicas": number}});
         foreign = fixture.merge_deployment("web", touch).await?;
@@ -60,7 +60,7 @@ async fn a_foreign_deployment_is_never_touched_and_the_foo_recovers_when_it_goes
 }
 
 #[tokio::test]
-async fn a_deployment_that_loses_its_owner_is_foreign_from_then_on() -> Result<()> {
+async fn a_deployment_that_loses_its_owner_reference_becomes_foreign() -> Result<()> {
     let fixture = fixture("disowned").await?;
     fixture.settled_foo("web", 2).await?;
     let disown = json!({"metadata": {"ownerReferences": null}, "spec": {"replicas": 9}});
@@ -75,7 +75,7 @@ async fn a_deployment_that_loses_its_owner_is_foreign_from_then_on() -> Result<(
 }
 
 #[tokio::test]
-async fn of_two_foos_that_want_one_name_one_gets_it_and_the_other_one_waits() -> Result<()> {
+async fn the_second_of_two_foos_with_one_deployment_name_waits_for_the_name() -> Result<()> {
     let fixture = fixture("rivals").await?;
     fixture.settled_foo("first", 1).await?;
     fixture.create_foo("second", "first", 2).await?;
@@ -103,7 +103,8 @@ async fn of_two_foos_that_want_one_name_one_gets_it_and_the_other_one_waits() ->
 async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<()> {
     let fixture = fixture("namesake").await?;
     let (earlier, orphan) = fixture.settled_foo("web", 2).await?;
-    // Nothing collects garbage here, so the Deployment stays as it would with orphaning.
+    // No garbage collector runs here, so the Deployment remains, as after a deletion that orphans
+    // it.
     let parameters = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),
         ..DeleteParams::default()
@@ -123,7 +124,7 @@ async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<
 }
 
 #[tokio::test]
-async fn a_foo_that_is_renamed_into_a_conflict_keeps_what_it_has() -> Result<()> {
+async fn a_foo_renamed_into_a_conflict_keeps_its_deployment() -> Result<()> {
     let fixture = fixture("keeps").await?;
     let (_, kept) = fixture.settled_foo("web", 2).await?;
     fixture.create_foreign("taken").await?;
@@ -137,7 +138,7 @@ async fn a_foo_that_is_renamed_into_a_conflict_keeps_what_it_has() -> Result<()>
     ensure!(now.resource_version() == kept.resource_version(), "{now:?}");
     fixture.delete_deployment("taken").await?;
     in_time(
-        "the old one goes when the conflict ends",
+        "the old Deployment is deleted when the conflict ends",
         fixture.wait_for_no_deployment("web"),
     )
     .await?;

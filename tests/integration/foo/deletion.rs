@@ -11,7 +11,7 @@ use crate::{shared::fixture, support::fixtures::replicas};
 
 /// Foreground deletion keeps the Foo, with a deletionTimestamp, until its dependents are gone.
 #[tokio::test]
-async fn a_terminating_foo_gets_no_apply_and_no_create() -> Result<()> {
+async fn a_terminating_foo_is_neither_applied_nor_recreated() -> Result<()> {
     let fixture = fixture("terminating").await?;
     let (_, deployment) = fixture.settled_foo("web", 2).await?;
     let foreground = DeleteParams {
@@ -22,7 +22,8 @@ async fn a_terminating_foo_gets_no_apply_and_no_create() -> Result<()> {
     let foo = fixture.foos().get("web").await?;
     ensure!(foo.metadata.deletion_timestamp.is_some(), "{foo:?}");
     ensure!(foo.finalizers() == ["foregroundDeletion"], "{foo:?}");
-    // Until the watch of Foos has told of that, the Deployment would be repaired.
+    // Until the watch has delivered the deletion of the Foo, the controller would repair the
+    // Deployment.
     wait_for_a_later_foo(&fixture, "after-the-beginning").await?;
 
     let drifted = fixture
@@ -35,11 +36,15 @@ async fn a_terminating_foo_gets_no_apply_and_no_create() -> Result<()> {
 
     fixture.delete_deployment("web").await?;
     wait_for_a_later_foo(&fixture, "after-the-deletion").await?;
-    ensure!(fixture.deployments().get_opt("web").await?.is_none(), "it came back");
+    ensure!(
+        fixture.deployments().get_opt("web").await?.is_none(),
+        "the controller recreated the Deployment"
+    );
     Ok(())
 }
 
-/// The queue is first in, first out, and a Foo settles in several steps: what was due before is done by then.
+/// Waits for a newer Foo. The queue is first in, first out, and a Foo needs several steps, so the
+/// controller has done everything that was due before.
 async fn wait_for_a_later_foo(fixture: &crate::support::fixtures::NamespaceFixture, name: &str) -> Result<()> {
     fixture.settled_foo(name, 1).await?;
     Ok(())
