@@ -1,4 +1,5 @@
-//! The Lease annotations of a group: what one replica notes on the Lease, and others read, whatever becomes of the one that wrote it.
+//! The Lease annotations of a group: one replica writes them, and other replicas read them, even
+//! after the writer has ended.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +31,7 @@ const NOTE: &str = "a-test.example.com/note";
 const LEASE: &str = "portreeve";
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 
-/// Hands its Lease annotations to the test that it is named for.
+/// A controller that hands its Lease annotations to the test, under the name in its flag.
 const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "scribe-controller",
     aliases: &[],
@@ -49,7 +50,7 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     },
 }];
 
-/// What was built, by the names of the replicas.
+/// Returns the controllers that were built, by replica name.
 fn all_built() -> MutexGuard<'static, BTreeMap<String, Built>> {
     static BUILT: Mutex<BTreeMap<String, Built>> = Mutex::new(BTreeMap::new());
     BUILT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -60,7 +61,7 @@ struct Built {
     began: Option<Began>,
 }
 
-/// What the note said when the controller was run.
+/// The value of the annotation when the controller started.
 #[derive(Clone)]
 struct Began(Option<String>);
 
@@ -82,13 +83,13 @@ impl Controller for AnnotationController {
     }
 }
 
-/// A control plane of one's own.
-struct Stage {
+/// A control plane for one test.
+struct AnnotationEnvironment {
     plane: ControlPlane,
     leases: Api<Lease>,
 }
 
-/// A daemon that leads or stands by.
+/// A daemon that leads or stands by, and its Lease annotations.
 struct Replica {
     daemon: InProcess,
     name: String,
@@ -100,7 +101,8 @@ impl Replica {
         self.lease_annotations.read(NOTE)
     }
 
-    /// Waits until its controller runs, and returns what it had to go by.
+    /// Waits until the controller of this replica runs, and returns the annotation that it read at
+    /// its start.
     async fn began_with(&self) -> Result<Option<String>> {
         let Began(note) = eventually(LIMIT, &format!("{} to lead", self.name), || async {
             all_built().get(&self.name)?.began.clone()
@@ -110,14 +112,14 @@ impl Replica {
     }
 
     async fn wait_for_note(&self, note: Option<&str>) -> Result<()> {
-        eventually(LIMIT, &format!("{} to know of {note:?}", self.name), || async {
+        eventually(LIMIT, &format!("{} to read {note:?}", self.name), || async {
             (self.note().as_deref() == note).then_some(())
         })
         .await
     }
 }
 
-impl Stage {
+impl AnnotationEnvironment {
     async fn new() -> Result<Self> {
         let plane = ControlPlane::start().await?;
         let leases = Api::namespaced(plane.client()?, "kube-system");
@@ -138,11 +140,11 @@ impl Stage {
         Ok(Replica {
             daemon,
             name: name.to_owned(),
-            lease_annotations: lease_annotations.context("it has no Lease annotations")?,
+            lease_annotations: lease_annotations.context("the controller has no Lease annotations")?,
         })
     }
 
-    /// A replica that leads.
+    /// Starts a replica and waits until it leads.
     async fn leader(&self, name: &str) -> Result<Replica> {
         let replica = self.replica(name).await?;
         replica.began_with().await?;
@@ -157,7 +159,7 @@ impl Stage {
         Ok(self.lease().await?.annotations().get(NOTE).cloned())
     }
 
-    /// What `kubectl annotate` does; null removes.
+    /// Sets the annotation, as `kubectl annotate` does. Null removes it.
     async fn annotate(&self, value: Value) -> Result<Lease> {
         self.patch(json!({"metadata": {"annotations": {NOTE: value}}})).await
     }
@@ -167,13 +169,13 @@ impl Stage {
         Ok(self.leases.patch(LEASE, &PatchParams::default(), &patch).await?)
     }
 
-    /// Waits until the Lease was renewed that many times.
+    /// Waits until the Lease was renewed `count` times.
     async fn renewals(&self, count: usize) -> Result<()> {
         let mut last = renewed(&self.lease().await?);
         for _ in 0..count {
             last = eventually(LIMIT, "a renewal", || async {
                 let now = renewed(&self.lease().await?);
-                ensure!(now != last, "it is of {now:?}");
+                ensure!(now != last, "the last renewal is still of {now:?}");
                 anyhow::Ok(now)
             })
             .await?;
@@ -187,69 +189,81 @@ fn renewed(lease: &Lease) -> Option<Timestamp> {
 }
 
 #[tokio::test]
-async fn a_note_survives_renewals_a_release_a_takeover_and_a_kill() -> Result<()> {
-    let stage = Stage::new().await?;
-    let first = stage.leader("survives-1").await?;
+async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Result<()> {
+    let environment = AnnotationEnvironment::new().await?;
+    let first = environment.leader("survives-1").await?;
     ensure!(first.began_with().await?.is_none() && first.note().is_none());
-    let second = stage.replica("survives-2").await?;
+    let second = environment.replica("survives-2").await?;
     first.lease_annotations.write(NOTE, "at noon").await?;
-    ensure!(first.note().as_deref() == Some("at noon"), "known once it is written");
+    ensure!(
+        first.note().as_deref() == Some("at noon"),
+        "the writer does not read its own annotation"
+    );
     second.wait_for_note(Some("at noon")).await?;
-    stage.renewals(4).await?;
-    ensure!(stage.annotated().await?.as_deref() == Some("at noon"), "renewed away");
+    environment.renewals(4).await?;
+    ensure!(
+        environment.annotated().await?.as_deref() == Some("at noon"),
+        "a renewal removed the annotation"
+    );
 
     first.daemon.stop().await?;
     ensure!(
         second.began_with().await?.as_deref() == Some("at noon"),
-        "released away"
+        "the release removed the annotation"
     );
-    // One that knows nothing of the note leads in between, and ends by SIGKILL.
+    // A daemon that does not know the annotation leads in between, and is killed.
     let flags: Vec<_> = TIMES
         .iter()
         .copied()
         .chain(["--controllers=foo", "--install-crds"])
         .collect();
-    let killed = Daemon::start(&stage.plane, "killed", &flags).await?;
+    let killed = Daemon::start(&environment.plane, "killed", &flags).await?;
     killed.wait_for_line(&["standing by"]).await?;
     second.daemon.stop().await?;
     killed.wait_for_line(&["acquired the lease"]).await?;
-    stage.renewals(2).await?;
-    let third = stage.replica("survives-3").await?;
+    environment.renewals(2).await?;
+    let third = environment.replica("survives-3").await?;
     killed.process.signal(Signal::KILL)?;
-    ensure!(third.began_with().await?.as_deref() == Some("at noon"), "killed away");
-    stage.renewals(1).await?;
-    ensure!(stage.annotated().await?.as_deref() == Some("at noon"));
+    ensure!(
+        third.began_with().await?.as_deref() == Some("at noon"),
+        "the annotation is gone after the kill"
+    );
+    environment.renewals(1).await?;
+    ensure!(environment.annotated().await?.as_deref() == Some("at noon"));
     third.daemon.stop().await
 }
 
 #[tokio::test]
-async fn what_a_person_removes_is_heard_at_once_by_who_leads_and_who_stands_by() -> Result<()> {
-    let stage = Stage::new().await?;
-    let leader = stage.leader("removed-1").await?;
-    let standby = stage.replica("removed-2").await?;
+async fn leader_and_standby_observe_manual_changes_of_annotations_at_once() -> Result<()> {
+    let environment = AnnotationEnvironment::new().await?;
+    let leader = environment.leader("removed-1").await?;
+    let standby = environment.replica("removed-2").await?;
     leader.lease_annotations.write(NOTE, "at noon").await?;
     for replica in [&leader, &standby] {
         replica.wait_for_note(Some("at noon")).await?;
         timeout(LIMIT, replica.lease_annotations.changed()).await?;
         tokio::select! {
-            () = replica.lease_annotations.changed() => anyhow::bail!("{} is told of renewals", replica.name),
-            renewed = stage.renewals(2) => renewed?,
+            () = replica.lease_annotations.changed() => anyhow::bail!("renewals wake {}, although they change no annotation", replica.name),
+            renewed = environment.renewals(2) => renewed?,
         }
     }
-    let before = stage.lease().await?.uid();
+    let before = environment.lease().await?.uid();
     for replica in [&leader, &standby] {
-        let target = replica.lease_annotations.target().context("no target")?;
+        let target = replica
+            .lease_annotations
+            .target()
+            .context("the replica has not seen the Lease")?;
         ensure!(target.key.to_string() == "kube-system/portreeve" && Some(&*target.uid) == before.as_deref());
     }
     for (value, note) in [(json!("again"), Some("again")), (Value::Null, None)] {
-        stage.annotate(value).await?;
+        environment.annotate(value).await?;
         for replica in [&leader, &standby] {
-            let heard = async {
+            let observed = async {
                 timeout(LIMIT, replica.lease_annotations.changed()).await?;
                 anyhow::Ok(replica.note())
             };
-            let heard = in_time(&format!("{} hears of {note:?}", replica.name), heard).await?;
-            ensure!(heard.as_deref() == note, "{heard:?}");
+            let observed = in_time(&format!("{} observes {note:?}", replica.name), observed).await?;
+            ensure!(observed.as_deref() == note, "{observed:?}");
         }
     }
     standby.daemon.stop().await?;
@@ -257,50 +271,61 @@ async fn what_a_person_removes_is_heard_at_once_by_who_leads_and_who_stands_by()
 }
 
 #[tokio::test]
-async fn a_replica_that_does_not_lead_notes_nothing() -> Result<()> {
-    let stage = Stage::new().await?;
-    let leader = stage.leader("fenced-1").await?;
-    let standby = stage.replica("fenced-2").await?;
+async fn a_replica_that_does_not_lead_writes_no_annotation() -> Result<()> {
+    let environment = AnnotationEnvironment::new().await?;
+    let leader = environment.leader("fenced-1").await?;
+    let standby = environment.replica("fenced-2").await?;
     leader.lease_annotations.write(NOTE, "at noon").await?;
     let error = standby
         .lease_annotations
         .write(NOTE, "by a standby")
         .await
         .err()
-        .context("it wrote")?;
+        .context("the standby wrote the annotation")?;
     let expected = "failed to annotate Lease kube-system/portreeve: ";
     ensure!(
         error.to_string().starts_with(expected) && error.to_string().contains("does not lead"),
         "{error}"
     );
-    stage.patch(json!({"spec": {"holderIdentity": "a-thief"}})).await?;
-    eventually(LIMIT, "who led to be fenced", || async {
+    environment
+        .patch(json!({"spec": {"holderIdentity": "a-thief"}}))
+        .await?;
+    eventually(LIMIT, "writes of the former leader to be fenced", || async {
         leader.lease_annotations.write(NOTE, "before it knew").await.err()
     })
     .await?;
-    let before = stage.annotated().await?;
+    let before = environment.annotated().await?;
     let error = leader
         .lease_annotations
         .write(NOTE, "too late")
         .await
         .err()
-        .context("it wrote")?;
+        .context("the former leader wrote the annotation")?;
     ensure!(error.to_string().contains("does not lead"), "{error}");
-    ensure!(stage.annotated().await? == before);
-    // The precondition of every write: another Lease of the same name is left alone.
+    ensure!(environment.annotated().await? == before);
+    // Every write carries the UID as a precondition, so a new Lease of the same name is not
+    // modified.
     let stranger = json!({"metadata": {"uid": "another", "annotations": {NOTE: "on another"}}});
-    let refused = stage.patch(stranger).await.err().context("it was written")?;
-    ensure!(stage.annotated().await? == before, "{refused}");
+    let refused = environment
+        .patch(stranger)
+        .await
+        .err()
+        .context("a patch with another UID was accepted")?;
+    ensure!(environment.annotated().await? == before, "{refused}");
     Ok(())
 }
 
 #[tokio::test]
-async fn annotations_do_not_keep_a_renewal_waiting() -> Result<()> {
-    let stage = Stage::new().await?;
-    let leader = stage.leader("renews").await?;
-    let version = stage.lease().await?.resource_version().context("no version")?;
+async fn annotations_do_not_delay_renewals() -> Result<()> {
+    let environment = AnnotationEnvironment::new().await?;
+    let leader = environment.leader("renews").await?;
+    let version = environment
+        .lease()
+        .await?
+        .resource_version()
+        .context("the Lease has no resourceVersion")?;
     let parameters = WatchParams::default().fields(&format!("metadata.name={LEASE}"));
-    let mut events = pin!(stage.leases.watch(&parameters, &version).await?);
+    let mut events = pin!(environment.leases.watch(&parameters, &version).await?);
     let (mut ticks, until) = (
         interval(Duration::from_millis(250)),
         Instant::now() + Duration::from_secs(6),
@@ -318,7 +343,7 @@ async fn annotations_do_not_keep_a_renewal_waiting() -> Result<()> {
                 if writes.is_multiple_of(2) {
                     leader.lease_annotations.write(NOTE, &value).await?;
                 } else {
-                    stage.annotate(json!(value)).await?;
+                    environment.annotate(json!(value)).await?;
                 }
             }
         }
@@ -330,7 +355,7 @@ async fn annotations_do_not_keep_a_renewal_waiting() -> Result<()> {
         .map(|pair| pair[1].duration_since(pair[0]).unsigned_abs());
     let mut gaps: Vec<_> = gaps.collect();
     gaps.sort();
-    let median = *gaps.get(gaps.len() / 2).context("it was not renewed")?;
+    let median = *gaps.get(gaps.len() / 2).context("the Lease was not renewed")?;
     let slow = leader
         .daemon
         .admin
@@ -338,18 +363,19 @@ async fn annotations_do_not_keep_a_renewal_waiting() -> Result<()> {
         .await?
         .sum("leader_election_slowpath_total", &[]);
     println!(
-        "{writes} writes, {} renewals, {slow} of them slow, {median:?} apart in the median",
+        "{writes} writes, {} renewals, {slow} of them slow, median interval {median:?}",
         times.len()
     );
-    // One that was under way at a write is made again at once. None may come so late that the Lease is lost.
+    // A renewal that conflicts with a write is repeated at once. No renewal may come so late that
+    // the Lease is lost.
     ensure!(median < RETRY_PERIOD * 2, "{gaps:?}");
-    let spec = stage.lease().await?.spec.context("no spec")?;
+    let spec = environment.lease().await?.spec.context("the Lease has no spec")?;
     ensure!(spec.lease_transitions == Some(0), "{spec:?}");
     leader.daemon.stop().await
 }
 
 #[tokio::test]
-async fn without_an_election_there_is_no_notebook() -> Result<()> {
+async fn without_leader_election_there_are_no_lease_annotations() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let daemon = InProcess::start(plane, ANNOTATION_CONTROLLER, &["--scribe=alone"]).await?;
     let is_none = all_built().get("alone").map(|built| built.lease_annotations.is_none());

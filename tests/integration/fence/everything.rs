@@ -1,4 +1,4 @@
-//! The fence around what a controller may write that may write everything.
+//! The fence for a controller that may write every resource.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{coordination::v1::Lease, events::v1::Event};
@@ -13,7 +13,7 @@ use super::{FenceEnvironment, UUID, event, is_fenced};
 use crate::support::LIMIT;
 
 #[tokio::test]
-async fn a_fence_around_everything_lets_the_election_pass() -> Result<()> {
+async fn a_fence_for_all_resources_admits_leases_and_events() -> Result<()> {
     let environment = FenceEnvironment::new("everything").await?;
     let fixture = crate::support::fixtures::NamespaceFixture {
         namespace: environment.namespace.clone(),
@@ -26,10 +26,10 @@ async fn a_fence_around_everything_lets_the_election_pass() -> Result<()> {
     let standby = environment.replica("web-b").await?;
     let (deployments, plain) = (environment.deployments(&standby), PatchParams::default());
     let label = Patch::Merge(json!({"metadata": {"labels": {"written": "yes"}}}));
-    eventually(LIMIT, "the fence to stand", || async {
+    eventually(LIMIT, "the fence to be enforced", || async {
         ensure!(
             is_fenced(&deployments.patch("web", &plain, &label).await)?,
-            "it lets a standby pass"
+            "a write of the standby passed"
         );
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! The Deployment that a Foo keeps.
+//! The Deployment that the foo-controller creates for a Foo, keeps and deletes.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// The fields that a Foo owns, as they stand in a Deployment.
+/// Returns the values of the fields that the foo-controller owns in a Deployment.
 fn owned(deployment: &Deployment) -> Value {
     let deployment = json!(deployment);
     json!({
@@ -31,7 +31,7 @@ fn owned(deployment: &Deployment) -> Value {
     })
 }
 
-fn asked_for(foo: &Foo) -> Value {
+fn desired(foo: &Foo) -> Value {
     let labels = json!({"app": "nginx", "controller": foo.name_any()});
     json!({
         "labels": labels,
@@ -52,10 +52,10 @@ fn asked_for(foo: &Foo) -> Value {
 }
 
 #[tokio::test]
-async fn a_foo_gets_the_deployment_that_it_asks_for() -> Result<()> {
+async fn a_foo_gets_the_desired_deployment() -> Result<()> {
     let fixture = fixture("create").await?;
     let (foo, deployment) = in_time("a new Foo is settled", fixture.settled_foo("web", 2)).await?;
-    ensure!(owned(&deployment) == asked_for(&foo), "{:#}", owned(&deployment));
+    ensure!(owned(&deployment) == desired(&foo), "{:#}", owned(&deployment));
     let managers: Vec<_> = deployment
         .managed_fields()
         .iter()
@@ -94,7 +94,7 @@ async fn the_samples_are_reconciled() -> Result<()> {
         sample["metadata"]["namespace"] = fixture.name().into();
         let parameters = PatchParams::apply("a-user");
         manifests::apply(fixture.namespace.client(), &sample, Some(fixture.name()), &parameters).await?;
-        let name = sample["metadata"]["name"].as_str().context("it has a name")?;
+        let name = sample["metadata"]["name"].as_str().context("the sample has no name")?;
         let ready = if name == "example-clash" {
             ConditionStatus::False
         } else {
@@ -113,7 +113,7 @@ async fn the_deployment_follows_the_spec() -> Result<()> {
     fixture.settled_foo("web", 1).await?;
     fixture.merge_foo("web", json!({"spec": {"replicas": 5}})).await?;
     let grown = fixture.wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5));
-    in_time("a new size arrives", grown).await?;
+    in_time("a new replica count reaches the Deployment", grown).await?;
     let foo = fixture
         .wait_for_condition("web", "Ready", ConditionStatus::True)
         .await?;
@@ -139,16 +139,22 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
     ];
     for (what, drift) in table {
         let drifted = fixture.merge_deployment("web", drift).await?;
-        ensure!(owned(&drifted) != asked_for(&foo), "{what} is no drift");
-        let repaired = fixture.wait_for_deployment("web", "as asked", |found| owned(found) == asked_for(&foo));
+        ensure!(
+            owned(&drifted) != desired(&foo),
+            "the patch of {what} changed no owned field"
+        );
+        let repaired = fixture.wait_for_deployment("web", "the desired fields", |found| owned(found) == desired(&foo));
         let repaired = in_time(&format!("drift of {what} is repaired"), repaired).await?;
-        ensure!(repaired.uid() == deployment.uid(), "{what}: it is another Deployment");
+        ensure!(
+            repaired.uid() == deployment.uid(),
+            "{what}: the Deployment was recreated"
+        );
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn the_container_is_put_back_beside_the_one_of_others() -> Result<()> {
+async fn the_container_is_restored_next_to_a_foreign_one() -> Result<()> {
     let fixture = fixture("container").await?;
     fixture.settled_foo("web", 1).await?;
     let other = json!({"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "other:1"}]}}}});
@@ -169,7 +175,7 @@ async fn the_container_is_put_back_beside_the_one_of_others() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_others_add_survives_a_repair() -> Result<()> {
+async fn fields_of_other_managers_survive_a_repair() -> Result<()> {
     let fixture = fixture("extras").await?;
     fixture.settled_foo("web", 1).await?;
     let theirs = json!({
@@ -201,29 +207,29 @@ async fn what_others_add_survives_a_repair() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_deleted_deployment_comes_back() -> Result<()> {
+async fn a_deleted_deployment_is_recreated() -> Result<()> {
     let fixture = fixture("deleted").await?;
     let (foo, before) = fixture.settled_foo("web", 2).await?;
     fixture.delete_deployment("web").await?;
-    let again = fixture.wait_for_deployment("web", "another one", |found| found.uid() != before.uid());
-    let again = in_time("a deleted Deployment comes back", again).await?;
-    ensure!(owned(&again) == asked_for(&foo), "{:#}", owned(&again));
+    let again = fixture.wait_for_deployment("web", "a new Deployment", |found| found.uid() != before.uid());
+    let again = in_time("a deleted Deployment is recreated", again).await?;
+    ensure!(owned(&again) == desired(&foo), "{:#}", owned(&again));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_renamed_deployment_leaves_no_old_one_behind() -> Result<()> {
+async fn changing_the_deployment_name_deletes_the_old_deployment() -> Result<()> {
     let fixture = fixture("renamed").await?;
     fixture.settled_foo("web", 2).await?;
     fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "shop"}}))
         .await?;
     let gone = fixture.wait_for_no_deployment("web");
-    in_time("the old Deployment goes after a rename", gone).await?;
+    in_time("the old Deployment is deleted after a rename", gone).await?;
     let (foo, shop) = (
         fixture.foos().get("web").await?,
         fixture.deployments().get("shop").await?,
     );
-    ensure!(owned(&shop) == asked_for(&foo), "{:#}", owned(&shop));
+    ensure!(owned(&shop) == desired(&foo), "{:#}", owned(&shop));
     Ok(())
 }

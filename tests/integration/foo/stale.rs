@@ -1,7 +1,8 @@
-//! Plans that come too late: between the decision and the request, the object became somebody else's.
+//! Stale plans: the object was replaced or changed between the decision and the request.
 //!
-//! The plans here are the ones that `decide` makes, with the UID and version that it saw; the unit tests of `decide` hold it to
-//! those. The requests are the applier's own, and the judge is the real apiserver.
+//! These plans have the same form as those of `decide`, with the UID and the resourceVersion that
+//! it observed; the unit tests of `decide` check that form. The applier sends the requests to the
+//! real apiserver.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::{
 
 const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
 
-/// As a worker has it. Its events are never written.
+/// Returns an applier like that of a worker. Nothing writes its events.
 fn applier(fixture: &NamespaceFixture) -> Result<Applier> {
     let client = fixture.namespace.client().clone();
     let (events, _) = Events::channel(client.clone(), "a-test", &Registry::new())?;
@@ -40,7 +41,7 @@ fn applier(fixture: &NamespaceFixture) -> Result<Applier> {
     })
 }
 
-/// What a Foo would make of a Deployment.
+/// Returns the Deployment that the controller would write for a Foo.
 fn desired(fixture: &NamespaceFixture, foo: &Foo, name: &str) -> Object {
     let mut body = unrelated_deployment(name);
     body["metadata"]["ownerReferences"] = json!([{
@@ -58,18 +59,21 @@ fn target(fixture: &NamespaceFixture, deployment: &Deployment) -> Result<Target>
     Ok(Target {
         resource: DEPLOYMENTS,
         key: ObjectKey::namespaced(fixture.name(), deployment.name_any()),
-        uid: deployment.uid().context("it has a UID")?.into(),
-        version: deployment.resource_version().context("it has a version")?.into(),
+        uid: deployment.uid().context("the Deployment has no UID")?.into(),
+        version: deployment
+            .resource_version()
+            .context("the Deployment has no resourceVersion")?
+            .into(),
     })
 }
 
-/// A Foo that no daemon reconciles: its name is a conflict for ever.
+/// Creates a Foo that stays in conflict, so that the daemon writes nothing for it.
 async fn idle_foo(fixture: &NamespaceFixture) -> Result<Foo> {
     fixture.create_foreign("occupied").await?;
     fixture.create_foo("idle", "occupied", 1).await
 }
 
-async fn expect_look_again(applier: &Applier, effect: Effect) -> Result<()> {
+async fn expect_stale(applier: &Applier, effect: Effect) -> Result<()> {
     let plan = Plan::of(vec![effect]);
     let end = applier.run(&plan).await;
     ensure!(matches!(end, Applied::Stale(_)), "{plan}: {end:?}");
@@ -77,26 +81,29 @@ async fn expect_look_again(applier: &Applier, effect: Effect) -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_object_that_was_replaced_since_the_decision_is_not_taken_over() -> Result<()> {
+async fn a_stale_plan_does_not_adopt_a_replaced_object() -> Result<()> {
     let fixture = fixture("replaced").await?;
     let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
     let Target { uid, version, .. } = target(&fixture, &fixture.create_foreign("web").await?)?;
     fixture.delete_deployment("web").await?;
     let theirs = fixture.create_foreign("web").await?;
     let object = desired(&fixture, &foo, "web");
-    let now: Arc<str> = theirs.resource_version().context("it has a version")?.into();
+    let now: Arc<str> = theirs
+        .resource_version()
+        .context("the Deployment has no resourceVersion")?
+        .into();
     for version in [version, now] {
         let (object, uid) = (object.clone(), Arc::clone(&uid));
-        expect_look_again(&applier, Effect::Apply { object, uid, version }).await?;
+        expect_stale(&applier, Effect::Apply { object, uid, version }).await?;
     }
-    expect_look_again(&applier, Effect::Create(object)).await?;
+    expect_stale(&applier, Effect::Create(object)).await?;
     let after = fixture.deployments().get("web").await?;
     ensure!(json!(after) == json!(theirs), "{after:#?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn an_object_that_was_changed_since_the_decision_is_left_as_it_is() -> Result<()> {
+async fn a_stale_plan_does_not_modify_a_changed_object() -> Result<()> {
     let fixture = fixture("changed").await?;
     let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
     let seen = target(&fixture, &fixture.create_foreign("web").await?)?;
@@ -119,7 +126,7 @@ async fn an_object_that_was_changed_since_the_decision_is_left_as_it_is() -> Res
         propagation,
     };
     for effect in [apply, patch, delete] {
-        expect_look_again(&applier, effect).await?;
+        expect_stale(&applier, effect).await?;
     }
     let after = fixture.deployments().get("web").await?;
     ensure!(json!(after) == json!(changed), "{after:#?}");
@@ -127,7 +134,7 @@ async fn an_object_that_was_changed_since_the_decision_is_left_as_it_is() -> Res
 }
 
 #[tokio::test]
-async fn an_object_that_is_gone_is_not_made_by_an_apply_and_not_missed_by_a_delete() -> Result<()> {
+async fn an_apply_does_not_recreate_a_deleted_object_and_a_delete_of_it_succeeds() -> Result<()> {
     let fixture = fixture("gone").await?;
     let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
     let seen = target(&fixture, &fixture.create_foreign("web").await?)?;
@@ -137,10 +144,10 @@ async fn an_object_that_is_gone_is_not_made_by_an_apply_and_not_missed_by_a_dele
         uid: Arc::clone(&seen.uid),
         version: Arc::clone(&seen.version),
     };
-    expect_look_again(&applier, apply).await?;
+    expect_stale(&applier, apply).await?;
     ensure!(
         fixture.deployments().get_opt("web").await?.is_none(),
-        "the apply made it"
+        "the apply created the Deployment"
     );
     let delete = Effect::Delete {
         target: seen,
@@ -151,10 +158,11 @@ async fn an_object_that_is_gone_is_not_made_by_an_apply_and_not_missed_by_a_dele
     Ok(())
 }
 
-/// Through the whole daemon, with its apply held inside the apiserver meanwhile. There even an apply without preconditions would be
-/// refused; what this shows is that the daemon then looks again, at once, and sees the conflict.
+/// Holds an apply of the daemon inside the apiserver while the Deployment is replaced. The
+/// apiserver would refuse even an apply without preconditions here. The test shows that the daemon
+/// then reconciles again at once and reports the conflict.
 #[tokio::test]
-async fn an_object_that_is_replaced_while_a_repair_is_under_way_is_not_taken_over() -> Result<()> {
+async fn an_object_replaced_during_a_repair_is_not_adopted() -> Result<()> {
     let fixture = fixture("under-way").await?;
     fixture.settled_foo("web", 2).await?;
     let gate = AdmissionGate::close(ControlPlane::shared().await, &fixture).await?;

@@ -1,4 +1,4 @@
-//! What a Foo's status and its events say.
+//! The status of a Foo and its events.
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Does what a deployment controller would.
+/// Sets the status of a Deployment, as the deployment controller would.
 async fn set_available(fixture: &NamespaceFixture, name: &str, available: i32) -> Result<()> {
     let status = json!({"status": {
         "replicas": available, "updatedReplicas": available, "readyReplicas": available, "availableReplicas": available,
@@ -43,8 +43,8 @@ async fn the_status_follows_the_deployment() -> Result<()> {
                 .as_ref()
                 .is_some_and(|status| status.available_replicas == available)
         });
-        let foo = in_time("availability arrives in the status", foo).await?;
-        let status = foo.status.context("it has a status")?;
+        let foo = in_time("the availability reaches the status", foo).await?;
+        let status = foo.status.context("the Foo has no status")?;
         ensure!(Some(status.observed_generation) == foo.metadata.generation);
         let conditions: Vec<_> = status
             .conditions
@@ -86,14 +86,14 @@ async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
         })
         .await?;
     let scale = fixture.foos().get_scale("web").await?;
-    let asked = scale.spec.and_then(|spec| spec.replicas);
-    let there = scale.status.map(|status| status.replicas);
-    ensure!((asked, there) == (Some(4), Some(3)), "{asked:?} {there:?}");
+    let desired = scale.spec.and_then(|spec| spec.replicas);
+    let current = scale.status.map(|status| status.replicas);
+    ensure!((desired, current) == (Some(4), Some(3)), "{desired:?} {current:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn synced_is_told_once_however_often_a_foo_is_reconciled() -> Result<()> {
+async fn the_synced_event_is_sent_once_for_repeated_reconciles() -> Result<()> {
     let fixture = fixture("synced").await?;
     fixture.settled_foo("web", 1).await?;
     for replicas in 2..6 {
@@ -112,7 +112,7 @@ async fn synced_is_told_once_however_often_a_foo_is_reconciled() -> Result<()> {
             })
             .await?;
     }
-    // The next event is the proof that no other one came before it.
+    // Events are written in order: a later event proves that no second Synced event came before it.
     fixture.create_foreign("taken").await?;
     fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
@@ -136,7 +136,7 @@ async fn synced_is_told_once_however_often_a_foo_is_reconciled() -> Result<()> {
 async fn the_status_is_written_only_when_it_changes() -> Result<()> {
     let fixture = fixture("quiet").await?;
     let (foo, _) = fixture.settled_foo("web", 2).await?;
-    let from = foo.resource_version().context("it has a version")?;
+    let from = foo.resource_version().context("the Foo has no resourceVersion")?;
     let only = WatchParams::default().fields("metadata.name=web");
     let foos = fixture.foos();
     let mut changes = foos.watch(&only, &from).await?.boxed();
@@ -150,20 +150,25 @@ async fn the_status_is_written_only_when_it_changes() -> Result<()> {
             .wait_for_deployment("web", "2 replicas", |found| replicas(found) == Some(2))
             .await?;
     }
-    // The first change that the watch tells of is the one that had a reason.
+    // The watch must deliver no change of the Foo before this one, which changes the status.
     set_available(&fixture, "web", 2).await?;
-    let change = timeout(LIMIT, changes.next()).await.context("a change of the Foo")?;
+    let change = timeout(LIMIT, changes.next())
+        .await
+        .context("timed out waiting for a change of the Foo")?;
     let Some(Ok(WatchEvent::Modified(later))) = change else {
         anyhow::bail!("{change:?}");
     };
-    let status = later.status.context("it has a status")?;
-    ensure!(status.available_replicas == 2, "written for nothing: {status:?}");
-    let before = foo.status.context("it had a status")?;
+    let status = later.status.context("the Foo has no status")?;
+    ensure!(
+        status.available_replicas == 2,
+        "the status was written without a change: {status:?}"
+    );
+    let before = foo.status.context("the Foo had no status")?;
     let time =
         |conditions| conditions::find_status_condition(conditions, "Ready").map(|ready| ready.last_transition_time);
     ensure!(
         time(&status.conditions) == time(&before.conditions),
-        "no transition, no new time"
+        "lastTransitionTime changed without a transition"
     );
     Ok(())
 }

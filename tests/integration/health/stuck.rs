@@ -1,4 +1,4 @@
-//! Controllers that are stuck until a test lets them go on.
+//! Controllers that are stuck until a test releases them.
 
 use std::{
     sync::{Condvar, Mutex, PoisonError},
@@ -14,16 +14,16 @@ use tokio::sync::Notify;
 
 use crate::controllers::{descriptor, idle, one_flag, watched};
 
-/// The ConfigMap at which a worker hangs.
+/// The name of the ConfigMap at which a worker hangs.
 pub(super) const TRAP: &str = "trap";
-/// Opens the trap of [`HANGING`].
+/// Releases the worker of [`HANGING`].
 pub(super) static TRAPPED: Barrier = Barrier::closed();
-/// Opens the trap of [`BLOCKING`].
+/// Releases the worker of [`BLOCKING`].
 pub(super) static BLOCKED: Barrier = Barrier::closed();
-/// Has the queue attended to that nobody takes from.
+/// Starts the worker of [`UNATTENDED`].
 pub(super) static ATTENDED: Notify = Notify::const_new();
 
-/// Both look at the same ConfigMaps; the first has two workers, and hangs at one of them.
+/// Two controllers that watch the same ConfigMaps. The first has two workers, one of which hangs.
 pub(super) const HANGING: &[Descriptor] = &[
     descriptor("hanging-controller", one_flag, |setup| {
         let maps = watched(setup)?;
@@ -33,24 +33,27 @@ pub(super) const HANGING: &[Descriptor] = &[
     descriptor("moving-controller", Vec::new, |setup| idle(setup, "Moving")),
 ];
 
-/// Hangs as well, in another test.
+/// A controller whose only worker hangs. It has a barrier of its own, because another test uses it.
 pub(super) const BLOCKING: &[Descriptor] = &[descriptor("blocking-controller", one_flag, |setup| {
     let maps = watched(setup)?;
     let keyed = setup.keyed("Blocking", Hanging(&BLOCKED));
     Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
 })];
 
-/// Its only item is due from the start, and its worker looks away.
+/// A controller with one item that is due from the start and that no worker takes.
 pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller", Vec::new, |setup| {
     let queue = Queue::new("Unattended", &setup.shared.queues);
-    let tell = |key: &&str| (*key).to_owned();
-    setup
-        .queue_health_checkers
-        .push(QueueHealthChecker::of(setup.name, "Unattended", queue.clone(), tell));
+    let name_of_key = |key: &&str| (*key).to_owned();
+    setup.queue_health_checkers.push(QueueHealthChecker::of(
+        setup.name,
+        "Unattended",
+        queue.clone(),
+        name_of_key,
+    ));
     Ok(Box::new(Unattended(queue)))
 })];
 
-/// Holds threads up until it is opened.
+/// Blocks threads until it is opened.
 pub(super) struct Barrier {
     is_open: Mutex<bool>,
     opened: Condvar,
@@ -69,7 +72,8 @@ impl Barrier {
         self.opened.notify_all();
     }
 
-    /// Blocks the thread, though not for ever: a test that fails has to end.
+    /// Blocks the thread until the barrier is opened, but at most for a minute, so that a failing
+    /// test ends.
     fn pass(&self) {
         let is_open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = self

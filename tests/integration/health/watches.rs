@@ -1,4 +1,4 @@
-//! Watches that are silent, refused, forbidden, or without an apiserver.
+//! Informers whose watches are silent, refused, forbidden, or disconnected from the apiserver.
 
 use anyhow::{Result, ensure};
 use kube::{Api, CustomResourceExt, api::PostParams};
@@ -17,12 +17,13 @@ use crate::{
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
 const DEFINITIONS: &str = "informer/customresourcedefinitions.v1.apiextensions.k8s.io";
-/// Without contact for 8 s, a watch is stale.
+/// With this idle timeout, a watch without contact for 8 s is stale.
 const IDLE: &str = "--watch-idle-timeout=6s";
 
-/// A daemon behind a proxy that looks at what the tests share, and writes nothing there. It is ready.
-async fn onlooker(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
-    // Foos are served.
+/// Starts a dry-run daemon behind a proxy, on the shared control plane, and returns both once the
+/// daemon is ready.
+async fn dry_run_daemon(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
+    // The shared daemon installs the definition of Foo.
     shared::daemon().await?;
     let plane = ControlPlane::shared().await;
     let proxy = FaultProxy::start(plane).await?;
@@ -32,7 +33,8 @@ async fn onlooker(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
     Ok((proxy, daemon))
 }
 
-/// Waits until these are stale, which is nothing that a restart would cure, and heals what made them so.
+/// Waits until the checks report stale watches, which must not fail liveness, then heals the proxy
+/// and waits until readiness passes.
 async fn stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
     for check in checks {
         wait_until_failing(&daemon.admin, "/readyz", check, &["stale: last contact"]).await?;
@@ -43,31 +45,31 @@ async fn stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]
 }
 
 #[tokio::test]
-async fn watches_that_hear_nothing_fail_readiness_until_they_do() -> Result<()> {
-    let (proxy, daemon) = onlooker("deaf-daemon", IDLE).await?;
+async fn silent_watches_fail_readiness_until_they_receive_data() -> Result<()> {
+    let (proxy, daemon) = dry_run_daemon("deaf-daemon", IDLE).await?;
     proxy.hold_responses();
     stale_until_healed(&proxy, &daemon, &[FOOS, DEPLOYMENTS]).await
 }
 
-/// As a proxy has it that keeps what it passes on until it is a lot.
+/// Simulates a proxy that buffers the lines of a watch.
 #[tokio::test]
-async fn watches_whose_lines_are_held_back_are_made_up_for_by_lists() -> Result<()> {
-    let (proxy, daemon) = onlooker("patient-daemon", "--watch-idle-timeout=3s").await?;
+async fn informers_relist_when_a_proxy_buffers_their_watches() -> Result<()> {
+    let (proxy, daemon) = dry_run_daemon("patient-daemon", "--watch-idle-timeout=3s").await?;
     let silent = Fault::Body(BodyFault::StallAt(0));
     proxy.fault(Matcher::watches(), silent, Repeat::UntilHealed);
     proxy.reset();
     let lists = proxy.count(Matcher::lists().resource("foos"));
     lists.wait_for_matched(1, SETTLED).await?;
-    // A list has shown what there is: nothing is wrong.
+    // A list has refreshed the store, so readiness passes although the watch is silent.
     wait_until_passing(&daemon.admin, "/readyz").await?;
-    // Not the lists either: nobody knows any more.
+    // Without lists as well, the informer has no contact and becomes stale.
     proxy.respond(Matcher::lists(), CannedResponse::unavailable(), Repeat::UntilHealed);
     stale_until_healed(&proxy, &daemon, &[FOOS]).await
 }
 
 #[tokio::test]
-async fn a_list_that_is_never_complete_fails_readiness_whatever_its_first_pages_say() -> Result<()> {
-    let (proxy, daemon) = onlooker("page-turner", IDLE).await?;
+async fn an_incomplete_list_fails_readiness_although_its_first_pages_succeed() -> Result<()> {
+    let (proxy, daemon) = dry_run_daemon("page-turner", IDLE).await?;
     let pages = Matcher::later_pages().resource("customresourcedefinitions");
     proxy.respond(pages, CannedResponse::internal_error(), Repeat::UntilHealed);
     proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
@@ -77,11 +79,11 @@ async fn a_list_that_is_never_complete_fails_readiness_whatever_its_first_pages_
 }
 
 #[tokio::test]
-async fn a_watch_that_is_refused_fails_readiness_by_its_name_alone() -> Result<()> {
-    let (proxy, daemon) = onlooker("refused-daemon", IDLE).await?;
+async fn a_refused_watch_fails_only_its_own_readiness_check() -> Result<()> {
+    let (proxy, daemon) = dry_run_daemon("refused-daemon", IDLE).await?;
     let deployments = Matcher::any().resource("deployments");
     proxy.respond(deployments, CannedResponse::unavailable(), Repeat::UntilHealed);
-    // It goes on for as long as the connection is heard of, and then for its limit.
+    // The running watch still counts as contact; the check fails one stale limit after its end.
     wait_until_failing(
         &daemon.admin,
         "/readyz",
@@ -89,21 +91,21 @@ async fn a_watch_that_is_refused_fails_readiness_by_its_name_alone() -> Result<(
         &["stale: last contact", "ServiceUnavailable"],
     )
     .await?;
-    let red = failing(&daemon.admin, "/readyz").await?;
-    ensure!(red.iter().all(|line| line.contains(DEPLOYMENTS)), "{red:?}");
+    let failed = failing(&daemon.admin, "/readyz").await?;
+    ensure!(failed.iter().all(|line| line.contains(DEPLOYMENTS)), "{failed:?}");
     ensure_passing(&daemon.admin, "/livez").await?;
     proxy.heal();
     wait_until_passing(&daemon.admin, "/readyz").await
 }
 
 #[tokio::test]
-async fn a_right_that_is_revoked_fails_readiness_until_it_is_restored() -> Result<()> {
+async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let definitions = Api::all(plane.client()?);
     definitions.create(&PostParams::default(), &Foo::crd()).await?;
     let namespace = plane.namespace("portreeve-system").await?;
     let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
-    // Everything but the rule for Deployments.
+    // Grant every rule except the one for Deployments.
     let without = rbac.replace("- apps\n", "- nothing.example\n");
     shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
     let kubeconfig = plane
@@ -118,15 +120,15 @@ async fn a_right_that_is_revoked_fails_readiness_until_it_is_restored() -> Resul
         "`portreeve rbac` prints the required rules",
     ];
     wait_until_failing(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
-    let red = failing(&daemon.admin, "/readyz").await?;
-    ensure!(red.len() == 1, "{red:?}");
+    let failed = failing(&daemon.admin, "/readyz").await?;
+    ensure!(failed.len() == 1, "{failed:?}");
     ensure_passing(&daemon.admin, "/livez").await?;
     shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
     wait_until_passing(&daemon.admin, "/readyz").await
 }
 
 #[tokio::test]
-async fn an_apiserver_that_is_away_for_long_fails_readiness_and_not_liveness() -> Result<()> {
+async fn a_long_apiserver_outage_fails_readiness_but_not_liveness() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let flags = [
         IDLE,

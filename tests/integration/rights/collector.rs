@@ -1,4 +1,5 @@
-//! The garbage collector's rights: five verbs on everything. It acts on a whole cluster, so it has one to itself.
+//! The permissions of the garbage collector: five verbs on every resource. The collector acts on a
+//! whole cluster, so these tests have control planes of their own.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,8 @@ fn owned(name: &str, owners: &[(&str, &str)]) -> Value {
     json!({"metadata": {"name": name, "ownerReferences": references}})
 }
 
-/// An owner that was never seen is asked for; one object is deleted, and another one is kept by one of its two owners.
+/// Makes the collector use all its verbs. It gets an owner that it never saw, deletes objects
+/// without owners, and removes one of two owner references.
 async fn collect(fixture: &NamespaceFixture) -> Result<()> {
     let maps: Api<ConfigMap> = fixture.namespace.api();
     let create = |manifest: Value| {
@@ -47,10 +49,10 @@ async fn collect(fixture: &NamespaceFixture) -> Result<()> {
     maps.delete("goer", &DeleteParams::background()).await?;
     eventually(
         LIMIT,
-        "what nobody owns to be gone, and what has an owner to be let go by the other",
+        "objects without owners to be deleted, and the reference to the deleted owner to be removed",
         || async {
             for name in ["one", "nobodys"] {
-                ensure!(maps.get_opt(name).await?.is_none(), "{name} is there");
+                ensure!(maps.get_opt(name).await?.is_none(), "{name} still exists");
             }
             let both = maps.get("both").await?;
             ensure!(both.owner_references().len() == 1, "{:?}", both.owner_references());
@@ -61,7 +63,7 @@ async fn collect(fixture: &NamespaceFixture) -> Result<()> {
 }
 
 #[tokio::test]
-async fn whatever_is_taken_away_from_the_collector_is_missed() -> Result<()> {
+async fn the_collector_needs_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     let printed = printed_roles(&[FLAG, ALONE])?;
     let all: Vec<_> = printed.values().flatten().collect();
@@ -71,7 +73,8 @@ async fn whatever_is_taken_away_from_the_collector_is_missed() -> Result<()> {
         let fixture = NamespaceFixture::new(&checker.plane, "without").await?;
         checker
             .check_refusal_without(&all, permission, &[FLAG, ALONE], |_| async move {
-                // What is missing may be what all of it takes.
+                // The scenario may be unable to finish without the permission, so its result does
+                // not count.
                 let done = tokio::time::timeout(LIMIT, collect(&fixture)).await;
                 drop(done);
                 std::future::pending().await
@@ -82,18 +85,18 @@ async fn whatever_is_taken_away_from_the_collector_is_missed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_printed_for_the_collector_is_used_and_suffices() -> Result<()> {
+async fn the_printed_permissions_of_the_collector_are_used_and_suffice() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     let printed = printed_roles(&[FLAG, ALONE])?;
     let all: Vec<_> = printed.values().flatten().collect();
     let _daemon = checker.start("collector", &all, &[FLAG, ALONE]).await?;
     let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
     collect(&fixture).await?;
-    let heard = checker.audit_events_of("collector", 0)?;
-    let verbs: BTreeSet<_> = heard.iter().filter_map(|event| event["verb"].as_str()).collect();
+    let events = checker.audit_events_of("collector", 0)?;
+    let verbs: BTreeSet<_> = events.iter().filter_map(|event| event["verb"].as_str()).collect();
     let allowed: BTreeSet<_> = ["delete", "get", "list", "patch", "watch"].into();
     ensure!(allowed.is_subset(&verbs), "{verbs:?}");
-    let refused: Vec<_> = heard
+    let refused: Vec<_> = events
         .iter()
         .filter(|event| event["responseStatus"]["code"] == 403)
         .collect();

@@ -1,4 +1,4 @@
-//! What `portreeve rbac` prints, taken apart: one verb on one resource is one permission.
+//! The output of `portreeve rbac` as single permissions: one verb on one resource each.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use crate::support::{daemon::printed, manifests};
 
-/// The least that can be taken away.
+/// The smallest part of a role that can be revoked: one verb on one resource.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Permission {
     pub(super) group: String,
-    /// With its subresource, as in `foos/status`.
+    /// The resource with its subresource, as in `foos/status`.
     pub(super) resource: String,
     pub(super) verb: String,
     names: Option<Vec<String>>,
@@ -25,7 +25,7 @@ impl fmt::Display for Permission {
 }
 
 impl Permission {
-    /// How the apiserver says that it is missing.
+    /// Returns the part of the apiserver's message that shows that this permission is missing.
     pub(super) fn refusal(&self) -> String {
         if self.is_about_owners() {
             return "refers to a resource you can't set finalizers on".to_owned();
@@ -39,7 +39,8 @@ impl Permission {
         format!(r#"cannot {verb} resource "{resource}" in API group "{group}""#)
     }
 
-    /// Asked for by an admission plugin when an owner is named that may not go before its dependents. No request ever uses it.
+    /// Returns whether an admission plugin checks this permission when a reference sets
+    /// `blockOwnerDeletion`. No request uses it.
     pub(super) fn is_about_owners(&self) -> bool {
         self.resource.ends_with("/finalizers")
     }
@@ -55,7 +56,7 @@ impl Permission {
     }
 }
 
-/// The permissions of each role that is printed, by the role's name.
+/// Returns the permissions of each role that `portreeve rbac` prints, by role name.
 pub(super) fn printed_roles(args: &[&str]) -> Result<BTreeMap<String, Vec<Permission>>> {
     let mut roles = BTreeMap::new();
     for document in manifests::documents(&printed(&[&["rbac"], args].concat())?)? {

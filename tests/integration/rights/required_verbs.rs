@@ -1,7 +1,9 @@
-//! `portreeve rbac` prints the required verbs, and nothing else: every permission is used, and every permission that is taken away is missed.
+//! Checks that `portreeve rbac` prints exactly the required verbs: the daemon uses every
+//! permission, and without any one of them a request is refused.
 //!
-//! The judge is the apiserver. Its audit log tells what the daemon's account asked for, and what it was refused. It also enforces
-//! permissions on `blockOwnerDeletion` here, which is what finalizers may be updated for.
+//! The apiserver's audit log shows what the daemon's account requested and what it was refused. The
+//! apiserver here also enforces permissions on `blockOwnerDeletion`, which the rules on finalizers
+//! are for.
 
 use std::{
     collections::BTreeSet,
@@ -33,7 +35,7 @@ use crate::{
     support::{LIMIT, daemon::printed, fixtures::NamespaceFixture, manifests},
 };
 
-/// What service accounts ask for, and no bodies.
+/// An audit policy that logs the metadata of requests by service accounts.
 const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
     "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
 
@@ -42,7 +44,7 @@ pub(super) struct RightsChecker {
     system: Namespace,
 }
 
-/// A daemon that need not become ready. Dropping it ends it.
+/// A daemon that need not become ready. Dropping it aborts it.
 pub(super) struct RestrictedDaemon {
     clock: OffsetClock,
     _task: JoinSet<Result<(), Error>>,
@@ -59,7 +61,7 @@ impl RightsChecker {
         Ok(Self { plane, system })
     }
 
-    /// Starts a daemon of an account of its own that has these rights.
+    /// Starts a daemon with a new account that has exactly these permissions.
     pub(super) async fn start(
         &self,
         account: &str,
@@ -85,19 +87,20 @@ impl RightsChecker {
         Ok(RestrictedDaemon { clock, _task: task })
     }
 
-    /// What that account was answered, from that place of the log on.
+    /// Returns the audit events of an account, from the offset `since` of the log.
     pub(super) fn audit_events_of(&self, account: &str, since: u64) -> Result<Vec<Value>> {
         let user = format!("system:serviceaccount:{}:{account}", self.system.name());
-        let mut log = std::fs::File::open(self.plane.audit_log().context("it has an audit log")?)?;
+        let mut log = std::fs::File::open(self.plane.audit_log().context("the control plane has no audit log")?)?;
         log.seek(SeekFrom::Start(since))?;
         let mut text = String::new();
         log.read_to_string(&mut text)?;
-        // The last line may be half written.
+        // The apiserver may still be writing the last line.
         let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         Ok(events.filter(|event| event["user"]["username"] == *user).collect())
     }
 
-    /// Takes one permission of many away, and waits until somebody is refused something for it while `scenario` goes on.
+    /// Revokes one of many permissions, and waits until the apiserver refuses a request for it
+    /// while `scenario` runs.
     pub(super) async fn check_refusal_without<F: Future<Output = Result<()>>>(
         &self,
         all: &[&Permission],
@@ -114,19 +117,19 @@ impl RightsChecker {
             .copied()
             .filter(|permission| *permission != missing)
             .collect();
-        let log = self.plane.audit_log().context("it has an audit log")?;
+        let log = self.plane.audit_log().context("the control plane has no audit log")?;
         let since = std::fs::metadata(log).map_or(0, |file| file.len());
         let daemon = self.start(&account, &rest, flags).await?;
-        let what = format!("something to be refused without {missing}");
+        let what = format!("a refused request without {missing}");
         let refused = eventually(LIMIT, &what, || async {
-            let heard = self.audit_events_of(&account, since)?;
-            let is_it = |event: &&Value| {
+            let events = self.audit_events_of(&account, since)?;
+            let is_refusal = |event: &&Value| {
                 let message = event["responseStatus"]["message"].as_str().unwrap_or_default();
                 event["responseStatus"]["code"] == 403 && message.contains(&missing.refusal())
             };
-            let refusals = heard.iter().filter(|event| event["responseStatus"]["code"] == 403);
+            let refusals = events.iter().filter(|event| event["responseStatus"]["code"] == 403);
             ensure!(
-                heard.iter().any(|event| is_it(&event)),
+                events.iter().any(|event| is_refusal(&event)),
                 "{:#?}",
                 refusals.collect::<Vec<_>>()
             );
@@ -134,13 +137,14 @@ impl RightsChecker {
         });
         tokio::select! {
             refused = refused => refused,
-            // What it brings about is no longer of interest once it ends: the refusal is, which may come with the event after it.
+            // The end of the scenario does not end the wait: an event after the last write may be
+            // refused.
             Err(error) = scenario(daemon.clock.clone()) => Err(error.context(format!("without {missing}"))),
         }
     }
 }
 
-/// Flags under which nobody is elected.
+/// The flag that turns leader election off.
 pub(super) const ALONE: &str = "--leader-elect=false";
 const NAMES: [&str; 4] = [
     "foo-controller",
@@ -150,7 +154,7 @@ const NAMES: [&str; 4] = [
 ];
 
 impl RightsChecker {
-    /// Each of these permissions in turn, of one controller's daemon.
+    /// Checks each permission of the given roles in turn, with a daemon of one controller.
     async fn check_each_refusal<F: Future<Output = Result<()>>>(
         &self,
         controller: &str,
@@ -162,7 +166,10 @@ impl RightsChecker {
         let all: Vec<_> = printed.values().flatten().collect();
         let mut tried = 0;
         for role in roles {
-            for permission in printed.get(*role).with_context(|| format!("{role} is printed"))? {
+            for permission in printed
+                .get(*role)
+                .with_context(|| format!("the role {role} is not printed"))?
+            {
                 let fixture = NamespaceFixture::new(&self.plane, "without").await?;
                 self.check_refusal_without(&all, permission, &[&flag, ALONE], |clock| scenario(fixture, clock))
                     .await?;
@@ -172,7 +179,7 @@ impl RightsChecker {
         Ok(tried)
     }
 
-    /// Without definitions in the cluster.
+    /// Checks each permission of `--install-crds`. The cluster must have no definitions yet.
     async fn check_each_of_an_installation(&self) -> Result<usize> {
         let flags = ["--controllers=foo", "--install-crds", ALONE];
         let printed = printed_roles(&flags)?;
@@ -188,7 +195,7 @@ impl RightsChecker {
         Ok(permissions.len())
     }
 
-    /// One that an installation has to bring up to date.
+    /// Installs a definition that the daemon has to upgrade.
     async fn install_an_older_definition(&self) -> Result<()> {
         let mut older = json!(Foo::crd());
         older["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
@@ -197,8 +204,8 @@ impl RightsChecker {
         Ok(())
     }
 
-    /// Each in a namespace of its own: what the daemon before it had under way when it was dropped may still arrive, and would make the
-    /// Lease that this one is not to find.
+    /// Checks each permission of leader election, in a namespace each. A request of the previous,
+    /// dropped daemon may still arrive and create a Lease, which the next daemon must not find.
     async fn check_each_of_an_election(&self) -> Result<usize> {
         let printed = printed_roles(&["--controllers=foo"])?;
         let all: Vec<_> = printed.values().flatten().collect();
@@ -229,7 +236,7 @@ impl RightsChecker {
 }
 
 #[tokio::test]
-async fn whatever_is_taken_away_is_missed() -> Result<()> {
+async fn the_daemon_needs_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     let mut tried = checker.check_each_of_an_installation().await?;
     checker.install().await?;
@@ -250,20 +257,23 @@ async fn whatever_is_taken_away_is_missed() -> Result<()> {
     tried += foos + crontabs + cronjobs + ttls;
     let printed = printed_roles(&[&format!("--controllers={}", NAMES.join(",")), "--install-crds"])?;
     let all: usize = printed.values().map(Vec::len).sum();
-    ensure!(tried == all, "{tried} of {all} permissions were tried");
+    ensure!(tried == all, "only {tried} of {all} permissions were checked");
     let known: BTreeSet<_> = portreeve::CONTROLLERS
         .iter()
         .map(|controller| controller.name)
         .collect();
     let mut here = BTreeSet::from(NAMES);
     here.insert(super::collector::NAME);
-    ensure!(known == here, "{known:?} have no scenario here, or more than one");
-    println!("{tried} permissions, and each is missed");
+    ensure!(
+        known == here,
+        "the controllers {known:?} and the scenarios {here:?} differ"
+    );
+    println!("checked {tried} permissions, each of which is required");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_is_printed_is_used_and_suffices() -> Result<()> {
+async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     checker.install_an_older_definition().await?;
     let controllers = format!("--controllers={}", NAMES.join(","));
@@ -315,7 +325,7 @@ async fn what_is_printed_is_used_and_suffices() -> Result<()> {
     Ok(())
 }
 
-/// The permission that a request has used.
+/// Returns the permission that a request used, in the form of [`Permission`]'s `Display`.
 fn uses(event: &Value) -> Option<String> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));

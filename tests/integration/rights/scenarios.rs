@@ -1,4 +1,4 @@
-//! All that each controller does, brought about one thing after the other. Whoever runs one sees each verb of its role used.
+//! Scenarios that make each controller use every verb of its role, step by step.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -22,7 +22,8 @@ use crate::{
     },
 };
 
-/// A Deployment is made, mended, made anew and deleted, and the same is said twice.
+/// Makes the controller create, repair, recreate and delete a Deployment, and send the same event
+/// twice.
 pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
     fixture.settled_foo("web", 1).await?;
     fixture
@@ -33,7 +34,7 @@ pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
         .await?;
     fixture.delete_deployment("web").await?;
     fixture
-        .wait_for_deployment("web", "that it is back", |found| replicas(found) == Some(1))
+        .wait_for_deployment("web", "a recreated Deployment", |found| replicas(found) == Some(1))
         .await?;
     let renamed = |name: &str| fixture.merge_foo("web", json!({"spec": {"deploymentName": name}}));
     renamed("shop").await?;
@@ -43,7 +44,7 @@ pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
         renamed(name).await?;
         fixture.wait_for_condition("web", type_, ConditionStatus::True).await?;
     }
-    eventually(LIMIT, "the conflict to be told of a second time", || async {
+    eventually(LIMIT, "a second event about the conflict", || async {
         let events = fixture.events_on("web").await?;
         ensure!(events.iter().any(|event| event.series.is_some()), "{events:?}");
         Ok(())
@@ -51,14 +52,18 @@ pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
     .await
 }
 
-/// A Job is started, ends and is cleaned up; the next one is lost.
+/// Makes the controller start a Job and clean it up after its end. The next Job is deleted while it
+/// runs.
 pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -> Result<()> {
     let namespace = &fixture.namespace;
     let objects = kind.objects(namespace);
     let (jobs, name): (Api<Job>, _) = (namespace.api(), kind.name());
     let keep_none = json!({"successfulJobsHistoryLimit": 0});
     let created = kind.create(namespace, name, "0 * * * *", &keep_none).await?;
-    let created = created.metadata.creation_timestamp.context("it has no time")?;
+    let created = created
+        .metadata
+        .creation_timestamp
+        .context("the object has no creation timestamp")?;
     let active = |count: usize| {
         let objects = objects.clone();
         async move {
@@ -83,7 +88,7 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
     )
     .await?;
     eventually(LIMIT, "the Job to be cleaned up", || async {
-        ensure!(jobs.get_opt(&job).await?.is_none(), "it is there");
+        ensure!(jobs.get_opt(&job).await?.is_none(), "the Job still exists");
         anyhow::Ok(())
     })
     .await?;
@@ -96,7 +101,7 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
     active(0).await
 }
 
-/// A finished Job is kept for its time, and then deleted.
+/// Makes the controller keep a finished Job for its TTL and then delete it.
 pub(super) async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Result<()> {
     let jobs: Api<Job> = fixture.namespace.api();
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"}, "spec": {
@@ -106,19 +111,26 @@ pub(super) async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Resu
     let created = jobs
         .create(&PostParams::default(), &serde_json::from_value(job)?)
         .await?;
-    let created = created.metadata.creation_timestamp.context("it has no time")?.0;
+    let created = created
+        .metadata
+        .creation_timestamp
+        .context("the Job has no creation timestamp")?
+        .0;
     let finished = Patch::Merge(completed(&format!("{created:.0}")));
     jobs.patch_status("once", &PatchParams::default(), &finished).await?;
     clock.set(created + minutes(10));
     eventually(LIMIT, "the Job to be deleted", || async {
         let found = jobs.get("once").await?;
-        ensure!(found.metadata.deletion_timestamp.is_some(), "it is there");
+        ensure!(
+            found.metadata.deletion_timestamp.is_some(),
+            "the Job is not being deleted"
+        );
         anyhow::Ok(())
     })
     .await
 }
 
-/// The status of a Job that ended well, as Kubernetes' job controller writes it.
+/// Returns the status of a Job that succeeded, as Kubernetes' job controller writes it.
 fn completed(time: &str) -> Value {
     let condition =
         |type_: &str| json!({"type": type_, "status": "True", "lastTransitionTime": time, "lastProbeTime": time});

@@ -1,4 +1,4 @@
-//! What goes wrong, and what is said of it.
+//! Faults around schedules, and the conditions and events that report them.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -22,7 +22,7 @@ fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_said_by_condition_and_event() -> Result<()> {
+async fn an_invalid_spec_is_reported_by_condition_and_event() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;
     let table = [
@@ -48,7 +48,7 @@ async fn what_cannot_be_read_is_said_by_condition_and_event() -> Result<()> {
             let message = valid["message"].as_str().unwrap_or_default();
             valid["status"] == "False" && valid["reason"] == **reason && message.contains(word)
         };
-        environment.status(kind, name, "its fault", is_invalid).await?;
+        environment.status(kind, name, "the reason", is_invalid).await?;
         environment.wait_for_events(name, &[reason]).await?;
     }
     let empty = json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "empty"}});
@@ -58,7 +58,7 @@ async fn what_cannot_be_read_is_said_by_condition_and_event() -> Result<()> {
     environment
         .status(kind, "empty", "that it has no spec", is_missing)
         .await?;
-    // What was wrong can be mended.
+    // A corrected spec makes the object ready.
     environment
         .merge(kind, "minute", json!({"spec": {"schedule": "1 * * * *"}}))
         .await?;
@@ -68,7 +68,7 @@ async fn what_cannot_be_read_is_said_by_condition_and_event() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_job_that_is_refused_is_reported_and_made_once_it_can_be() -> Result<()> {
+async fn a_refused_job_is_reported_and_created_after_a_correction() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;
     let template = json!({"jobTemplate": {"containers": [{"name": "no-image"}]}});
@@ -92,7 +92,7 @@ async fn a_job_that_is_refused_is_reported_and_made_once_it_can_be() -> Result<(
 }
 
 #[tokio::test]
-async fn a_name_that_somebody_else_has_is_not_touched_and_waited_for() -> Result<()> {
+async fn a_foreign_job_of_the_same_name_is_kept_and_retried() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let jobs: Api<Job> = environment.fixture.namespace.api();
     for kind in Kind::BOTH {
@@ -122,11 +122,11 @@ fn foreign(name: &str) -> Result<Job> {
         "spec": {"template": {"spec": {
             "containers": [{"name": "theirs", "image": "example.com/theirs:1"}], "restartPolicy": "Never"}}},
     });
-    serde_json::from_value(job).context("a Job")
+    serde_json::from_value(job).context("invalid Job manifest")
 }
 
 #[tokio::test]
-async fn an_apiserver_that_is_away_when_a_run_is_due_gets_its_job_when_it_is_back() -> Result<()> {
+async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     environment.until_between(5).await;
     let mut slot = jiff::Timestamp::MIN;
@@ -146,17 +146,18 @@ async fn an_apiserver_that_is_away_when_a_run_is_due_gets_its_job_when_it_is_bac
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
             .await?;
     }
-    // It is served before its authorizer is ready, so some requests may have been refused.
+    // The apiserver serves before its authorizer is ready, so it may have refused some requests:
+    // `finish` would fail.
     environment.daemon.stop().await
 }
 
 #[tokio::test]
-async fn a_restart_around_the_due_time_makes_nothing_twice() -> Result<()> {
+async fn a_restart_around_the_due_time_creates_no_job_twice() -> Result<()> {
     let mut environment = ScheduleEnvironment::start().await?;
     environment.until_between(1).await;
     let mut created = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
-        // With no history, nothing but the status remembers a run that has ended.
+        // Without a Job history, only the status records a run that has ended.
         let keep_none = json!({"successfulJobsHistoryLimit": 0});
         created = created.max(environment.create(kind, kind.name(), "* * * * *", keep_none).await?);
     }
@@ -164,7 +165,7 @@ async fn a_restart_around_the_due_time_makes_nothing_twice() -> Result<()> {
     for run in 0..3 {
         let slot = first + minutes(run);
         environment.clock.set(slot);
-        // Whatever it is doing just now.
+        // The restart interrupts the daemon at an arbitrary step.
         environment = environment.restart().await?;
         for kind in Kind::BOTH {
             let (name, time) = (kind.name(), format!("{slot:.0}"));
@@ -191,7 +192,7 @@ async fn a_restart_around_the_due_time_makes_nothing_twice() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_deletion_that_is_refused_is_told_of_and_changes_no_condition() -> Result<()> {
+async fn a_refused_deletion_is_reported_by_event_and_changes_no_condition() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let (kind, name) = (Kind::CronTab, "tab");
     let created = environment
@@ -220,13 +221,16 @@ async fn a_deletion_that_is_refused_is_told_of_and_changes_no_condition() -> Res
     let version = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
     ensure!(
         version(after) <= version(before) + 20,
-        "it is written again and again: {status}"
+        "the controller keeps writing the object: {status}"
     );
-    ensure!(jobs.get_opt(&job).await?.is_some(), "it was deleted nevertheless");
+    ensure!(
+        jobs.get_opt(&job).await?.is_some(),
+        "the Job was deleted in spite of the policy"
+    );
     environment.daemon.stop().await
 }
 
-/// Has the apiserver refuse the deletion of every Job.
+/// Makes the apiserver refuse the deletion of every Job.
 pub(crate) async fn refuse_deletions(fixture: &NamespaceFixture) -> Result<()> {
     let client = fixture.namespace.client();
     let policy = json!({
@@ -246,12 +250,12 @@ pub(crate) async fn refuse_deletions(fixture: &NamespaceFixture) -> Result<()> {
     for document in [&policy, &binding] {
         manifests::apply(client, document, None, &PatchParams::apply("an-administrator").force()).await?;
     }
-    // Policies take effect a moment later.
+    // The policy takes effect after a moment.
     let jobs: Api<Job> = fixture.namespace.api();
     eventually(LIMIT, "the policy to refuse deletions", || async {
         jobs.create(&PostParams::default(), &foreign("probe")?).await.ok();
         let deleted = jobs.delete("probe", &DeleteParams::background()).await;
-        ensure!(deleted.is_err(), "it was deleted");
+        ensure!(deleted.is_err(), "the probe was deleted");
         anyhow::Ok(())
     })
     .await

@@ -1,4 +1,5 @@
-//! A control plane, a daemon with both controllers whose clock the test sets, and one namespace.
+//! A control plane, a daemon that runs both schedule controllers by a clock that the test sets, and
+//! one namespace.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -21,11 +22,11 @@ use crate::{
 };
 
 const CONTROLLERS: &str = "--controllers=crontab,cronjob";
-/// More than some objects take to be created, and to be looked at, on a busy machine.
+/// More time than a loaded machine needs to create some objects and to reconcile them.
 const ROOM: SignedDuration = SignedDuration::from_secs(20);
 
 pub(super) struct ScheduleEnvironment {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     pub(super) daemon: InProcess,
     pub(super) clock: OffsetClock,
     pub(super) fixture: NamespaceFixture,
@@ -54,7 +55,7 @@ impl ScheduleEnvironment {
         })
     }
 
-    /// Stops the daemon and starts another one.
+    /// Stops the daemon and starts a new one.
     pub(super) async fn restart(self) -> Result<Self> {
         let Self {
             daemon,
@@ -74,7 +75,8 @@ impl ScheduleEnvironment {
         })
     }
 
-    /// Ends the test: nothing that the daemon needed was refused to it.
+    /// Stops the daemon, after checking that no request was forbidden and that no reconcile
+    /// panicked.
     pub(super) async fn finish(self) -> Result<()> {
         self.daemon.finish().await
     }
@@ -83,7 +85,8 @@ impl ScheduleEnvironment {
         kind.objects(&self.fixture.namespace)
     }
 
-    /// Waits until some time is left before the next minute that is one of every `step`: what is created now is created before it.
+    /// Waits until more than `ROOM` is left before the next multiple of `step` minutes, so that
+    /// objects are created before it.
     pub(super) async fn until_between(&self, step: i64) {
         let now = Timestamp::now();
         let left = next_minute(now, step).duration_since(now);
@@ -92,10 +95,13 @@ impl ScheduleEnvironment {
         }
     }
 
-    /// Creates an object of that kind. Returns when it was created.
+    /// Creates an object of `kind`, and returns its creation time.
     pub(super) async fn create(&self, kind: Kind, name: &str, schedule: &str, more: Value) -> Result<Timestamp> {
         let created = kind.create(&self.fixture.namespace, name, schedule, &more).await?;
-        let time = created.metadata.creation_timestamp.context("it has no time")?;
+        let time = created
+            .metadata
+            .creation_timestamp
+            .context("the object has no creation timestamp")?;
         Ok(time.0)
     }
 
@@ -108,9 +114,10 @@ impl ScheduleEnvironment {
         Ok(())
     }
 
-    /// Waits until the controller has heard of everything so far: it starts what was created after that, for a time that has come.
+    /// Waits until the controller has processed all earlier events: it starts a run of a schedule
+    /// that was created after them.
     ///
-    /// The clock must be at a multiple of ten minutes that comes later than now.
+    /// The clock must be at `slot`, a multiple of ten minutes after the present time.
     pub(super) async fn catch_up(&self, kind: Kind, witness: &str, slot: Timestamp) -> Result<()> {
         let created = self.create(kind, witness, "*/10 * * * *", json!({})).await?;
         ensure!(created < slot, "{created} is not before {slot}");
@@ -123,7 +130,7 @@ impl ScheduleEnvironment {
         Ok(())
     }
 
-    /// Waits until the status of an object is as wanted, and returns it.
+    /// Waits until `wanted` holds for the status of an object, and returns the status.
     pub(super) async fn status(
         &self,
         kind: Kind,
@@ -135,13 +142,14 @@ impl ScheduleEnvironment {
         eventually(LIMIT, &format!("{kind:?} {name}: {what}"), || async {
             let found = objects.get(name).await?;
             let status = found.data.get("status").cloned().unwrap_or_default();
-            ensure!(wanted(&status), "its status is {status}");
+            ensure!(wanted(&status), "the status is {status}");
             anyhow::Ok(status)
         })
         .await
     }
 
-    /// Waits until the controller has seen an object, so that a time that comes now finds it waiting.
+    /// Waits until the controller has reconciled a new object, so that the object is queued for its
+    /// next run.
     pub(super) async fn seen(&self, kind: Kind, name: &str) -> Result<()> {
         if kind == Kind::CronTab {
             self.status(kind, name, "a condition", |status| status["conditions"].is_array())
@@ -150,7 +158,7 @@ impl ScheduleEnvironment {
         Ok(())
     }
 
-    /// The Jobs of a schedule, by name.
+    /// Returns the Jobs of a schedule, sorted by name.
     pub(super) async fn jobs(&self, owner: &str) -> Result<Vec<Job>> {
         let jobs: Api<Job> = self.fixture.namespace.api();
         let mut found = jobs.list(&ListParams::default()).await?.items;
@@ -159,7 +167,7 @@ impl ScheduleEnvironment {
         Ok(found)
     }
 
-    /// Waits until a schedule has exactly the Jobs of these times and values, and returns them.
+    /// Waits until a schedule has exactly the Jobs `names`, and returns them.
     pub(super) async fn wait_for_jobs(&self, owner: &str, names: &[String]) -> Result<Vec<Job>> {
         eventually(LIMIT, &format!("the Jobs {names:?}"), || async {
             let jobs = self.jobs(owner).await?;
@@ -170,7 +178,7 @@ impl ScheduleEnvironment {
         .await
     }
 
-    /// Ends a Job as Kubernetes' job controller would, at the clock's time.
+    /// Finishes a Job as Kubernetes' job controller would, at the clock's time.
     pub(super) async fn end_job(&self, name: &str, succeeded: bool) -> Result<()> {
         let jobs: Api<Job> = self.fixture.namespace.api();
         let now = format!("{:.0}", portreeve_reconcile::Clock::now(&self.clock));
@@ -187,7 +195,7 @@ impl ScheduleEnvironment {
         Ok(())
     }
 
-    /// Waits until there are Events of these reasons on an object, and no others, in this order.
+    /// Waits until the object has Events with exactly these reasons, in this order.
     pub(super) async fn wait_for_events(&self, object: &str, reasons: &[&str]) -> Result<Vec<Event>> {
         self.fixture.wait_for_events(object, reasons).await
     }
@@ -198,14 +206,14 @@ async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProc
     InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve::CONTROLLERS, &flags).await
 }
 
-/// The first whole number of minutes after a time that is one of every `step` minutes of the hour.
+/// Returns the first multiple of `step` minutes after a time.
 pub(crate) fn next_minute(after: Timestamp, step: i64) -> Timestamp {
     let seconds = 60 * step;
     let slot = (after.as_second().div_euclid(seconds) + 1) * seconds;
     Timestamp::from_second(slot).unwrap_or(after)
 }
 
-/// The name of the Job of a time.
+/// Returns the name of the Job for the scheduled time `slot`.
 pub(crate) fn job_of(owner: &str, slot: Timestamp) -> String {
     format!("{owner}-{}", slot.as_second() / 60)
 }

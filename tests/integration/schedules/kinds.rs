@@ -1,4 +1,4 @@
-//! What differs between the two kinds, for tests that hold for both.
+//! The two kinds of schedules, for tests that run with both.
 
 use anyhow::{Context, Result};
 use kube::{
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// The objects of this kind in a namespace.
+    /// Returns a client for the objects of this kind in a namespace.
     pub(crate) fn objects(self, namespace: &Namespace) -> Api<DynamicObject> {
         let resource = self.resource();
         let described = ApiResource {
@@ -54,7 +54,7 @@ impl Kind {
         created.with_context(|| format!("failed to create {self:?} {name}"))
     }
 
-    /// A name for tests that have one object of each kind.
+    /// Returns an object name for tests that have one object of each kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::CronTab => "tab",
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// A manifest with that schedule, and with more fields of the spec.
+    /// Returns a manifest with that schedule and with additional fields of the spec.
     pub(crate) fn manifest(self, name: &str, schedule: &str, more: &Value) -> Value {
         let pod = json!({"containers": [{"name": "main", "image": "example.com/backup:9"}], "restartPolicy": "Never"});
         let template = match self {

@@ -1,4 +1,4 @@
-//! From the schedule to its Jobs, and to their end.
+//! The life of a schedule: its Jobs are created, finish and are cleaned up.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::support::manifests;
 
-/// What people read, and copy the first example of.
+/// The documentation whose first example users copy.
 const DOCUMENTATION: &str = include_str!("../../../docs/crontab.md");
 
 #[tokio::test]
-async fn a_time_that_comes_makes_one_job_which_is_told_of_from_start_to_end() -> Result<()> {
+async fn a_due_time_creates_one_job_that_status_and_events_follow() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
@@ -80,8 +80,8 @@ async fn check_job(environment: &ScheduleEnvironment, kind: Kind, job: &Job, slo
         described == (Some(true), Some(true), owner.metadata.uid.as_ref()),
         "{reference:?}"
     );
-    let spec = job.spec.as_ref().context("it has a spec")?;
-    let pod = spec.template.spec.as_ref().context("it has a pod")?;
+    let spec = job.spec.as_ref().context("the Job has no spec")?;
+    let pod = spec.template.spec.as_ref().context("the Job has no pod template")?;
     ensure!(pod.restart_policy.as_deref() == Some("Never"), "{pod:?}");
     ensure!(
         pod.containers[0].image.as_deref() == Some("example.com/backup:9"),
@@ -91,20 +91,24 @@ async fn check_job(environment: &ScheduleEnvironment, kind: Kind, job: &Job, slo
 }
 
 #[tokio::test]
-async fn the_manifest_of_the_documentation_works_as_it_stands() -> Result<()> {
+async fn the_documented_manifest_works_unchanged() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let example = DOCUMENTATION
         .split("```")
         .find_map(|block| block.strip_prefix("yaml\n"));
-    let [example] = &manifests::documents(example.context("it has an example")?)?[..] else {
-        anyhow::bail!("the example is one object");
+    let [example] = &manifests::documents(example.context("docs/crontab.md has no YAML block")?)?[..] else {
+        anyhow::bail!("the example is not exactly one object");
     };
     let object = serde_json::from_value(example.clone())?;
     let created = environment
         .objects(Kind::CronTab)
         .create(&kube::api::PostParams::default(), &object)
         .await?;
-    let created = created.metadata.creation_timestamp.context("it has a time")?.0;
+    let created = created
+        .metadata
+        .creation_timestamp
+        .context("the object has no creation timestamp")?
+        .0;
     let slot = next_minute(created, 24 * 60);
     let next = format!("{slot:.0}");
     let is_planned = |status: &serde_json::Value| status["nextScheduleTime"] == *next;
@@ -117,7 +121,7 @@ async fn the_manifest_of_the_documentation_works_as_it_stands() -> Result<()> {
 }
 
 #[tokio::test]
-async fn concurrency_policies_decide_about_a_run_that_finds_another() -> Result<()> {
+async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     environment.until_between(1).await;
     let mut slots = Vec::new();
@@ -130,7 +134,11 @@ async fn concurrency_policies_decide_about_a_run_that_finds_another() -> Result<
             slots.push((kind, policy, name, created));
         }
     }
-    let last_created = slots.iter().map(|(.., created)| *created).max().context("some")?;
+    let last_created = slots
+        .iter()
+        .map(|(.., created)| *created)
+        .max()
+        .context("no schedule was created")?;
     let first = next_minute(last_created, 1);
     let second = first + minutes(1);
     environment.clock.set(first);
@@ -168,7 +176,7 @@ async fn concurrency_policies_decide_about_a_run_that_finds_another() -> Result<
                     .wait_for_events(name, &["SuccessfulCreate", "JobAlreadyActive"])
                     .await?;
                 environment.wait_for_jobs(name, std::slice::from_ref(&old)).await?;
-                // The run that waited starts once the one before it has ended.
+                // The pending run starts once the previous run has ended.
                 environment.end_job(&old, true).await?;
                 environment.wait_for_jobs(name, &[old, new]).await?;
             }
@@ -207,15 +215,15 @@ async fn finished_jobs_are_kept_up_to_the_limits() -> Result<()> {
 }
 
 #[tokio::test]
-async fn each_value_of_the_annotation_makes_one_job() -> Result<()> {
+async fn each_new_value_of_the_annotation_creates_one_job() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;
     environment
         .create(kind, "tab", "@yearly", json!({"suspend": true}))
         .await?;
-    let ask = |value: &str| json!({"metadata": {"annotations": {RUN_NOW: value}}});
+    let run_now = |value: &str| json!({"metadata": {"annotations": {RUN_NOW: value}}});
     for (value, jobs) in [("first", 1), ("second", 2)] {
-        environment.merge(kind, "tab", ask(value)).await?;
+        environment.merge(kind, "tab", run_now(value)).await?;
         environment
             .status(kind, "tab", "the run", |status| status["lastRunNow"] == *value)
             .await?;
@@ -226,8 +234,8 @@ async fn each_value_of_the_annotation_makes_one_job() -> Result<()> {
             "{found:#?}"
         );
     }
-    // The same value again asks for nothing, also not after a restart.
-    environment.merge(kind, "tab", ask("second")).await?;
+    // The same value starts no further Job, not even after a restart.
+    environment.merge(kind, "tab", run_now("second")).await?;
     let environment = environment.restart().await?;
     environment
         .merge(kind, "tab", json!({"metadata": {"annotations": {RUN_NOW: "third"}}}))
@@ -256,7 +264,7 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
             .merge(kind, name, json!({"spec": {"schedule": "*/5 * * * *"}}))
             .await?;
         environment.catch_up(kind, &format!("{name}-witness-1"), start).await?;
-        // Times of the new schedule that came before the change are not made up for.
+        // A new schedule does not start runs that would have been due before the change.
         ensure!(
             environment.jobs(name).await?.is_empty(),
             "{:?}",
@@ -282,7 +290,7 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
             };
             environment.status(kind, name, "that it is suspended", is_off).await?;
         }
-        // As with CronJob, the latest run that came meanwhile starts.
+        // As with CronJob, the latest run that was due during the suspension starts.
         environment
             .merge(kind, name, json!({"spec": {"suspend": false}}))
             .await?;
@@ -294,7 +302,7 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_was_deleted_runs_no_more() -> Result<()> {
+async fn a_deleted_schedule_starts_no_further_jobs() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
@@ -305,7 +313,8 @@ async fn what_was_deleted_runs_no_more() -> Result<()> {
         environment.clock.set(first);
         environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
         environment.delete(kind, name).await?;
-        // A time that comes before the deletion was heard of is still served.
+        // The controller may start a run that is due before it observes the deletion, so wait until
+        // it has observed it.
         environment
             .catch_up(kind, &format!("{name}-witness-of-deletion"), first)
             .await?;

@@ -1,4 +1,4 @@
-//! The executable itself, by the real clock, killed around the minute at which everything is due.
+//! The executable by the real clock, killed around the minute at which every schedule is due.
 
 use std::time::Duration;
 
@@ -19,19 +19,20 @@ use super::{
 };
 use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
-/// Of each kind.
+/// The number of schedules of each kind.
 const SCHEDULES: usize = 100;
-/// How late each Job is made: the minute's last one comes seconds after its first.
+/// The delay of each Job creation, so that the last Job of the minute comes seconds after the
+/// first.
 const LATE: Duration = Duration::from_millis(50);
-/// After so many of them it is killed.
+/// The number of Job creations after which the daemon is killed.
 const FIRST: u64 = 10;
-/// A minute, and the head start.
+/// The time until the due minute, with the head start.
 const A_MINUTE: Duration = Duration::from_secs(75);
-/// So much time the creation of the schedules may take before the minute comes.
+/// The time in seconds that the creation of the schedules may take before the minute is due.
 const HEAD_START: i64 = 15;
 
 #[tokio::test]
-async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> Result<()> {
+async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let flags = [
         "--install-crds",
@@ -54,18 +55,24 @@ async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> 
         .into_iter()
         .flat_map(|kind| (0..SCHEDULES).map(move |number| (kind, format!("{}-{number}", kind.name()))))
         .collect();
-    // One minute of the hour: none is due again while this runs.
+    // The schedules run once an hour, so none is due again during the test.
     let minute = slot.as_second() / 60 % 60;
     try_join_all(all.iter().map(|(kind, name)| create(&fixture, *kind, name, minute))).await?;
-    ensure!(Timestamp::now() < slot, "the schedules were made too late");
+    ensure!(
+        Timestamp::now() < slot,
+        "creating the schedules took longer than the head start"
+    );
 
     let jobs: Api<Job> = fixture.namespace.api();
     making.wait_for_applied(FIRST, A_MINUTE + LIMIT).await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let made = jobs.list(&ListParams::default()).await?.items;
-    println!("killed with {} of {} Jobs made", made.len(), all.len());
-    ensure!(!made.is_empty() && made.len() < all.len(), "nothing was interrupted");
+    println!("killed with {} of {} Jobs created", made.len(), all.len());
+    ensure!(
+        !made.is_empty() && made.len() < all.len(),
+        "the kill did not interrupt the creation of Jobs"
+    );
 
     let daemon = Daemon::start(&plane, "mortal-scheduler", &flags).await?;
     let mut expected: Vec<_> = all.iter().map(|(_, name)| job_of(name, slot)).collect();
@@ -82,8 +89,8 @@ async fn killed_amid_the_jobs_of_a_minute_it_makes_the_rest_and_none_twice() -> 
         let same = now
             .iter()
             .find(|job| job.name_any() == before.name_any())
-            .context("it is there")?;
-        ensure!(same.uid() == before.uid(), "{} was made twice", before.name_any());
+            .context("a Job that existed before the kill is gone")?;
+        ensure!(same.uid() == before.uid(), "{} was recreated", before.name_any());
     }
     let log = daemon.log()?;
     ensure!(!log.contains("panicked"), "{log}");

@@ -1,4 +1,4 @@
-//! Clocks that are set, forwards and back.
+//! Wall clocks that jump forward and back.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -9,7 +9,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_clock_set_forwards_runs_the_latest_and_reports_the_rest_as_missed() -> Result<()> {
+async fn a_clock_set_forward_starts_the_latest_run_and_reports_the_others_as_missed() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
@@ -47,12 +47,12 @@ async fn a_clock_set_forwards_runs_the_latest_and_reports_the_rest_as_missed() -
 }
 
 #[tokio::test]
-async fn a_clock_set_back_runs_nothing_twice() -> Result<()> {
+async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
         let name = kind.name();
-        // With no history, nothing but the status remembers a run.
+        // Without a Job history, only the status records a run.
         let created = environment
             .create(kind, name, "* * * * *", json!({"successfulJobsHistoryLimit": 0}))
             .await?;
@@ -64,7 +64,8 @@ async fn a_clock_set_back_runs_nothing_twice() -> Result<()> {
             .await?;
         environment.end_job(&job_of(name, first), true).await?;
         environment.wait_for_jobs(name, &[]).await?;
-        // Half an hour again: a witness shows each time that the daemon has decided by that clock.
+        // Repeat the last half hour. At each step a witness shows that the daemon has decided by
+        // the new time.
         for (number, minute) in (-30..=0).step_by(10).enumerate() {
             let time = first + minutes(minute);
             environment.clock.set(time);
@@ -85,7 +86,7 @@ async fn a_clock_set_back_runs_nothing_twice() -> Result<()> {
             "SuccessfulCreate",
         ];
         if kind == Kind::CronTab {
-            // Of the half an hour that was skipped first.
+            // The event reports the half hour that was skipped first.
             events.insert(1, "MissSchedule");
         }
         environment.wait_for_events(name, &events).await?;
@@ -94,7 +95,7 @@ async fn a_clock_set_back_runs_nothing_twice() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_run_that_is_too_late_is_missed_and_said_to_be_so_once() -> Result<()> {
+async fn a_run_past_its_deadline_is_reported_as_missed_once() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();

@@ -1,4 +1,4 @@
-//! What goes wrong between a decision and the apiserver, and while nobody looks.
+//! Faults between a decision and the apiserver, and Jobs that expire while no daemon runs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::fixtures::{Jobs, TtlEnvironment, seconds};
 use crate::{schedules::faults::refuse_deletions, support::LIMIT};
 
-/// How late the daemon hears and is heard, where it matters.
+/// The delay of all data between the daemon and the apiserver, in tests that need a stale cache.
 const LATE: Duration = Duration::from_secs(2);
 
 fn deletions() -> Matcher {
@@ -23,7 +23,7 @@ fn deletions() -> Matcher {
 }
 
 #[tokio::test]
-async fn what_expired_while_no_daemon_ran_goes_when_one_does() -> Result<()> {
+async fn jobs_that_expired_without_a_daemon_are_deleted_when_one_starts() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let finished = environment.finished("due", 600).await?;
     environment.finished("later", 1_800).await?;
@@ -48,7 +48,7 @@ async fn what_expired_while_no_daemon_ran_goes_when_one_does() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_job_that_got_more_time_before_the_watch_told_is_kept_for_it() -> Result<()> {
+async fn a_job_whose_ttl_was_extended_behind_a_stale_cache_is_kept() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let finished = environment.finished("prolonged", 600).await?;
     environment.finished("replaced", 1_200).await?;
@@ -66,11 +66,11 @@ async fn a_job_that_got_more_time_before_the_watch_told_is_kept_for_it() -> Resu
                 .create(name, json!({"ttlSecondsAfterFinished": 1_200}))
                 .await?;
         }
-        // It is decided on what was, and the deletion is refused.
+        // The controller decides on the stale Job, and the apiserver refuses the deletion.
         environment.clock.set(finished + seconds([700, 1_300][number]));
         sent.wait_for_matched(1, LIMIT).await?;
         environment.proxy.heal();
-        eventually(LIMIT, "another look", || async {
+        eventually(LIMIT, "a requeue after the conflict", || async {
             let metrics = environment.daemon.admin.metrics().await?;
             let found = metrics.sum("controller_runtime_reconcile_total", requeues);
             ensure!(found >= [1.0, 2.0][number], "{found}");
@@ -87,7 +87,7 @@ async fn a_job_that_got_more_time_before_the_watch_told_is_kept_for_it() -> Resu
 }
 
 #[tokio::test]
-async fn an_apiserver_that_is_busy_or_broken_is_asked_again() -> Result<()> {
+async fn deletions_are_retried_after_apiserver_errors() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let mut expected = 0.0;
     for (name, answer) in [
@@ -107,7 +107,7 @@ async fn an_apiserver_that_is_busy_or_broken_is_asked_again() -> Result<()> {
         ensure!(answered.applied() == 2, "{name}: {}", answered.applied());
         expected += 1.0;
     }
-    // Each once, and not each try.
+    // The metric counts each deletion once, not each attempt.
     let lag = "ttl_after_finished_controller_job_deletion_duration_seconds_count";
     environment.daemon.wait_for_metric(lag, &[], expected).await?;
     environment.catch_up().await?;
@@ -115,7 +115,7 @@ async fn an_apiserver_that_is_busy_or_broken_is_asked_again() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_watch_that_was_cut_and_compacted_misses_no_finish() -> Result<()> {
+async fn a_watch_cut_before_a_compaction_misses_no_finished_job() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let finished = environment.finished("waiting", 600).await?;
     environment.catch_up().await?;
@@ -123,24 +123,25 @@ async fn a_watch_that_was_cut_and_compacted_misses_no_finish() -> Result<()> {
     environment.jobs.set_ttl("waiting", 1_200).await?;
     environment.finished("unheard", 60).await?;
     environment.clock.set(finished + seconds(700));
-    // etcd forgets the past, and with a restart the apiserver's cache does too: a 410, and everything is listed anew.
+    // The compaction and the restart clear the history of etcd and the apiserver's cache, so the
+    // watch gets a 410 and the informer lists again.
     environment.plane.compact().await?;
     environment.plane.apiserver().restart().await?;
     environment.proxy.heal();
     let asked = environment.proxy.count(Matcher::any().method("GET").resource("jobs"));
     let watched = environment.proxy.count(Matcher::watches().resource("jobs"));
     environment.jobs.wait_until_deleted("unheard").await?;
-    ensure!(asked.matched() > watched.matched(), "nothing was listed");
+    ensure!(asked.matched() > watched.matched(), "the informer did not list");
     environment.catch_up().await?;
     environment.jobs.ensure_kept(&["waiting"]).await?;
     environment.advance(finished + seconds(1_200)).await?;
     environment.jobs.wait_until_deleted("waiting").await?;
-    // As below.
+    // The restarted apiserver may have refused some requests: `finish` would fail.
     environment.daemon.stop().await
 }
 
 #[tokio::test]
-async fn an_apiserver_that_is_away_when_a_job_expires_is_asked_when_it_is_back() -> Result<()> {
+async fn a_job_that_expires_during_an_outage_is_deleted_after_it() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let finished = environment.finished("due", 600).await?;
     environment.finished("later", 6_000).await?;
@@ -150,20 +151,21 @@ async fn an_apiserver_that_is_away_when_a_job_expires_is_asked_when_it_is_back()
     environment.plane.apiserver().start().await?;
     environment.jobs.wait_until_deleted("due").await?;
     environment.jobs.ensure_kept(&["later"]).await?;
-    // It is served before its authorizer is ready, so some requests may have been refused.
+    // The apiserver serves before its authorizer is ready, so it may have refused some requests:
+    // `finish` would fail.
     environment.daemon.stop().await
 }
 
 #[tokio::test]
-async fn a_deletion_that_is_refused_is_told_of_once_and_done_when_it_may_be() -> Result<()> {
+async fn a_refused_deletion_is_reported_once_and_succeeds_when_allowed() -> Result<()> {
     let environment = TtlEnvironment::start().await?;
     refuse_deletions(&environment.fixture).await?;
     environment.finished("refused", 0).await?;
-    let told = environment
+    let events = environment
         .fixture
         .wait_for_events("refused", &["FailedDelete"])
         .await?;
-    let note = told[0].note.clone().unwrap_or_default();
+    let note = events[0].note.clone().unwrap_or_default();
     ensure!(note.contains("Jobs are kept"), "{note}");
     environment
         .jobs

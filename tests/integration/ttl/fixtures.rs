@@ -1,4 +1,5 @@
-//! A control plane behind a proxy, a daemon whose clock the test sets, and one namespace with Jobs.
+//! A control plane behind a proxy, a daemon by a clock that the test sets, and one namespace with
+//! Jobs.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -21,13 +22,13 @@ use crate::{
 };
 
 pub(super) const CONTROLLERS: &str = "--controllers=ttl-after-finished";
-/// So that nothing is decided before what came earlier was.
+/// One worker, so that Jobs are processed in the order of their events.
 const IN_LINE: &str = "--concurrent-ttl-after-finished-syncs=1";
-/// What the apiserver puts on an object that is deleted in the foreground.
+/// The finalizer that the apiserver adds when an object is deleted in the foreground.
 const FOREGROUND: &str = "foregroundDeletion";
 
 pub(super) struct TtlEnvironment {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     pub(super) daemon: InProcess,
     pub(super) clock: OffsetClock,
     pub(super) jobs: Jobs,
@@ -35,11 +36,12 @@ pub(super) struct TtlEnvironment {
     kubeconfig: PathBuf,
     pub(super) proxy: FaultProxy,
     pub(super) plane: ControlPlane,
-    /// How many Jobs of its own it has had deleted.
+    /// The number of witness Jobs that were created for [`TtlEnvironment::catch_up`] and
+    /// [`TtlEnvironment::advance`].
     pub(super) witnesses: u32,
 }
 
-/// Makes an account with the printed rights, and returns its kubeconfig.
+/// Creates an account with the printed RBAC rules, and returns its kubeconfig.
 pub(super) async fn account(plane: &ControlPlane) -> Result<PathBuf> {
     let system = plane.namespace("portreeve-system").await?;
     let rbac = printed(&["rbac", CONTROLLERS, "--namespace", system.name()])?;
@@ -74,7 +76,7 @@ impl TtlEnvironment {
         })
     }
 
-    /// Stops the daemon, lets `meanwhile` happen, and starts another one.
+    /// Stops the daemon, runs `meanwhile`, and starts a new daemon.
     pub(super) async fn restart_after(
         self,
         meanwhile: impl AsyncFnOnce(&Jobs, &OffsetClock) -> Result<()>,
@@ -86,12 +88,14 @@ impl TtlEnvironment {
         Ok(Self { daemon, ..self })
     }
 
-    /// Ends the test: nothing that the daemon needed was refused to it.
+    /// Stops the daemon, after checking that no request was forbidden and that no reconcile
+    /// panicked.
     pub(super) async fn finish(self) -> Result<()> {
         self.daemon.finish().await
     }
 
-    /// A Job that has this ttl and is finished now, by the test's clock. Returns when it finished, in whole seconds.
+    /// Creates a Job with this TTL that finishes now, by the test's clock. Returns its finish time
+    /// in whole seconds.
     pub(super) async fn finished(&self, name: &str, ttl: impl Into<Value>) -> Result<Timestamp> {
         self.jobs
             .create(name, json!({"ttlSecondsAfterFinished": ttl.into()}))
@@ -101,7 +105,8 @@ impl TtlEnvironment {
         Ok(now)
     }
 
-    /// Returns once everything was decided on that had happened before.
+    /// Waits until the controller has processed all earlier events: it deletes a Job that expired
+    /// after them.
     pub(super) async fn catch_up(&mut self) -> Result<()> {
         let witness = self.witness();
         self.finished(&witness, 0).await?;
@@ -109,9 +114,11 @@ impl TtlEnvironment {
         Ok(())
     }
 
-    /// Sets the clock to a later time, and returns once everything was decided on by it.
+    /// Sets the clock to a later time, and returns once the controller has processed every Job by
+    /// it.
     pub(super) async fn advance(&mut self, to: Timestamp) -> Result<()> {
-        // One that waits, so that it is known that what waits was looked at again.
+        // This witness waits for the new time: its deletion shows that the controller has decided
+        // again on waiting Jobs.
         let waiting = self.witness();
         let time = to.duration_since(self.clock.now()).as_secs();
         self.finished(&waiting, time).await?;
@@ -127,7 +134,7 @@ impl TtlEnvironment {
     }
 }
 
-/// The Jobs of one namespace, in an administrator's hands.
+/// The Jobs of one namespace, with administrator rights.
 #[derive(Clone)]
 pub(crate) struct Jobs(pub(crate) Api<Job>);
 
@@ -136,12 +143,12 @@ impl Jobs {
         Self(fixture.namespace.api())
     }
 
-    /// A Job with these fields in its spec, unfinished.
+    /// Creates an unfinished Job with these fields in its spec.
     pub(crate) async fn create(&self, name: &str, spec: Value) -> Result<Job> {
         self.create_with(name, spec, &[]).await
     }
 
-    /// The same, with finalizers.
+    /// Creates a Job like [`Jobs::create`], with finalizers.
     pub(super) async fn create_with(&self, name: &str, mut spec: Value, finalizers: &[&str]) -> Result<Job> {
         spec["template"] = json!({"spec": {
             "containers": [{"name": "main", "image": "example.com/main:1"}], "restartPolicy": "Never"}});
@@ -154,7 +161,7 @@ impl Jobs {
         created.with_context(|| format!("failed to create Job {name}"))
     }
 
-    /// Ends a Job as Kubernetes' job controller would.
+    /// Finishes a Job as Kubernetes' job controller would.
     pub(crate) async fn end(&self, name: &str, time: Timestamp, succeeded: bool) -> Result<()> {
         let time = format!("{time:.0}");
         let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "ATest", "lastTransitionTime": time, "lastProbeTime": time});
@@ -188,22 +195,29 @@ impl Jobs {
     pub(super) async fn wait_until_deleted(&self, name: &str) -> Result<Job> {
         eventually(LIMIT, &format!("Job {name} to be deleted"), || async {
             let job = self.0.get(name).await?;
-            ensure!(job.metadata.deletion_timestamp.is_some(), "it is there");
+            ensure!(
+                job.metadata.deletion_timestamp.is_some(),
+                "the Job is not being deleted"
+            );
             let collected = job.finalizers().iter().any(|finalizer| finalizer == FOREGROUND);
-            ensure!(collected, "not in the foreground: {:?}", job.finalizers());
+            ensure!(
+                collected,
+                "the Job is not being deleted in the foreground: {:?}",
+                job.finalizers()
+            );
             anyhow::Ok(job)
         })
         .await
     }
 
-    /// The Jobs that are being deleted.
+    /// Returns the Jobs that are being deleted.
     pub(super) async fn deleted(&self) -> Result<Vec<Job>> {
         let mut found = self.0.list(&ListParams::default()).await?.items;
         found.retain(|job| job.metadata.deletion_timestamp.is_some());
         Ok(found)
     }
 
-    /// Makes sure that nobody deletes these Jobs.
+    /// Fails if any of these Jobs is being deleted.
     pub(super) async fn ensure_kept(&self, names: &[&str]) -> Result<()> {
         for name in names {
             let job = self.0.get(name).await?;
@@ -219,5 +233,5 @@ pub(super) fn seconds(count: i64) -> SignedDuration {
 }
 
 fn whole_second(time: Timestamp) -> Result<Timestamp> {
-    Timestamp::from_second(time.as_second()).context("a time of today")
+    Timestamp::from_second(time.as_second()).context("the time is out of range")
 }

@@ -1,4 +1,4 @@
-//! What becomes of Jobs, by a clock that the test sets.
+//! The deletion of finished Jobs after their TTL, by a clock that the test sets.
 
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
@@ -39,12 +39,12 @@ async fn a_finished_job_is_kept_for_its_ttl_and_then_deleted() -> Result<()> {
         .await?;
     let metrics = environment.daemon.admin.metrics().await?;
     let adds = metrics.sum("workqueue_adds_total", &[r#"name="ttl_jobs_to_delete""#]);
-    ensure!(adds > 0.0, "the queue has another name");
+    ensure!(adds > 0.0, "no queue is named ttl_jobs_to_delete");
     environment.finish().await
 }
 
 #[tokio::test]
-async fn what_has_no_ttl_or_has_not_finished_is_left_alone() -> Result<()> {
+async fn jobs_without_a_ttl_and_unfinished_jobs_are_kept() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let ttl = |more: Value| {
         let mut spec = json!({"ttlSecondsAfterFinished": 0});
@@ -77,7 +77,7 @@ async fn what_has_no_ttl_or_has_not_finished_is_left_alone() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_ttl_that_is_changed_removed_or_added_late_counts_from_the_finish() -> Result<()> {
+async fn a_changed_ttl_counts_from_the_finish_time() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let finished = environment.finished("longer", 600).await?;
     environment.finished("shorter", 7_200).await?;
@@ -96,7 +96,7 @@ async fn a_ttl_that_is_changed_removed_or_added_late_counts_from_the_finish() ->
 
     environment.advance(finished + seconds(700)).await?;
     kept(&environment, &["longer", "shorter", "removed", "added", "overdue"]).await?;
-    // Its time has come before it had one.
+    // With the new TTL, the Job has already expired.
     environment.jobs.set_ttl("overdue", 60).await?;
     environment.jobs.wait_until_deleted("overdue").await?;
     environment.advance(finished + seconds(910)).await?;
@@ -113,7 +113,7 @@ async fn a_ttl_that_is_changed_removed_or_added_late_counts_from_the_finish() ->
 }
 
 #[tokio::test]
-async fn a_job_that_somebody_deletes_is_left_to_that() -> Result<()> {
+async fn a_job_that_is_being_deleted_is_not_deleted_again() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let spec = json!({"ttlSecondsAfterFinished": 60});
     environment
@@ -133,19 +133,20 @@ async fn a_job_that_somebody_deletes_is_left_to_that() -> Result<()> {
     environment.catch_up().await?;
     ensure!(
         deletions.matched() == 0,
-        "it was deleted {} times more",
+        "the controller sent {} more deletions",
         deletions.matched()
     );
     let after = environment.jobs.0.get("going").await?;
-    let finalizers = after.metadata.finalizers.context("it has one")?;
+    let finalizers = after.metadata.finalizers.context("the Job has no finalizers")?;
     ensure!(finalizers == ["example.com/a-test"], "{finalizers:?}");
     ensure!(after.metadata.deletion_timestamp == before.metadata.deletion_timestamp);
     environment.finish().await
 }
 
-/// Its clock, and not its Job, is at fault; a Job that is of the future in one second is of the past in the next.
+/// The finish time may lie in the future of the daemon's clock. The event says when the Job
+/// expires.
 #[tokio::test]
-async fn a_job_that_finished_in_the_future_is_told_of_once_and_waited_for() -> Result<()> {
+async fn a_job_with_a_future_finish_time_is_reported_once_and_kept() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
     let future = environment.clock.now() + seconds(7_200);
     environment
@@ -153,21 +154,21 @@ async fn a_job_that_finished_in_the_future_is_told_of_once_and_waited_for() -> R
         .create("early", json!({"ttlSecondsAfterFinished": 60}))
         .await?;
     environment.jobs.end("early", future, true).await?;
-    let told = environment.fixture.wait_for_events("early", &["ClockSkew"]).await?;
-    let note = told[0].note.clone().unwrap_or_default();
+    let events = environment.fixture.wait_for_events("early", &["ClockSkew"]).await?;
+    let note = events[0].note.clone().unwrap_or_default();
     let kept_until = format!("It is kept until {:.0}", future + seconds(60));
     ensure!(
         note.starts_with("The Job finished at") && note.ends_with(&kept_until),
         "{note}"
     );
-    ensure!(told[0].type_.as_deref() == Some("Warning"), "{told:?}");
+    ensure!(events[0].type_.as_deref() == Some("Warning"), "{events:?}");
     environment
         .jobs
         .merge("early", json!({"metadata": {"labels": {"look": "again"}}}))
         .await?;
     environment.advance(future).await?;
     environment.jobs.ensure_kept(&["early"]).await?;
-    // And back: what waited for a minute waits for an hour more.
+    // After the clock is set back, the Job waits for an hour more.
     environment.clock.set(future - seconds(3_600));
     environment.catch_up().await?;
     environment.jobs.ensure_kept(&["early"]).await?;

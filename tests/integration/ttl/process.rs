@@ -1,4 +1,5 @@
-//! The executable itself, by the real clock: Kubernetes' own case, and a death in mid-work.
+//! The executable by the real clock: the e2e test of Kubernetes, a kill during the deletions, and a
+//! dry run.
 
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 const FINALIZER: &str = "example.com/a-dummy-finalizer";
 const JOBS: usize = 200;
-/// So long each takes until the daemon is killed, one after the other: ten seconds for all.
+/// The delay of each deletion. Deletions are sequential, so all take ten seconds.
 const A_DELETION: Duration = Duration::from_millis(100);
 
-/// The steps of Kubernetes' e2e suite, "`TTLAfterFinished` job should be deleted once it finishes after TTL seconds", with the test in the place
-/// of its job controller and of its garbage collector.
+/// Takes the steps of "`TTLAfterFinished` job should be deleted once it finishes after TTL seconds"
+/// in Kubernetes' e2e suite. The test replaces its job controller and its garbage collector.
 #[tokio::test]
 async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()> {
     let ttl = 10;
@@ -36,14 +37,22 @@ async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()
     )
     .await?;
     let job = jobs.wait_until_deleted("rand-non-local").await?;
-    let expires = finish_time(&job).context("it is finished")? + seconds(ttl);
-    let deleted = job.metadata.deletion_timestamp.as_ref().context("it is deleted")?.0;
-    ensure!(deleted >= expires, "deleted at {deleted}, and it expires at {expires}");
-    // To the second. The limit is for machines that are busy with other things.
-    println!("it expired at {expires} and was deleted at {deleted}");
+    let expires = finish_time(&job).context("the Job has no finish time")? + seconds(ttl);
+    let deleted = job
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .context("the Job has no deletion timestamp")?
+        .0;
+    ensure!(
+        deleted >= expires,
+        "deleted at {deleted}, before it expires at {expires}"
+    );
+    // Deletion comes within a second on an idle machine. The limit allows for a loaded one.
+    println!("the Job expired at {expires} and was deleted at {deleted}");
     ensure!(
         deleted <= expires + seconds(5),
-        "deleted at {deleted}, and it expires at {expires}"
+        "deleted at {deleted}, too long after it expired at {expires}"
     );
     let lag = daemon.admin.metrics().await?;
     let metric = |part: &str| {
@@ -52,7 +61,7 @@ async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()
             &[],
         )
     };
-    println!("late by {} ms", 1000.0 * metric("sum"));
+    println!("the deletion was {} ms late", 1000.0 * metric("sum"));
     ensure!((metric("count") - 1.0).abs() < f64::EPSILON && (0.0..5.0).contains(&metric("sum")));
 
     let finalizers: Vec<_> = job.finalizers().iter().filter(|name| *name != FINALIZER).collect();
@@ -62,7 +71,10 @@ async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()
     ensure!(left.finalizers() == ["foregroundDeletion"], "{:?}", left.finalizers());
     jobs.merge("rand-non-local", json!({"metadata": {"finalizers": null}}))
         .await?;
-    ensure!(jobs.0.get_opt("rand-non-local").await?.is_none(), "it is there");
+    ensure!(
+        jobs.0.get_opt("rand-non-local").await?.is_none(),
+        "the Job still exists"
+    );
     let forbidden = daemon
         .admin
         .metrics()
@@ -81,13 +93,13 @@ fn finish_time(job: &Job) -> Option<Timestamp> {
 }
 
 #[tokio::test]
-async fn killed_amid_its_deletions_it_does_the_rest_and_none_too_early() -> Result<()> {
+async fn a_daemon_killed_between_deletions_does_the_rest_and_none_too_early() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(&account(&plane).await?, "portreeve")?;
     let flags = [CONTROLLERS, "--concurrent-ttl-after-finished-syncs=1"];
     let jobs = Jobs::of(&NamespaceFixture::new(&plane, "killed").await?);
-    // Every other one expires now, and the others in an hour.
+    // Every second Job expires now, and the others in an hour.
     let now = Timestamp::from_second(Timestamp::now().as_second())?;
     let ttl = |number: usize| if number.is_multiple_of(2) { 0 } else { 3_600 };
     try_join_all((0..JOBS).map(async |number| {
@@ -110,7 +122,7 @@ async fn killed_amid_its_deletions_it_does_the_rest_and_none_too_early() -> Resu
     proxy.heal();
     let before = jobs.deleted().await?;
     println!("killed with {} of {} Jobs deleted", before.len(), JOBS / 2);
-    ensure!(before.len() < JOBS / 2, "nothing was interrupted");
+    ensure!(before.len() < JOBS / 2, "the kill did not interrupt the deletions");
 
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-janitor", &flags).await?;
     let after = eventually(LIMIT + Duration::from_secs(30), "the other deletions", || async {
@@ -128,7 +140,7 @@ async fn killed_amid_its_deletions_it_does_the_rest_and_none_too_early() -> Resu
         let same = after
             .iter()
             .find(|after| after.name_any() == job.name_any())
-            .context("it is there")?;
+            .context("a Job that was being deleted before the kill is gone")?;
         ensure!(
             same.metadata.resource_version == job.metadata.resource_version,
             "{} was deleted twice",
@@ -141,7 +153,7 @@ async fn killed_amid_its_deletions_it_does_the_rest_and_none_too_early() -> Resu
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_it_would_delete_and_deletes_nothing() -> Result<()> {
+async fn a_dry_run_logs_the_deletion_and_deletes_nothing() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let flags = [CONTROLLERS, "--dry-run"];
     let daemon = Daemon::start_as(&plane, &account(&plane).await?, "dry-janitor", &flags).await?;
