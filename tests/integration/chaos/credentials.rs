@@ -1,4 +1,4 @@
-//! Rights that are taken away and given back, and tokens that are good no more.
+//! Permissions that are revoked and restored, and tokens that become invalid.
 
 use std::{cell::Cell, fs, path::PathBuf};
 
@@ -23,10 +23,11 @@ use super::{
 };
 use crate::support::{LIMIT, SETTLED};
 
-/// How many looks connections last between two resets: as long as all of them may take to be made.
+/// The number of polls between two connection resets, which leaves time to establish all
+/// connections again.
 const CONNECTED: usize = 10;
 
-/// Takes all rights away from the accounts of a namespace, and waits until that is so.
+/// Revokes all permissions of the accounts of the daemon's namespace.
 pub(super) async fn revoke(scenario: &Scenario) -> Result<()> {
     let system = &scenario.account.system;
     let bindings: Api<ClusterRoleBinding> = Api::all(system.client().clone());
@@ -42,24 +43,25 @@ pub(super) async fn revoke(scenario: &Scenario) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line of `/readyz` says what is to be said when rights are missing.
+/// Returns whether a line of `/readyz` reports missing permissions.
 pub(super) fn is_forbidden(line: &str) -> bool {
     line.contains("failed: forbidden")
 }
 
 #[tokio::test]
-async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -> Result<()> {
+async fn revoked_permissions_are_reported_and_restoring_them_completes_the_work() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     revoke(&scenario).await?;
-    // A watch that is open goes on; whoever opens one anew is refused, once the apiserver knows.
-    let breaks = Breaks::of(&scenario);
+    // An open watch continues without permissions. Resets make the informers open new watches,
+    // which the apiserver refuses after a moment.
+    let resets = ConnectionResets::of(&scenario);
     eventually(SETTLED, "every watch to be forbidden", || async {
-        breaks.look();
+        resets.poll();
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
         for resource in &WHOLE {
             let forbidden = format!("[-]informer/{resource} failed: forbidden");
-            ensure!(text.contains(&forbidden), "no {forbidden}: {text}");
+            ensure!(text.contains(&forbidden), "{forbidden} is not in {text}");
         }
         anyhow::Ok(())
     })
@@ -70,7 +72,7 @@ async fn rights_that_are_revoked_are_missed_by_name_and_restored_all_is_done() -
     scenario.finish().await
 }
 
-/// A token that is good for as long as its Secret is there.
+/// Returns a token that is valid while its Secret exists.
 async fn token(system: &Namespace, holder: &str) -> Result<String> {
     let secret: Secret = serde_json::from_value(json!({"metadata": {"name": holder}}))?;
     let secret = system.api::<Secret>().create(&PostParams::default(), &secret).await?;
@@ -91,10 +93,13 @@ async fn token(system: &Namespace, holder: &str) -> Result<String> {
     let answer = accounts
         .create_token_request(NAME, &PostParams::default(), &request)
         .await?;
-    answer.status.and_then(|status| status.token).context("it is issued")
+    answer
+        .status
+        .and_then(|status| status.token)
+        .context("the apiserver returned no token")
 }
 
-/// A token in a file, which is good for as long as a Secret is there.
+/// A token in a file. Each token is valid while its Secret exists.
 pub(super) struct TokenFile {
     folder: TempDir,
     system: Namespace,
@@ -102,7 +107,7 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Has a token issued to an account, and makes its kubeconfig name the file of it.
+    /// Issues a token for the account, and makes its kubeconfig refer to the file with it.
     async fn of(account: &Account) -> Result<Self> {
         let mut file = Self {
             folder: tempfile::tempdir()?,
@@ -111,13 +116,15 @@ impl TokenFile {
         };
         file.renew().await?;
         let mut config: Value = serde_json::from_slice(&fs::read(&account.kubeconfig)?)?;
-        let user = config.pointer_mut("/users/0/user").context("it has a user")?;
+        let user = config
+            .pointer_mut("/users/0/user")
+            .context("the kubeconfig has no user")?;
         *user = json!({"tokenFile": file.path()});
         fs::write(&account.kubeconfig, config.to_string())?;
         Ok(file)
     }
 
-    /// Starts a daemon with more flags, whose account has a token in a file.
+    /// Starts a daemon with additional flags, whose account has its token in a file.
     pub(super) async fn start(flags: &'static [&'static str]) -> Result<(Scenario, Self)> {
         let mut file = None;
         let give = async |account: &Account| {
@@ -125,78 +132,78 @@ impl TokenFile {
             Ok(())
         };
         let scenario = Scenario::start_with(flags, give).await?;
-        Ok((scenario, file.context("it was given one")?))
+        Ok((scenario, file.context("the account was not created")?))
     }
 
     fn path(&self) -> PathBuf {
         self.folder.path().join("token")
     }
 
-    /// What the Secret is called that the last token depends on.
+    /// Returns the name of the Secret to which the last token is bound.
     fn holder(&self) -> String {
         format!("token-{}", self.issued)
     }
 
-    /// Puts a new token into the file.
+    /// Writes a new token into the file.
     pub(super) async fn renew(&mut self) -> Result<()> {
         self.issued += 1;
         let token = token(&self.system, &self.holder()).await?;
-        // By rename: somebody may be reading the one before.
+        // Rename the file into place, because the daemon may be reading it.
         let whole = self.folder.path().join("whole");
         fs::write(&whole, token)?;
         Ok(fs::rename(whole, self.path())?)
     }
 
-    /// Makes the token that is in the file good no more, and breaks connections now and then until the daemon was told so, which is seconds
-    /// later: an apiserver remembers for a while which tokens are good.
+    /// Invalidates the token in the file, and resets connections until the daemon receives a 401.
+    /// That takes some seconds, because an apiserver caches the validity of tokens.
     pub(super) async fn expire(&self, scenario: &Scenario) -> Result<()> {
         let refused = || count_of(scenario, "401");
         let before = refused().await?;
         let secrets: Api<Secret> = self.system.api();
         secrets.delete(&self.holder(), &DeleteParams::default()).await?;
-        let breaks = Breaks::of(scenario);
+        let resets = ConnectionResets::of(scenario);
         eventually(SETTLED, "the token to be refused", || async {
-            breaks.look();
-            ensure!(refused().await? > before, "it is not");
+            resets.poll();
+            ensure!(refused().await? > before, "no request was refused yet");
             anyhow::Ok(())
         })
         .await
     }
 }
 
-/// How many requests the daemon has had answered so.
+/// Returns the number of the daemon's requests that were answered with this code.
 pub(super) async fn count_of(scenario: &Scenario, code: &str) -> Result<f64> {
     let metrics = scenario.daemon.admin.metrics().await?;
     Ok(metrics.sum("rest_client_requests_total", &[&format!("code=\"{code}\"")]))
 }
 
-/// Breaks all connections now and then, and leaves time for others to be made.
-struct Breaks<'a> {
+/// Resets all connections at intervals, and leaves time to establish new ones.
+struct ConnectionResets<'a> {
     scenario: &'a Scenario,
-    looks: Cell<usize>,
+    polls: Cell<usize>,
 }
 
-impl<'a> Breaks<'a> {
+impl<'a> ConnectionResets<'a> {
     fn of(scenario: &'a Scenario) -> Self {
-        let looks = Cell::new(0);
-        Self { scenario, looks }
+        let polls = Cell::new(0);
+        Self { scenario, polls }
     }
 
-    /// Whoever looks for what they lead to says so.
-    fn look(&self) {
-        if self.looks.replace(self.looks.get() + 1).is_multiple_of(CONNECTED) {
+    /// Counts a poll of the condition, and resets the connections at every [`CONNECTED`]th.
+    fn poll(&self) {
+        if self.polls.replace(self.polls.get() + 1).is_multiple_of(CONNECTED) {
             self.scenario.proxy.reset();
         }
     }
 }
 
 #[tokio::test]
-async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()> {
+async fn an_invalid_token_is_reloaded_from_its_file() -> Result<()> {
     let (mut scenario, mut file) = TokenFile::start(&[]).await?;
     file.expire(&scenario).await?;
-    // Whoever was let in before goes on until then.
+    // An open watch continues with the old token, so break the connections.
     scenario.proxy.reset();
-    eventually(SETTLED, "that to be told", || async {
+    eventually(SETTLED, "forbidden watches in /readyz", || async {
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(
             status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("forbidden"),
@@ -207,8 +214,8 @@ async fn a_token_that_is_good_no_more_is_read_anew_from_its_file() -> Result<()>
     .await?;
     scenario.work.wave().await?;
     file.renew().await?;
-    // A file is read again each minute.
-    eventually(SETTLED + LIMIT, "the new token to be taken", || async {
+    // The client reads the token file once a minute.
+    eventually(SETTLED + LIMIT, "the new token to be used", || async {
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::OK, "{text}");
         anyhow::Ok(())

@@ -1,7 +1,7 @@
-//! The executable is killed after each single thing that it does, and started again, until there is nothing left to do.
+//! The executable is killed after each single effect and started again, until all work is done.
 //!
-//! What it was doing has been done, by the audit log, and it has not heard so: its answers are lost. In process, the controllers' own
-//! tests of `decide` do the same to whatever plans they meet.
+//! The audit log shows that the apiserver executed the effect, but the response is lost. The
+//! controllers' own tests of `decide` do the same within a process, for many more plans.
 
 use std::collections::BTreeSet;
 
@@ -39,15 +39,15 @@ use crate::{
     ttl::fixtures::Jobs,
 };
 
-/// Far more than there is to do.
-const DEATHS: usize = 80;
+/// The maximum number of kills, far more than there are effects.
+const MAX_KILLS: usize = 80;
 
-/// Something for every controller, before there is a daemon.
+/// Work for every controller, created before the daemon starts.
 struct PendingWork {
     fixture: NamespaceFixture,
     dynamic_client: DynamicClient,
     expected_objects: ExpectedObjects,
-    /// A time that has passed, at which both schedules were due.
+    /// A past time at which both schedules were due.
     due: Timestamp,
 }
 
@@ -68,7 +68,7 @@ impl PendingWork {
         let jobs = Jobs::of(&fixture);
         jobs.create("expired", json!({"ttlSecondsAfterFinished": 1})).await?;
         jobs.end("expired", now - SignedDuration::from_secs(60), true).await?;
-        // Due within the hour that has passed, and then not for most of an hour.
+        // The schedules were due within the last hour, and are not due again for most of an hour.
         let due = next_minute(now - SignedDuration::from_mins(10), 1);
         for kind in Kind::BOTH {
             let objects = kind.objects(&fixture.namespace);
@@ -77,7 +77,8 @@ impl PendingWork {
             kind.create(&fixture.namespace, kind.name(), &schedule, &zone).await?;
             let last = format!("{:.0}", due - SignedDuration::from_mins(60));
             let mut status = json!({"lastScheduleTime": last});
-            // Or else the schedule would be a new one, and nothing be made up for.
+            // Without an observed schedule, CronTab would count as new and not start the run that
+            // it missed.
             if kind == Kind::CronTab {
                 status["observedSchedule"] = format!("{schedule} UTC").into();
             }
@@ -94,7 +95,7 @@ impl PendingWork {
         })
     }
 
-    /// Waits until everything is done.
+    /// Waits until all work is done.
     async fn settled(&self) -> Result<()> {
         self.fixture
             .wait_for_condition("new", "Ready", ConditionStatus::True)
@@ -105,11 +106,11 @@ impl PendingWork {
         let jobs: Api<Job> = self.fixture.namespace.api();
         let mut wanted = Kind::BOTH.map(|kind| job_of(kind.name(), self.due));
         wanted.sort();
-        eventually(SETTLED, "the Jobs that were due, and no other", || async {
+        eventually(SETTLED, "exactly the Jobs that were due", || async {
             let mut names: Vec<_> = jobs.list(&ListParams::default()).await?.items;
             names.sort_by_key(ResourceExt::name_any);
             let names: Vec<_> = names.iter().map(ResourceExt::name_any).collect();
-            ensure!(names == wanted, "{names:?}, not {wanted:?}");
+            ensure!(names == wanted, "found {names:?}, expected {wanted:?}");
             anyhow::Ok(())
         })
         .await?;
@@ -117,20 +118,22 @@ impl PendingWork {
             eventually(LIMIT, "the status of the schedule", || async {
                 let object = kind.objects(&self.fixture.namespace).get(kind.name()).await?;
                 let last = object.data["status"]["lastScheduleTime"].as_str();
-                let last = last.context("it has none")?.parse::<Timestamp>()?;
-                ensure!(last == self.due, "{last}, and not {}", self.due);
+                let last = last
+                    .context("the status has no lastScheduleTime")?
+                    .parse::<Timestamp>()?;
+                ensure!(last == self.due, "lastScheduleTime is {last}, expected {}", self.due);
                 anyhow::Ok(())
             })
             .await?;
         }
-        // Without a canary: to collect one would be one effect more.
-        eventually(SETTLED, "what is orphaned to be all that is left", || async {
+        // Do not create a canary: collecting it would be one more effect.
+        eventually(SETTLED, "only orphaned Secrets to be left", || async {
             let secrets = self.dynamic_client.list("v1", "Secret").await?;
             let names: Vec<_> = secrets.iter().map(ResourceExt::name_any).collect();
             ensure!(names == ["orphan-0", "orphan-1"], "{names:?}");
             ensure!(
                 secrets.iter().all(|secret| secret.owner_references().is_empty()),
-                "one is owned"
+                "an orphaned Secret still has an owner"
             );
             let owners = self.dynamic_client.list("v1", "ConfigMap").await?;
             ensure!(owners.is_empty(), "{owners:?}");
@@ -140,7 +143,7 @@ impl PendingWork {
     }
 }
 
-/// What has been done to it so far, in order.
+/// Returns the daemon's writes to these objects so far, in order.
 fn effects(plane: &ControlPlane, pending_work: &PendingWork) -> Result<Vec<record::Write>> {
     let mut writes = record::writes(plane)?;
     writes.retain(|write| write.namespace == pending_work.fixture.name());
@@ -148,23 +151,24 @@ fn effects(plane: &ControlPlane, pending_work: &PendingWork) -> Result<Vec<recor
 }
 
 #[tokio::test]
-async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twice() -> Result<()> {
+async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(record::POLICY).start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
     let flags = [ALL, "--install-crds"];
-    // Definitions first: what they define is made before the daemon that is to find it.
+    // A first daemon installs the definitions, so that the custom resources can be created before
+    // the next one starts.
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let pending_work = PendingWork::build(&plane).await?;
-    let mut bereft = BTreeSet::new();
-    for deaths in 0..DEATHS {
+    let mut killed_controllers = BTreeSet::new();
+    for kills in 0..MAX_KILLS {
         let before = effects(&plane, &pending_work)?.len();
         let write = || Matcher::writes().namespace(pending_work.fixture.name());
         let done = proxy.fault(write(), Fault::DropResponse, Repeat::Nth(1));
-        // What its other workers send until it is dead does not get through.
+        // Cut the writes that other workers send until the daemon is killed.
         proxy.fault(write(), Fault::Cut, Repeat::UntilHealed);
         let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
         tokio::select! {
@@ -172,21 +176,22 @@ async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twi
             killed = done.wait_for_applied(1, SETTLED) => {
                 killed.with_context(|| daemon.process.log_tail())?;
                 let effect = eventually(LIMIT, "the effect in the audit log", || async {
-                    effects(&plane, &pending_work)?.get(before).cloned().context("it is not done")
+                    effects(&plane, &pending_work)?.get(before).cloned().context("the apiserver has not executed the effect")
                 })
                 .await?;
                 println!("killed after {effect:?}");
-                bereft.extend(CONTROLLERS.into_iter().find(|name| effect.agent.ends_with(name)));
+                killed_controllers.extend(CONTROLLERS.into_iter().find(|name| effect.agent.ends_with(name)));
                 daemon.process.signal(Signal::KILL)?;
                 daemon.process.wait(LIMIT).await?;
                 proxy.heal();
             }
-            settled = pending_work.settled(), if deaths > 0 => {
+            settled = pending_work.settled(), if kills > 0 => {
                 settled.with_context(|| daemon.process.log_tail())?;
-                println!("{deaths} deaths");
-                // A Deployment and a status, Jobs and statuses, deletions and patches: at least these are effects.
-                ensure!(deaths >= 12, "only {deaths} deaths");
-                ensure!(bereft.len() == CONTROLLERS.len(), "only {bereft:?} were killed");
+                println!("killed {kills} times");
+                // The work needs at least these effects: a Deployment and a status, Jobs and
+                // statuses, deletions and patches.
+                ensure!(kills >= 12, "only {kills} kills");
+                ensure!(killed_controllers.len() == CONTROLLERS.len(), "only {killed_controllers:?} were killed after an effect");
                 proxy.heal();
                 pending_work.expected_objects.verify(&pending_work.dynamic_client).await?;
                 ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
@@ -196,5 +201,5 @@ async fn killed_after_each_single_effect_it_gets_everything_done_and_nothing_twi
     }
     let writes = record::writes(&plane)?;
     let last: Vec<_> = writes.iter().rev().take(20).collect();
-    bail!("it was not done after {DEATHS} deaths; its last writes were {last:#?}");
+    bail!("the work was not done after {MAX_KILLS} kills; the last writes were {last:#?}");
 }

@@ -1,4 +1,4 @@
-//! The faults of single requests that there are, each for those that it makes trouble for.
+//! The faults of single requests, by the kind of request that they affect.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use portreeve_testing::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, R
 
 use crate::schedules::kinds::CRON_JOBS;
 
-/// Who is in the daemon. Each has its name in the user agent of its calls.
+/// The controllers in the daemon. The user agent of each controller's requests ends with its name.
 pub(super) const CONTROLLERS: [&str; 5] = [
     "foo-controller",
     "crontab-controller",
@@ -16,10 +16,12 @@ pub(super) const CONTROLLERS: [&str; 5] = [
     "ttl-after-finished-controller",
 ];
 
-/// Who reads an object before something is made of that: whether a Foo is there still, whether an owner is.
+/// The controllers that read an object before they act on it: whether a Foo or an owner still
+/// exists.
 const READERS: [&str; 2] = ["foo-controller", "garbage-collector-controller"];
 
-/// What they list and watch. The collector wants metadata of these too, and of ConfigMaps it alone wants anything.
+/// The resources whose objects the informers list and watch whole. The collector also watches the
+/// metadata of these, and is the only controller that watches ConfigMaps.
 pub(super) static WHOLE: [Resource; 5] = [
     CRONTABS,
     CRON_JOBS,
@@ -29,7 +31,8 @@ pub(super) static WHOLE: [Resource; 5] = [
 ];
 static METADATA: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 
-/// Requests for all that there is of each resource, as its informer sends them. A census asks for one namespace.
+/// Returns matchers for the lists or watches of each informer, which cover all namespaces. A
+/// dependent scan lists one namespace, so it does not match.
 pub(super) fn informers(requests: fn() -> Matcher) -> impl Iterator<Item = (&'static str, Matcher)> {
     let all = move |resource: &'static Resource| {
         (
@@ -42,28 +45,28 @@ pub(super) fn informers(requests: fn() -> Matcher) -> impl Iterator<Item = (&'st
     whole.chain([(name, requests.metadata())])
 }
 
-/// How late what is late comes.
+/// The delay of late requests and responses.
 const LATE: Duration = Duration::from_millis(300);
 
-/// Requests of a kind, and what becomes of them.
+/// A fault, and the kind of requests that it affects.
 #[derive(Clone, Debug)]
 pub(super) struct RequestFault {
     pub(super) target: Target,
     pub(super) fault: Fault,
 }
 
-/// The kinds of requests.
+/// A kind of requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Target {
     Writes,
-    /// Of one object, by each who has to for what there is to do.
+    /// Reads of one object, by each controller in [`READERS`].
     Reads,
     Lists,
     Watches,
 }
 
 impl Target {
-    /// Such requests of each who has to see the fault for itself.
+    /// Returns matchers for the requests of each controller or informer that has to meet the fault.
     fn matchers(self) -> Vec<(&'static str, Matcher)> {
         match self {
             Self::Writes => CONTROLLERS
@@ -71,29 +74,31 @@ impl Target {
                 .into(),
             Self::Reads => READERS.map(|name| (name, Matcher::objects().user_agent(name))).into(),
             Self::Lists => informers(Matcher::lists).collect(),
-            Self::Watches => vec![("whoever watches", Matcher::watches())],
+            Self::Watches => vec![("all watches", Matcher::watches())],
         }
     }
 }
 
-/// The next watch of each informer is told that its version is too old, so that it lists. It has to be begun anew for that.
+/// Makes the apiserver answer the next watch of each informer with 410 Gone, so that the informer
+/// lists. The caller has to break the open watches.
 pub(super) fn expire_watches(proxy: &FaultProxy) {
     for (_, watch) in informers(Matcher::watches) {
         proxy.respond(watch, CannedResponse::expired(), Repeat::Next(1));
     }
 }
 
-/// What a fault has met of a kind of requests, by who sent them.
+/// Counters of the requests that a fault affected, by the controller or informer that sent them.
 pub(super) type FaultCounters = Vec<(&'static str, RequestCounter)>;
 
 impl RequestFault {
-    /// Whether who meets it is held until it is healed, and does nothing else meanwhile.
+    /// Returns whether the fault blocks its requests until it is healed.
     pub(super) fn holds(&self) -> bool {
         let is_endless = matches!(self.fault, Fault::BlackHole | Fault::Body(BodyFault::StallAt(_)));
         is_endless && self.target != Target::Watches
     }
 
-    /// Lets it come over a proxy. Watches that are open are broken, and go on in it; for lists, they have to begin anew.
+    /// Injects the fault into the proxy. Breaks open watches, so that new watches meet the fault;
+    /// for lists, makes the informers relist.
     pub(super) fn inject(&self, proxy: &FaultProxy, times: Repeat) -> FaultCounters {
         let fault = |(name, requests)| (name, proxy.fault(requests, self.fault.clone(), times));
         let met = self.target.matchers().into_iter().map(fault).collect();
@@ -107,7 +112,7 @@ impl RequestFault {
     }
 }
 
-/// All of it.
+/// Returns all faults.
 pub(super) fn all() -> Vec<RequestFault> {
     let of = |target, faults: Vec<Fault>| faults.into_iter().map(move |fault| RequestFault { target, fault });
     of(Target::Writes, writes())

@@ -1,4 +1,4 @@
-//! The executable under faults, round after round: nothing grows.
+//! The executable under repeated faults: its resource usage does not grow.
 
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
@@ -12,18 +12,20 @@ use crate::{
     support::{SETTLED, daemon::Daemon},
 };
 
-/// A watch that goes silent is given up long before a round is.
+/// With this idle timeout, an informer gives up a silent watch within a round.
 const FLAGS: [&str; 3] = [ALL, "--install-crds", "--watch-idle-timeout=30s"];
-/// How many rounds are played until everything that is made once is made.
+/// The number of rounds before the first measurement, in which the daemon makes its one-time
+/// allocations.
 const WARM_UP: usize = 3;
-/// And then so many.
+/// The number of rounds between the two measurements.
 const ROUNDS: usize = 4;
-/// Far less than the requests that fail in a round. A connection more may be open at one time than at another.
+/// The tolerance for tasks and files, far less than the failed requests of a round. The number of
+/// open connections varies a little.
 const SLACK: f64 = 10.0;
-/// What the allocator may have kept more of. A round's answers are some megabytes.
+/// The tolerance for memory that the allocator keeps. The responses of a round are some megabytes.
 const BYTES: f64 = 6.0 * 1024.0 * 1024.0;
 
-/// What a daemon holds, besides a task and a file for each connection.
+/// The resource usage of a daemon, without the task and the file of each connection.
 #[derive(Debug)]
 struct ResourceUsage {
     tasks: f64,
@@ -31,7 +33,7 @@ struct ResourceUsage {
     memory: f64,
 }
 
-/// Breaks every connection, so that only those are open that are needed, and takes stock.
+/// Measures the resource usage after a reset of all connections, so that only needed ones are open.
 async fn measure_usage(daemon: &Daemon, proxy: &FaultProxy) -> Result<ResourceUsage> {
     proxy.reset();
     daemon.admin.wait_until_ready().await?;
@@ -44,7 +46,7 @@ async fn measure_usage(daemon: &Daemon, proxy: &FaultProxy) -> Result<ResourceUs
     })
 }
 
-/// A wave in which so many requests meet each fault.
+/// Runs a wave in which a fixed number of requests meets each fault.
 async fn round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
     let watch = |fault, times| proxy.fault(Matcher::watches(), fault, Repeat::Next(times));
     let faults = [
@@ -69,7 +71,7 @@ async fn round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
 }
 
 #[tokio::test]
-async fn nothing_grows_in_bad_weather() -> Result<()> {
+async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
@@ -89,7 +91,7 @@ async fn nothing_grows_in_bad_weather() -> Result<()> {
             .await
             .with_context(|| format!("round {number}"))?;
     }
-    eventually(SETTLED, "it to hold no more than before", || async {
+    eventually(SETTLED, "resource usage to return to its former level", || async {
         let after = measure_usage(&daemon, &proxy).await?;
         println!("before {before:?}, after {after:?}");
         let is_more = |after: f64, before: f64, slack| after > before + slack;

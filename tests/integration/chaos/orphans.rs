@@ -1,4 +1,4 @@
-//! Many owners whose dependents are orphaned slowly, all at once.
+//! Many owners in one namespace whose dependents are orphaned slowly, all at the same time.
 
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::{
     support::daemon::Daemon,
 };
 
-/// Each worker has an owner with as many dependents. They take turns, so the last one begins when all the others are done.
+/// The number of workers, of owners, and of dependents of each owner. The owners are orphaned one
+/// after another, so the last worker waits for all others.
 const WORKERS: usize = 10;
-/// How late each dependent is let go.
+/// The delay of each patch that removes an owner reference.
 const LATE: Duration = Duration::from_secs(2);
-/// Sooner than the last one begins.
+/// The stuck timeout is shorter than the wait of the last worker.
 const FLAGS: &[&str] = &[
     "--controllers=garbagecollector",
     "--concurrent-gc-syncs=10",
@@ -27,7 +28,7 @@ const FLAGS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn nobody_is_stuck_who_waits_for_others_that_orphan() -> Result<()> {
+async fn a_worker_waiting_for_other_orphanings_is_not_reported_as_stuck() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let dynamic_client = DynamicClient::new(&plane, "orphans").await?;
@@ -48,6 +49,9 @@ async fn nobody_is_stuck_who_waits_for_others_that_orphan() -> Result<()> {
     let daemon = Daemon::start_as(&plane, &kubeconfig, "patient", FLAGS).await?;
     let health_monitor = HealthMonitor::of(daemon.admin);
     expected_objects.verify(&dynamic_client).await?;
-    ensure!(slow.applied() >= (WORKERS * WORKERS) as u64, "they were not slow");
+    ensure!(
+        slow.applied() >= (WORKERS * WORKERS) as u64,
+        "the proxy did not delay every patch"
+    );
     health_monitor.end()
 }

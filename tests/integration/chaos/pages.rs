@@ -1,4 +1,4 @@
-//! Lists in several pages, one of which fails: everybody's at the same time.
+//! Lists of several pages, one of which fails for every informer at the same time.
 
 use anyhow::{Context, Result};
 use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
@@ -15,8 +15,8 @@ use crate::{
     ttl::fixtures::Jobs,
 };
 
-/// More of each resource than two pages of one object hold, with nothing to do.
-async fn crowd(scenario: &Scenario) -> Result<()> {
+/// Creates three idle objects of each resource, more than two pages of one object hold.
+async fn create_idle_objects(scenario: &Scenario) -> Result<()> {
     let fixture = NamespaceFixture::new(&scenario.plane, "crowd").await?;
     let (dynamic_client, jobs) = (DynamicClient::of(&fixture.namespace), Jobs::of(&fixture));
     for number in 0..3 {
@@ -33,9 +33,9 @@ async fn crowd(scenario: &Scenario) -> Result<()> {
 }
 
 #[tokio::test]
-async fn lists_that_fail_on_their_third_page_are_made_up_for() -> Result<()> {
+async fn lists_that_fail_on_their_third_page_are_repeated() -> Result<()> {
     let mut scenario = Scenario::start().await?;
-    crowd(&scenario).await?;
+    create_idle_objects(&scenario).await?;
     for answer in [CannedResponse::expired(), CannedResponse::internal_error()] {
         let proxy = &scenario.proxy;
         let thirds: Vec<_> = informers(Matcher::later_pages)

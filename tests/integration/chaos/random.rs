@@ -1,4 +1,4 @@
-//! Faults together, as a seed has it.
+//! Random combinations of faults, determined by a seed.
 
 use std::{
     env,
@@ -22,14 +22,14 @@ use crate::{
     undecodable::loose,
 };
 
-/// As many rounds as `make test` plays: each event comes once.
+/// The number of rounds in `make test`: each disruption occurs once.
 const ROUNDS: u64 = DISRUPTIONS.len() as u64;
-/// How late everything is on a slow line.
+/// The delay of all data on a slow connection.
 const LATE: Duration = Duration::from_millis(150);
-/// How many connections hang at a paused apiserver before it goes on.
+/// The number of connections to a paused apiserver that have to hang before it is resumed.
 const HANGING: u64 = 5;
 
-/// What happens besides, in a round.
+/// The disruption of a round, in addition to the faults of single requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disruption {
     Cut,
@@ -49,7 +49,8 @@ enum Disruption {
 }
 
 impl Disruption {
-    /// Whether the apiserver refuses everything for a while: by what it is told, or because it has just been started.
+    /// Returns whether the apiserver refuses all requests for a while: because of the credentials,
+    /// or because it has just started.
     fn forbids(self) -> bool {
         matches!(
             self,
@@ -57,13 +58,13 @@ impl Disruption {
         )
     }
 
-    /// Whether there is another daemon after it.
+    /// Returns whether the disruption replaces the daemon.
     fn replaces(self) -> bool {
         matches!(self, Self::Restart | Self::Death)
     }
 }
 
-/// In the order of seeds.
+/// The disruptions in the order of seeds.
 const DISRUPTIONS: [Disruption; 14] = [
     Disruption::Cut,
     Disruption::Slow,
@@ -81,7 +82,7 @@ const DISRUPTIONS: [Disruption; 14] = [
     Disruption::Token,
 ];
 
-/// What a seed has in store: some faults, what else happens, and the odds.
+/// The faults and the disruption that a seed determines.
 #[derive(Debug)]
 struct RoundPlan {
     faults: Vec<(RequestFault, Repeat)>,
@@ -89,7 +90,8 @@ struct RoundPlan {
 }
 
 impl RoundPlan {
-    /// Writes and watches are always met by something, lists and reads half of the time.
+    /// Always plans a fault of writes and one of watches, and faults of lists and reads with a
+    /// chance of 50 % each.
     fn of(seed: u64) -> Self {
         let mut dice = fastrand::Rng::with_seed(seed);
         let event = DISRUPTIONS[usize::try_from(seed).unwrap_or_default() % DISRUPTIONS.len()];
@@ -100,10 +102,10 @@ impl RoundPlan {
             all.retain(|request_fault| request_fault.target == target);
             let one = dice.choice(all)?;
             let times = if one.holds() {
-                // Or else nobody is left to do anything until it is over.
+                // More would block all workers until the fault is healed.
                 Repeat::Next(1)
             } else if event.replaces() && matches!(target, Target::Reads | Target::Lists) {
-                // Or else the new one may not be ready until it is over.
+                // More could keep the new daemon from becoming ready until the fault is healed.
                 Repeat::Next(3)
             } else {
                 Repeat::Chance {
@@ -118,7 +120,7 @@ impl RoundPlan {
     }
 }
 
-/// What is played with.
+/// The scenario of a test, with the token of its daemon.
 struct RandomEnvironment {
     scenario: Scenario,
     file: TokenFile,
@@ -131,7 +133,8 @@ impl RandomEnvironment {
     }
 }
 
-/// Lets something happen. What is stopped runs again when this returns. What nobody can read is there until it is healed.
+/// Injects a disruption. Servers that it stops run again when this returns. An undecodable object
+/// exists until the caller deletes it.
 async fn inject(
     environment: RandomEnvironment,
     event: Disruption,
@@ -139,7 +142,7 @@ async fn inject(
     let RandomEnvironment { mut scenario, mut file } = environment;
     let mut bad = None;
     match event {
-        // They are there from the beginning.
+        // `inject_faults` has injected these already.
         Disruption::Slow | Disruption::Pages => {}
         Disruption::Cut => scenario.proxy.reset(),
         Disruption::ApiserverKilled => {
@@ -150,10 +153,10 @@ async fn inject(
             let before = scenario.proxy.accepted();
             scenario.plane.apiserver().pause()?;
             scenario.proxy.reset();
-            // Those that are opened anew hang.
-            eventually(SETTLED, "connections to hang", async || {
-                let anew = scenario.proxy.accepted() - before;
-                ensure!(anew >= HANGING, "{anew} connections");
+            // New connections hang.
+            eventually(SETTLED, "hanging connections", async || {
+                let opened = scenario.proxy.accepted() - before;
+                ensure!(opened >= HANGING, "only {opened} connections were opened");
                 anyhow::Ok(())
             })
             .await?;
@@ -176,15 +179,15 @@ async fn inject(
         }
         Disruption::Restart => scenario = scenario.restart().await?,
         Disruption::Death => scenario = scenario.kill().await?,
-        Disruption::ClockBack => scenario.turn_back_and_on().await?,
-        Disruption::Rights => give_rights_anew(&scenario).await?,
-        Disruption::Definition => bad = Some(define_anew(&mut scenario).await?),
-        Disruption::Token => give_a_token_anew(&scenario, &mut file).await?,
+        Disruption::ClockBack => scenario.set_clock_back_and_forth().await?,
+        Disruption::Rights => revoke_and_grant_rights(&scenario).await?,
+        Disruption::Definition => bad = Some(recreate_definition(&mut scenario).await?),
+        Disruption::Token => replace_token(&scenario, &mut file).await?,
     }
     Ok((RandomEnvironment { scenario, file }, bad))
 }
 
-async fn give_rights_anew(scenario: &Scenario) -> Result<()> {
+async fn revoke_and_grant_rights(scenario: &Scenario) -> Result<()> {
     revoke(scenario).await?;
     scenario.proxy.reset();
     let refused = [r#"code="403""#];
@@ -195,8 +198,9 @@ async fn give_rights_anew(scenario: &Scenario) -> Result<()> {
     scenario.account.grant().await
 }
 
-/// Foos are defined anew, and by another schema, which lets one through that nobody can read.
-async fn define_anew(scenario: &mut Scenario) -> Result<UndecodableObject> {
+/// Recreates the definition of Foo with a schema that accepts anything, and creates an undecodable
+/// Foo.
+async fn recreate_definition(scenario: &mut Scenario) -> Result<UndecodableObject> {
     let definitions = schemas::delete(scenario, &Foo::crd()).await?;
     scenario.work.forget_foos();
     definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
@@ -205,19 +209,19 @@ async fn define_anew(scenario: &mut Scenario) -> Result<UndecodableObject> {
     Ok(bad)
 }
 
-async fn give_a_token_anew(scenario: &Scenario, file: &mut TokenFile) -> Result<()> {
+async fn replace_token(scenario: &Scenario, file: &mut TokenFile) -> Result<()> {
     file.expire(scenario).await?;
     let before = count_of(scenario, "200").await?;
     file.renew().await?;
-    // A file is read again each minute.
-    eventually(SETTLED + LIMIT, "the new token to be taken", || async {
-        ensure!(count_of(scenario, "200").await? > before, "nothing was answered");
+    // The client reads the token file once a minute.
+    eventually(SETTLED + LIMIT, "the new token to be used", || async {
+        ensure!(count_of(scenario, "200").await? > before, "no request succeeded since");
         anyhow::Ok(())
     })
     .await
 }
 
-/// What is there from the beginning of a round to its end.
+/// Injects the faults that are active during a whole round.
 fn inject_faults(scenario: &Scenario, round_plan: &RoundPlan) -> Vec<FaultCounters> {
     let proxy = &scenario.proxy;
     if round_plan.event == Disruption::Pages {
@@ -236,13 +240,13 @@ fn inject_faults(scenario: &Scenario, round_plan: &RoundPlan) -> Vec<FaultCounte
     met
 }
 
-/// How many requests one fault has met.
-fn disturbed(met: &FaultCounters) -> u64 {
+/// Returns the number of requests that met a fault.
+fn affected_requests(met: &FaultCounters) -> u64 {
     met.iter().map(|(_, fault)| fault.applied()).sum()
 }
 
-/// Waits until some watches and some writes have met what was in store for them. Nobody has to list or to read.
-async fn until_met(proxy: &FaultProxy, round_plan: &RoundPlan, met: &[FaultCounters]) -> Result<()> {
+/// Waits until watches and writes have met their faults. A round need not list or read anything.
+async fn wait_until_applied(proxy: &FaultProxy, round_plan: &RoundPlan, met: &[FaultCounters]) -> Result<()> {
     let all = || {
         round_plan
             .faults
@@ -252,13 +256,13 @@ async fn until_met(proxy: &FaultProxy, round_plan: &RoundPlan, met: &[FaultCount
     };
     let until = async |target: Target| {
         for (request_fault, met) in all().filter(|(request_fault, _)| request_fault.target == target) {
-            let some = async || (disturbed(met) > 0).then_some(());
-            eventually(SETTLED, &format!("{request_fault:?} to meet some"), some).await?;
+            let some = async || (affected_requests(met) > 0).then_some(());
+            eventually(SETTLED, &format!("{request_fault:?} to affect a request"), some).await?;
         }
         anyhow::Ok(())
     };
     until(Target::Watches).await?;
-    // Who is kept from hearing what there is to do writes nothing.
+    // A controller whose watches are disturbed may write nothing, so heal all other faults first.
     let others = all().filter(|(request_fault, _)| request_fault.target != Target::Writes);
     for (_, fault) in others.flat_map(|(_, met)| met) {
         proxy.heal_one(fault);
@@ -266,7 +270,7 @@ async fn until_met(proxy: &FaultProxy, round_plan: &RoundPlan, met: &[FaultCount
     until(Target::Writes).await
 }
 
-/// Returns how many requests met a fault.
+/// Plays a round. Returns the number of requests that met a fault.
 async fn play(mut environment: RandomEnvironment, seed: u64) -> Result<(RandomEnvironment, u64)> {
     let round_plan = RoundPlan::of(seed);
     println!("seed {seed}: {round_plan:?}");
@@ -274,42 +278,42 @@ async fn play(mut environment: RandomEnvironment, seed: u64) -> Result<(RandomEn
     environment.scenario.work.wave().await?;
     let (environment, bad) = inject(environment, round_plan.event).await?;
     let scenario = &environment.scenario;
-    until_met(&scenario.proxy, &round_plan, &met).await?;
+    wait_until_applied(&scenario.proxy, &round_plan, &met).await?;
     scenario.proxy.heal();
     if let Some(bad) = bad {
         bad.wait_until_reported(scenario).await?;
         bad.delete().await?;
     }
-    // Without a token nobody hears anything for up to a minute.
+    // Without a valid token, watches may be stale for up to a minute.
     let is_stale = |line: &str| round_plan.event == Disruption::Token && line.contains("stale");
-    let is_meant = |line: &str| round_plan.event.forbids() && is_forbidden(line) || is_stale(line);
-    scenario.verify_with_failing_checks(is_meant).await?;
-    Ok((environment, met.iter().map(disturbed).sum()))
+    let is_expected = |line: &str| round_plan.event.forbids() && is_forbidden(line) || is_stale(line);
+    scenario.verify_with_failing_checks(is_expected).await?;
+    Ok((environment, met.iter().map(affected_requests).sum()))
 }
 
 fn number(variable: &str, default: u64) -> Result<u64> {
     match env::var(variable) {
-        Ok(number) if !number.is_empty() => number.parse().with_context(|| format!("{variable} is a number")),
+        Ok(number) if !number.is_empty() => number.parse().with_context(|| format!("{variable} is not a number")),
         _ => Ok(default),
     }
 }
 
 #[tokio::test]
-async fn faults_in_random_combinations_are_made_up_for() -> Result<()> {
+async fn the_cluster_recovers_from_random_combinations_of_faults() -> Result<()> {
     let (first, rounds) = (number("SEED", 1)?, number("ROUNDS", ROUNDS)?);
     let mut environment = RandomEnvironment::set().await?;
     for seed in first..first.saturating_add(rounds) {
         let began = Instant::now();
         let played = play(environment, seed).await;
-        let (same, again) = (seed - first + 1, "plays it again");
+        let (same, again) = (seed - first + 1, "reproduces the round");
         let met;
         (environment, met) = played.with_context(|| {
             format!(
-                "seed {seed}: SEED={seed} ROUNDS=1 {again}, SEED={first} ROUNDS={same} with all that came before it"
+                "seed {seed}: SEED={seed} ROUNDS=1 {again}, SEED={first} ROUNDS={same} also plays the rounds before it"
             )
         })?;
         println!("seed {seed}: {met} requests met a fault, {:?}", began.elapsed());
     }
     let ended = environment.scenario.finish().await;
-    ended.with_context(|| format!("SEED={first} ROUNDS={rounds} plays it again"))
+    ended.with_context(|| format!("SEED={first} ROUNDS={rounds} reproduces the failure"))
 }

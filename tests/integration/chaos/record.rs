@@ -1,4 +1,4 @@
-//! What must hold at every moment: the audit log of what the daemon wrote, and its health.
+//! Conditions that must hold at all times: the audit log of the daemon's writes, and its health.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,76 +16,85 @@ use tokio::{task::JoinSet, time::interval};
 
 use crate::{health::failing, support::admin::Admin};
 
-/// Whatever is written, and deletions with what they ask for.
+/// An audit policy that logs the metadata of writes, and the request bodies of deletions.
 pub(super) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
     {"level": "Request", "verbs": ["delete"]},
     {"level": "Metadata", "verbs": ["create", "patch", "update"]},
     {"level": "None"}]}"#;
-/// How often health is polled.
+/// The interval at which health is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Makes sure that the daemon has created nothing twice but what others have deleted, and deleted nothing but what it had seen.
+/// Checks that the daemon has created no object twice unless others deleted it in between, and that
+/// each of its deletions carried preconditions.
 pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
     let mut created: BTreeMap<String, usize> = BTreeMap::new();
-    let mut missed: BTreeMap<String, usize> = BTreeMap::new();
-    for write in everybodys(plane)? {
+    let mut deleted_by_others: BTreeMap<String, usize> = BTreeMap::new();
+    for write in all_writes(plane)? {
         let Write { verb, object, code, .. } = &write;
         match &**verb {
-            "delete" if !write.is_ours() => *missed.entry(object.clone()).or_default() += usize::from(*code == 200),
+            "delete" if !write.is_ours() => {
+                *deleted_by_others.entry(object.clone()).or_default() += usize::from(*code == 200)
+            }
             _ if !write.is_ours() => {}
             "create" if *code == 201 && !object.starts_with("events ") => {
                 *created.entry(object.clone()).or_default() += 1;
             }
-            // Of what is refused for want of a right, nobody reads the body.
-            "delete" if *code != 403 && *code != 401 => ensure!(write.is_bound, "{object} was deleted unseen"),
+            // The apiserver refuses these before it reads the body, so the log has no
+            // preconditions.
+            "delete" if *code != 403 && *code != 401 => {
+                ensure!(write.is_bound, "{object} was deleted without preconditions")
+            }
             _ => {}
         }
     }
-    let is_one_too_many =
-        |(object, times): &(&String, &usize)| **times > 1 + missed.get(*object).copied().unwrap_or_default();
-    let twice: Vec<_> = created.iter().filter(is_one_too_many).collect();
+    let is_duplicate =
+        |(object, times): &(&String, &usize)| **times > 1 + deleted_by_others.get(*object).copied().unwrap_or_default();
+    let twice: Vec<_> = created.iter().filter(is_duplicate).collect();
     ensure!(twice.is_empty(), "created more than once: {twice:?}");
-    ensure!(!created.is_empty(), "nothing was created: the policy is wrong");
+    ensure!(
+        !created.is_empty(),
+        "the audit log contains no creation: the audit policy is wrong"
+    );
     Ok(())
 }
 
-/// What somebody has asked for.
+/// A write in the audit log.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     verb: String,
     pub(super) namespace: String,
     object: String,
-    /// The program, its version, and which controller of it.
+    /// The user agent: the program, its version, and the controller.
     pub(super) agent: String,
     code: u64,
-    /// It says which object it means, and in which version.
+    /// Whether the preconditions name a UID and a resourceVersion.
     is_bound: bool,
 }
 
 impl Write {
-    /// Whether it is the daemon's.
+    /// Returns whether the daemon sent the write.
     fn is_ours(&self) -> bool {
         self.agent.starts_with("portreeve/")
     }
 }
 
-/// Everything that the daemon has written so far, or tried to.
+/// Returns all writes of the daemon so far, including refused ones.
 pub(super) fn writes(plane: &ControlPlane) -> Result<Vec<Write>> {
-    let mut writes = everybodys(plane)?;
+    let mut writes = all_writes(plane)?;
     writes.retain(Write::is_ours);
     Ok(writes)
 }
 
-fn everybodys(plane: &ControlPlane) -> Result<Vec<Write>> {
-    let log = fs::read_to_string(plane.audit_log().context("it has an audit log")?)?;
-    // The last line may be half written.
+fn all_writes(plane: &ControlPlane) -> Result<Vec<Write>> {
+    let log = fs::read_to_string(plane.audit_log().context("the control plane has no audit log")?)?;
+    // The apiserver may still be writing the last line.
     let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     Ok(events.map(|event| write_of(&event)).collect())
 }
 
 fn write_of(event: &Value) -> Write {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let says = |field: &str| !text(&format!("/requestObject/preconditions/{field}")).is_empty();
+    let has_precondition = |field: &str| !text(&format!("/requestObject/preconditions/{field}")).is_empty();
     let object = ["resource", "namespace", "name"].map(|part| text(&format!("/objectRef/{part}")));
     let [resource, namespace, name] = object;
     Write {
@@ -97,11 +106,11 @@ fn write_of(event: &Value) -> Write {
             .pointer("/responseStatus/code")
             .and_then(Value::as_u64)
             .unwrap_or_default(),
-        is_bound: says("uid") && says("resourceVersion"),
+        is_bound: has_precondition("uid") && has_precondition("resourceVersion"),
     }
 }
 
-/// Asks a daemon again and again whether it is alive and ready.
+/// Polls `/livez` and `/readyz` of a daemon.
 pub(super) struct HealthMonitor {
     found: Arc<Mutex<Found>>,
     _task: JoinSet<()>,
@@ -109,10 +118,10 @@ pub(super) struct HealthMonitor {
 
 #[derive(Default)]
 struct Found {
-    /// Why it was not alive.
+    /// The first failure of `/livez`.
     fault: Option<String>,
-    /// The lines of `/readyz` that failed.
-    red: BTreeSet<String>,
+    /// The lines of `/readyz` that failed since the last [`HealthMonitor::take_failed_checks`].
+    failed_checks: BTreeSet<String>,
 }
 
 impl HealthMonitor {
@@ -123,7 +132,7 @@ impl HealthMonitor {
         Self { found, _task: task }
     }
 
-    /// Fails when it was not alive at any time so far.
+    /// Returns an error when `/livez` has failed at any time so far.
     pub(super) fn ensure_always_live(&self) -> Result<()> {
         let found = self.found.lock();
         let fault = found.fault.as_deref().unwrap_or_default();
@@ -131,12 +140,12 @@ impl HealthMonitor {
         Ok(())
     }
 
-    /// The lines of `/readyz` that have failed since this was asked last.
+    /// Returns the lines of `/readyz` that have failed since the last call.
     pub(super) fn take_failed_checks(&self) -> BTreeSet<String> {
-        mem::take(&mut self.found.lock().red)
+        mem::take(&mut self.found.lock().failed_checks)
     }
 
-    /// Makes sure of it for the last time, before the daemon is stopped.
+    /// Checks for the last time that `/livez` has never failed, before the daemon is stopped.
     pub(super) fn end(self) -> Result<()> {
         self.ensure_always_live()
     }
@@ -146,14 +155,14 @@ async fn poll_health(admin: Admin, found: Arc<Mutex<Found>>) {
     let mut beat = interval(POLL_INTERVAL);
     loop {
         beat.tick().await;
-        let dead = match admin.get("/livez?verbose").await {
+        let failure = match admin.get("/livez?verbose").await {
             Ok((StatusCode::OK, _)) => None,
             Ok((status, text)) => Some(format!("{status}: {text}")),
             Err(error) => Some(format!("{error:#}")),
         };
-        let red = failing(&admin, "/readyz").await;
+        let failed_checks = failing(&admin, "/readyz").await;
         let mut found = found.lock();
-        found.fault = found.fault.take().or(dead);
-        found.red.extend(red.into_iter().flatten());
+        found.fault = found.fault.take().or(failure);
+        found.failed_checks.extend(failed_checks.into_iter().flatten());
     }
 }

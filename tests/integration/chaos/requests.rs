@@ -21,14 +21,14 @@ use crate::{
     support::SETTLED,
 };
 
-/// Who has schedules.
+/// The controllers of schedules.
 const SCHEDULERS: [&str; 2] = ["crontab-controller", "cronjob-controller"];
-/// How many requests of each a fault meets: what is tried again, too.
+/// The number of requests of each client that meet a fault, so that a retry fails too.
 const MET: u64 = 2;
-/// How many watches a fault meets before there is anything to tell: most of them.
+/// The number of watches that meet a fault before the wave begins, which is most of them.
 const WATCHES: u64 = 40;
 
-/// One wave with this fault, and what there is to see when it is over.
+/// Runs one wave with this fault, heals it, and verifies the cluster.
 async fn run_with_fault(scenario: &mut Scenario, request_fault: &RequestFault) -> Result<()> {
     let is_watch = request_fault.target == Target::Watches;
     let times = if is_watch {
@@ -52,11 +52,12 @@ async fn run_with_fault(scenario: &mut Scenario, request_fault: &RequestFault) -
     scenario.verify().await
 }
 
-async fn run_with_each_fault(is_meant: fn(&RequestFault) -> bool) -> Result<()> {
+async fn run_with_each_fault(is_selected: fn(&RequestFault) -> bool) -> Result<()> {
     let mut scenario = Scenario::start().await?;
-    for request_fault in faults::all().into_iter().filter(is_meant) {
+    for request_fault in faults::all().into_iter().filter(is_selected) {
         if request_fault.target == Target::Lists {
-            // Or else they would wait for longer with each fault, as long as none of their watches goes on for a while.
+            // Without a restart, the informers' backoff would grow with each fault, because no
+            // watch lasts long enough to reset it.
             scenario = scenario.restart().await?;
         }
         let begun = Instant::now();
@@ -68,18 +69,19 @@ async fn run_with_each_fault(is_meant: fn(&RequestFault) -> bool) -> Result<()> 
 }
 
 #[tokio::test]
-async fn writes_that_fail_are_made_up_for() -> Result<()> {
+async fn failed_writes_are_retried() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Writes).await
 }
 
 #[tokio::test]
-async fn reads_that_fail_are_made_up_for() -> Result<()> {
+async fn failed_reads_are_retried() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Reads).await
 }
 
-/// A Job that a status names and no cache knows is read before it is forgotten.
+/// A controller reads a Job that is in the status but not in the cache before it removes the Job
+/// from the status.
 #[tokio::test]
-async fn a_running_job_that_others_delete_is_forgotten_though_reads_of_it_fail() -> Result<()> {
+async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> Result<()> {
     let scenario = Scenario::start().await?;
     let jobs: Api<Job> = scenario.work.fixture.namespace.api();
     let mut slot = scenario.work.slot;
@@ -108,7 +110,7 @@ async fn a_running_job_that_others_delete_is_forgotten_though_reads_of_it_fail()
         slot += minutes(STEP);
         scenario.clock.set(slot);
         for kind in Kind::BOTH {
-            until_only(&scenario, kind, &job_of(kind.name(), slot)).await?;
+            wait_for_only_active_job(&scenario, kind, &job_of(kind.name(), slot)).await?;
         }
     }
     scenario.ensure_healthy(|_| false).await?;
@@ -116,12 +118,14 @@ async fn a_running_job_that_others_delete_is_forgotten_though_reads_of_it_fail()
     scenario.finish().await
 }
 
-/// Waits until the status of a schedule names this Job alone.
-async fn until_only(scenario: &Scenario, kind: Kind, job: &str) -> Result<()> {
+/// Waits until the status of a schedule has this Job as its only active one.
+async fn wait_for_only_active_job(scenario: &Scenario, kind: Kind, job: &str) -> Result<()> {
     let objects = kind.objects(&scenario.work.fixture.namespace);
-    eventually(SETTLED, &format!("{job} to be the only one"), || async {
+    eventually(SETTLED, &format!("{job} to be the only active Job"), || async {
         let object = objects.get(kind.name()).await?;
-        let active = object.data["status"]["active"].as_array().context("it has none")?;
+        let active = object.data["status"]["active"]
+            .as_array()
+            .context("the status has no active Jobs")?;
         ensure!(active.len() == 1 && active[0]["name"] == *job, "{active:?}");
         anyhow::Ok(())
     })
@@ -133,34 +137,35 @@ fn is_body_fault(request_fault: &RequestFault) -> bool {
 }
 
 #[tokio::test]
-async fn lists_that_are_refused_are_made_up_for() -> Result<()> {
+async fn refused_lists_are_retried() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Lists && !is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
-async fn lists_that_break_are_made_up_for() -> Result<()> {
+async fn broken_lists_are_retried() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Lists && is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
-async fn watches_that_break_are_gone_on_with() -> Result<()> {
+async fn broken_watches_are_resumed() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Watches && is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
-async fn watches_that_are_refused_or_late_are_made_up_for() -> Result<()> {
+async fn refused_or_late_watches_are_retried() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Watches && !is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
-async fn watches_that_go_silent_for_ever_are_given_up_and_begun_anew() -> Result<()> {
+async fn silent_watches_are_given_up_and_restarted() -> Result<()> {
     let mut scenario = Scenario::start_with(&["--watch-idle-timeout=3s"], async |_| Ok(())).await?;
     let silent = Fault::Body(BodyFault::StallAt(200));
     let met = scenario.proxy.fault(Matcher::watches(), silent, Repeat::Next(WATCHES));
     scenario.proxy.reset();
     met.wait_for_applied(WATCHES, SETTLED).await?;
     scenario.work.wave().await?;
-    // Nobody heals them, and with so little patience some are stale for a moment.
+    // The test does not heal the fault, and with such a short idle timeout some watches are stale
+    // for a moment.
     scenario
         .verify_with_failing_checks(|line| line.contains("stale"))
         .await?;

@@ -1,4 +1,4 @@
-//! All controllers in one daemon behind a proxy, with their work.
+//! A daemon with all controllers behind a proxy, and their work.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -18,25 +18,26 @@ use crate::{
     support::{SETTLED, daemon::printed},
 };
 
-/// Whatever there is.
+/// The flag that enables all controllers.
 pub(super) const ALL: &str = "--controllers=*,cronjob,garbagecollector,ttl-after-finished";
-/// The name of its account.
+/// The name of the daemon's account.
 pub(super) const NAME: &str = "portreeve";
-/// More than there are resources to watch, and workers to write at the same time.
+/// A limit for open connections: more than there are watches and concurrent writes.
 const CONNECTIONS: usize = 130;
-/// A connection more may be open at one time than at another, with a task at each of its ends.
+/// The tolerance for tasks: the number of open connections varies a little, with a task at either
+/// end.
 const SLACK: usize = 10;
-/// Whatever goes wrong, each call to the apiserver ends within 30 s and is a step, so nobody may be taken for stuck, and whoever is asked to
-/// stop does so.
+/// Timeouts that no fault may exceed. Each call to the apiserver ends within 30 s and counts as
+/// progress, so no controller may be reported as stuck, and each shutdown has to complete.
 pub(super) const STRICT: &[&str] = &[
     "--controller-stuck-timeout=60s",
     "--queue-stuck-timeout=60s",
     "--controller-shutdown-timeout=40s",
 ];
 
-/// A cluster, all controllers, and what they have been given to do.
+/// A cluster, a daemon with all controllers, and their work.
 pub(super) struct Scenario {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     health_monitor: HealthMonitor,
     pub(super) daemon: InProcess,
     pub(super) clock: OffsetClock,
@@ -44,17 +45,18 @@ pub(super) struct Scenario {
     pub(super) account: Account,
     pub(super) proxy: FaultProxy,
     pub(super) plane: ControlPlane,
-    /// How many tasks there were when nothing had gone wrong.
+    /// The number of tasks before the first fault.
     tasks: usize,
 }
 
 impl Scenario {
-    /// Everything is there, and one wave is done.
+    /// Starts a scenario, and waits until the first wave of work is done.
     pub(super) async fn start() -> Result<Self> {
         Self::start_with(STRICT, async |_| Ok(())).await
     }
 
-    /// The same with other flags than those that are strict, and with credentials that are changed before the daemon sees them.
+    /// Starts a scenario with other flags than [`STRICT`]. `change` modifies the account before the
+    /// daemon starts.
     pub(super) async fn start_with(
         flags: &'static [&'static str],
         change: impl AsyncFnOnce(&Account) -> Result<()>,
@@ -82,21 +84,21 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Stops the daemon and starts another one.
+    /// Stops the daemon and starts a new one.
     pub(super) async fn restart(self) -> Result<Self> {
-        self.another_after(InProcess::stop).await
+        self.replace_daemon(InProcess::stop).await
     }
 
-    /// Ends the daemon at once, wherever each of its tasks is, and starts another one.
+    /// Drops the daemon, which aborts all its tasks, and starts a new one.
     pub(super) async fn kill(self) -> Result<Self> {
         let dropped = async |daemon| {
             drop::<InProcess>(daemon);
             Ok(())
         };
-        self.another_after(dropped).await
+        self.replace_daemon(dropped).await
     }
 
-    async fn another_after(self, end: impl AsyncFnOnce(InProcess) -> Result<()>) -> Result<Self> {
+    async fn replace_daemon(self, end: impl AsyncFnOnce(InProcess) -> Result<()>) -> Result<Self> {
         let Self {
             health_monitor,
             daemon,
@@ -117,33 +119,38 @@ impl Scenario {
         })
     }
 
-    /// Waits until the cluster is as it must be, and makes sure of how it came to be so.
-    /// Meanwhile nobody who reads `/readyz` was told that anything was stale: nothing was for as long as it takes.
+    /// Waits until the cluster has the expected state, then checks the audit log and the daemon's
+    /// health. No check of `/readyz` may have failed since the last verification.
     pub(super) async fn verify(&self) -> Result<()> {
         self.verify_with_failing_checks(|_| false).await
     }
 
-    /// The same, where `/readyz` had lines that failed, and such alone.
-    pub(super) async fn verify_with_failing_checks(&self, is_meant: impl Fn(&str) -> bool) -> Result<()> {
+    /// Verifies like [`Scenario::verify`], where `/readyz` may have failed in the lines for which
+    /// `is_expected` holds.
+    pub(super) async fn verify_with_failing_checks(&self, is_expected: impl Fn(&str) -> bool) -> Result<()> {
         self.work.verify().await?;
-        self.ensure_healthy(is_meant).await?;
+        self.ensure_healthy(is_expected).await?;
         record::ensure_clean(&self.plane)
     }
 
-    /// Makes sure of what the daemon says of itself: it is ready, has always been alive, and no other line of `/readyz` has failed.
-    pub(super) async fn ensure_healthy(&self, is_meant: impl Fn(&str) -> bool) -> Result<()> {
+    /// Checks that the daemon is ready, that `/livez` has never failed, and that `/readyz` failed
+    /// only in lines for which `is_expected` holds.
+    pub(super) async fn ensure_healthy(&self, is_expected: impl Fn(&str) -> bool) -> Result<()> {
         self.daemon.admin.wait_until_ready().await?;
         self.health_monitor.ensure_always_live()?;
-        let mut red = self.health_monitor.take_failed_checks();
-        red.retain(|line| !is_meant(line));
-        ensure!(red.is_empty(), "/readyz has failed: {red:#?}");
+        let mut failed = self.health_monitor.take_failed_checks();
+        failed.retain(|line| !is_expected(line));
+        ensure!(failed.is_empty(), "/readyz has failed: {failed:#?}");
         Ok(())
     }
 
-    /// How many tasks there are besides those of connections, each of which has one at either end, once there are no more than `most`.
+    /// Returns the number of tasks, without those at both ends of each connection, once there are
+    /// at most `most`.
     ///
     /// # Errors
-    /// When there are more and it stays so, or when more connections are opened anew than watches could need.
+    ///
+    /// Returns an error when there are more tasks for too long, or more connections than the
+    /// watches could need.
     async fn tasks(&self, most: usize) -> Result<usize> {
         self.proxy.reset();
         self.daemon.admin.wait_until_ready().await?;
@@ -153,16 +160,17 @@ impl Scenario {
             let tasks = tasks.saturating_sub(2 * connections);
             ensure!(
                 tasks <= most,
-                "{tasks} besides {connections} connections, and not {most}"
+                "{tasks} tasks besides those of {connections} connections, expected at most {most}"
             );
-            ensure!(connections <= CONNECTIONS, "{connections} connections");
+            ensure!(connections <= CONNECTIONS, "{connections} connections are open");
             anyhow::Ok(tasks)
         })
         .await
     }
 
-    /// Sets the clock back to before what was due last, and on again once schedules were decided on by that time.
-    pub(super) async fn turn_back_and_on(&self) -> Result<()> {
+    /// Sets the clock back before the last due time, and forward again once the controllers have
+    /// decided by that time.
+    pub(super) async fn set_clock_back_and_forth(&self) -> Result<()> {
         let decisions = async || {
             let metrics = self.daemon.admin.metrics().await?;
             let of = |kind: &str| {
@@ -188,7 +196,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Ends the scenario: no tasks are left over, no reconcile has panicked, and the daemon stops as it should.
+    /// Ends the scenario: checks that no task is left over and that no reconcile has panicked, and
+    /// stops the daemon.
     pub(super) async fn finish(self) -> Result<()> {
         self.tasks(self.tasks + SLACK).await.context("tasks have leaked")?;
         self.health_monitor.end()?;
@@ -204,17 +213,17 @@ async fn ensure_no_panic(daemon: &InProcess) -> Result<()> {
     Ok(())
 }
 
-/// Who the daemon is.
+/// The account of a daemon.
 pub(super) struct Account {
-    /// Where it has its namespace and its rights.
+    /// The namespace of the account.
     pub(super) system: Namespace,
-    /// What leads it through the proxy.
+    /// The kubeconfig of the account, which connects through the proxy.
     pub(super) kubeconfig: PathBuf,
     flags: &'static [&'static str],
 }
 
 impl Account {
-    /// Makes an account with the printed rights.
+    /// Creates an account with the printed RBAC rules.
     pub(super) async fn of(plane: &ControlPlane, proxy: &FaultProxy, flags: &'static [&'static str]) -> Result<Self> {
         let system = plane.namespace("portreeve-system").await?;
         let direct = plane
@@ -229,13 +238,13 @@ impl Account {
         Ok(account)
     }
 
-    /// Gives it the printed rights, and waits until it has them.
+    /// Grants the printed RBAC rules to the account, and waits until the apiserver applies them.
     pub(super) async fn grant(&self) -> Result<()> {
         let rbac = printed(&["rbac", ALL, "--install-crds", "--namespace", self.system.name()])?;
         shared::apply_and_wait(self.system.client(), self.system.name(), &rbac).await
     }
 
-    /// Starts all controllers in its name.
+    /// Starts a daemon with all controllers under this account.
     pub(super) async fn run(&self, clock: &OffsetClock) -> Result<InProcess> {
         let flags = [&[ALL, "--install-crds"], self.flags].concat();
         InProcess::start_as(

@@ -1,4 +1,4 @@
-//! Definitions that are deleted, and come back otherwise.
+//! Definitions that are deleted, and recreated with another schema.
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
@@ -27,28 +27,34 @@ pub(super) async fn delete(
     let name = definition.name_any();
     definitions.delete(&name, &DeleteParams::default()).await?;
     eventually(LIMIT, "the definition to be gone", || async {
-        ensure!(definitions.get_opt(&name).await?.is_none(), "it is there");
+        ensure!(
+            definitions.get_opt(&name).await?.is_none(),
+            "the definition still exists"
+        );
         anyhow::Ok(())
     })
     .await?;
     Ok(definitions)
 }
 
-/// Waits until the daemon misses a definition. It says so in a note: it is nobody's fault but that of who deleted it, and no reason to
-/// restart anything.
-async fn until_missed(scenario: &Scenario) -> Result<()> {
+/// Waits until `/readyz` notes that a resource is not served. The check must pass, because a
+/// restart of the daemon would not help.
+async fn wait_until_not_served_in_readyz(scenario: &Scenario) -> Result<()> {
     let unserved = |status, text: &str| status == StatusCode::OK && text.contains("not served");
-    let told = scenario
+    let noted = scenario
         .daemon
         .admin
-        .wait_until_readyz("what is missed", unserved)
+        .wait_until_readyz("a resource that is not served", unserved)
         .await;
-    told.map(|_| ()).context("the definition is gone")
+    noted
+        .map(|_| ())
+        .context("/readyz does not report the deleted definition")
 }
 
-/// Waits until the collector watches these objects. That they are deleted along with their definition is seen by a watch, or else not
-/// before it is back: of an owner whose kind is not served, nobody can tell whether it is there.
-async fn until_watched(scenario: &Scenario, resource: &portreeve_api::Resource) -> Result<()> {
+/// Waits until the collector watches these objects. The collector learns of their deletion only
+/// from a watch that is open when the definition is deleted. While their kind is not served, it
+/// cannot find out whether an owner exists.
+async fn wait_until_collector_watches(scenario: &Scenario, resource: &portreeve_api::Resource) -> Result<()> {
     let watches = Matcher::watches()
         .path_prefix(resource.collection_path(None))
         .metadata();
@@ -57,13 +63,13 @@ async fn until_watched(scenario: &Scenario, resource: &portreeve_api::Resource) 
     watches.wait_for_matched(1, SETTLED).await
 }
 
-/// An object that its controller cannot read.
+/// An object that its controller cannot decode.
 pub(super) struct UndecodableObject(Api<DynamicObject>);
 
 impl UndecodableObject {
     const NAME: &str = "bad";
 
-    /// Creates one, once its kind is served.
+    /// Creates an undecodable object, once its kind is served.
     pub(super) async fn create<K: Resource<DynamicType = ()>>(scenario: &Scenario, spec: &Value) -> Result<Self> {
         let resource = ApiResource::erase::<K>(&());
         let namespace = scenario.work.fixture.name();
@@ -74,7 +80,8 @@ impl UndecodableObject {
         Ok(Self(anything))
     }
 
-    /// Waits until it is named, which nobody has to be restarted for.
+    /// Waits until `/readyz` names the object. The check must pass, because a restart would not
+    /// help.
     pub(super) async fn wait_until_reported(&self, scenario: &Scenario) -> Result<()> {
         let namespace = scenario.work.fixture.name();
         let named = format!(
@@ -82,11 +89,17 @@ impl UndecodableObject {
             Self::NAME
         );
         let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
-        let told = scenario.daemon.admin.wait_until_readyz("its name", is_named).await;
-        told.map(|_| ()).context("one object cannot be decoded")
+        let reported = scenario
+            .daemon
+            .admin
+            .wait_until_readyz("the name of the undecodable object", is_named)
+            .await;
+        reported
+            .map(|_| ())
+            .context("/readyz does not report the undecodable object")
     }
 
-    /// Deletes it: who judges cannot read it either.
+    /// Deletes the object, which the verification could not decode either.
     pub(super) async fn delete(self) -> Result<()> {
         self.0.delete(Self::NAME, &DeleteParams::default()).await?;
         Ok(())
@@ -94,19 +107,19 @@ impl UndecodableObject {
 }
 
 #[tokio::test]
-async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> Result<()> {
+async fn controllers_recover_when_a_definition_is_recreated_with_another_schema() -> Result<()> {
     let mut scenario = Scenario::start().await?;
-    until_watched(&scenario, &FOOS).await?;
+    wait_until_collector_watches(&scenario, &FOOS).await?;
     let definitions = delete(&scenario, &Foo::crd()).await?;
-    until_missed(&scenario).await?;
+    wait_until_not_served_in_readyz(&scenario).await?;
     scenario.work.forget_foos();
-    // What belonged to the Foos goes, and everybody else goes on.
+    // The collector deletes the dependents of the Foos, and all other controllers continue.
     scenario.verify().await?;
 
     definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
     let bad = UndecodableObject::create::<Foo>(&scenario, &json!({"deploymentName": 7})).await?;
     bad.wait_until_reported(&scenario).await?;
-    // It stops nobody else.
+    // The undecodable object does not disturb other objects.
     scenario.work.wave().await?;
     bad.delete().await?;
     scenario.verify().await?;
@@ -116,16 +129,16 @@ async fn a_definition_that_comes_back_with_another_schema_is_gone_on_with() -> R
 }
 
 #[tokio::test]
-async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back() -> Result<()> {
+async fn schedules_run_again_when_their_definition_is_recreated() -> Result<()> {
     let scenario = Scenario::start().await?;
     let (fixture, slot) = (&scenario.work.fixture, scenario.work.slot);
-    until_watched(&scenario, &CRONTABS).await?;
+    wait_until_collector_watches(&scenario, &CRONTABS).await?;
     let definitions = delete(&scenario, &CronTab::crd()).await?;
-    until_missed(&scenario).await?;
+    wait_until_not_served_in_readyz(&scenario).await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> = fixture.namespace.api();
     eventually(SETTLED, "the Jobs of the CronTab to be collected", || async {
         let of_it = job_of(Kind::CronTab.name(), slot);
-        ensure!(jobs.get_opt(&of_it).await?.is_none(), "{of_it} is there");
+        ensure!(jobs.get_opt(&of_it).await?.is_none(), "{of_it} still exists");
         anyhow::Ok(())
     })
     .await?;
@@ -140,7 +153,7 @@ async fn schedules_whose_definition_was_deleted_are_gone_on_with_when_it_is_back
     let tabs = Kind::CronTab.objects(&fixture.namespace);
     let parameters = PostParams::default();
     eventually(LIMIT, "CronTabs to be served", || tabs.create(&parameters, &again)).await?;
-    // By the test's clock it was made before that.
+    // By the test's clock, the CronTab was created before `slot`, so its Job is due.
     let job = job_of("again", slot);
     eventually(SETTLED, "the Job of the new CronTab", || jobs.get(&job)).await?;
     scenario.ensure_healthy(|_| false).await?;

@@ -178,7 +178,7 @@ async fn a_clock_that_is_set_back_and_forth_starts_nothing_twice() -> Result<()>
     let mut scenario = Scenario::start().await?;
     for _ in 0..3 {
         scenario.work.wave().await?;
-        scenario.turn_back_and_on().await?;
+        scenario.set_clock_back_and_forth().await?;
         scenario.verify().await?;
     }
     scenario.finish().await

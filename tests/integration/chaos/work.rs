@@ -193,8 +193,8 @@ impl Work {
     /// Waits until Deployments and Jobs are as they must be.
     pub(super) async fn settled(&self) -> Result<()> {
         eventually(SETTLED, "the cluster to be as it must be", || async {
-            self.look_at_deployments().await?;
-            self.look_at_jobs().await
+            self.check_deployments().await?;
+            self.check_jobs().await
         })
         .await
     }
@@ -203,7 +203,7 @@ impl Work {
     pub(super) async fn verify_churn(&self) -> Result<()> {
         let jobs: Api<Job> = self.fixture.namespace.api();
         eventually(SETTLED, "Deployments and Jobs to be as they must be", || async {
-            self.look_at_deployments().await?;
+            self.check_deployments().await?;
             let jobs = jobs.list_metadata(&ListParams::default()).await?;
             let mut names = jobs.items.iter().map(ResourceExt::name_any);
             ensure!(!names.any(|name| name.starts_with(CHURNED)), "one has not expired");
@@ -219,7 +219,7 @@ impl Work {
         self.first_wave = self.waves;
     }
 
-    async fn look_at_deployments(&self) -> Result<()> {
+    async fn check_deployments(&self) -> Result<()> {
         let deployments = self.fixture.deployments().list(&ListParams::default()).await?.items;
         let found: BTreeMap<_, _> = deployments
             .iter()
@@ -240,7 +240,7 @@ impl Work {
         Ok(())
     }
 
-    async fn look_at_jobs(&self) -> Result<()> {
+    async fn check_jobs(&self) -> Result<()> {
         let jobs: Api<Job> = self.fixture.namespace.api();
         let mut found = jobs.list(&ListParams::default()).await?.items;
         found.sort_by_key(ResourceExt::name_any);
