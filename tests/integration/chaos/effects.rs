@@ -176,7 +176,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
             killed = done.wait_for_applied(1, SETTLED) => {
                 killed.with_context(|| daemon.process.log_tail())?;
                 let effect = eventually(LIMIT, "the effect in the audit log", || async {
-                    effects(&plane, &pending_work)?.get(before).cloned().context("the apiserver has not executed the effect")
+                    effects(&plane, &pending_work)?.get(before).cloned().context("the effect is missing")
                 })
                 .await?;
                 println!("killed after {effect:?}");
@@ -191,7 +191,10 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 // The work needs at least these effects: a Deployment and a status, Jobs and
                 // statuses, deletions and patches.
                 ensure!(kills >= 12, "only {kills} kills");
-                ensure!(killed_controllers.len() == CONTROLLERS.len(), "only {killed_controllers:?} were killed after an effect");
+                ensure!(
+                    killed_controllers.len() == CONTROLLERS.len(),
+                    "only {killed_controllers:?} were killed after an effect"
+                );
                 proxy.heal();
                 pending_work.expected_objects.verify(&pending_work.dynamic_client).await?;
                 ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());

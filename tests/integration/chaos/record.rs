@@ -33,7 +33,7 @@ pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
         let Write { verb, object, code, .. } = &write;
         match &**verb {
             "delete" if !write.is_ours() => {
-                *deleted_by_others.entry(object.clone()).or_default() += usize::from(*code == 200)
+                *deleted_by_others.entry(object.clone()).or_default() += usize::from(*code == 200);
             }
             _ if !write.is_ours() => {}
             "create" if *code == 201 && !object.starts_with("events ") => {
@@ -42,7 +42,7 @@ pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
             // The apiserver refuses these before it reads the body, so the log has no
             // preconditions.
             "delete" if *code != 403 && *code != 401 => {
-                ensure!(write.is_bound, "{object} was deleted without preconditions")
+                ensure!(write.is_bound, "{object} was deleted without preconditions");
             }
             _ => {}
         }

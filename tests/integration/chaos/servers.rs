@@ -1,4 +1,5 @@
-//! The servers fail, and the clock: each alone, in the middle of a wave of every controller's work.
+//! Faults of the servers and of the clock, each alone, in the middle of a wave of every
+//! controller's work.
 
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use super::{
 };
 use crate::support::SETTLED;
 
-/// How late writes are, so that what happens meanwhile happens in the middle.
+/// The delay of writes, so that faults occur in the middle of a wave.
 const LATE: Duration = Duration::from_millis(200);
 
-/// So many refusals are a storm. Each is tried again a second later at the soonest.
+/// The number of refusals in a storm. The client retries each request after one second at the
+/// earliest.
 const STORM: u64 = 10;
 
-/// Begins a wave, and returns when some of what it asks for is done.
+/// Begins a wave, and returns when the first writes of the daemon are done.
 async fn begin(scenario: &mut Scenario) -> Result<()> {
     let writes = scenario
         .proxy
@@ -28,22 +30,24 @@ async fn begin(scenario: &mut Scenario) -> Result<()> {
     writes.wait_for_applied(3, SETTLED).await
 }
 
-/// What was asked for is done under what the proxy does, and not only after it. Collecting has a list of each resource to wait for, and is judged
-/// after it.
-async fn done_under_it(scenario: Scenario) -> Result<()> {
+/// Waits until the wave is done while the proxy's fault is active, and finishes the scenario.
+/// Collection is verified after the fault is healed, since it has to wait for a list of each
+/// resource.
+async fn finish_under_fault(scenario: Scenario) -> Result<()> {
     scenario.work.settled().await?;
     scenario.proxy.heal();
     scenario.verify().await?;
     scenario.finish().await
 }
 
-/// An apiserver that has just been started allows nothing until it has read who may do what, and `/readyz` says so.
+/// An apiserver that has just started refuses every request until it has read the roles, so
+/// `/readyz` reports forbidden watches.
 #[tokio::test]
-async fn servers_that_are_killed_in_mid_work_lose_nothing() -> Result<()> {
+async fn no_work_is_lost_when_servers_are_killed() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     begin(&mut scenario).await?;
     scenario.plane.apiserver().kill().await?;
-    // Nothing of it is the daemon's fault.
+    // An outage of the apiserver must not fail liveness.
     let (status, text) = scenario.daemon.admin.get("/livez").await?;
     ensure!(status == StatusCode::OK, "{text}");
     scenario.plane.apiserver().start().await?;
@@ -67,7 +71,7 @@ async fn servers_that_are_killed_in_mid_work_lose_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_daemon_that_is_restarted_in_mid_work_goes_on() -> Result<()> {
+async fn a_restarted_daemon_continues_its_work() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     for _ in 0..3 {
         begin(&mut scenario).await?;
@@ -79,12 +83,12 @@ async fn a_daemon_that_is_restarted_in_mid_work_goes_on() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_hangs_is_waited_for() -> Result<()> {
-    // Less than two calls that hang take: each of them is a step.
+async fn the_daemon_recovers_from_a_hanging_apiserver() -> Result<()> {
+    // The timeout is shorter than two hanging calls, but each call counts as progress.
     let mut scenario = Scenario::start_with(&["--controller-stuck-timeout=45s"], async |_| Ok(())).await?;
     begin(&mut scenario).await?;
     scenario.plane.apiserver().pause()?;
-    // What was asked hangs until it is given up, which frees the workers for what hangs next.
+    // A hanging request ends with its timeout, which frees the worker for the next one that hangs.
     for _ in 0..2 {
         scenario
             .daemon
@@ -105,46 +109,50 @@ async fn an_apiserver_that_hangs_is_waited_for() -> Result<()> {
     scenario.finish().await
 }
 
-/// The real 410: what the watches want to go on with is forgotten. The apiserver says so in an event of a watch that it has answered with 200.
+/// The real 410: etcd has compacted the versions from which the watches would resume. The apiserver
+/// answers with 200 and reports the error as a watch event.
 #[tokio::test]
-async fn a_compaction_that_was_slept_through_is_made_up_for_by_lists() -> Result<()> {
+async fn informers_relist_after_a_compaction_during_a_disconnect() -> Result<()> {
     let mut scenario = Scenario::start().await?;
-    // Whoever is orphaned unseen may be collected, by the original as well: so all is seen before, and the line is cut after it.
-    // A census asks for one namespace. Who begins anew asks for all.
-    let anew: Vec<_> = informers(Matcher::lists)
+    // Dependents that are orphaned before the collector has observed them may be collected, as by
+    // kube-controller-manager. The wave deletes owners of the previous wave, which the collector
+    // observed before the disconnect. Count only lists of all namespaces, as informers send them; a
+    // dependent scan lists one.
+    let relists: Vec<_> = informers(Matcher::lists)
         .map(|(resource, lists)| (resource, scenario.proxy.count(lists)))
         .collect();
     scenario.proxy.cut();
     scenario.work.wave().await?;
     scenario.plane.compact().await?;
-    // Or else it answers from its watch cache.
+    // Restart the apiserver, since its watch cache still holds the compacted events.
     scenario.plane.apiserver().restart().await?;
     scenario.proxy.heal();
     scenario.verify_with_failing_checks(is_forbidden).await?;
-    for (resource, lists) in &anew {
+    for (resource, lists) in &relists {
         let listed = lists.wait_for_matched(1, SETTLED).await;
-        listed.with_context(|| format!("{resource}: the past was not forgotten"))?;
+        listed.with_context(|| format!("{resource} was not listed again after the compaction"))?;
     }
     scenario.finish().await
 }
 
 #[tokio::test]
-async fn an_apiserver_that_serves_slowly_is_worked_with() -> Result<()> {
+async fn work_completes_with_a_slow_apiserver() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     scenario.proxy.slow(Duration::from_millis(500));
     scenario.proxy.reset();
     scenario.work.wave().await?;
-    done_under_it(scenario).await
+    finish_under_fault(scenario).await
 }
 
 #[tokio::test]
-async fn a_storm_of_429_is_waited_out() -> Result<()> {
+async fn work_completes_after_a_storm_of_429() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     let all = |requests: Matcher| {
         let refusal = CannedResponse::too_many_requests(1);
         scenario.proxy.respond(requests, refusal, Repeat::UntilHealed)
     };
-    // Writes of each, which nobody would send if there was no watch to hear by.
+    // Refuse the writes of each controller first: without working watches, the controllers would
+    // write nothing.
     let storms = CONTROLLERS.map(|name| all(Matcher::writes().user_agent(name)));
     scenario.work.wave().await?;
     for storm in &storms {
@@ -159,7 +167,7 @@ async fn a_storm_of_429_is_waited_out() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_serves_slowly_and_refuses_some_is_worked_with() -> Result<()> {
+async fn work_completes_with_a_slow_apiserver_that_refuses_some_requests() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     scenario.proxy.slow(Duration::from_millis(250));
     let refused = scenario.proxy.respond(
@@ -170,11 +178,11 @@ async fn an_apiserver_that_serves_slowly_and_refuses_some_is_worked_with() -> Re
     scenario.proxy.reset();
     scenario.work.wave().await?;
     refused.wait_for_applied(20, SETTLED).await?;
-    done_under_it(scenario).await
+    finish_under_fault(scenario).await
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_back_and_forth_starts_nothing_twice() -> Result<()> {
+async fn setting_the_clock_back_and_forth_starts_no_run_twice() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     for _ in 0..3 {
         scenario.work.wave().await?;

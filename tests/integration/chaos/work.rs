@@ -1,4 +1,4 @@
-//! What every controller is given to do, in waves, and how the cluster has to look after each of them.
+//! The work of every controller, in waves, and the expected state of the cluster after each wave.
 
 use std::collections::BTreeMap;
 
@@ -32,25 +32,26 @@ use crate::{
     ttl::fixtures::Jobs,
 };
 
-/// How far the clock goes on in a wave.
+/// The number of minutes by which each wave advances the clock.
 pub(super) const STEP: i64 = 10;
-/// Finished Jobs are kept for less than that.
+/// The TTL of finished Jobs in seconds, which is shorter than a step.
 const TTL: u32 = 300;
-/// Jobs that expire when they are finished.
+/// The name prefix of Jobs that expire as soon as they are finished.
 const CHURNED: &str = "churned-";
 
-/// What a test has asked for so far, in one namespace, straight at the apiserver.
+/// The work that a test has created so far, in one namespace. The test writes to the apiserver
+/// directly, not through the proxy.
 pub(super) struct Work {
     pub(super) fixture: NamespaceFixture,
     dynamic_client: DynamicClient,
     clock: OffsetClock,
     waves: usize,
-    /// Foos of earlier ones are not there any more.
+    /// The first wave whose Foos still exist.
     first_wave: usize,
     pub(super) slot: Timestamp,
-    /// Each Foo has a Deployment of its name. The replicas of each.
+    /// The replicas of each Foo, by name. Each Foo has a Deployment of the same name.
     foos: BTreeMap<String, i32>,
-    /// The Jobs that there must be.
+    /// The names of the Jobs that have to exist.
     jobs: Vec<String>,
     expected_objects: ExpectedObjects,
     doomed: Vec<(DynamicObject, Policy)>,
@@ -70,7 +71,8 @@ impl Work {
             clock: clock.clone(),
             waves: 0,
             first_wave: 0,
-            // The next time must not come by itself.
+            // The first slot must lie far enough in the future that only the test's clock reaches
+            // it.
             slot: next_minute(Timestamp::now() + minutes(STEP), STEP),
             foos: BTreeMap::new(),
             jobs: Vec::new(),
@@ -79,7 +81,7 @@ impl Work {
         })
     }
 
-    /// Gives everybody something to do: what is new, what has changed, what has come about, and what has to go.
+    /// Gives every controller new, changed, due and deleted objects to process.
     pub(super) async fn wave(&mut self) -> Result<()> {
         self.deployments().await?;
         self.garbage().await?;
@@ -88,14 +90,14 @@ impl Work {
         Ok(())
     }
 
-    /// Foos alone, when their resource is there again.
+    /// Runs the part of a wave for Foos, after their definition was recreated.
     pub(super) async fn foos(&mut self) -> Result<()> {
         self.deployments().await?;
         self.waves += 1;
         Ok(())
     }
 
-    /// A wave of all that no clock is needed for.
+    /// Runs the parts of a wave that need no clock.
     pub(super) async fn churn(&mut self) -> Result<()> {
         self.deployments().await?;
         self.garbage().await?;
@@ -108,8 +110,8 @@ impl Work {
         Ok(())
     }
 
-    /// Three Foos are new; of those of the last wave one is changed, the Deployment of another one is, and that of the third one is deleted. Those
-    /// before it are deleted.
+    /// Creates three Foos. Of the Foos of the last wave, changes one, modifies the Deployment of
+    /// another one, and deletes that of the third. Deletes the Foos of the wave before.
     async fn deployments(&mut self) -> Result<()> {
         let of = |wave: usize| [0, 1, 2].map(|number| format!("foo-{wave}-{number}"));
         for name in of(self.waves) {
@@ -119,7 +121,7 @@ impl Work {
         let earlier = |back: usize| self.waves.checked_sub(back).filter(|wave| *wave >= self.first_wave);
         let (last, old) = (earlier(1), earlier(2));
         if let Some(last) = last {
-            let [changed, drifted, bereft] = of(last);
+            let [changed, drifted, recreated] = of(last);
             self.fixture
                 .merge_foo(&changed, json!({"spec": {"replicas": 5}}))
                 .await?;
@@ -128,7 +130,7 @@ impl Work {
                 .merge_deployment(&drifted, json!({"spec": {"replicas": 9}}))
                 .await?;
             let deployments = self.fixture.deployments();
-            deployments.delete(&bereft, &DeleteParams::default()).await?;
+            deployments.delete(&recreated, &DeleteParams::default()).await?;
         }
         if let Some(old) = old {
             for name in of(old) {
@@ -139,7 +141,7 @@ impl Work {
         Ok(())
     }
 
-    /// Owners and dependents are new, and those of the last wave are deleted.
+    /// Deletes the owners of the last wave, and creates new owners with dependents.
     async fn garbage(&mut self) -> Result<()> {
         let (expected_objects, dynamic_client) = (&mut self.expected_objects, &self.dynamic_client);
         for (owner, policy) in self.doomed.drain(..) {
@@ -150,7 +152,7 @@ impl Work {
             let owner = expected_objects.create_one(dynamic_client, config_map(&name)).await?;
             let child = |number| secret(&format!("{name}-{number}")).blocking(&owner, true);
             let children = expected_objects.create(dynamic_client, (0..3).map(child)).await?;
-            let first = children.first().context("it has three")?;
+            let first = children.first().context("no child was created")?;
             expected_objects
                 .create_one(dynamic_client, config_map(&format!("{name}-own")).owned_by(first))
                 .await?;
@@ -159,7 +161,8 @@ impl Work {
         Ok(())
     }
 
-    /// What ran ends, one Job more is finished, and ten minutes later one of each schedule is due and another one has expired.
+    /// Finishes the running Jobs and one more, and advances the clock so that each schedule is due
+    /// and an earlier Job expires.
     async fn time(&mut self) -> Result<()> {
         let jobs = Jobs::of(&self.fixture);
         let now = Timestamp::from_second(self.clock.now().as_second())?;
@@ -184,36 +187,43 @@ impl Work {
         Ok(())
     }
 
-    /// Waits until everything is as it must be.
+    /// Waits until the cluster has the expected state.
     pub(super) async fn verify(&self) -> Result<()> {
         self.settled().await?;
         self.expected_objects.verify(&self.dynamic_client).await
     }
 
-    /// Waits until Deployments and Jobs are as they must be.
+    /// Waits until the Deployments and the Jobs have the expected state.
     pub(super) async fn settled(&self) -> Result<()> {
-        eventually(SETTLED, "the cluster to be as it must be", || async {
+        eventually(SETTLED, "the expected Deployments and Jobs", || async {
             self.check_deployments().await?;
             self.check_jobs().await
         })
         .await
     }
 
-    /// The same for all that no clock is needed for.
+    /// Waits for the expected state after [`Work::churn`].
     pub(super) async fn verify_churn(&self) -> Result<()> {
         let jobs: Api<Job> = self.fixture.namespace.api();
-        eventually(SETTLED, "Deployments and Jobs to be as they must be", || async {
-            self.check_deployments().await?;
-            let jobs = jobs.list_metadata(&ListParams::default()).await?;
-            let mut names = jobs.items.iter().map(ResourceExt::name_any);
-            ensure!(!names.any(|name| name.starts_with(CHURNED)), "one has not expired");
-            anyhow::Ok(())
-        })
+        eventually(
+            SETTLED,
+            "the expected Deployments, and all churned Jobs to be deleted",
+            || async {
+                self.check_deployments().await?;
+                let jobs = jobs.list_metadata(&ListParams::default()).await?;
+                let mut names = jobs.items.iter().map(ResourceExt::name_any);
+                ensure!(
+                    !names.any(|name| name.starts_with(CHURNED)),
+                    "a churned Job still exists"
+                );
+                anyhow::Ok(())
+            },
+        )
         .await?;
         self.expected_objects.verify(&self.dynamic_client).await
     }
 
-    /// No Foo is there any more, since its resource is not.
+    /// Forgets all Foos, after their definition was deleted.
     pub(super) fn forget_foos(&mut self) {
         self.foos.clear();
         self.first_wave = self.waves;
@@ -225,13 +235,17 @@ impl Work {
             .iter()
             .map(|deployment| (deployment.name_any(), replicas(deployment).unwrap_or_default()))
             .collect();
-        ensure!(found == self.foos, "Deployments {found:?}, not {:?}", self.foos);
+        ensure!(
+            found == self.foos,
+            "found Deployments {found:?}, expected {:?}",
+            self.foos
+        );
         if self.foos.is_empty() {
-            // Their resource may not be served.
+            // The resource of Foos may not be served.
             return Ok(());
         }
         for foo in self.fixture.foos().list(&ListParams::default()).await?.items {
-            let status = foo.status.as_ref().context("it has no status")?;
+            let status = foo.status.as_ref().context("the Foo has no status")?;
             let ready = conditions::find_status_condition(&status.conditions, "Ready");
             let is_ready = ready.is_some_and(|ready| ready.status == ConditionStatus::True);
             let is_current = Some(status.observed_generation) == foo.metadata.generation;
@@ -245,10 +259,10 @@ impl Work {
         let mut found = jobs.list(&ListParams::default()).await?.items;
         found.sort_by_key(ResourceExt::name_any);
         let names: Vec<_> = found.iter().map(ResourceExt::name_any).collect();
-        ensure!(names == self.jobs, "Jobs {names:?}, not {:?}", self.jobs);
+        ensure!(names == self.jobs, "found Jobs {names:?}, expected {:?}", self.jobs);
         ensure!(
             found.iter().all(|job| job.metadata.deletion_timestamp.is_none()),
-            "one is being deleted"
+            "a Job is being deleted"
         );
         for kind in Kind::BOTH {
             let object = kind.objects(&self.fixture.namespace).get(kind.name()).await?;

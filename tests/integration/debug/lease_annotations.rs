@@ -243,7 +243,7 @@ async fn leader_and_standby_observe_manual_changes_of_annotations_at_once() -> R
         replica.wait_for_note(Some("at noon")).await?;
         timeout(LIMIT, replica.lease_annotations.changed()).await?;
         tokio::select! {
-            () = replica.lease_annotations.changed() => anyhow::bail!("renewals wake {}, although they change no annotation", replica.name),
+            () = replica.lease_annotations.changed() => anyhow::bail!("{} is notified of renewals", replica.name),
             renewed = environment.renewals(2) => renewed?,
         }
     }

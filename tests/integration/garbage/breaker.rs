@@ -1,4 +1,4 @@
-//! The breaker: `--gc-max-deletions-per-minute`.
+//! The circuit breaker: `--gc-max-deletions-per-minute`.
 
 use std::{path::Path, time::Duration};
 
@@ -21,12 +21,12 @@ use super::{
 };
 use crate::support::{LIMIT, daemon::PROGRAM};
 
-/// Far fewer than the ownership tree needs.
+/// The limit, far less than the deletions that the ownership tree needs.
 const PER_MINUTE: u64 = 40;
 const FLAG: &str = "--gc-max-deletions-per-minute=40";
 const LEASE: &str = "portreeve";
 const TRIPPED: &str = "garbage-collector.portreeve.dev/tripped";
-/// That nothing is deleted is looked at for so long.
+/// The time during which no deletion may be sent.
 const QUIET: Duration = Duration::from_secs(1);
 
 fn leases(cluster: &CollectorCluster) -> Result<Api<Lease>> {
@@ -47,14 +47,15 @@ async fn wait_until_tripped(cluster: &CollectorCluster) -> Result<()> {
     .await
 }
 
-/// As `kubectl annotate lease portreeve garbage-collector.portreeve.dev/tripped-`.
+/// Clears the breaker like `kubectl annotate lease portreeve
+/// garbage-collector.portreeve.dev/tripped-`.
 async fn clear(leases: &Api<Lease>) -> Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {TRIPPED: null}}}));
     leases.patch(LEASE, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-/// Clears the breaker as often as it trips.
+/// Clears the breaker whenever it trips.
 async fn keep_clear(cluster: &CollectorCluster) -> Result<()> {
     let leases = leases(cluster)?;
     let mut interval = interval(Duration::from_millis(200));
@@ -66,9 +67,10 @@ async fn keep_clear(cluster: &CollectorCluster) -> Result<()> {
     }
 }
 
-/// Waits until a collector knows that the breaker is tripped. It is ready all the same, and says how to go on.
-async fn wait_until_it_says_so(collector: &Collector) -> Result<()> {
-    let says_so = |status: http::StatusCode, text: &str| {
+/// Waits until the collector reports the tripped breaker. The check has to pass and to name the
+/// annotation to remove.
+async fn wait_until_breaker_is_reported(collector: &Collector) -> Result<()> {
+    let is_reported = |status: http::StatusCode, text: &str| {
         let mut lines = text
             .lines()
             .filter(|line| line.starts_with("[+]gc/breaker ok: tripped at "));
@@ -77,7 +79,7 @@ async fn wait_until_it_says_so(collector: &Collector) -> Result<()> {
     collector
         .daemon
         .admin
-        .wait_until_readyz("a line about the breaker", says_so)
+        .wait_until_readyz("a line about the breaker", is_reported)
         .await?;
     Ok(())
 }
@@ -91,12 +93,12 @@ async fn wait_for_gauge(collector: &Collector, expected: f64) -> Result<()> {
     .await
 }
 
-/// Nothing is deleted any more.
+/// Checks that no deletion is sent for [`QUIET`], and that the breaker stays tripped.
 async fn ensure_quiet(cluster: &CollectorCluster) -> Result<()> {
     let before = cluster.deletions.matched();
     stays(QUIET, || async {
         let now = cluster.deletions.matched();
-        ensure!(now == before, "{before} deletions, and then {now}");
+        ensure!(now == before, "the deletions rose from {before} to {now}");
         ensure!(is_tripped(&leases(cluster)?).await?, "the annotation is gone");
         Ok(())
     })
@@ -105,12 +107,16 @@ async fn ensure_quiet(cluster: &CollectorCluster) -> Result<()> {
 
 fn ensure_none_since(cluster: &CollectorCluster, sent: u64) -> Result<()> {
     let now = cluster.deletions.matched();
-    ensure!(now == sent, "{} deletions were sent since", now - sent);
+    ensure!(
+        now == sent,
+        "{} deletions were sent although the breaker is tripped",
+        now - sent
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn a_limit_without_leader_election_is_refused() -> Result<()> {
+async fn a_limit_without_leader_election_is_rejected() -> Result<()> {
     let plane = shared::plane().await?;
     let kubeconfig = format!("--kubeconfig={}", plane.kubeconfig().display());
     let args = [
@@ -122,22 +128,22 @@ async fn a_limit_without_leader_election_is_refused() -> Result<()> {
     ];
     let process = plane.spawn("refused", Path::new(PROGRAM), &args, &[])?;
     let status = process.wait(LIMIT).await?;
-    let said = process.log_tail();
-    ensure!(!status.success(), "{status}{said}");
+    let output = process.log_tail();
+    ensure!(!status.success(), "{status}{output}");
     for flag in ["--gc-max-deletions-per-minute", "--leader-elect"] {
-        ensure!(said.contains(flag), "{flag} is not in {said}");
+        ensure!(output.contains(flag), "{flag} is not in {output}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn the_breaker_stays_tripped_over_restarts_until_somebody_clears_it() -> Result<()> {
+async fn the_breaker_stays_tripped_across_restarts_until_it_is_cleared() -> Result<()> {
     let mut cluster = CollectorCluster::new("breaker").await?;
     let collector = replica(&cluster, "first", &[FLAG]).await?;
     collector.wait_until_synced().await?;
     cluster.delete_owners().await?;
     wait_until_tripped(&cluster).await?;
-    wait_until_it_says_so(&collector).await?;
+    wait_until_breaker_is_reported(&collector).await?;
     wait_for_gauge(&collector, 1.0).await?;
     ensure_quiet(&cluster).await?;
     let sent = cluster.deletions.matched();
@@ -147,13 +153,13 @@ async fn the_breaker_stays_tripped_over_restarts_until_somebody_clears_it() -> R
     collector.daemon.process.signal(Signal::TERM)?;
     collector.daemon.process.wait(LIMIT).await?;
     let collector = replica(&cluster, "second", &[FLAG]).await?;
-    wait_until_it_says_so(&collector).await?;
+    wait_until_breaker_is_reported(&collector).await?;
     ensure_quiet(&cluster).await?;
     collector.daemon.process.signal(Signal::KILL)?;
     collector.daemon.process.wait(LIMIT).await?;
     let collector = replica(&cluster, "third", &[FLAG]).await?;
     wait_for_leader(&cluster, Some("second")).await?;
-    wait_until_it_says_so(&collector).await?;
+    wait_until_breaker_is_reported(&collector).await?;
     ensure_quiet(&cluster).await?;
     ensure_none_since(&cluster, sent)?;
 
@@ -163,7 +169,7 @@ async fn the_breaker_stays_tripped_over_restarts_until_somebody_clears_it() -> R
 }
 
 #[tokio::test]
-async fn the_breaker_trips_after_a_failover_too_and_stays_tripped_over_the_next() -> Result<()> {
+async fn the_breaker_trips_after_a_failover_and_stays_tripped_across_the_next() -> Result<()> {
     let mut cluster = CollectorCluster::new("breakers").await?;
     let mut replicas = Vec::new();
     for name in REPLICAS {
@@ -175,20 +181,20 @@ async fn the_breaker_trips_after_a_failover_too_and_stays_tripped_over_the_next(
     let second = wait_for_leader(&cluster, Some(&first)).await?;
     wait_until_tripped(&cluster).await?;
     ensure_quiet(&cluster).await?;
-    // What the first had counted went with it.
+    // The count of the first leader ended with its process.
     let sent = cluster.deletions.matched();
     ensure!(sent <= 2 * PER_MINUTE, "{sent} deletions");
     kill(&mut replicas, &second).await?;
     wait_for_leader(&cluster, Some(&second)).await?;
     for (_, replica) in &replicas {
-        wait_until_it_says_so(replica).await?;
+        wait_until_breaker_is_reported(replica).await?;
     }
     ensure_quiet(&cluster).await?;
     ensure_none_since(&cluster, sent)?;
 
     clear(&leases(&cluster)?).await?;
     cluster.deletions.wait_for_matched(sent + 1, LIMIT).await?;
-    let (_, collector) = replicas.pop().context("one of three is left")?;
+    let (_, collector) = replicas.pop().context("no replica is left")?;
     finish(CollectorEnvironment { collector, cluster }).await
 }
 
@@ -201,10 +207,10 @@ async fn kill(replicas: &mut Vec<(&'static str, Collector)>, name: &str) -> Resu
     Ok(())
 }
 
-/// Clears the breaker again and again, until all is as it must be.
+/// Clears the breaker whenever it trips, until the cluster has the expected state.
 async fn finish(environment: CollectorEnvironment) -> Result<()> {
     let finished = tokio::select! {
-        judged = environment.verify() => judged,
+        verified = environment.verify() => verified,
         failed = keep_clear(&environment.cluster) => failed,
     };
     finished?;
@@ -217,7 +223,7 @@ async fn wait_for_event(cluster: &CollectorCluster) -> Result<()> {
     eventually(LIMIT, "an event on the Lease", || async {
         let found = events.list(&ListParams::default()).await?.items;
         let is_it = |event: &&Event| event.reason.as_deref() == Some("DeletionLimitReached");
-        let event = found.iter().find(is_it).context("there is none")?;
+        let event = found.iter().find(is_it).context("no such event")?;
         let regarding = event.regarding.as_ref();
         let on = regarding.and_then(|regarding| Some((regarding.kind.as_deref()?, regarding.name.as_deref()?)));
         ensure!(on == Some(("Lease", LEASE)), "{event:?}");

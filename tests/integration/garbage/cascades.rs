@@ -1,4 +1,4 @@
-//! Owners that are deleted in the background, orphaning or not.
+//! Owners that are deleted in the background, with and without orphaning.
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
@@ -78,15 +78,16 @@ async fn test_stressing_cascading_deletion() -> Result<()> {
         collections.map(|(name, finalizer, policy)| collection(&dynamic_client, collector, name, finalizer, policy));
     let controllers = try_join_all(ends).await?;
 
-    // Of three pods in each of five collections, one collection is not orphaned.
+    // Each of the five collections has three pods. The pods of one collection are deleted, the
+    // others are orphaned.
     let left = 3 * 4 * COLLECTIONS;
-    let pods = eventually(LIMIT, "as many as are expected to be left", || async {
+    let pods = eventually(LIMIT, "the orphaned pods, and no controllers, to be left", || async {
         let pods = dynamic_client.list("v1", "Pod").await?;
         let controllers = dynamic_client.list("v1", "ReplicationController").await?;
         let (pods_left, controllers_left) = (pods.len(), controllers.len());
         ensure!(
             (pods_left, controllers_left) == (left, 0),
-            "{pods_left} and {controllers_left}"
+            "found {pods_left} pods and {controllers_left} controllers"
         );
         anyhow::Ok(pods)
     })
@@ -100,7 +101,7 @@ async fn test_stressing_cascading_deletion() -> Result<()> {
     Ok(())
 }
 
-/// Creates a controller and three pods of its, and deletes it.
+/// Creates a ReplicationController with three pods, and deletes it.
 async fn collection(
     dynamic_client: &DynamicClient,
     collector: &Collector,
@@ -120,7 +121,7 @@ async fn collection(
         pods.push(dynamic_client.create(pod).await?);
     }
     if policy != Policy::OrphanDependents(false) {
-        // A pod that the collector has not heard of when it orphans would not be orphaned, but collected.
+        // The collector collects a pod that it has not observed before it orphans the others.
         collector.wait_until_observes(&pods.iter().collect::<Vec<_>>()).await?;
     }
     dynamic_client.delete(&controller, policy).await?;

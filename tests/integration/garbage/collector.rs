@@ -1,4 +1,4 @@
-//! The subject of these tests: a process that collects garbage, and what it shows of itself.
+//! The process under test: a collector, with its debug pages and its metrics.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::{
 
 pub(super) const CONTROLLER: &str = "--controllers=garbage-collector-controller";
 pub(super) const PAGES: &str = "/debug/controllers/garbage-collector-controller";
-/// What opens the pages for a test.
+/// The flag that opens the debug pages.
 const OPEN: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/readyz/*,/metrics,\
     /debug/controllers/garbage-collector-controller/*";
 
@@ -27,17 +27,17 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Starts a collector as the administrator, and waits until it is at work.
+    /// Starts a collector with administrator rights, and waits until it is ready.
     pub(super) async fn start(plane: &ControlPlane, args: &[&str]) -> Result<Self> {
         Self::start_as(plane, plane.kubeconfig(), "collector", args).await
     }
 
-    /// The same, with somebody's rights.
+    /// Starts a collector like [`Collector::start`], with the rights of a kubeconfig.
     pub(super) async fn start_as(plane: &ControlPlane, kubeconfig: &Path, name: &str, args: &[&str]) -> Result<Self> {
         Self::start_with(plane, kubeconfig, name, args, &[]).await
     }
 
-    /// The same, with more in its environment than it inherits.
+    /// Starts a collector like [`Collector::start_as`], with additional environment variables.
     pub(super) async fn start_with(
         plane: &ControlPlane,
         kubeconfig: &Path,
@@ -51,7 +51,7 @@ impl Collector {
         Ok(Self { daemon })
     }
 
-    /// Fails when the apiserver has refused anything to it.
+    /// Returns an error when the apiserver has refused any request of the collector.
     pub(super) async fn ensure_nothing_forbidden(&self) -> Result<()> {
         let metrics = self.daemon.admin.metrics().await?;
         let refused = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
@@ -61,58 +61,63 @@ impl Collector {
             self.daemon.process.log_tail()
         );
         let served = metrics.sum("rest_client_requests_total", &[r#"code="200""#]);
-        ensure!(served > 0.0, "the metric has another name");
+        ensure!(
+            served > 0.0,
+            "rest_client_requests_total counts no success, so it cannot show refusals either"
+        );
         Ok(())
     }
 
-    /// Whether every resource is watched.
+    /// Returns whether the collector watches every resource.
     pub(super) async fn is_synced(&self) -> Result<bool> {
         let (_, text) = self.daemon.admin.get("/readyz?verbose").await?;
         ensure!(text.contains("[+]gc/resources ok"), "{text}");
         Ok(text.contains("[+]gc/resources ok\n"))
     }
 
-    /// Waits until every resource is watched.
+    /// Waits until the collector watches every resource.
     pub(super) async fn wait_until_synced(&self) -> Result<()> {
         eventually(LIMIT, "every resource to be synced", || async {
-            ensure!(self.is_synced().await?, "some are not");
+            ensure!(self.is_synced().await?, "some resources are not synced");
             anyhow::Ok(())
         })
         .await
     }
 
-    /// Waits until a resource is known that cannot be watched.
+    /// Waits until the collector reports a resource that it cannot watch.
     pub(super) async fn wait_until_not_synced(&self) -> Result<()> {
         eventually(LIMIT, "a resource that is not synced", || async {
-            ensure!(!self.is_synced().await?, "all are");
+            ensure!(!self.is_synced().await?, "every resource is synced");
             anyhow::Ok(())
         })
         .await
     }
 
-    /// One of its pages, and whatever status it has.
+    /// Returns the status and the body of a debug page.
     pub(super) async fn page(&self, path: &str) -> Result<(StatusCode, String)> {
         self.daemon.admin.get(&format!("{PAGES}/{path}")).await
     }
 
-    /// All that an object is connected with.
+    /// Returns the part of the graph that is connected with an object.
     pub(super) async fn graph_of(&self, uid: &str) -> Result<Graph> {
         let (status, text) = self.page(&format!("graph?uid={uid}")).await?;
         ensure!(status == StatusCode::OK, "{status}: {text}");
         Graph::parse(&text)
     }
 
-    /// Whether there is a node for that UID. One without an owner and a dependent is not told from none.
+    /// Returns whether the graph has a node for the object. A node without owners and dependents
+    /// counts as absent.
     pub(super) async fn knows(&self, object: &DynamicObject) -> Result<bool> {
-        let uid = object.metadata.uid.as_deref().context("it has no UID")?;
+        let uid = object.metadata.uid.as_deref().context("the object has no UID")?;
         let graph = self.graph_of(uid).await?;
         Ok(graph.vertices.get(uid).is_some_and(|vertex| !vertex.is("missing")))
     }
 
-    /// Waits until all of these were observed. Each must have an owner or a dependent.
+    /// Waits until the collector has observed all these objects. Each must have an owner or a
+    /// dependent.
     pub(super) async fn wait_until_observes(&self, objects: &[&DynamicObject]) -> Result<()> {
         for object in objects {
-            let uid = object.metadata.uid.as_deref().context("it has no UID")?;
+            let uid = object.metadata.uid.as_deref().context("the object has no UID")?;
             eventually(LIMIT, &format!("{uid} to be observed"), || async {
                 let graph = self.graph_of(uid).await?;
                 let vertex = graph.vertices.get(uid);
@@ -125,7 +130,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Waits until there is no node for this.
+    /// Waits until the graph has no node for the object.
     pub(super) async fn wait_until_forgets(&self, object: &DynamicObject) -> Result<()> {
         eventually(SETTLED, "an object to leave the graph", || async {
             ensure!(!self.knows(object).await?, "{object:?}");
@@ -135,7 +140,8 @@ impl Collector {
     }
 }
 
-/// The kubeconfig of an account that may do exactly what `portreeve rbac` prints for the collector.
+/// Creates an account with exactly the rights that `portreeve rbac` prints for the collector, and
+/// returns its kubeconfig.
 pub(super) async fn bound_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
     let system = plane.namespace("portreeve-system").await?;
     let rbac = printed(&["rbac", CONTROLLER, "--namespace", system.name()])?;

@@ -1,4 +1,4 @@
-//! A resource that cannot be listed.
+//! A resource that cannot be listed, because its conversion webhook is missing.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
     dynamic_client.delete(&owner, Policy::OrphanDependents(false)).await?;
     collector.wait_until_forgets(&owner).await?;
     dynamic_client.wait_until_gone(&pod).await?;
-    // Or else the resource was not as bad as it was meant to be.
+    // The resource must have been unlistable for the whole test.
     ensure!(!collector.is_synced().await?, "everything is synced");
     Ok(())
 }

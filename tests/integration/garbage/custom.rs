@@ -1,4 +1,4 @@
-//! Custom resources, which own and are owned.
+//! Custom resources as owners and as dependents.
 
 use anyhow::Result;
 
@@ -56,7 +56,8 @@ async fn test_crd_deletion_cascading() -> Result<()> {
     delete_definition(&dynamic_client, collector, &definition).await
 }
 
-/// Deletes a definition with an object that owns another.
+/// Deletes a definition one of whose objects owns a ConfigMap, and waits until both objects are
+/// gone.
 async fn delete_definition(
     dynamic_client: &DynamicClient,
     collector: &Collector,

@@ -1,4 +1,4 @@
-//! What operators see, and what they can ask for.
+//! The debug pages, explanations, events and metrics for operators.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::support::{LIMIT, daemon::Daemon};
 
-/// An absent owner.
+/// Returns a reference to an owner that does not exist.
 fn nobody() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "11111111-2222-4333-8444-555555555555"})
 }
@@ -33,7 +33,7 @@ fn uid(object: &DynamicObject) -> &str {
 }
 
 #[tokio::test]
-async fn the_graph_shows_an_object_with_all_that_it_is_connected_with() -> Result<()> {
+async fn the_graph_of_an_object_shows_everything_connected_with_it() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("gc-graph").await?;
     let owner = dynamic_client.create(replication_controller("owner")).await?;
     let child = dynamic_client.create(pod("child").blocking(&owner, true)).await?;
@@ -55,9 +55,10 @@ async fn the_graph_shows_an_object_with_all_that_it_is_connected_with() -> Resul
         let edges = edges.map(|(from, to)| (uid(from).to_owned(), uid(to).to_owned()));
         ensure!(graph.edges == edges.into(), "{graph:?}");
         let vertex = &graph.vertices[uid(&child)];
-        let told = ["group", "version", "kind", "namespace", "name", "uid"].map(|attribute| vertex.text(attribute));
+        let attributes =
+            ["group", "version", "kind", "namespace", "name", "uid"].map(|attribute| vertex.text(attribute));
         ensure!(
-            told == ["", "v1", "Pod", dynamic_client.name(), "child", uid(&child)],
+            attributes == ["", "v1", "Pod", dynamic_client.name(), "child", uid(&child)],
             "{vertex:?}"
         );
         let label = format!(
@@ -76,7 +77,10 @@ async fn the_graph_shows_an_object_with_all_that_it_is_connected_with() -> Resul
     let lone = dynamic_client.create(config_map("lone")).await?;
     dynamic_client.wait_for_round().await?;
     let of_lone = collector.graph_of(uid(&lone)).await?;
-    ensure!(of_lone == Graph::default(), "nothing is connected with it: {of_lone:?}");
+    ensure!(
+        of_lone == Graph::default(),
+        "an object without owners and dependents has a graph: {of_lone:?}"
+    );
     let (status, whole) = collector.page("graph").await?;
     let whole = Graph::parse(&whole)?;
     ensure!(status == StatusCode::OK, "{status}");
@@ -96,7 +100,7 @@ fn sorted(uids: &[String; 3]) -> Vec<&String> {
 }
 
 #[tokio::test]
-async fn an_object_that_is_not_in_the_graph_has_an_empty_one_and_no_explanation() -> Result<()> {
+async fn an_unknown_object_has_an_empty_graph_and_no_explanation() -> Result<()> {
     let (_, collector) = shared::client_and_collector("gc-nothing").await?;
     let (status, text) = collector.page("graph?uid=no-such-uid").await?;
     ensure!(
@@ -117,7 +121,7 @@ async fn an_object_that_is_not_in_the_graph_has_an_empty_one_and_no_explanation(
 }
 
 #[tokio::test]
-async fn the_graph_and_explanations_come_as_json_too() -> Result<()> {
+async fn the_graph_and_explanations_are_available_as_json() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("gc-json").await?;
     let owner = dynamic_client.create(config_map("owner")).await?;
     let child = dynamic_client.create(secret("child").blocking(&owner, true)).await?;
@@ -127,15 +131,18 @@ async fn the_graph_and_explanations_come_as_json_too() -> Result<()> {
             .page(&format!("{page}?uid={}&format=json", uid(&child)))
             .await?;
         ensure!(status == StatusCode::OK, "{status}: {text}");
-        let told = strings(&serde_json::from_str(&text)?);
+        let texts = strings(&serde_json::from_str(&text)?);
         for object in [&owner, &child] {
-            ensure!(told.iter().any(|told| told.contains(uid(object))), "{page}: {told:?}");
+            ensure!(
+                texts.iter().any(|found| found.contains(uid(object))),
+                "{page}: {texts:?}"
+            );
         }
     }
     Ok(())
 }
 
-/// Every string in a JSON document that is no key.
+/// Returns every string value in a JSON document, without the keys.
 fn strings(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
@@ -146,7 +153,7 @@ fn strings(value: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_explanation_names_who_keeps_an_object_and_what_it_waits_for() -> Result<()> {
+async fn an_explanation_names_the_owners_and_the_blocking_dependents() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("gc-explain").await?;
     let owner = dynamic_client.create(config_map("the-owner")).await?;
     let kept = dynamic_client
@@ -161,9 +168,9 @@ async fn an_explanation_names_who_keeps_an_object_and_what_it_waits_for() -> Res
     );
 
     dynamic_client.delete(&owner, Policy::Foreground).await?;
-    // The child cannot go, so its owner cannot.
+    // The child has a finalizer, so its owner waits for it.
     let page = format!("explain?uid={}", uid(&owner));
-    eventually(LIMIT, "an explanation of what the owner waits for", || async {
+    eventually(LIMIT, "an explanation that names the blocking child", || async {
         let (status, text) = collector.page(&page).await?;
         ensure!(
             status == StatusCode::OK && text.contains("the-child"),
@@ -175,7 +182,7 @@ async fn an_explanation_names_who_keeps_an_object_and_what_it_waits_for() -> Res
 }
 
 #[tokio::test]
-async fn a_decision_names_the_owner_that_was_found_absent() -> Result<()> {
+async fn a_decision_names_the_absent_owner() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("gc-decisions").await?;
     let child = dynamic_client.create(secret("child").owner(nobody())).await?;
     dynamic_client.wait_until_gone(&child).await?;
@@ -183,8 +190,8 @@ async fn a_decision_names_the_owner_that_was_found_absent() -> Result<()> {
     eventually(LIMIT, "a decision on the child", || async {
         let (status, text) = collector.page(&page).await?;
         ensure!(status == StatusCode::OK, "{status}: {text}");
-        for told in [uid(&child), "nobody", "11111111-2222-4333-8444-555555555555"] {
-            ensure!(text.contains(told), "{told} is not in {text}");
+        for expected in [uid(&child), "nobody", "11111111-2222-4333-8444-555555555555"] {
+            ensure!(text.contains(expected), "{expected} is not in {text}");
         }
         anyhow::Ok(())
     })
@@ -192,10 +199,10 @@ async fn a_decision_names_the_owner_that_was_found_absent() -> Result<()> {
 }
 
 #[tokio::test]
-async fn pages_are_closed_to_those_whom_nobody_let_in() -> Result<()> {
+async fn debug_pages_require_authorization() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-closed").await?;
     let plane = shared::plane().await?;
-    // It may look on while another collects.
+    // In observe mode it may run next to the shared collector.
     let args = [CONTROLLER, "--gc-mode=observe"];
     let daemon = Daemon::start_closed(plane, plane.kubeconfig(), dynamic_client.name(), &args).await?;
     for page in ["graph", "explain?uid=any", "decisions"] {
@@ -206,7 +213,7 @@ async fn pages_are_closed_to_those_whom_nobody_let_in() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_observer_says_what_it_would_do_and_does_nothing() -> Result<()> {
+async fn observe_mode_records_decisions_and_writes_nothing() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-observe").await?;
     let mut ownership_tree = OwnershipTree::build(
@@ -220,7 +227,7 @@ async fn an_observer_says_what_it_would_do_and_does_nothing() -> Result<()> {
     let orphan = dynamic_client.create(secret("child").owner(nobody())).await?;
     ownership_tree.delete_owners(&dynamic_client).await?;
     let before = all(&dynamic_client).await?;
-    eventually(LIMIT, "it to say what it would do", || async {
+    eventually(LIMIT, "a decision on the orphan", || async {
         let (status, text) = observer.page(&format!("decisions?uid={}", uid(&orphan))).await?;
         ensure!(
             status == StatusCode::OK && text.contains(uid(&orphan)),
@@ -230,14 +237,14 @@ async fn an_observer_says_what_it_would_do_and_does_nothing() -> Result<()> {
     })
     .await?;
     stays(Duration::from_secs(1), || async {
-        ensure!(all(&dynamic_client).await? == before, "something was changed");
+        ensure!(all(&dynamic_client).await? == before, "the observer changed an object");
         Ok(())
     })
     .await?;
     let metrics = observer.daemon.admin.metrics().await?;
     for method in ["DELETE", "PATCH", "PUT"] {
         let sent = metrics.sum("rest_client_requests_total", &[&format!("method=\"{method}\"")]);
-        ensure!(sent == 0.0, "{sent} × {method}");
+        ensure!(sent == 0.0, "the observer sent {sent} {method} requests");
     }
     drop(observer);
 
@@ -246,7 +253,7 @@ async fn an_observer_says_what_it_would_do_and_does_nothing() -> Result<()> {
     ownership_tree.expected_objects.verify(&dynamic_client).await
 }
 
-/// The UIDs and versions of all that is there.
+/// Returns the UIDs and versions of all ConfigMaps and Secrets.
 async fn all(dynamic_client: &DynamicClient) -> Result<Vec<(Option<String>, Option<String>)>> {
     let mut found = dynamic_client.list("v1", "ConfigMap").await?;
     found.extend(dynamic_client.list("v1", "Secret").await?);
@@ -257,13 +264,13 @@ async fn all(dynamic_client: &DynamicClient) -> Result<Vec<(Option<String>, Opti
 }
 
 #[tokio::test]
-async fn resources_that_are_ignored_are_neither_watched_nor_collected() -> Result<()> {
+async fn ignored_resources_are_neither_watched_nor_collected() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-ignored").await?;
     let ignored = "--gc-ignore-resources=events,events.events.k8s.io,secrets";
     let collector = Collector::start(&plane, &[ignored]).await?;
     let mut expected_objects = ExpectedObjects::default();
-    // What is ignored cannot be observed, and can own all the same.
+    // The collector does not watch the ignored owner, and must still keep its dependent.
     let owner = expected_objects.create_one(&dynamic_client, secret("owner")).await?;
     expected_objects
         .create_one(&dynamic_client, config_map("of-ignored").owned_by(&owner))
@@ -281,7 +288,7 @@ async fn resources_that_are_ignored_are_neither_watched_nor_collected() -> Resul
 }
 
 #[tokio::test]
-async fn a_reference_into_another_namespace_is_told_by_an_event() -> Result<()> {
+async fn a_cross_namespace_reference_is_reported_by_an_event() -> Result<()> {
     let (there, collector) = shared::client_and_collector("gc-elsewhere").await?;
     let (here, _) = shared::client_and_collector("gc-here").await?;
     let parent = there.create(config_map("parent")).await?;
@@ -295,7 +302,7 @@ async fn a_reference_into_another_namespace_is_told_by_an_event() -> Result<()> 
     let event = eventually(LIMIT, "the event", || async {
         let found = events.list(&ListParams::default()).await?.items;
         let is_it = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
-        found.into_iter().find(is_it).context("there is none")
+        found.into_iter().find(is_it).context("no such event")
     })
     .await?;
     let note = format!(
@@ -309,7 +316,7 @@ async fn a_reference_into_another_namespace_is_told_by_an_event() -> Result<()> 
         event.reporting_controller.as_deref() == Some("garbage-collector-controller"),
         "{event:?}"
     );
-    let regarding = event.regarding.context("it regards nothing")?;
+    let regarding = event.regarding.context("the event regards no object")?;
     ensure!(regarding.uid == child.metadata.uid, "{regarding:?}");
     there.get(&valid).await?;
     let metrics = collector.daemon.admin.metrics().await?;
@@ -319,7 +326,7 @@ async fn a_reference_into_another_namespace_is_told_by_an_event() -> Result<()> 
 }
 
 #[tokio::test]
-async fn every_metric_is_there_once_there_was_something_to_count() -> Result<()> {
+async fn every_metric_is_exposed_after_a_collection() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("gc-metrics").await?;
     let owner = dynamic_client.create(config_map("owner")).await?;
     let child = dynamic_client.create(secret("child").blocking(&owner, true)).await?;

@@ -1,4 +1,4 @@
-//! A CustomResourceDefinition whose objects may hold anything.
+//! A CustomResourceDefinition whose schema accepts anything.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -23,12 +23,13 @@ pub(super) struct Definition {
 }
 
 impl Definition {
-    /// Creates one whose objects are in namespaces. Its name is made of that of the namespace, so that no two are the same.
+    /// Creates a definition of a namespaced kind. Its name is derived from the namespace, so it is
+    /// unique.
     pub(super) async fn namespaced(dynamic_client: &DynamicClient) -> Result<Self> {
         Self::create(dynamic_client, true).await
     }
 
-    /// The same for objects without a namespace.
+    /// Creates a definition of a cluster-scoped kind.
     pub(super) async fn for_cluster(dynamic_client: &DynamicClient) -> Result<Self> {
         Self::create(dynamic_client, false).await
     }
@@ -45,13 +46,14 @@ impl Definition {
         Ok(definition)
     }
 
-    /// Creates it under the same name as before, and waits until its objects are served.
+    /// Creates the definition again under the same name, and waits until its objects are served.
     pub(super) async fn create_again(&self) -> Result<()> {
         self.create_unserved().await?;
         self.wait_until_served(true).await
     }
 
-    /// Creates it under the same name as before. Objects are served later.
+    /// Creates the definition again under the same name. The apiserver serves its objects only
+    /// later.
     pub(super) async fn create_unserved(&self) -> Result<()> {
         let Self { kind, .. } = self;
         let manifest = json!({
@@ -68,23 +70,24 @@ impl Definition {
         Ok(())
     }
 
-    /// Deletes it, and waits until its objects are not served any more.
+    /// Deletes the definition, and waits until its objects are no longer served.
     pub(super) async fn delete(&self) -> Result<()> {
         self.api.delete(&self.name(), &DeleteParams::default()).await?;
         self.wait_until_served(false).await
     }
 
-    /// An object of it.
+    /// Returns a builder of an object of this kind.
     pub(super) fn instance(&self, name: &str) -> ObjectBuilder {
         ObjectBuilder::new(&format!("{GROUP}/{VERSION}"), &self.kind, name)
     }
 
-    /// The name of its resource in metrics and in /readyz.
+    /// Returns the name of the resource in metrics and in `/readyz`.
     pub(super) fn resource(&self, version: &str) -> String {
         format!("{}.{version}.{GROUP}", self.plural())
     }
 
-    /// Stores and prefers another version from now on, into which nothing can be converted: nobody is there to do it.
+    /// Makes another version the stored and preferred one, and sets a conversion webhook that does
+    /// not exist.
     pub(super) async fn break_conversion(&self, certificate: &[u8]) -> Result<()> {
         let mut definition = json!(self.api.get(&self.name()).await?);
         let service = json!({"name": "foobar", "namespace": "default"});
@@ -105,7 +108,7 @@ impl Definition {
     }
 
     async fn wait_until_served(&self, expected: bool) -> Result<()> {
-        let what = format!("whether {} are served to be {expected}", self.plural());
+        let what = format!("served = {expected} for {}", self.plural());
         eventually(LIMIT, &what, || async {
             let request = http::Request::get(format!("/apis/{GROUP}/{VERSION}/{}", self.plural()));
             let answer = self.client.request::<Value>(request.body(Vec::new())?).await;
@@ -114,7 +117,7 @@ impl Definition {
                 Err(kube::Error::Api(status)) if status.code == 404 => false,
                 Err(error) => return Err(error.into()),
             };
-            ensure!(is_served == expected, "{is_served}");
+            ensure!(is_served == expected, "served = {is_served}");
             Ok(())
         })
         .await
@@ -124,7 +127,7 @@ impl Definition {
         format!("{}.{GROUP}", self.plural())
     }
 
-    /// What its resource is called in paths.
+    /// Returns the name of the resource in paths.
     pub(super) fn plural(&self) -> String {
         format!("{}s", self.kind)
     }

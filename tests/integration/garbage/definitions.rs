@@ -1,4 +1,4 @@
-//! Definitions that come and go while a collector runs.
+//! Definitions that are created and deleted while a collector runs.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result
         let (dynamic_client, collector) = shared::client_and_collector("gc-new-definition").await?;
         let definition = Definition::namespaced(&dynamic_client).await?;
         let resource = definition.resource("v1beta1");
-        let watched = eventually(LIMIT, "its objects to be watched", || async {
-            ensure!(is_synced(collector, &resource).await?, "{resource} is not");
+        let watched = eventually(LIMIT, "a watch of the new resource", || async {
+            ensure!(is_synced(collector, &resource).await?, "{resource} is not synced");
             anyhow::Ok(())
         });
         in_time(
@@ -29,7 +29,7 @@ async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result
             watched,
         )
         .await?;
-        // The apiserver itself keeps the first object of a new definition waiting, for two seconds.
+        // The apiserver itself delays the first object of a new definition by two seconds.
         let owner = dynamic_client.create(definition.instance("owner")).await?;
         let core = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
         let custom = dynamic_client
@@ -41,21 +41,25 @@ async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result
             dynamic_client.wait_until_gone(&custom).await?;
             dynamic_client.wait_until_gone(&owner).await
         };
-        in_time(&format!("round {round}: and collected"), collected).await?;
+        in_time(
+            &format!("round {round}: objects of a new definition are collected"),
+            collected,
+        )
+        .await?;
         definition.delete().await?;
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn watches_that_hear_nothing_are_named_until_they_do() -> Result<()> {
+async fn silent_watches_are_reported_as_stale_until_they_receive_data() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "deaf")?;
     let collector = Collector::start_as(&plane, &kubeconfig, "deaf", &["--watch-idle-timeout=3s"]).await?;
     collector.wait_until_synced().await?;
     proxy.hold_responses();
-    eventually(LIMIT, "stale watches to be named", || async {
+    eventually(LIMIT, "stale watches in /readyz", || async {
         let (_, text) = collector.daemon.admin.get("/readyz?verbose").await?;
         let line = text
             .lines()
@@ -70,14 +74,14 @@ async fn watches_that_hear_nothing_are_named_until_they_do() -> Result<()> {
     .await?;
     proxy.heal();
     eventually(SETTLED, "no watch to be stale", || async {
-        ensure!(collector.is_synced().await?, "some are");
+        ensure!(collector.is_synced().await?, "some watches are stale");
         anyhow::Ok(())
     })
     .await
 }
 
 #[tokio::test]
-async fn watches_of_quiet_resources_are_begun_anew_and_nobody_complains() -> Result<()> {
+async fn watches_of_quiet_resources_are_restarted_without_log_messages() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "quiet")?;
@@ -87,13 +91,13 @@ async fn watches_of_quiet_resources_are_begun_anew_and_nobody_complains() -> Res
     collector.wait_until_synced().await?;
     let log = collector.daemon.log()?;
     let of_them = log.lines().filter(|line| line.contains("podtemplates"));
-    let words: Vec<_> = of_them.filter(|line| line.contains("watch")).collect();
-    ensure!(words.is_empty(), "{words:#?}");
+    let messages: Vec<_> = of_them.filter(|line| line.contains("watch")).collect();
+    ensure!(messages.is_empty(), "{messages:#?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn watches_of_a_removed_definition_end_within_a_second_and_nobody_complains() -> Result<()> {
+async fn watches_of_a_removed_definition_end_soon_without_warnings() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "definitions")?;
@@ -106,18 +110,27 @@ async fn watches_of_a_removed_definition_end_within_a_second_and_nobody_complain
         let owner = dynamic_client.create(definition.instance("owner")).await?;
         let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
         collector.wait_until_observes(&[&owner, &dependent]).await?;
-        ensure!(is_watched(&collector, &resource).await?, "{resource} has no metric");
+        ensure!(
+            is_watched(&collector, &resource).await?,
+            "gc_monitor_synced has no line for {resource}"
+        );
 
         definition.delete().await?;
-        let ended = eventually(LIMIT, "its watch to have ended", || async {
-            ensure!(!is_watched(&collector, &resource).await?, "{resource} has a metric");
+        let ended = eventually(LIMIT, "the end of the watch", || async {
+            ensure!(
+                !is_watched(&collector, &resource).await?,
+                "gc_monitor_synced still has a line for {resource}"
+            );
             anyhow::Ok(())
         });
         in_time(&format!("round {round}: watches of a removed definition end"), ended).await?;
         let before = requests.matched();
         dynamic_client.wait_until_gone(&dependent).await?;
         stays(Duration::from_secs(2), || async {
-            ensure!(requests.matched() == before, "it is asked for still");
+            ensure!(
+                requests.matched() == before,
+                "the collector still requests the removed resource"
+            );
             Ok(())
         })
         .await?;
@@ -125,10 +138,10 @@ async fn watches_of_a_removed_definition_end_within_a_second_and_nobody_complain
     }
     let log = collector.daemon.log()?;
     let of_it = log.lines().filter(|line| line.contains(&definition.plural()));
-    let complaints: Vec<_> = of_it
+    let warnings: Vec<_> = of_it
         .filter(|line| ["WARN", "ERROR"].iter().any(|level| line.contains(level)))
         .collect();
-    ensure!(complaints.is_empty(), "{complaints:#?}");
+    ensure!(warnings.is_empty(), "{warnings:#?}");
     collector.wait_until_synced().await
 }
 
@@ -142,7 +155,7 @@ async fn is_synced(collector: &Collector, resource: &str) -> Result<bool> {
         .is_some_and(|line| line.ends_with(" 1")))
 }
 
-/// The line of the metric that tells how the watch of a resource fares.
+/// Returns the line of `gc_monitor_synced` for a resource.
 async fn gauge(collector: &Collector, resource: &str) -> Result<Option<String>> {
     let metrics = collector.daemon.admin.metrics().await?;
     let label = format!("gvr=\"{resource}\"");

@@ -1,4 +1,4 @@
-//! A namespace, and what a test does with the objects in it.
+//! A client for objects of any kind in one namespace.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -19,18 +19,18 @@ use tokio::time::{Instant, interval};
 use super::object_builder::{ObjectBuilder, config_map};
 use crate::support::SETTLED;
 
-/// How often it is looked whether something stays as it is.
+/// The interval between the checks of [`stays`].
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is to become of an object's dependents when it is deleted.
+/// The deletion policy for the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Policy {
-    /// As its resource and its finalizers have it.
+    /// The request names no policy, so the resource's default and the object's finalizers decide.
     Unspecified,
     Background,
     Foreground,
     Orphan,
-    /// What `propagationPolicy` was once said by: `orphanDependents`.
+    /// The deprecated field `orphanDependents`, which `propagationPolicy` has replaced.
     OrphanDependents(bool),
 }
 
@@ -59,7 +59,7 @@ impl DynamicClient {
         Ok(Self { namespace })
     }
 
-    /// The same for a namespace that is there.
+    /// Returns a client for an existing namespace.
     pub(crate) fn of(namespace: &Namespace) -> Self {
         let namespace = namespace.clone();
         Self { namespace }
@@ -73,42 +73,42 @@ impl DynamicClient {
         self.namespace.client()
     }
 
-    /// Creates it in this namespace.
+    /// Creates an object in this namespace.
     pub(crate) async fn create(&self, builder: ObjectBuilder) -> Result<DynamicObject> {
         self.create_for_cluster(builder.namespace(self.name())).await
     }
 
-    /// Creates an object that has no namespace, or one that names its own.
+    /// Creates a cluster-scoped object, or one whose manifest names a namespace.
     pub(crate) async fn create_for_cluster(&self, builder: ObjectBuilder) -> Result<DynamicObject> {
         let object = builder.into_object()?;
         let created = self.api(&object)?.create(&PostParams::default(), &object).await;
         created.with_context(|| format!("failed to create {}", object.name_any()))
     }
 
-    /// What has this object's name and UID, if it is there.
+    /// Returns the object of this name and UID, if it exists.
     pub(crate) async fn find(&self, object: &DynamicObject) -> Result<Option<DynamicObject>> {
         match self.api(object)?.get(&object.name_any()).await {
             Ok(found) => Ok((found.metadata.uid == object.metadata.uid).then_some(found)),
-            // Of a resource that is not served any more, nothing is there either.
+            // The apiserver also answers 404 when it no longer serves the resource.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The same, for what must be there.
+    /// Returns the object of this name and UID.
     pub(crate) async fn get(&self, object: &DynamicObject) -> Result<DynamicObject> {
         let found = self.find(object).await?;
         found.with_context(|| format!("{} is gone", object.name_any()))
     }
 
-    /// The objects of this kind in this namespace.
+    /// Returns the objects of a kind in this namespace.
     pub(crate) async fn list(&self, api_version: &str, kind: &str) -> Result<Vec<DynamicObject>> {
         let resource = resource(api_version, kind);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client().clone(), self.name(), &resource);
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
-    /// Asks for its deletion.
+    /// Sends the deletion of an object, with its UID as a precondition.
     pub(crate) async fn delete(&self, object: &DynamicObject, policy: Policy) -> Result<()> {
         let path = format!("{}/{}", self.api(object)?.resource_url(), object.name_any());
         let mut options = policy.options();
@@ -129,11 +129,12 @@ impl DynamicClient {
         .await
     }
 
-    /// Returns once the collector has come round: it has collected what was made now. What it heard of before, it has had in its hands.
+    /// Waits until the collector has processed every event that it observed before: it collects two
+    /// canaries that are created now, one after the other.
     pub(crate) async fn wait_for_round(&self) -> Result<()> {
         static CANARIES: AtomicUsize = AtomicUsize::new(0);
         for _ in 0..2 {
-            // An owner that nobody has asked for yet.
+            // A UID that no earlier canary used, so the collector has no cached answer for it.
             let uid = format!("nobody-{}", CANARIES.fetch_add(1, Ordering::Relaxed));
             let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": uid});
             let canary = self.create(config_map("canary").owner(nobody)).await?;
@@ -143,7 +144,7 @@ impl DynamicClient {
     }
 
     fn api(&self, object: &DynamicObject) -> Result<Api<DynamicObject>> {
-        let types = object.types.as_ref().context("it says not what it is")?;
+        let types = object.types.as_ref().context("the object has no apiVersion and kind")?;
         let resource = resource(&types.api_version, &types.kind);
         let client = self.client().clone();
         Ok(match object.namespace() {
@@ -153,24 +154,25 @@ impl DynamicClient {
     }
 }
 
-/// The plurals of all kinds here are regular.
+/// Returns the resource of a kind. All kinds in these tests have regular plurals.
 fn resource(api_version: &str, kind: &str) -> ApiResource {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
 }
 
-/// Looks again and again for as long as said, and fails at once when it is otherwise.
+/// Checks a condition repeatedly during `span`, and returns the first error.
 ///
-/// For what must not happen, which nobody can wait for; after [`DynamicClient::wait_for_round`] it has had its chance.
-pub(crate) async fn stays<F>(span: Duration, mut look: impl FnMut() -> F) -> Result<()>
+/// This verifies that something does not happen, which no test can wait for. After
+/// [`DynamicClient::wait_for_round`] the collector has had the opportunity to do it.
+pub(crate) async fn stays<F>(span: Duration, mut check: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {
     let end = Instant::now() + span;
     let mut interval = interval(INTERVAL);
     while Instant::now() < end {
-        look().await?;
+        check().await?;
         interval.tick().await;
     }
-    look().await
+    check().await
 }

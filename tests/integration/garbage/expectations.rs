@@ -1,4 +1,5 @@
-//! What must be gone and what must be left, from what a test made and deleted.
+//! Computes from a test's creations and deletions which objects the collector must delete and which
+//! it must keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,31 +14,31 @@ use super::{
 };
 use crate::support::SETTLED;
 
-/// How many requests of a test's are under way at a time.
+/// The number of concurrent requests of a test.
 const CONCURRENCY: usize = 16;
 
-/// What a test made, and what it deleted.
+/// The objects that a test created and deleted.
 ///
-/// Of an object with several owners none may be deleted with its dependents orphaned: what becomes of it depends on which of them
-/// the collector hears of first.
+/// No owner of an object with several owners may be deleted with its dependents orphaned. The
+/// outcome would depend on which owner the collector observes first.
 #[derive(Default)]
 pub(crate) struct ExpectedObjects {
-    /// By their UIDs.
+    /// The created objects, by UID.
     objects: BTreeMap<String, DynamicObject>,
-    /// Whether the dependents of each are orphaned.
+    /// The deleted objects, by UID, and whether their dependents are orphaned.
     deleted: BTreeMap<String, bool>,
 }
 
-/// What must become of an object.
+/// The expected outcome for an object.
 #[derive(Debug, Eq, PartialEq)]
 enum ExpectedOutcome {
     Gone,
-    /// Left, and owned by these.
+    /// The object remains, with exactly these owners.
     Left(BTreeSet<String>),
 }
 
 impl ExpectedObjects {
-    /// Creates objects in a namespace, and writes them down.
+    /// Creates objects in a namespace, and records them.
     pub(crate) async fn create(
         &mut self,
         dynamic_client: &DynamicClient,
@@ -51,17 +52,17 @@ impl ExpectedObjects {
         Ok(created)
     }
 
-    /// Creates one.
+    /// Creates one object in a namespace, and records it.
     pub(crate) async fn create_one(
         &mut self,
         dynamic_client: &DynamicClient,
         builder: ObjectBuilder,
     ) -> Result<DynamicObject> {
         let created = self.create(dynamic_client, [builder]).await?;
-        created.into_iter().next().context("it was created")
+        created.into_iter().next().context("no object was created")
     }
 
-    /// Deletes an object, whose dependents are to be orphaned or not.
+    /// Deletes an object, and records whether its dependents are orphaned.
     pub(crate) async fn delete(
         &mut self,
         dynamic_client: &DynamicClient,
@@ -77,28 +78,28 @@ impl ExpectedObjects {
             }
         };
         dynamic_client.delete(object, policy).await?;
-        let uid = object.uid().context("it has no UID")?;
+        let uid = object.uid().context("the object has no UID")?;
         self.deleted.insert(uid, orphans);
         Ok(())
     }
 
-    /// Waits until everything is gone that must be, and then until what is left has the owners that it must have and no other. It fails at
-    /// once when anything is gone that must be left.
+    /// Waits until every object that must be deleted is gone, and then until the others have
+    /// exactly the expected owners. Fails at once when an object that must remain is gone.
     pub(crate) async fn verify(&self, dynamic_client: &DynamicClient) -> Result<()> {
         let expected_outcomes = expected_outcomes(&self.owners(), &self.deleted);
         let all = || stream::iter(expected_outcomes.iter().map(Ok));
         let gone = all().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
-            let object = self.objects.get(uid).context("it was made")?;
+            let object = self.objects.get(uid).context("the object was not recorded")?;
             match outcome {
                 ExpectedOutcome::Gone => dynamic_client.wait_until_gone(object).await,
                 ExpectedOutcome::Left(_) => Ok(()),
             }
         });
         gone.await?;
-        // What the collector does wrong, it has done by now.
+        // After this, the collector has made any wrong deletion that it was going to make.
         dynamic_client.wait_for_round().await?;
         let left = all().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
-            let object = self.objects.get(uid).context("it was made")?;
+            let object = self.objects.get(uid).context("the object was not recorded")?;
             match outcome {
                 ExpectedOutcome::Gone => Ok(()),
                 ExpectedOutcome::Left(owners) => wait_for_owners(dynamic_client, object, owners).await,
@@ -108,7 +109,7 @@ impl ExpectedObjects {
     }
 
     fn note(&mut self, object: &DynamicObject) -> Result<()> {
-        let uid = object.uid().context("it has no UID")?;
+        let uid = object.uid().context("the object has no UID")?;
         self.objects.insert(uid, object.clone());
         Ok(())
     }
@@ -130,21 +131,22 @@ async fn wait_for_owners(
     owners: &BTreeSet<String>,
 ) -> Result<()> {
     let what = format!("{} to be owned by {owners:?}", object.name_any());
-    let judged = eventually(SETTLED, &what, || async {
+    let checked = eventually(SETTLED, &what, || async {
         let found = match dynamic_client.find(object).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Err("it is gone")),
             Err(error) => return Err(error),
         };
         ensure!(&owners_of(&found) == owners, "{:?}", found.owner_references());
-        let is_spared = found.metadata.deletion_timestamp.is_none();
-        Ok(if is_spared { Ok(()) } else { Err("it is being deleted") })
+        let is_kept = found.metadata.deletion_timestamp.is_none();
+        Ok(if is_kept { Ok(()) } else { Err("it is being deleted") })
     });
-    let verdict = judged.await?;
-    verdict.map_err(|wrong| anyhow!("{} must be left: {wrong}", object.name_any()))
+    let outcome = checked.await?;
+    outcome.map_err(|wrong| anyhow!("{} must remain, but {wrong}", object.name_any()))
 }
 
-/// What must become of each object. Of those that are deleted, `deleted` says whether their dependents are orphaned.
+/// Returns the expected outcome for each object. `deleted` has the deleted owners, and whether
+/// their dependents are orphaned.
 fn expected_outcomes(
     owners: &BTreeMap<String, BTreeSet<String>>,
     deleted: &BTreeMap<String, bool>,
@@ -181,7 +183,8 @@ fn expected_outcomes(
     kept.into_iter().map(outcome).collect()
 }
 
-/// Objects as `name: owners`, what is deleted, and what is orphaned; and what is expected of all.
+/// Checks the expected outcomes. `objects` are names with owners, `deleted` are deleted objects,
+/// and `orphaning` are objects that are deleted with their dependents orphaned.
 fn check(objects: &[(&str, &[&str])], deleted: &[&str], orphaning: &[&str], expected: &str) {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     let owners = objects.iter().map(|(name, owners)| ((*name).to_owned(), set(owners)));
@@ -193,18 +196,18 @@ fn check(objects: &[(&str, &[&str])], deleted: &[&str], orphaning: &[&str], expe
     };
     let deleted = of(deleted, false).into_iter().chain(of(orphaning, true));
     let expected_outcomes = expected_outcomes(&owners.collect(), &deleted.collect());
-    let told = expected_outcomes.iter().map(|(name, outcome)| match outcome {
+    let described = expected_outcomes.iter().map(|(name, outcome)| match outcome {
         ExpectedOutcome::Gone => format!("-{name}"),
         ExpectedOutcome::Left(owners) => {
             let owners: Vec<_> = owners.iter().map(String::as_str).collect();
             format!("{name}({})", owners.join(","))
         }
     });
-    assert_eq!(told.collect::<Vec<_>>().join(" "), expected);
+    assert_eq!(described.collect::<Vec<_>>().join(" "), expected);
 }
 
 #[test]
-fn what_has_a_living_owner_or_none_is_left() {
+fn objects_with_a_living_owner_or_no_owner_remain() {
     let chain: &[(&str, &[&str])] = &[("a", &[]), ("b", &["a"]), ("c", &["b"]), ("d", &[])];
     check(chain, &[], &[], "a() b(a) c(b) d()");
     check(chain, &["a"], &[], "-a -b -c d()");

@@ -1,5 +1,5 @@
-//! Servers and lines that fail in mid-cascade. At the end of each test nothing is left that should be gone, and nothing is gone that should
-//! be left.
+//! Faults of servers and connections in the middle of a cascade. At the end of each test, exactly
+//! the expected objects remain.
 
 use anyhow::Result;
 use portreeve_testing::{CannedResponse, Matcher, Repeat};
@@ -8,7 +8,7 @@ use super::{dynamic_client::Policy, fixtures::CollectorEnvironment, ownership_tr
 use crate::support::LIMIT;
 
 #[tokio::test]
-async fn an_apiserver_that_is_killed_in_mid_cascade_loses_nothing() -> Result<()> {
+async fn a_cascade_completes_after_the_apiserver_is_killed() -> Result<()> {
     let mut environment = CollectorEnvironment::start("apiserver").await?;
     let before = environment.cluster.delete_owners().await?;
     environment.cluster.plane.apiserver().kill().await?;
@@ -18,7 +18,7 @@ async fn an_apiserver_that_is_killed_in_mid_cascade_loses_nothing() -> Result<()
 }
 
 #[tokio::test]
-async fn an_etcd_that_is_killed_in_mid_cascade_loses_nothing() -> Result<()> {
+async fn a_cascade_completes_after_etcd_is_killed() -> Result<()> {
     let mut environment = CollectorEnvironment::start("etcd").await?;
     let before = environment.cluster.delete_owners().await?;
     environment.cluster.plane.etcd().kill().await?;
@@ -27,19 +27,21 @@ async fn an_etcd_that_is_killed_in_mid_cascade_loses_nothing() -> Result<()> {
     environment.cluster.ensure_more_deletions_than(before)
 }
 
-/// The collector hears of no deletion, and cannot hear of it later: it has to find out what is not there any more.
+/// The collector cannot receive the deletions, not even later, so it has to find the absent objects
+/// by listing.
 #[tokio::test]
-async fn what_was_deleted_before_a_compaction_is_found_out_by_listing() -> Result<()> {
+async fn deletions_before_a_compaction_are_detected_by_listing() -> Result<()> {
     let mut environment = CollectorEnvironment::start("compaction").await?;
     let cluster = &mut environment.cluster;
     cluster.proxy.cut();
     cluster.ownership_tree.delete_owners(&cluster.dynamic_client).await?;
-    // Unseen when they are orphaned, dependents may be collected, by the original as well. So nobody orphans here.
-    let unheard_of = [Policy::Background, Policy::Foreground];
-    let mut second = OwnershipTree::build(&cluster.dynamic_client, "second", &unheard_of).await?;
+    // The collector may collect dependents that are orphaned before it observes them, as may
+    // kube-controller-manager. So this test orphans none.
+    let not_orphaning = [Policy::Background, Policy::Foreground];
+    let mut second = OwnershipTree::build(&cluster.dynamic_client, "second", &not_orphaning).await?;
     second.delete_owners(&cluster.dynamic_client).await?;
     cluster.plane.compact().await?;
-    // Or else it answers from its watch cache.
+    // Restart the apiserver, since its watch cache still holds the compacted events.
     cluster.plane.apiserver().restart().await?;
     cluster.proxy.heal();
     environment.verify_after_restart().await?;
@@ -50,13 +52,13 @@ async fn what_was_deleted_before_a_compaction_is_found_out_by_listing() -> Resul
 }
 
 #[tokio::test]
-async fn lines_that_are_cut_again_and_again_lose_nothing() -> Result<()> {
+async fn a_cascade_completes_although_connections_are_cut_repeatedly() -> Result<()> {
     let mut environment = CollectorEnvironment::start("cuts").await?;
     let cluster = &mut environment.cluster;
     let reconnections = cluster.proxy.count(Matcher::watches());
     let before = cluster.delete_owners().await?;
     for _ in 0..3 {
-        // Deletions and watches that are under way are lost with their answers.
+        // The cut drops the responses of deletions and watches in flight.
         let watches = reconnections.matched();
         cluster.cut();
         reconnections.wait_for_matched(watches + 20, LIMIT).await?;
@@ -66,10 +68,10 @@ async fn lines_that_are_cut_again_and_again_lose_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn storms_of_conflicts_and_of_refusals_to_serve_are_weathered() -> Result<()> {
+async fn a_cascade_completes_after_storms_of_conflicts_and_overload_responses() -> Result<()> {
     let mut environment = CollectorEnvironment::start("storms").await?;
     let cluster = &mut environment.cluster;
-    // No deletion is slow here: of two rules the older would act alone.
+    // Remove the delay of deletions: of two matching rules, the proxy applies only the older.
     cluster.proxy.heal();
     let writes = || Matcher::any().method("DELETE").method("PATCH").method("PUT");
     let conflicts = cluster

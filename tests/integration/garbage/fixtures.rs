@@ -1,4 +1,4 @@
-//! A cluster with an ownership tree, a proxy that has faults, and a collector behind it.
+//! A cluster with an ownership tree, a fault proxy, and a collector behind it.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,11 +12,12 @@ use super::{
 };
 use crate::support::LIMIT;
 
-/// How long the answer to each of the collector's deletions is under way, so that a cascade takes a second or two.
+/// The delay of the response to each of the collector's deletions, so that a cascade takes a second
+/// or two.
 const LAG: Duration = Duration::from_millis(200);
-/// After so many of its deletions a cascade is under way, and far from its end.
+/// The number of deletions after which a cascade is running, and far from its end.
 const UNDER_WAY: u64 = 20;
-/// One of each that differs.
+/// The policies of the doomed owners.
 const POLICIES: [Policy; 4] = [
     Policy::Background,
     Policy::Background,
@@ -25,7 +26,7 @@ const POLICIES: [Policy; 4] = [
 ];
 
 pub(super) struct CollectorEnvironment {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     pub(super) collector: Collector,
     pub(super) cluster: CollectorCluster,
 }
@@ -36,34 +37,43 @@ pub(super) struct CollectorCluster {
     pub(super) deletions: RequestCounter,
     pub(super) dynamic_client: DynamicClient,
     pub(super) ownership_tree: OwnershipTree,
-    /// Of an account that has exactly the rights that `portreeve rbac` prints, through the proxy.
+    /// A kubeconfig through the proxy, for an account with exactly the rights that `portreeve rbac`
+    /// prints.
     pub(super) kubeconfig: PathBuf,
     pub(super) plane: ControlPlane,
 }
 
 impl CollectorEnvironment {
-    /// A collector that has seen everything, and nothing to collect.
+    /// Starts a collector, and waits until it has observed every object. There is nothing to
+    /// collect yet.
     pub(super) async fn start(name: &str) -> Result<Self> {
         let cluster = CollectorCluster::new(name).await?;
         let collector = cluster.collector().await?;
         Ok(Self { collector, cluster })
     }
 
-    /// Waits until all is as it must be, and nothing was refused for want of a right.
+    /// Waits for the expected state of the cluster, and checks that the apiserver refused no
+    /// request.
     pub(super) async fn verify(&self) -> Result<()> {
         self.verify_after_restart().await?;
         self.collector.ensure_nothing_forbidden().await
     }
 
-    /// The same for an apiserver that was restarted: until it has read the roles, it refuses what they allow.
+    /// Waits for the expected state of the cluster. Refused requests are allowed, because a
+    /// restarted apiserver refuses everything until it has read the roles.
     pub(super) async fn verify_after_restart(&self) -> Result<()> {
         let CollectorCluster {
             ownership_tree,
             dynamic_client,
             ..
         } = &self.cluster;
-        let judged = ownership_tree.expected_objects.verify(dynamic_client).await;
-        judged.with_context(|| format!("the collector was wrong{}", self.collector.daemon.process.log_tail()))
+        let verified = ownership_tree.expected_objects.verify(dynamic_client).await;
+        verified.with_context(|| {
+            format!(
+                "the cluster does not have the expected state{}",
+                self.collector.daemon.process.log_tail()
+            )
+        })
     }
 }
 
@@ -85,21 +95,22 @@ impl CollectorCluster {
         })
     }
 
-    /// Loses what is under way, and heals at once all but the slowness of the collector's deletions.
+    /// Cuts all connections, and heals every fault except the delay of deletions.
     pub(super) fn cut(&self) {
         self.proxy.cut();
         self.proxy.heal();
         slow_down(&self.proxy);
     }
 
-    /// Starts a collector that is alone, and waits until it has seen everything.
+    /// Starts a collector without leader election, and waits until it has observed every object.
     pub(super) async fn collector(&self) -> Result<Collector> {
         let collector = Collector::start_as(&self.plane, &self.kubeconfig, "collector", &[]).await?;
         collector.wait_until_synced().await?;
         Ok(collector)
     }
 
-    /// Deletes what is doomed, and returns while the collector is at it. How many deletions it has sent by then is returned.
+    /// Deletes the doomed owners, and returns the number of deletions that the collector has sent,
+    /// while the cascade is still running.
     pub(super) async fn delete_owners(&mut self) -> Result<u64> {
         let before = self.deletions.matched();
         self.ownership_tree.delete_owners(&self.dynamic_client).await?;
@@ -107,16 +118,17 @@ impl CollectorCluster {
         Ok(self.deletions.matched())
     }
 
-    /// Fails when the collector has sent no deletion since there were so many: then what happened since was no fault in mid-cascade.
+    /// Returns an error when the collector has sent no more than `before` deletions: then the fault
+    /// did not hit a running cascade.
     pub(super) fn ensure_more_deletions_than(&self, before: u64) -> Result<()> {
         let now = self.deletions.matched();
         println!("{before} deletions before the fault, {} after it", now - before);
-        ensure!(now > before, "the cascade was over already");
+        ensure!(now > before, "the cascade had ended before the fault");
         Ok(())
     }
 }
 
-/// Makes a cascade take a second or two.
+/// Delays the responses to deletions, so that a cascade takes a second or two.
 fn slow_down(proxy: &FaultProxy) -> RequestCounter {
     proxy.delay_responses(Matcher::any().method("DELETE"), LAG, Repeat::UntilHealed)
 }

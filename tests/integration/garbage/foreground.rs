@@ -1,4 +1,4 @@
-//! Owners that are deleted in the foreground, and wait for their dependents or do not.
+//! Owners that are deleted in the foreground, with blocking and non-blocking dependents.
 
 use std::time::Duration;
 
@@ -50,10 +50,10 @@ async fn test_solid_owner_does_not_block_waiting_owner() -> Result<()> {
 async fn test_non_blocking_owner_ref_does_not_block() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-foreground2").await?;
     let doomed = dynamic_client.create(replication_controller("test.rc.1")).await?;
-    let unsaid = dynamic_client
+    let unspecified = dynamic_client
         .create(pod("pod1").owned_by(&doomed).finalizer(UNHANDLED))
         .await?;
-    let denied = dynamic_client
+    let not_blocking = dynamic_client
         .create(pod("pod2").blocking(&doomed, false).finalizer(UNHANDLED))
         .await?;
 
@@ -61,8 +61,8 @@ async fn test_non_blocking_owner_ref_does_not_block() -> Result<()> {
     dynamic_client.wait_until_gone(&doomed).await?;
     let pods = dynamic_client.list("v1", "Pod").await?;
     ensure!(pods.len() == 2, "{pods:?}");
-    dynamic_client.get(&unsaid).await?;
-    dynamic_client.get(&denied).await?;
+    dynamic_client.get(&unspecified).await?;
+    dynamic_client.get(&not_blocking).await?;
     Ok(())
 }
 
@@ -72,7 +72,7 @@ async fn test_double_deletion_with_finalizer() -> Result<()> {
     let lucy = dynamic_client.create(pod("lucy").finalizer(UNHANDLED)).await?;
     for _ in 0..2 {
         dynamic_client.delete(&lucy, Policy::Foreground).await?;
-        eventually(LIMIT, "only the finalizer of its own to be left", || async {
+        eventually(LIMIT, "only its own finalizer to be left", || async {
             let found = dynamic_client.get(&lucy).await?;
             ensure!(found.finalizers() == [UNHANDLED], "{:?}", found.finalizers());
             anyhow::Ok(())
@@ -94,7 +94,8 @@ async fn test_blocking_owner_ref_does_block() -> Result<()> {
     let doomed = dynamic_client.create(replication_controller("test.rc.1")).await?;
     let pod = pod("pod").blocking(&doomed, true).finalizer(UNHANDLED);
     let pod = dynamic_client.create(pod).await?;
-    // What was there before the collector is in its graph before it hears of the deletion.
+    // Start the collector after the objects, so that its graph has them before it observes the
+    // deletion.
     let collector = Collector::start(&plane, &[]).await?;
     collector.wait_until_synced().await?;
 

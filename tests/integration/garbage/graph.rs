@@ -1,10 +1,10 @@
-//! The graph, as `/graph` draws it in DOT.
+//! The graph that `/graph` serves in DOT format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A graph that was drawn: its vertices by UID, and its edges from dependents to owners.
+/// A parsed graph: its vertices by UID, and its edges from dependents to owners.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Graph {
     pub(super) vertices: BTreeMap<String, Vertex>,
@@ -26,11 +26,11 @@ impl Vertex {
 }
 
 impl Graph {
-    /// Reads what kube-controller-manager's graph and ours have in common.
+    /// Parses the parts of the format that kube-controller-manager's graph and ours have in common.
     pub(super) fn parse(dot: &str) -> Result<Self> {
         let inner = dot.strip_prefix("strict digraph full {\n");
         let inner = inner.and_then(|rest| rest.strip_suffix("}\n"));
-        let inner = inner.with_context(|| format!("no graph: {dot}"))?;
+        let inner = inner.with_context(|| format!("not a graph: {dot}"))?;
         let mut graph = Self::default();
         let mut open: Option<(String, Vertex)> = None;
         for line in inner.lines().map(str::trim) {
@@ -39,28 +39,28 @@ impl Graph {
             {
                 vertex.0.insert(key.to_owned(), unquoted(value)?);
             } else if line == "];" {
-                let (uid, vertex) = open.take().context("nothing to close")?;
+                let (uid, vertex) = open.take().context("no vertex to close")?;
                 graph.vertices.insert(uid, vertex);
             } else if let Some(uid) = line.strip_suffix(" [") {
                 open = Some((unquoted(uid)?, Vertex::default()));
             } else if let Some((from, to)) = line.strip_suffix(';').and_then(|edge| edge.split_once(" -> ")) {
                 graph.edges.insert((unquoted(from)?, unquoted(to)?));
             } else if !line.starts_with("//") {
-                bail!("a line that says nothing: {line:?}");
+                bail!("unknown line {line:?}");
             }
         }
-        ensure!(open.is_none(), "a vertex without an end: {dot}");
+        ensure!(open.is_none(), "unclosed vertex: {dot}");
         Ok(graph)
     }
 }
 
-/// Strings are quoted as in Go and in JSON.
+/// Unquotes a string, which is quoted as in Go and in JSON.
 fn unquoted(text: &str) -> Result<String> {
     serde_json::from_str(text).with_context(|| format!("{text} is not quoted"))
 }
 
 #[test]
-fn a_graph_is_read_as_it_is_drawn() -> Result<()> {
+fn a_graph_in_dot_format_is_parsed() -> Result<()> {
     let dot = r#"strict digraph full {
   // Node definitions.
   "child" [

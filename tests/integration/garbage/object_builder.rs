@@ -1,9 +1,9 @@
-//! Objects that are still to be created.
+//! Builders of objects that a test creates.
 
 use kube::{ResourceExt, api::DynamicObject};
 use serde_json::{Value, json};
 
-/// The manifest of an object. Whoever creates it says where.
+/// A builder of a manifest. The client that creates the object adds its namespace.
 #[derive(Clone)]
 pub(crate) struct ObjectBuilder(Value);
 
@@ -42,7 +42,7 @@ impl ObjectBuilder {
         Self(json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}))
     }
 
-    /// One more reference, as it is spelled here.
+    /// Adds an owner reference.
     pub(crate) fn owner(mut self, reference: Value) -> Self {
         let owners = &mut self.0["metadata"]["ownerReferences"];
         match owners.as_array_mut() {
@@ -52,12 +52,12 @@ impl ObjectBuilder {
         self
     }
 
-    /// One more owner, whose deletion does not wait for this.
+    /// Adds an owner whose deletion does not wait for this object.
     pub(crate) fn owned_by(self, owner: &DynamicObject) -> Self {
         self.owner(reference(owner))
     }
 
-    /// One more owner, with `blockOwnerDeletion` spelled out.
+    /// Adds an owner, with an explicit `blockOwnerDeletion`.
     pub(crate) fn blocking(self, owner: &DynamicObject, is_blocking: bool) -> Self {
         let mut reference = reference(owner);
         reference["blockOwnerDeletion"] = is_blocking.into();
@@ -89,7 +89,7 @@ impl ObjectBuilder {
     }
 }
 
-/// What names an object as an owner.
+/// Returns an owner reference to an object.
 pub(crate) fn reference(owner: &DynamicObject) -> Value {
     let types = owner.types.as_ref();
     json!({

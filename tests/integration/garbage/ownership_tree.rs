@@ -1,4 +1,4 @@
-//! Owners and what they own, in numbers that take a collector a while.
+//! Owners with many dependents, whose collection takes a while.
 
 use anyhow::Result;
 use kube::api::DynamicObject;
@@ -9,14 +9,14 @@ use super::{
     object_builder::{config_map, secret},
 };
 
-/// What each owner has. A third of these have one of their own.
+/// The number of dependents of each owner. A third of them have a dependent themselves.
 const DEPENDENTS: usize = 30;
-/// How many objects a doomed owner shares with a living one.
+/// The number of dependents that a doomed owner shares with the living one.
 const SHARED: usize = 10;
-/// How many objects nobody owns.
+/// The number of objects without owners.
 const UNRELATED: usize = 20;
 
-/// One living owner, and one for each of these policies that is to be deleted by it.
+/// One living owner, and one doomed owner for each policy.
 pub(super) struct OwnershipTree {
     pub(super) expected_objects: ExpectedObjects,
     doomed: Vec<(DynamicObject, Policy)>,
@@ -55,7 +55,7 @@ impl OwnershipTree {
         })
     }
 
-    /// Deletes whatever is doomed.
+    /// Deletes the doomed owners.
     pub(super) async fn delete_owners(&mut self, dynamic_client: &DynamicClient) -> Result<()> {
         for (owner, policy) in self.doomed.drain(..) {
             self.expected_objects.delete(dynamic_client, &owner, policy).await?;

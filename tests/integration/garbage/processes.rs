@@ -1,4 +1,4 @@
-//! Collectors that are killed in mid-cascade.
+//! Collectors that are killed in the middle of a cascade.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -15,7 +15,7 @@ const LEASE: &str = "portreeve";
 pub(super) const REPLICAS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
 
 #[tokio::test]
-async fn a_collector_that_is_killed_in_mid_cascade_leaves_the_rest_to_the_next() -> Result<()> {
+async fn the_next_collector_completes_the_cascade_of_a_killed_one() -> Result<()> {
     let CollectorEnvironment { collector, mut cluster } = CollectorEnvironment::start("killed").await?;
     let before = cluster.delete_owners().await?;
     collector.daemon.process.signal(Signal::KILL)?;
@@ -27,7 +27,7 @@ async fn a_collector_that_is_killed_in_mid_cascade_leaves_the_rest_to_the_next()
 }
 
 #[tokio::test]
-async fn when_the_leader_of_three_is_killed_in_mid_cascade_another_goes_on() -> Result<()> {
+async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
     let mut cluster = CollectorCluster::new("replicas").await?;
     let mut replicas = Vec::new();
     for name in REPLICAS {
@@ -36,13 +36,13 @@ async fn when_the_leader_of_three_is_killed_in_mid_cascade_another_goes_on() -> 
     let leader = wait_for_leader(&cluster, None).await?;
     let before = cluster.delete_owners().await?;
     let place = REPLICAS.iter().position(|name| *name == leader);
-    let killed = replicas.remove(place.context("a replica leads")?);
+    let killed = replicas.remove(place.context("no replica has the name of the leader")?);
     killed.daemon.process.signal(Signal::KILL)?;
     killed.daemon.process.wait(LIMIT).await?;
 
     let next = wait_for_leader(&cluster, Some(&leader)).await?;
-    println!("{leader} was killed, and {next} goes on");
-    let collector = replicas.pop().context("two are left")?;
+    println!("{leader} was killed, and {next} took over");
+    let collector = replicas.pop().context("no replica is left")?;
     let environment = CollectorEnvironment { collector, cluster };
     environment.verify().await?;
     for replica in &replicas {
@@ -51,20 +51,20 @@ async fn when_the_leader_of_three_is_killed_in_mid_cascade_another_goes_on() -> 
     environment.cluster.ensure_more_deletions_than(before)
 }
 
-/// Starts a replica, which is ready: leading or standing by.
+/// Starts a replica that leads or stands by, and waits until it is ready.
 pub(super) async fn replica(cluster: &CollectorCluster, name: &str, more: &[&str]) -> Result<Collector> {
     let args: Vec<&str> = TIMES.iter().chain(more).copied().collect();
     Collector::start_with(&cluster.plane, &cluster.kubeconfig, name, &args, &[("POD_NAME", name)]).await
 }
 
-/// Waits until a replica leads, and another than that one.
+/// Waits until a replica other than `former` leads, and returns its name.
 pub(super) async fn wait_for_leader(cluster: &CollectorCluster, former: Option<&str>) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(cluster.plane.client()?, "kube-system");
     eventually(LIMIT, "a replica to lead", || async {
         let spec = leases.get_opt(LEASE).await?.and_then(|lease| lease.spec);
         let holder = spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
         let (pod, _) = holder.split_once('_').context("nobody leads")?;
-        ensure!(former != Some(pod), "{pod} leads still");
+        ensure!(former != Some(pod), "{pod} still leads");
         Ok(pod.to_owned())
     })
     .await

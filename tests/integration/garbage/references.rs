@@ -1,4 +1,5 @@
-//! References to what cannot be an owner: in other namespaces, of kinds that nobody knows, or slow to be heard of.
+//! References to invalid owners: in other namespaces, of unknown kinds, or of resources whose watch
+//! is slow.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use super::{
     shared,
 };
 
-/// How many objects have nothing but wrong owners, of each sort.
+/// The number of objects of each sort that have only invalid owners.
 const WRONG: usize = 5;
 
-/// That a child is left is looked at for so long.
+/// The time during which valid children must remain.
 const LEFT: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -40,7 +41,7 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     let children = expected_objects.create(&there, children).await?;
 
     let here = DynamicClient::new(&plane, "a").await?;
-    // The parent's UID, but of another kind and in another namespace.
+    // A reference with the parent's UID, but with another kind and name, from another namespace.
     let mut misnamed = reference(&parent);
     misnamed["kind"] = "Pod".into();
     misnamed["name"] = "invalid".into();
@@ -60,22 +61,22 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
         doomed.push(here.create(child).await?);
     }
 
-    // As after a restart: everything is there already.
+    // The collector starts after the objects, as after a restart.
     let collector = Collector::start(&plane, &[]).await?;
     try_join_all(doomed.iter().map(|child| here.wait_until_gone(child))).await?;
-    let are_left = || are_there(&there, &children);
-    stays(LEFT, are_left).await?;
+    let ensure_children = || ensure_exist(&there, &children);
+    stays(LEFT, ensure_children).await?;
     ensure!(collector.knows(&parent).await?, "the parent is not in the graph");
 
     let late = here.create(secret("invalid-child-c").owner(misnamed)).await?;
     here.wait_until_gone(&late).await?;
-    are_left().await?;
+    ensure_children().await?;
     expected_objects.verify(&there).await
 }
 
 /// The same UID in another namespace is another owner.
 #[tokio::test]
-async fn an_absent_uid_that_is_named_in_many_namespaces_keeps_nothing_alive() -> Result<()> {
+async fn an_absent_uid_referenced_from_many_namespaces_keeps_no_object() -> Result<()> {
     let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-namespaces"});
     let child = |number| {
         let child = secret("child").owner(nobody.clone());
@@ -90,7 +91,7 @@ async fn an_absent_uid_that_is_named_in_many_namespaces_keeps_nothing_alive() ->
 }
 
 #[tokio::test]
-async fn an_owner_that_was_found_absent_before_keeps_no_later_child_alive() -> Result<()> {
+async fn an_owner_found_absent_before_keeps_no_later_child() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-absent-still").await?;
     let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-children"});
     for name in ["first", "second", "third"] {
@@ -104,7 +105,7 @@ fn owned_by_all(builder: ObjectBuilder, owners: &[Value]) -> ObjectBuilder {
     owners.iter().cloned().fold(builder, ObjectBuilder::owner)
 }
 
-async fn are_there(dynamic_client: &DynamicClient, children: &[DynamicObject]) -> Result<()> {
+async fn ensure_exist(dynamic_client: &DynamicClient, children: &[DynamicObject]) -> Result<()> {
     let found = dynamic_client.list("v1", "Secret").await?;
     for child in children {
         let is_there = found.iter().any(|found| found.metadata.uid == child.metadata.uid);

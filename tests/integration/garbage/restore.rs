@@ -1,4 +1,4 @@
-//! An etcd that is put back to what it was, UIDs and all.
+//! An etcd that is restored from a copy, with the same UIDs.
 
 use std::{fs, path::Path};
 
@@ -12,9 +12,10 @@ use super::{
     object_builder::{config_map, secret},
 };
 
-/// The collector knows that the owner is gone, and then it is there again, with the same UID.
+/// The collector has observed the deletion of the owner when the restore brings it back with the
+/// same UID.
 #[tokio::test]
-async fn what_a_restored_etcd_brings_back_is_not_collected() -> Result<()> {
+async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-restored").await?;
     let mut expected_objects = ExpectedObjects::default();
@@ -40,9 +41,14 @@ async fn what_a_restored_etcd_brings_back_is_not_collected() -> Result<()> {
     plane.etcd().start().await?;
     plane.apiserver().start().await?;
 
-    // No deletion was written down: the expected objects are those of the restored etcd.
-    let judged = expected_objects.verify(&dynamic_client).await;
-    judged.with_context(|| format!("the collector was wrong{}", collector.daemon.process.log_tail()))
+    // The test records no deletion, so it expects the objects of the restored etcd.
+    let verified = expected_objects.verify(&dynamic_client).await;
+    verified.with_context(|| {
+        format!(
+            "the cluster does not have the expected state{}",
+            collector.daemon.process.log_tail()
+        )
+    })
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

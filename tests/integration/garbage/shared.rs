@@ -1,4 +1,4 @@
-//! The one cluster and the one collector of all tests that do not disturb either.
+//! The cluster and the collector that all tests share that do not disturb either.
 
 use anyhow::Result;
 use portreeve_testing::ControlPlane;
@@ -9,13 +9,14 @@ use super::{
     dynamic_client::DynamicClient,
 };
 
-/// A namespace of its own, and the collector, which has exactly the rights that `portreeve rbac` prints.
+/// Returns a client for a new namespace, and the shared collector, which has exactly the rights
+/// that `portreeve rbac` prints.
 pub(super) async fn client_and_collector(prefix: &str) -> Result<(DynamicClient, &'static Collector)> {
     let (plane, collector) = both().await?;
     Ok((DynamicClient::new(plane, prefix).await?, collector))
 }
 
-/// The cluster, for collectors that only look on.
+/// Returns the shared cluster, for collectors in observe mode.
 pub(super) async fn plane() -> Result<&'static ControlPlane> {
     let (plane, _) = both().await?;
     Ok(plane)

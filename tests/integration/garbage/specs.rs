@@ -1,4 +1,4 @@
-//! Specs of Kubernetes' end-to-end suite "Garbage collector": those that need no other controller.
+//! Specs of Kubernetes' end-to-end suite "Garbage collector" that need no other controller.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn should_not_be_blocked_by_dependency_circle() -> Result<()> {
         api.patch(&pod.name_any(), &PatchParams::default(), &patch).await?;
     }
 
-    let first = pods.first().context("there are three")?;
+    let first = pods.first().context("no pod was created")?;
     dynamic_client.delete(first, Policy::Foreground).await?;
     eventually(LIMIT, "all of them to be gone", || async {
         let pods = dynamic_client.list("v1", "Pod").await?;
@@ -54,7 +54,8 @@ async fn should_support_cascading_deletion_of_custom_resources() -> Result<()> {
     let dependent = dynamic_client.create_for_cluster(dependent).await?;
 
     dynamic_client.delete(&owner, Policy::Background).await?;
-    // Somebody must know of the resource for this one to go.
+    // The foreground deletion of the canary completes only when the collector watches the new
+    // resource.
     let canary = dynamic_client.create_for_cluster(definition.instance("canary")).await?;
     dynamic_client.delete(&canary, Policy::Foreground).await?;
     dynamic_client.wait_until_gone(&canary).await?;
