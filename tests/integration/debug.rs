@@ -41,7 +41,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     },
 }];
 
-/// A controller that does nothing until it is told to stop.
+/// A controller that does nothing until it is requested to stop.
 struct Idle;
 
 impl Controller for Idle {
@@ -68,7 +68,7 @@ fn show(setup: &mut Setup<'_>) {
     let found = move |query: &DebugQuery| match query.get("failing").and_then(|failing| failing.parse().ok()) {
         Some(failing) => {
             reported_count.store(failing, Ordering::Relaxed);
-            DebugResponse::text("told\n")
+            DebugResponse::text("set\n")
         }
         None => DebugResponse::not_found("give failing=NUMBER"),
     };

@@ -93,10 +93,7 @@ async fn the_lease_is_released_only_after_the_drain() -> Result<()> {
             .spec
             .and_then(|spec| spec.renew_time);
         let then = renewed.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-        let (now, then) = (
-            now.context("the Lease has no renew time")?.0,
-            then.context("the Lease had no renew time")?.0,
-        );
+        let (now, then) = (now.context("no renew time")?.0, then.context("no renew time")?.0);
         ensure!(
             now.duration_since(then) > SignedDuration::try_from(LEASE_DURATION)?,
             "{now}"
@@ -116,12 +113,7 @@ async fn the_lease_is_released_only_after_the_drain() -> Result<()> {
         fixture.deployments().get_opt("web").await?.is_some(),
         "the Deployment of the held write was not created"
     );
-    let released = environment
-        .leases
-        .get("portreeve")
-        .await?
-        .spec
-        .context("the Lease has no spec")?;
+    let released = environment.leases.get("portreeve").await?.spec.context("no spec")?;
     ensure!(released.holder_identity.as_deref() == Some(""), "{released:?}");
     ensure!(released.lease_duration_seconds == Some(1));
     let events: Api<Event> = Api::namespaced(environment.plane.client()?, "kube-system");
@@ -297,12 +289,7 @@ async fn clock_skew_neither_steals_a_lease_nor_delays_a_takeover() -> Result<()>
             anyhow::Ok(())
         })
         .await?;
-        let lease = environment
-            .leases
-            .get("portreeve")
-            .await?
-            .spec
-            .context("the Lease has no spec")?;
+        let lease = environment.leases.get("portreeve").await?.spec.context("no spec")?;
         ensure!(
             lease.holder_identity.as_deref() == Some(&*holder),
             "{seconds} s: {lease:?}"
@@ -339,12 +326,7 @@ async fn reconciles_that_block_every_thread_do_not_delay_renewals() -> Result<()
     daemon
         .wait_for_metric("controller_runtime_reconcile_total", &[r#"result="success""#], 3.0)
         .await?;
-    let lease = environment
-        .leases
-        .get("portreeve")
-        .await?
-        .spec
-        .context("the Lease has no spec")?;
+    let lease = environment.leases.get("portreeve").await?.spec.context("no spec")?;
     ensure!(lease.lease_transitions == Some(0), "{lease:?}");
     daemon.stop().await
 }

@@ -341,7 +341,7 @@ async fn deleting_the_lease_locks_nobody_out() -> Result<()> {
     .await
 }
 
-/// Runs alone: if another fence were deleted, the apiserver would never watch Leases again.
+/// Needs its own control plane: if another fence is deleted, its apiserver stops watching Leases.
 #[tokio::test]
 async fn a_fence_that_is_switched_off_and_on_follows_the_lease() -> Result<()> {
     let plane = ControlPlane::start().await?;

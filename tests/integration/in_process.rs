@@ -14,7 +14,8 @@ use crate::support::{
     daemon::leader_elect_flag,
 };
 
-/// How many ports are tried: another process may take a free port before the daemon listens on it.
+/// The number of ports to try: another process may take a free port before the daemon listens on
+/// it.
 const PORT_ATTEMPTS: usize = 5;
 
 /// A running daemon. Dropping it aborts the daemon without a drain.
@@ -66,7 +67,7 @@ impl InProcess {
     pub(crate) async fn wait_for_metric(&self, name: &str, labels: &[&str], value: f64) -> Result<()> {
         eventually(LIMIT, &format!("{name}{labels:?} to be {value}"), || async {
             let found = self.admin.metrics().await?.sum(name, labels);
-            ensure!((found - value).abs() < f64::EPSILON, "it is {found}");
+            ensure!((found - value).abs() < f64::EPSILON, "{name}{labels:?} is {found}");
             anyhow::Ok(())
         })
         .await
@@ -77,7 +78,7 @@ impl InProcess {
         let before = self.admin.metrics().await?.sum(name, labels);
         eventually(limit, &format!("{name}{labels:?} to be more than {before}"), || async {
             let found = self.admin.metrics().await?.sum(name, labels);
-            ensure!(found > before, "it is {found}");
+            ensure!(found > before, "{name}{labels:?} is {found}");
             anyhow::Ok(())
         })
         .await

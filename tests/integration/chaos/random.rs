@@ -102,10 +102,11 @@ impl RoundPlan {
             all.retain(|request_fault| request_fault.target == target);
             let one = dice.choice(all)?;
             let times = if one.holds() {
-                // More would block all workers until the fault is healed.
+                // More than one would block all workers until the fault is healed.
                 Repeat::Next(1)
             } else if event.replaces() && matches!(target, Target::Reads | Target::Lists) {
-                // More could keep the new daemon from becoming ready until the fault is healed.
+                // More than three could keep the new daemon from becoming ready until the fault is
+                // healed.
                 Repeat::Next(3)
             } else {
                 Repeat::Chance {

@@ -101,7 +101,7 @@ async fn test_stressing_cascading_deletion() -> Result<()> {
     Ok(())
 }
 
-/// Creates a ReplicationController with three pods, and deletes it.
+/// Creates a `ReplicationController` with three pods, and deletes it.
 async fn collection(
     dynamic_client: &DynamicClient,
     collector: &Collector,
@@ -121,7 +121,8 @@ async fn collection(
         pods.push(dynamic_client.create(pod).await?);
     }
     if policy != Policy::OrphanDependents(false) {
-        // The collector collects a pod that it has not observed before it orphans the others.
+        // The collector would collect a pod that it has not yet observed when it orphans the
+        // others.
         collector.wait_until_observes(&pods.iter().collect::<Vec<_>>()).await?;
     }
     dynamic_client.delete(&controller, policy).await?;

@@ -83,7 +83,8 @@ async fn a_refused_watch_fails_only_its_own_readiness_check() -> Result<()> {
     let (proxy, daemon) = dry_run_daemon("refused-daemon", IDLE).await?;
     let deployments = Matcher::any().resource("deployments");
     proxy.respond(deployments, CannedResponse::unavailable(), Repeat::UntilHealed);
-    // The running watch still counts as contact; the check fails one stale limit after its end.
+    // The open watch continues first. The check fails once the stale limit has passed without
+    // contact.
     wait_until_failing(
         &daemon.admin,
         "/readyz",

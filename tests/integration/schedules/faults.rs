@@ -56,14 +56,16 @@ async fn an_invalid_spec_is_reported_by_condition_and_event() -> Result<()> {
     environment.objects(kind).create(&PostParams::default(), &empty).await?;
     let is_missing = |status: &Value| condition(status, "Valid")["reason"] == "MissingSpec";
     environment
-        .status(kind, "empty", "that it has no spec", is_missing)
+        .status(kind, "empty", "the reason MissingSpec", is_missing)
         .await?;
     // A corrected spec makes the object ready.
     environment
         .merge(kind, "minute", json!({"spec": {"schedule": "1 * * * *"}}))
         .await?;
     let is_ready = |status: &Value| condition(status, "Ready")["status"] == "True";
-    environment.status(kind, "minute", "that it is ready", is_ready).await?;
+    environment
+        .status(kind, "minute", "a true Ready condition", is_ready)
+        .await?;
     environment.finish().await
 }
 
@@ -87,7 +89,9 @@ async fn a_refused_job_is_reported_and_created_after_a_correction() -> Result<()
     environment.merge(kind, "tab", template).await?;
     environment.wait_for_jobs("tab", &[job_of("tab", slot)]).await?;
     let is_ready = |status: &Value| condition(status, "Ready")["status"] == "True";
-    environment.status(kind, "tab", "that it is ready", is_ready).await?;
+    environment
+        .status(kind, "tab", "a true Ready condition", is_ready)
+        .await?;
     environment.finish().await
 }
 

@@ -134,11 +134,7 @@ async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<
             slots.push((kind, policy, name, created));
         }
     }
-    let last_created = slots
-        .iter()
-        .map(|(.., created)| *created)
-        .max()
-        .context("no schedule was created")?;
+    let last_created = slots.iter().map(|(.., created)| *created).max().context("empty")?;
     let first = next_minute(last_created, 1);
     let second = first + minutes(1);
     environment.clock.set(first);
@@ -288,7 +284,7 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
             let is_off = |status: &serde_json::Value| {
                 status["nextScheduleTime"].is_null() && status["conditions"][1]["reason"] == "Suspended"
             };
-            environment.status(kind, name, "that it is suspended", is_off).await?;
+            environment.status(kind, name, "the reason Suspended", is_off).await?;
         }
         // As with CronJob, the latest run that was due during the suspension starts.
         environment

@@ -143,8 +143,8 @@ async fn a_job_that_is_being_deleted_is_not_deleted_again() -> Result<()> {
     environment.finish().await
 }
 
-/// The finish time may lie in the future of the daemon's clock. The event says when the Job
-/// expires.
+/// The finish time may lie in the future of the daemon's clock. The event says until when
+/// the Job is kept.
 #[tokio::test]
 async fn a_job_with_a_future_finish_time_is_reported_once_and_kept() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;

@@ -93,7 +93,7 @@ fn finish_time(job: &Job) -> Option<Timestamp> {
 }
 
 #[tokio::test]
-async fn a_daemon_killed_between_deletions_does_the_rest_and_none_too_early() -> Result<()> {
+async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(&account(&plane).await?, "portreeve")?;
