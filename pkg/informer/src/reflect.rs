@@ -93,7 +93,7 @@ pub struct ReflectorConfig {
 /// The first list is a quorum read (no resourceVersion). A watch that ends resumes after the last
 /// received version; when that version has expired (event or HTTP status), the loop lists again.
 /// Failures back off with jitter.
-pub fn reflect<S: Sink>(reflector_config: ReflectorConfig, sink: S) -> impl Future<Output = ()> + Send {
+pub fn reflect<S: Sink>(config: ReflectorConfig, sink: S) -> impl Future<Output = ()> + Send {
     let mut reflector = Reflector {
         backoff: Backoff::new(),
         whole: false,
@@ -152,7 +152,7 @@ impl<S: Sink> Reflector<S> {
     /// Lists once and then watches until the next list is needed. May be dropped at any point,
     /// because the next call begins with a list.
     async fn list_and_watch(&mut self) {
-        let wake = Arc::clone(&self.reflector_config.wake);
+        let wake = Arc::clone(&self.config.wake);
         // Listen before the request, so that a wake during the request is not missed. A wake during
         // a watch is dropped.
         let woken = wake.notified();
@@ -257,7 +257,7 @@ impl<S: Sink> Reflector<S> {
             let ended = self.watch(&mut version, fruitless == 0 || !was_answered).await;
             let lasted = started.elapsed();
             // Silence until the idle timeout is no failure of the apiserver.
-            let is_good = lasted >= GOOD_WATCH.min(self.reflector_config.idle_timeout);
+            let is_good = lasted >= GOOD_WATCH.min(self.config.idle_timeout);
             was_answered = self.lines > 0 || !matches!(ended, Err(Error::Watch(_)));
             fruitless = match ended {
                 _ if self.lines > 0 || is_good => 0,
@@ -397,7 +397,7 @@ impl<S: Sink> Reflector<S> {
         let resource = &self.config.watch;
         let is_news = error.is_reported() && self.config.reporter.record_failure(failure);
         match (is_news, is_absent) {
-            (true, true) if !self.reflector_config.is_optional => {
+            (true, true) if !self.config.is_optional => {
                 tracing::warn!(%resource, reason, "waiting for the resource to be served");
             }
             (true, false) => tracing::warn!(%resource, reason, "retrying failed watch"),

@@ -185,6 +185,7 @@ impl ControlPlane {
     /// Tests must not disturb its servers. Give each test its own [`ControlPlane::namespace`], and
     /// start a separate plane for tests that disturb the servers.
     ///
+    /// # Panics
     /// Panics if it cannot be started, because no test of the binary can run without it.
     #[expect(clippy::panic, reason = "a test can only fail with this error")]
     pub async fn shared() -> &'static Self {
