@@ -16,10 +16,10 @@ use crate::{
     scheduled_times::Timetable,
 };
 
-/// Where CronJobs are served.
+/// The resource of CronJobs.
 pub(crate) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
 
-/// What is kept of a CronJob.
+/// The fields of a CronJob that the informer stores.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CachedCronJob {
     metadata: Metadata,
@@ -40,7 +40,7 @@ struct Spec {
     concurrency_policy: ConcurrencyPolicy,
     #[serde(default)]
     suspend: Option<bool>,
-    /// As it came: decoded it would take ten times the memory.
+    /// The raw JSON: decoded it would take ten times the memory.
     job_template: Box<RawValue>,
     #[serde(default)]
     successful_jobs_history_limit: Option<usize>,
@@ -56,7 +56,7 @@ struct Status {
     last_successful_time: Option<Timestamp>,
 }
 
-/// What a Job takes over from the template.
+/// The parts of the template that a Job takes over.
 #[derive(Deserialize)]
 struct Template {
     #[serde(default)]
@@ -78,12 +78,13 @@ impl Projection for CachedCronJob {
 }
 
 impl CachedCronJob {
-    /// Everything that decides when it runs.
+    /// Returns all fields that determine the scheduled times.
     pub(crate) fn schedule_fields(&self) -> (&str, Option<&str>) {
         (&self.spec.schedule, self.spec.time_zone.as_deref())
     }
 
-    /// UTC unless it says otherwise: replicas must agree.
+    /// Returns the time zone. The default is UTC and not the local zone, because all replicas must
+    /// agree.
     fn zone(&self) -> Result<TimeZone, Fault> {
         let Some(name) = self.spec.time_zone.as_deref() else {
             return Ok(TimeZone::UTC);
@@ -155,7 +156,7 @@ impl ScheduleResource for CachedCronJob {
     fn job(&self, run: &Run) -> Result<Object, Fault> {
         let template: Template = serde_json::from_str(self.spec.job_template.get()).map_err(|error| Fault {
             reason: "FailedCreate",
-            message: format!("Error creating job: .spec.jobTemplate cannot be read: {error}"),
+            message: format!("Error creating job: cannot decode .spec.jobTemplate: {error}"),
         })?;
         let TemplateMetadata { labels, annotations } = template.metadata;
         let marks = (labels.unwrap_or_default(), annotations.unwrap_or_default());
@@ -185,7 +186,7 @@ impl ScheduleResource for CachedCronJob {
     }
 }
 
-/// The schedule and the zone, to tell whether they changed.
+/// Reports whether a change of the object changed its schedule or time zone.
 pub(crate) fn is_rescheduled(old: &Arc<CachedCronJob>, new: &Arc<CachedCronJob>) -> bool {
     old.schedule_fields() != new.schedule_fields()
 }

@@ -19,13 +19,14 @@ use crate::{
     scheduled_times::Timetable,
 };
 
-/// The label by which the Jobs and Pods of a CronTab are found.
+/// The label that selects the Jobs and Pods of a CronTab.
 const LABEL: &str = "stable.example.com/crontab";
 
-/// The condition's reason by which the status remembers that no run was to start.
+/// The reason of condition Ready while the CronTab is suspended. The next decision reads it from
+/// the status.
 const SUSPENDED: &str = "Suspended";
 
-/// What is kept of a CronTab.
+/// The fields of a CronTab that the informer stores.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CachedCronTab {
     metadata: Annotated,
@@ -53,7 +54,7 @@ struct Annotations {
 #[serde(rename_all = "camelCase")]
 struct Spec {
     schedule: Box<str>,
-    /// As it came: decoded it would take ten times the memory.
+    /// The raw JSON: decoded it would take ten times the memory.
     job_template: Box<RawValue>,
     #[serde(default)]
     time_zone: Option<Box<str>>,
@@ -84,7 +85,8 @@ impl Projection for CachedCronTab {
 }
 
 impl Spec {
-    /// UTC unless it says otherwise: replicas must agree.
+    /// Returns the time zone. The default is UTC and not the local zone, because all replicas must
+    /// agree.
     fn zone(&self) -> Result<TimeZone, Fault> {
         let Some(name) = self.time_zone.as_deref() else {
             return Ok(TimeZone::UTC);
@@ -115,7 +117,7 @@ impl Spec {
         })
     }
 
-    /// Everything that decides when it runs, as the status remembers it.
+    /// Returns all fields that determine the scheduled times, in the form that the status stores.
     fn schedule_fields(&self) -> String {
         let zone = self.time_zone.as_deref().unwrap_or("UTC");
         let policy = match self.dst_policy {
@@ -128,7 +130,7 @@ impl Spec {
     fn job_spec(&self, name: &str) -> Result<Value, Fault> {
         let template: Map<String, Value> = serde_json::from_str(self.job_template.get()).map_err(|error| Fault {
             reason: "FailedCreate",
-            message: format!("Error creating job: .spec.jobTemplate cannot be read: {error}"),
+            message: format!("Error creating job: cannot decode .spec.jobTemplate: {error}"),
         })?;
         let mut pod = template;
         pod.entry("restartPolicy").or_insert_with(|| "Never".into());
@@ -150,11 +152,11 @@ impl Spec {
     }
 }
 
-/// A CronTab may be stored without a spec, and then there is nothing to run.
+/// Returns the fault of a CronTab without a spec, which the apiserver accepts.
 fn no_spec() -> Fault {
     Fault {
         reason: "MissingSpec",
-        message: "the CronTab has no spec: give it .spec.schedule and .spec.jobTemplate".to_owned(),
+        message: "the CronTab has no spec: set .spec.schedule and .spec.jobTemplate".to_owned(),
     }
 }
 
@@ -168,11 +170,12 @@ impl CachedCronTab {
         self.status.as_ref().unwrap_or(&NOTHING)
     }
 
-    /// Since when the schedule is what it is: since `rescheduled`, where the status knows another one.
+    /// Returns since when the current schedule applies. That is `rescheduled` if the status was
+    /// written for another schedule.
     fn scheduled_since(&self, rescheduled: Timestamp) -> Option<Timestamp> {
         let known = self.status.as_ref()?;
         let observed = known.observed_schedule.as_deref();
-        // Also a spec that came later than its object is another one than none.
+        // A spec that was added after the object was created is a change, too.
         let is_other = |spec: &Spec| observed != Some(&*spec.schedule_fields());
         if self.spec.as_ref().is_some_and(is_other) {
             return Timestamp::from_second(rescheduled.as_second()).ok();
@@ -194,7 +197,8 @@ impl CachedCronTab {
         };
         let generation = self.metadata.base.generation;
         let before = &self.known().conditions;
-        // A refusal may be worded anew at each try. The first wording stays: each change would be a reason to try again at once.
+        // The apiserver may word each refusal differently. Keep the first message: every change of
+        // the status would trigger another sync at once.
         let known = conditions::find_status_condition(before, "Ready").filter(|known| {
             report.is_valid && known.reason == "FailedCreate" && known.observed_generation == generation
         });
@@ -297,7 +301,7 @@ impl ScheduleResource for CachedCronTab {
     }
 }
 
-/// The schedule and the zone, to tell whether they changed.
+/// Reports whether a change of the object changed its schedule, time zone or DST policy.
 pub(crate) fn is_rescheduled(old: &Arc<CachedCronTab>, new: &Arc<CachedCronTab>) -> bool {
     old.spec.as_ref().map(Spec::schedule_fields) != new.spec.as_ref().map(Spec::schedule_fields)
 }

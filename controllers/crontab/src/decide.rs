@@ -1,8 +1,9 @@
-//! What to do about a schedule: start what is due, or else say how it stands. The same for every kind.
+//! Decides what to do for a schedule: start the runs that are due, or else update its status. All
+//! kinds share this code.
 //!
-//! Starting comes first and alone: with thousands of schedules due at once, no status is written before the last of their Jobs is
-//! created. What was started is told by the Jobs themselves, as their names and annotations say for which time they are. A status
-//! that was not written is made up for by the next decision.
+//! A plan that starts Jobs does nothing else. With thousands of schedules due at once, all their
+//! Jobs are created before any status is written. The names and annotations of the Jobs record
+//! which times were served, so the next decision derives the status from them.
 
 use std::{iter, sync::Arc};
 
@@ -19,29 +20,30 @@ use crate::{
     status,
 };
 
-/// From how many missed starts on Kubernetes warns.
+/// Above this number of missed start times Kubernetes sends a warning.
 const TOO_MANY: u32 = 100;
 
-/// All that is known about a schedule.
+/// Everything that a decision knows about a schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed<K> {
     pub(crate) object: Arc<K>,
-    /// The Jobs that it controls.
+    /// The Jobs that the schedule controls.
     pub(crate) jobs: Vec<Arc<CachedJob>>,
-    /// Names of its pattern that Jobs of others have.
+    /// Names in the schedule's naming pattern that are taken by Jobs of other owners.
     pub(crate) taken_names: Vec<Arc<str>>,
-    /// What this process remembers of it.
+    /// The runs that this process has observed.
     pub(crate) runs: ObservedRuns,
 }
 
-/// What happened to a schedule, as far as this process saw: what neither its status nor its Jobs may tell any more.
+/// Facts about a schedule that this process observed, and that its status and Jobs may no longer
+/// show.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedRuns {
-    /// When the schedule changed last.
+    /// When the schedule last changed.
     pub(crate) rescheduled: Option<Timestamp>,
-    /// The last time for which there was a Job.
+    /// The latest scheduled time for which a Job was observed.
     pub(crate) last_schedule: Option<Timestamp>,
-    /// The last value of the annotation for which there was a Job.
+    /// The last value of the run-now annotation for which a Job was observed.
     pub(crate) last_run_now: Option<Box<str>>,
 }
 
@@ -60,7 +62,8 @@ pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp
     }
 }
 
-/// What to say of a write that was refused, and what is to do nevertheless.
+/// Returns the plan after the apiserver refused `effect`: it reports the refusal, and after a
+/// refused create it also does the remaining work.
 pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
     let desired = observed.object.desired();
     let assessment = Assessment::new(observed, &desired, now);
@@ -70,7 +73,8 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
             let (reason, message) = ("FailedCreate", why.to_owned());
             Plan::of(status::effects(&assessment, Some(&Fault { reason, message })))
         }
-        // No condition: the next decision would take it back, as what it can see is in order.
+        // Sends an event but sets no condition. The next decision sees nothing wrong and would
+        // reset the condition.
         Effect::Delete { .. } => report("FailedDelete"),
         Effect::RequireAbsent { .. } => report("FailedGet"),
         _ => Plan::nothing(),
@@ -85,14 +89,14 @@ pub(crate) fn warning(reason: &'static str, message: impl Into<String>) -> Event
     EventContent::warning(reason, "Sync", message)
 }
 
-/// A schedule at one moment.
+/// A schedule at one moment, with everything that is derived from its spec, status and Jobs.
 pub(crate) struct Assessment<'a, K> {
     pub(crate) observed: &'a Observed<K>,
     pub(crate) desired: &'a DesiredSchedule,
     pub(crate) recorded: RecordedStatus<'a>,
     pub(crate) summary: JobSummary<'a>,
     pub(crate) timetable: Option<&'a Timetable>,
-    /// Absent while it is suspended, going, or not to be read.
+    /// `None` while the schedule is suspended, terminating or invalid.
     pub(crate) times: Option<ScheduledTimes>,
     pub(crate) now: Timestamp,
 }
@@ -122,14 +126,17 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
             assessment.update_times();
         }
         if let Some(times) = assessment.times.filter(|_| assessment.recorded.was_suspended) {
-            // The times for which nothing was to run were not missed. The latest may be made up for still.
+            // Times that came while the schedule was suspended do not count as missed. The latest
+            // one may still start.
             let withheld = times.expired.max(assessment.summary.last_schedule);
             assessment.recorded.scheduled_since = assessment.recorded.scheduled_since.max(withheld);
         }
         assessment
     }
 
-    /// An @every may have two times in a minute, and both are called the same: one Job serves them, even when it is gone again.
+    /// Reports whether a Job already serves `due`. An `@every` schedule may have two times in one
+    /// minute. Both have the same Job name, so one Job serves them, even if it has been deleted
+    /// since.
     fn is_served(&self, due: Timestamp) -> bool {
         let name = |slot| Run::Scheduled(slot).job_name(&self.metadata().name);
         let last = self.summary.last_schedule.map(name);
@@ -141,7 +148,8 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         self.times = self.timetable.map(|timetable| timetable.times(base, self.now));
     }
 
-    /// From when on times count: the last one that was served, or the creation; and not before the schedule was what it is.
+    /// Returns the time after which scheduled times count: the last served one, or else the
+    /// creation, but not before the current schedule applied.
     pub(crate) fn earliest_time(&self, last: Option<Timestamp>) -> Timestamp {
         let created = self.metadata().creation_timestamp.unwrap_or(self.now);
         let bounds = [self.recorded.scheduled_since, self.observed.runs.rescheduled];
@@ -149,7 +157,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         bounds.into_iter().fold(last.unwrap_or(created), later)
     }
 
-    /// The times for which there are Jobs.
+    /// Iterates over the scheduled times that have a Job.
     fn served(&self) -> impl Iterator<Item = Timestamp> {
         let name = &self.metadata().name;
         let origins = self.observed.jobs.iter().map(|job| job.origin(name));
@@ -159,13 +167,13 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         })
     }
 
-    /// For how many times after `since` and until `until` there are Jobs.
+    /// Counts the scheduled times after `since` and up to `until` that have a Job.
     pub(crate) fn count_jobs_between(&self, since: Timestamp, until: Timestamp) -> u32 {
         let served = self.served().filter(|slot| (since < *slot) && (*slot <= until));
         u32::try_from(served.count()).unwrap_or(u32::MAX)
     }
 
-    /// The last time after `since` and until `until` for which there is none.
+    /// Returns the latest scheduled time after `since` and up to `until` that has no Job.
     pub(crate) fn last_without_job(&self, since: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let timetable = self.timetable?;
         let earlier = |slot: &Timestamp| timetable.latest(since, before(*slot));
@@ -185,12 +193,14 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         self.observed.jobs.iter().any(|job| job.name() == name)
     }
 
-    /// Whether the name of a wanted run's Job is that of another: of somebody else's, or of a run whose value has the same hash.
+    /// Reports whether the name of a pending run's Job is taken: by a Job of another owner, or by a
+    /// run-now Job whose value has the same hash.
     pub(crate) fn is_name_taken(&self, name: &str) -> bool {
         self.observed.taken_names.iter().any(|taken| **taken == *name) || self.owns(name)
     }
 
-    /// The runs that are asked for and have no Job: the due one, and the one that somebody wants now.
+    /// Returns the runs that are requested and have no Job yet: the due one, and the one that the
+    /// annotation requests.
     pub(crate) fn pending_runs(&self) -> Vec<Run> {
         if self.metadata().is_terminating() {
             return Vec::new();
@@ -200,26 +210,28 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         let asked = asked.filter(|value| self.summary.last_run_now != Some(&**value));
         let asked = asked.map(Run::Now);
         if self.desired.concurrency == ConcurrencyPolicy::Forbid {
-            // With runs that are longer than what is between them there is always one due: people go first.
+            // If runs take longer than the interval between them, there is always one due. Requests
+            // by users go first.
             return asked.into_iter().chain(due).collect();
         }
-        // The last one replaces the others: also here people have their way.
+        // Under Replace the last run replaces the others, so the requested run goes last.
         due.into_iter().chain(asked).collect()
     }
 
-    /// Whether a run waits for another to end.
+    /// Reports whether pending runs must wait for another run to end.
     pub(crate) fn is_blocked(&self) -> bool {
         self.desired.concurrency == ConcurrencyPolicy::Forbid && !self.summary.active.is_empty()
     }
 
-    /// Whether a run has to wait until the status tells of those that it replaces: without their Jobs nothing else would, and
-    /// they would start again.
+    /// Reports whether a run must wait until the status records the runs that it replaces. Once
+    /// their Jobs are deleted, nothing else records these runs, and they would start again.
     fn replaces_unrecorded_job(&self) -> bool {
         let mut active = self.summary.active.iter();
         self.desired.concurrency == ConcurrencyPolicy::Replace && active.any(|job| !self.is_recorded(job))
     }
 
-    /// Whether the status tells of this run: before that its Job is the only proof that it took place.
+    /// Reports whether the status records the run of this Job. Until then the Job is the only proof
+    /// of the run.
     pub(crate) fn is_recorded(&self, job: &CachedJob) -> bool {
         match job.origin(&self.metadata().name) {
             Origin::Scheduled(slot) => self.recorded.last_schedule.is_some_and(|stored| slot <= stored),
@@ -243,7 +255,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
                 continue;
             }
             if self.desired.concurrency != ConcurrencyPolicy::Allow {
-                // Two at once are what is not wanted: the other one is for the next decision.
+                // At most one run may be active. The next decision starts the other one.
                 if !effects.is_empty() {
                     break;
                 }
@@ -281,7 +293,8 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         (missed > TOO_MANY).then(|| self.event(warning("TooManyMissedTimes", message).report_once(slot.to_string())))
     }
 
-    /// Has the apiserver confirm that Jobs are gone that the status names and the cache does not have.
+    /// Returns effects by which the apiserver confirms that Jobs are gone which the status lists
+    /// and the cache lacks.
     pub(crate) fn require_missing_absent(&self) -> impl Iterator<Item = Effect> {
         let absent = |job: &&JobReference| Effect::RequireAbsent {
             resource: JOBS,
@@ -296,7 +309,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         self.metadata().key().with_name(name)
     }
 
-    /// Deletes a Job, unless somebody does already.
+    /// Returns the effects that delete a Job, unless it is already being deleted.
     pub(crate) fn deletion(&self, job: &CachedJob) -> Vec<Effect> {
         if job.metadata().is_terminating() {
             return Vec::new();
@@ -306,7 +319,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
             propagation: Propagation::Background,
         };
         let note = normal("SuccessfulDelete", format!("Deleted job {}", job.name()));
-        // A Job that is gone already is as good as deleted, so a cache that is behind tells of it twice.
+        // Deleting a missing Job succeeds, so a stale cache would send this event twice.
         vec![delete, self.event(note.report_once(&*job.metadata().uid))]
     }
 
@@ -314,7 +327,8 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         Effect::Event(self.target(), note)
     }
 
-    /// When the next decision is due by the clock: at the next time, or when it is too late for the one that waits.
+    /// Returns when to decide again: at the next scheduled time, or when the deadline of the due
+    /// one ends.
     fn next(&self) -> Next {
         let Some(times) = self.times else {
             return Next::OnChange;
@@ -323,7 +337,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         times.min().map_or(Next::OnChange, Next::At)
     }
 
-    /// What the status is to say.
+    /// Collects the facts that the status reports.
     pub(crate) fn report<'b>(&'b self, fault: Option<&'b Fault>, is_valid: bool, missed: Option<Missed>) -> Report<'b> {
         Report {
             summary: &self.summary,

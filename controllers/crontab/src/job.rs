@@ -1,4 +1,4 @@
-//! The Jobs of a schedule: what is kept of them, what they are called, and how one is made.
+//! The Jobs of a schedule: their cached fields, their names, and how a Job is built.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use portreeve_reconcile::Object;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Where Jobs are served.
+/// The resource of Jobs.
 pub(crate) const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
 /// Kubernetes' annotation with the time that a Job was scheduled for.
 pub(crate) const SCHEDULED_TIMESTAMP_ANNOTATION: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// What is kept of a Job.
+/// The fields of a Job that the informer stores.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct CachedJob {
     metadata: AnnotatedMetadata,
@@ -89,11 +89,11 @@ impl FinishedStatus {
 pub(crate) enum Origin {
     /// A scheduled time had come.
     Scheduled(Timestamp),
-    /// Somebody asked by annotation, with this value.
+    /// A user requested the run by setting the annotation to this value.
     RunNow(Box<str>),
-    /// Somebody made it by hand and said so, as `kubectl create job --from` does.
+    /// A user created the Job and annotated it as manual, as `kubectl create job --from` does.
     Manual,
-    /// Nobody knows.
+    /// Neither the name nor the annotations tell.
     Unknown,
 }
 
@@ -114,22 +114,26 @@ impl CachedJob {
         })
     }
 
-    /// When it began: what histories are sorted by.
+    /// Returns when the Job started, or else when it was created. Histories are sorted by this
+    /// time.
     pub(crate) fn start_time(&self) -> Option<Timestamp> {
         self.status.start_time.or(self.metadata().creation_timestamp)
     }
 
-    /// Why it exists, given the name of the schedule that owns it.
+    /// Returns why the Job exists. `owner` is the name of the schedule that controls it.
     pub(crate) fn origin(&self, owner: &str) -> Origin {
         let marks = self.metadata.annotations.as_ref();
         let minutes = self.name().strip_prefix(owner).and_then(|rest| rest.strip_prefix('-'));
         let minutes = minutes.and_then(|digits| digits.parse::<i64>().ok());
-        // The annotation has seconds, which an @every may need; the name has the last word on whether it is this one's.
+        // The annotation has seconds, which `@every` needs. It counts only if it agrees with the
+        // name.
         let scheduled = marks.and_then(|marks| marks.scheduled.as_deref());
-        // In whole seconds, as times are stored: a slot with a fraction would be later than what is stored for it, for ever.
+        // Truncated to whole seconds, as in the status: with a fraction, this time would always be
+        // later than the recorded one.
         let by_mark =
             scheduled.and_then(|text| Timestamp::from_second(text.parse::<Timestamp>().ok()?.as_second()).ok());
-        // Where both agree they are right, whatever marks the template brought with it.
+        // If the name and this annotation agree, they are right, whatever other annotations the
+        // template added.
         if let Some(slot) = by_mark.filter(|slot| Some(slot.as_second().div_euclid(60)) == minutes) {
             return Origin::Scheduled(slot);
         }
@@ -147,14 +151,15 @@ impl CachedJob {
 /// A run that is to start.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Run {
-    /// For a scheduled time.
+    /// A run for this scheduled time.
     Scheduled(Timestamp),
-    /// Because the annotation has this value.
+    /// A run that a user requested by setting the annotation to this value.
     Now(Arc<str>),
 }
 
 impl Run {
-    /// The name of its Job: the same whoever makes it, and whenever, so that there is never a second one.
+    /// Returns the name of the run's Job. It depends only on the run, so no second Job can be
+    /// created for it.
     pub(crate) fn job_name(&self, owner: &str) -> String {
         match self {
             Self::Scheduled(slot) => format!("{owner}-{}", slot.as_second().div_euclid(60)),
@@ -162,10 +167,10 @@ impl Run {
         }
     }
 
-    /// What the Job says about where it comes from.
+    /// Returns the annotation that records the run on its Job.
     pub(crate) fn annotation(&self, zone: &TimeZone) -> (&'static str, String) {
         match self {
-            // As Go writes it: Z wherever the offset is none.
+            // Go writes Z for every offset of zero.
             Self::Scheduled(slot) if zone.to_offset(*slot).seconds() == 0 => {
                 (SCHEDULED_TIMESTAMP_ANNOTATION, format!("{slot:.0}"))
             }
@@ -181,10 +186,12 @@ impl Run {
     }
 }
 
-/// How much of the owner's name fits before `-run-` and eight digits: the name of a Job becomes a label, which has 63 characters.
+/// The length to which the owner's name is truncated before `-run-` and eight digits. The Job's
+/// name becomes the value of a label, which has at most 63 characters.
 const OWNER_IN_RUN_NOW: usize = 50;
 
-/// `<name>-run-<hash of the value>`. A name that leaves no room is cut, and then the hash covers it too.
+/// Returns `<name>-run-<hash of the value>`. If the name is too long, it is truncated and the hash
+/// covers it, too.
 pub(crate) fn run_now_job_name(owner: &str, value: &str) -> String {
     let stem = truncated_owner(owner);
     if stem == owner {
@@ -193,7 +200,7 @@ pub(crate) fn run_now_job_name(owner: &str, value: &str) -> String {
     format!("{stem}-run-{:08x}", fnv1a(format!("{owner}/{value}").as_bytes()))
 }
 
-/// What is left of the owner's name there.
+/// Returns the part of the owner's name that is used in the name of a run-now Job.
 pub(crate) fn truncated_owner(owner: &str) -> &str {
     match owner.char_indices().nth(OWNER_IN_RUN_NOW) {
         Some((end, _)) => owner[..end].trim_end_matches(['-', '.']),
@@ -201,13 +208,14 @@ pub(crate) fn truncated_owner(owner: &str) -> &str {
     }
 }
 
-/// FNV-1a of 32 bits: stable for ever, as names depend on it.
+/// Returns the 32-bit FNV-1a hash. It must never change, because the names of Jobs depend on it.
 fn fnv1a(bytes: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     bytes.iter().fold(0x811c_9dc5, step)
 }
 
-/// The Job of a run: `labels` and `annotations` of the template, `spec` as it is to be, and the owner.
+/// Builds the Job of a run from the template's labels and annotations, the given spec and the
+/// owner.
 pub(crate) fn job_from_template(
     owner: (&Resource, &Metadata),
     run: &Run,

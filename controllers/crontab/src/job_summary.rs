@@ -1,4 +1,4 @@
-//! What the Jobs of a schedule say, put beside what its status remembers. Pure.
+//! Summarizes the Jobs of a schedule and compares them with its status. Pure.
 
 use std::sync::Arc;
 
@@ -12,16 +12,17 @@ use crate::{
     schedule_resource::RecordedStatus,
 };
 
-/// What is the case, as far as Jobs tell.
+/// The Jobs of a schedule by state, and the times that they prove.
 #[derive(Debug)]
 pub(crate) struct JobSummary<'a> {
-    /// Jobs that we started and that have not ended, the oldest first.
+    /// Jobs that this controller started and that have not finished, the oldest first.
     pub(crate) active: Vec<&'a Arc<CachedJob>>,
-    /// Jobs that were active when the status was written, and have ended.
+    /// Jobs that the status lists as active and that have finished since.
     pub(crate) completed: Vec<(&'a Arc<CachedJob>, FinishedStatus)>,
-    /// Jobs that were active when the status was written, and are not to be seen.
+    /// Jobs that the status lists as active and that are not in the cache.
     pub(crate) missing: Vec<&'a JobReference>,
-    /// Unfinished Jobs that are owned but were not started here, nor asked for by hand.
+    /// Unfinished Jobs that the schedule controls, but that neither this controller nor a user is
+    /// known to have started.
     pub(crate) unexpected: Vec<&'a Arc<CachedJob>>,
     /// Successful Jobs, the oldest first.
     pub(crate) successful: Vec<&'a Arc<CachedJob>>,
@@ -31,11 +32,11 @@ pub(crate) struct JobSummary<'a> {
     pub(crate) last_schedule: Option<Timestamp>,
     pub(crate) last_success: Option<Timestamp>,
     pub(crate) last_failure: Option<Timestamp>,
-    /// The last value of the annotation that was acted on.
+    /// The last value of the annotation for which a Job was created.
     pub(crate) last_run_now: Option<&'a str>,
 }
 
-/// Looks at the Jobs that `owner` controls. `run_now` is the annotation's present value.
+/// Summarizes the Jobs that `owner` controls. `run_now` is the current value of the annotation.
 pub(crate) fn summarize<'a>(
     owner: &Metadata,
     recorded: RecordedStatus<'a>,
@@ -57,13 +58,14 @@ pub(crate) fn summarize<'a>(
         last_failure: recorded.last_failure,
         last_run_now: recorded.last_run_now,
     };
-    // Who takes the mark off a Job does not free its name.
+    // Removing the annotation from a Job does not free its name.
     let answer = run_now.map(|value| job::run_now_job_name(&owner.name, value));
     for job in sorted {
         let was_active = recorded.active.iter().any(|active| *active.uid == *job.metadata().uid);
         let origin = job.origin(&owner.name);
         match &origin {
-            // A time that has not come is no evidence: whoever may create Jobs could stop the schedule by the name of one.
+            // A time in the future proves nothing. Otherwise anybody who may create Jobs could stop
+            // the schedule by the name of one.
             Origin::Scheduled(slot) if *slot <= now => summary.last_schedule = summary.last_schedule.max(Some(*slot)),
             Origin::RunNow(value) if run_now == Some(&**value) => summary.last_run_now = run_now,
             Origin::Unknown | Origin::Manual if answer.as_deref() == Some(job.name()) => summary.last_run_now = run_now,
@@ -77,7 +79,7 @@ pub(crate) fn summarize<'a>(
 }
 
 impl<'a> JobSummary<'a> {
-    /// Adds the runs that the process remembers, whatever became of their Jobs.
+    /// Adds the runs that this process observed, even if their Jobs are gone.
     pub(crate) fn add_observed_runs(&mut self, observed_runs: &ObservedRuns, run_now: Option<&'a str>) {
         self.last_schedule = self.last_schedule.max(observed_runs.last_schedule);
         if run_now.is_some() && observed_runs.last_run_now.as_deref() == run_now {
@@ -111,7 +113,7 @@ impl<'a> JobSummary<'a> {
         }
     }
 
-    /// How a status names the active Jobs.
+    /// Returns references to the active Jobs, as the status lists them.
     pub(crate) fn active_references(&self) -> Vec<JobReference> {
         let active = self.active.iter().map(|job| job.metadata());
         let reference = |job: &Metadata| JobReference {

@@ -1,9 +1,12 @@
-//! crontab-controller and cronjob-controller: Jobs on a schedule, for our CronTab and for Kubernetes' CronJob, by one engine.
+//! crontab-controller and cronjob-controller: start Jobs on a schedule, for our CronTab and for
+//! Kubernetes' CronJob. Both controllers share one engine.
 //!
-//! `decide.rs` and `status.rs` decide, on what `job_summary.rs` found out from Jobs and `scheduled_times.rs` from the clock; `crontab.rs` and
-//! `cronjob.rs` say what the two kinds ask for and how their status is written.
+//! `decide.rs` and `status.rs` make the decisions. `job_summary.rs` summarizes the Jobs for them,
+//! and `scheduled_times.rs` computes which times are due. `crontab.rs` and `cronjob.rs` read the
+//! spec of each kind and write its Jobs and its status.
 //!
-//! Architecture Invariant: no client, no async; the time is an argument of every decision.
+//! Architecture Invariant: this crate has no client and no async code. Every decision takes the
+//! time as an argument.
 
 mod cronjob;
 mod crontab;
@@ -32,14 +35,14 @@ use crate::{
     schedule_resource::ScheduleResource,
 };
 
-/// What both controllers do to Jobs.
+/// The verbs on Jobs that both controllers need.
 const JOB_RULE: Rule = Rule {
     groups: &["batch"],
     resources: &["jobs"],
     verbs: &["create", "delete", "get", "list", "watch"],
 };
 
-/// The plug of crontab-controller.
+/// The descriptor of crontab-controller.
 pub const CRONTAB: Descriptor = Descriptor {
     name: "crontab-controller",
     aliases: &["crontab"],
@@ -56,7 +59,7 @@ pub const CRONTAB: Descriptor = Descriptor {
             resources: &["crontabs/status"],
             verbs: &["patch"],
         },
-        // Asked for by clusters that enforce permissions on blockOwnerDeletion.
+        // Required by clusters that enforce permissions on blockOwnerDeletion.
         Rule {
             groups: &["stable.example.com"],
             resources: &["crontabs/finalizers"],
@@ -73,11 +76,11 @@ pub const CRONTAB: Descriptor = Descriptor {
     build: |setup| build::<CachedCronTab>(setup, "CronTabs", "concurrent-crontab-syncs", crontab::is_rescheduled),
 };
 
-/// The plug of cronjob-controller.
+/// The descriptor of cronjob-controller.
 pub const CRONJOB: Descriptor = Descriptor {
     name: "cronjob-controller",
     aliases: &["cronjob"],
-    // Where kube-controller-manager runs, that one does this work.
+    // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
     crds: Vec::new,
     rules: &[
@@ -143,7 +146,7 @@ fn build<K: ScheduleResource>(
         "Time between when a job is scheduled to be run, and when it is created",
     )?;
     if let Some(metric) = K::MISSED_METRIC {
-        controller = controller.counter(metric, "Number of scheduled runs that never started, and never will")?;
+        controller = controller.counter(metric, "Number of scheduled runs that were missed and will never start")?;
     }
     let (job_run_tracker, clock_of_runs) = (run_tracker.clone(), Arc::clone(&clock));
     let controller = controller
@@ -151,7 +154,8 @@ fn build<K: ScheduleResource>(
             run_tracker.observe_schedule(delta, is_rescheduled, clock.now());
             [delta.key()]
         })
-        // What our own creates and deletes cause waits until everything that is due was created.
+        // Most changes of Jobs are our own creates and deletes. They wait until all due Jobs are
+        // created.
         .watch_routine(&jobs, move |delta| {
             job_run_tracker.observe_job(delta, &known, clock_of_runs.now());
             schedules_for_job(delta, &known)
@@ -159,26 +163,28 @@ fn build<K: ScheduleResource>(
     Ok(controller.build())
 }
 
-/// The names of schedules that a Job's name may be derived from: `<name>-<minutes>`, `<name>-run-<hash>`.
+/// Returns the names of the schedules that the Job's name may be derived from: `<name>-<minutes>`
+/// or `<name>-run-<hash>`.
 fn prefixes(job: &str) -> Vec<&str> {
     let by_time = job.rsplit_once('-').map(|(prefix, _)| prefix);
     let by_hand = by_time.and_then(|prefix| prefix.strip_suffix("-run"));
     by_time.into_iter().chain(by_hand).collect()
 }
 
-/// What the names of this schedule's Jobs begin with: its name, and what is left of it where it is too long.
+/// Returns the prefixes of the names of this schedule's Jobs: its name and, if that is too long,
+/// its truncated name.
 fn used_prefixes(schedule: &str) -> impl Iterator<Item = &str> {
     let cut = Some(job::truncated_owner(schedule)).filter(|stem| *stem != schedule);
     iter::once(schedule).chain(cut)
 }
 
-/// A key as an index has it.
+/// Formats a key as the indexes store it.
 fn namespaced_name(key: &ObjectKey) -> Box<str> {
     key.to_string().into_boxed_str()
 }
 
-/// The schedules that a change of a Job concerns: the one that controls it, the one that did before, and those whose names it could
-/// block.
+/// Returns the schedules that a change of a Job affects: its controller, its previous controller,
+/// and otherwise those whose next Job name it could occupy.
 fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, objects: &Informer<K>) -> Vec<ObjectKey> {
     let job = delta.change.object();
     let before = match &delta.change {
@@ -203,7 +209,7 @@ struct CronReconciler<K> {
     objects: Informer<K>,
     /// Jobs by the UID of their controller.
     jobs_by_controller: Index<CachedJob>,
-    /// Jobs by the schedules that they may be named for.
+    /// Jobs by the schedules that their names may be derived from.
     jobs_by_name: Index<CachedJob>,
     run_tracker: RunTracker,
 }

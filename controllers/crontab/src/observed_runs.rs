@@ -1,7 +1,9 @@
-//! What a process remembers of schedules: what neither their status nor their Jobs may tell any more.
+//! Tracks which runs and schedule changes this process has observed. Neither the status nor the
+//! Jobs may show them any more.
 //!
-//! A Job is the record of its run until the status has it. Should it go before that, as with a short ttlSecondsAfterFinished while
-//! the status cannot be written, this is what keeps the run from being made again.
+//! A Job is the record of its run until the status includes the run. The Job may disappear before
+//! that, for example with a short `ttlSecondsAfterFinished` while status writes fail. This tracker
+//! then prevents a second run.
 
 use std::{
     collections::HashMap,
@@ -18,7 +20,7 @@ use crate::{
 };
 
 impl ObservedRuns {
-    /// Notes a Job of this object.
+    /// Records the run of a Job that this object controls.
     pub(crate) fn record_job<K: ScheduleResource>(&mut self, object: &K, job: &CachedJob, now: Timestamp) {
         match job.origin(&object.metadata().name) {
             Origin::Scheduled(slot) if slot <= now => self.last_schedule = self.last_schedule.max(Some(slot)),
@@ -30,15 +32,16 @@ impl ObservedRuns {
     }
 }
 
-/// What is remembered, by UID. Clones are one.
+/// The observed runs of all schedules, by UID. Clones share their state.
 ///
-/// Bounded by the objects that exist: an entry goes with its object, and none is made without it.
+/// The map is bounded by the existing objects: an entry is only created for an existing object, and
+/// is removed with it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunTracker(Arc<Mutex<HashMap<Arc<str>, ObservedRuns>>>);
 
 impl RunTracker {
-    /// Notes that a schedule became another one, or went. Of a change that a relist tells nobody knows when it was: that is as if the
-    /// process had been away, and no run may be given up for it.
+    /// Records that a schedule changed, or forgets it when it is deleted. A change that a relist
+    /// reports is ignored: nobody knows when it happened, and no due run may be skipped for it.
     pub(crate) fn observe_schedule<K: ScheduleResource>(
         &self,
         delta: &Delta<K>,
@@ -61,7 +64,7 @@ impl RunTracker {
         }
     }
 
-    /// Notes which run a Job is the record of, also when it goes.
+    /// Records the run of a Job, also when the Job is deleted.
     pub(crate) fn observe_job<K: ScheduleResource>(
         &self,
         delta: &Delta<CachedJob>,
@@ -104,18 +107,18 @@ mod tests {
     fn cron_job(schedule: &str, suspend: bool) -> Arc<CachedCronJob> {
         let spec = json!({"schedule": schedule, "suspend": suspend, "jobTemplate": {}});
         let whole = json!({"metadata": {"name": "a", "uid": "u"}, "spec": spec}).to_string();
-        Arc::new(serde_json::from_str(&whole).expect("a CronJob"))
+        Arc::new(serde_json::from_str(&whole).expect("the JSON is a CronJob"))
     }
 
     #[test]
-    fn a_schedule_is_remembered_as_long_as_its_object_exists() {
+    fn tracker_remembers_changes_until_the_object_is_deleted() {
         let run_tracker = RunTracker::default();
         let told = |change, second, cause| {
             let delta = Delta { change, cause };
             run_tracker.observe_schedule(
                 &delta,
                 is_rescheduled,
-                Timestamp::from_second(second).expect("in range"),
+                Timestamp::from_second(second).expect("the time is in range"),
             );
             run_tracker.get("u").rescheduled.map(Timestamp::as_second)
         };
@@ -125,7 +128,7 @@ mod tests {
         assert_eq!(tell(Change::Added(Arc::clone(&hourly)), 1), None);
         assert_eq!(tell(updated(Arc::clone(&hourly), cron_job("@hourly", true)), 2), None);
         let unseen = updated(Arc::clone(&hourly), Arc::clone(&daily));
-        assert_eq!(told(unseen, 2, Cause::Relisted), None, "nobody knows when");
+        assert_eq!(told(unseen, 2, Cause::Relisted), None, "nobody knows the time");
         assert_eq!(tell(updated(hourly, Arc::clone(&daily)), 3), Some(3));
         assert_eq!(tell(updated(Arc::clone(&daily), Arc::clone(&daily)), 4), Some(3));
         let deleted = Change::Deleted {

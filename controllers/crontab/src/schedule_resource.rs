@@ -1,4 +1,5 @@
-//! What the engine has to know of a kind of schedule: what it asks for, what its status remembers, and how both are written.
+//! The interface between the engine and a kind of schedule: the desired schedule, the recorded
+//! status, and how to build Jobs and statuses.
 
 use std::sync::Arc;
 
@@ -16,100 +17,103 @@ use crate::{
 
 /// A kind of object that starts Jobs on a schedule.
 pub(crate) trait ScheduleResource: Projection {
-    /// Where its objects are served.
+    /// The resource of this kind.
     const RESOURCE: Resource;
-    /// The histogram of how late Jobs are created.
+    /// The name of the histogram that observes how late Jobs are created.
     const SKEW_METRIC: &'static str;
-    /// The counter of missed runs, for a kind whose status remembers which were counted.
+    /// The name of the counter of missed runs. Only a kind whose status records the counted runs
+    /// has one.
     const MISSED_METRIC: Option<&'static str>;
 
-    /// What the object asks for.
+    /// Returns the schedule that the spec asks for.
     fn desired(&self) -> DesiredSchedule;
 
-    /// What its status remembers. `rescheduled`: since when the schedule is the present one, should the status know another.
+    /// Returns what the status records. `rescheduled` is the time since which the current schedule
+    /// applies if the status was written for another one.
     fn recorded(&self, rescheduled: Timestamp) -> RecordedStatus<'_>;
 
-    /// The Job of a run.
+    /// Builds the Job of a run.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the template.
+    /// Returns an error when the template cannot be decoded or another field that the Job needs is
+    /// invalid.
     fn job(&self, run: &Run) -> Result<Object, Fault>;
 
-    /// The status that says what was found; `None` when it says so already.
+    /// Returns the new status, or `None` if the current one is already correct.
     fn status(&self, report: &Report<'_>, now: Timestamp) -> Option<Value>;
 }
 
-/// What a schedule asks for.
+/// The schedule that a spec asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct DesiredSchedule {
-    /// When it runs, or what is wrong with it.
+    /// When it runs, or why its schedule is invalid.
     pub(crate) timetable: Result<Timetable, Fault>,
     pub(crate) suspend: bool,
     pub(crate) concurrency: ConcurrencyPolicy,
-    /// How many successful Jobs are kept; `None`: all.
+    /// The number of successful Jobs to keep; `None` keeps all.
     pub(crate) keep_successful: Option<usize>,
-    /// How many failed Jobs are kept; `None`: all.
+    /// The number of failed Jobs to keep; `None` keeps all.
     pub(crate) keep_failed: Option<usize>,
-    /// The value of the annotation that asks for a run now.
+    /// The value of the annotation that requests a run now.
     pub(crate) run_now: Option<Arc<str>>,
-    /// What does not stop it, but should be known.
+    /// A problem to report that does not prevent runs.
     pub(crate) warning: Option<Fault>,
 }
 
-/// What is wrong with an object, for an event and a condition.
+/// A problem of an object, reported as an event and a condition.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Fault {
-    /// The reason, in CamelCase.
+    /// The reason, in camel case.
     pub(crate) reason: &'static str,
-    /// The sentence.
+    /// The message for people.
     pub(crate) message: String,
 }
 
-/// What a status remembers.
+/// The facts that a status records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordedStatus<'a> {
-    /// The Jobs that were active.
+    /// The Jobs that were active when the status was written.
     pub(crate) active: &'a [JobReference],
     /// The last scheduled time that was served.
     pub(crate) last_schedule: Option<Timestamp>,
-    /// When the last successful Job ended.
+    /// When the last successful Job finished.
     pub(crate) last_success: Option<Timestamp>,
-    /// When the last failed Job ended.
+    /// When the last failed Job finished.
     pub(crate) last_failure: Option<Timestamp>,
     /// The last scheduled time that was reported as missed.
     pub(crate) last_missed: Option<Timestamp>,
-    /// The value of the annotation that was acted on last.
+    /// The last value of the annotation for which a Job was created.
     pub(crate) last_run_now: Option<&'a str>,
     /// Since when the schedule is the present one, where that is later than the object's creation.
     pub(crate) scheduled_since: Option<Timestamp>,
-    /// Whether the status was written while it was suspended.
+    /// Whether the status was written while the schedule was suspended.
     pub(crate) was_suspended: bool,
-    /// What was last said to be wrong, as reason and message.
+    /// The reason and message of the last report.
     pub(crate) last_reported: Option<(&'a str, &'a str)>,
 }
 
-/// What was found out about an object: what its status is to say.
+/// The facts from which a kind builds its status.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report<'a> {
     pub(crate) summary: &'a JobSummary<'a>,
-    /// Absent when there is no timetable to read, or it is suspended.
+    /// `None` while the schedule is suspended, terminating or invalid.
     pub(crate) times: Option<&'a ScheduledTimes>,
     pub(crate) missed: Option<Missed>,
-    /// What is wrong with the object, or with the Job that it asks for.
+    /// The problem of the object or of the Job that it asks for.
     pub(crate) fault: Option<&'a Fault>,
-    /// Whether the fault lies in the spec.
+    /// Whether the spec is valid, so that `fault` has another cause.
     pub(crate) is_valid: bool,
     /// Since when the schedule is the present one, where that is later than the object's creation.
     pub(crate) scheduled_since: Option<Timestamp>,
     pub(crate) is_suspended: bool,
 }
 
-/// Scheduled times for which nothing ran and nothing will.
+/// Scheduled times that had no run and will never have one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Missed {
-    /// How many.
+    /// The number of missed times.
     pub(crate) count: u32,
-    /// The latest.
+    /// The latest missed time.
     pub(crate) last: Timestamp,
 }

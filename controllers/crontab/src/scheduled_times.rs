@@ -1,39 +1,40 @@
-//! Which scheduled times are due, missed, or next. Pure.
+//! Computes which scheduled times are due, expired or next. Pure.
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_cron::{DstPolicy, Schedule};
 
-/// More missed runs than this are not counted one by one.
+/// The maximum number of missed runs that are counted one by one.
 pub(crate) const MAX_COUNTED: u32 = 1_000;
 
-/// A schedule with all that decides its times.
+/// A schedule with everything that determines its times.
 #[derive(Clone, Debug)]
 pub(crate) struct Timetable {
-    /// The schedule as it is written.
+    /// The text of the schedule.
     pub(crate) text: String,
     pub(crate) schedule: Schedule,
     pub(crate) zone: TimeZone,
     pub(crate) policy: DstPolicy,
-    /// How late a run may start.
+    /// The maximum delay with which a run may start.
     pub(crate) deadline: Option<SignedDuration>,
 }
 
 /// The scheduled times around now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ScheduledTimes {
-    /// The latest time that has come and for which a run may still start. Earlier ones are never made up for, as with CronJob.
+    /// The latest past time, if a run may still start for it. As with CronJob, earlier times never
+    /// start.
     pub(crate) due: Option<Timestamp>,
-    /// Until when it may start.
+    /// When the deadline of `due` ends.
     pub(crate) until: Option<Timestamp>,
-    /// The latest time that has come and for which nothing runs any more.
+    /// The latest past time for which no run may start any more.
     pub(crate) expired: Option<Timestamp>,
-    /// The first time that has not come. `None`: never within five years.
+    /// The first time in the future; `None` if there is none within five years.
     pub(crate) next: Option<Timestamp>,
 }
 
 impl Timetable {
-    /// The times after `base`, which is the last one that was served: the clock may have been set back since, so it may be later
-    /// than `now`, and then nothing is due.
+    /// Returns the scheduled times after `base`, the last served one. If the clock was set back,
+    /// `base` may be later than `now`; then nothing is due.
     pub(crate) fn times(&self, base: Timestamp, now: Timestamp) -> ScheduledTimes {
         let latest = self.latest(base, now);
         let (due, expired) = match latest {
@@ -48,20 +49,21 @@ impl Timetable {
         }
     }
 
-    /// How many times there are after `base` and until `until`; no more than one over [`MAX_COUNTED`].
+    /// Counts the times after `base` and up to `until`, up to one more than [`MAX_COUNTED`].
     pub(crate) fn count(&self, base: Timestamp, until: Timestamp) -> u32 {
         self.schedule
             .count(base, until, &self.zone, self.policy, MAX_COUNTED + 1)
     }
 
-    /// How many times after `base` a run could still start for, had there been none: what CronJob counts as missed.
+    /// Counts the times after `base` for which a run could still start if none had started. CronJob
+    /// counts these as missed.
     pub(crate) fn count_startable(&self, base: Timestamp, now: Timestamp) -> u32 {
         let closed = self.deadline.and_then(|deadline| now.checked_sub(deadline).ok());
         let last_closed = closed.and_then(|closed| self.latest(base, closed));
         self.count(last_closed.unwrap_or(base), now)
     }
 
-    /// The last time after `base` and until `until`.
+    /// Returns the latest time after `base` and up to `until`.
     pub(crate) fn latest(&self, base: Timestamp, until: Timestamp) -> Option<Timestamp> {
         self.schedule.latest(base, until, &self.zone, self.policy)
     }
@@ -75,7 +77,7 @@ impl Timetable {
     }
 }
 
-/// The last moment before `slot`; scheduled times are whole seconds.
+/// Returns the second before `slot`. Scheduled times are whole seconds.
 pub(crate) fn before(slot: Timestamp) -> Timestamp {
     slot.checked_sub(SignedDuration::from_secs(1)).unwrap_or(slot)
 }
@@ -92,13 +94,13 @@ mod tests {
         } else {
             text.to_owned()
         };
-        whole.parse().expect("a time")
+        whole.parse().expect("the text is a time")
     }
 
     fn timetable(text: &str, deadline: Option<i64>) -> Timetable {
         Timetable {
             text: text.to_owned(),
-            schedule: Schedule::parse(text, Dialect::Kubernetes).expect("a schedule"),
+            schedule: Schedule::parse(text, Dialect::Kubernetes).expect("the text is a schedule"),
             zone: TimeZone::UTC,
             policy: DstPolicy::Kubernetes,
             deadline: deadline.map(SignedDuration::from_secs),
@@ -106,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_time_that_came_is_due_until_its_deadline() {
-        // The schedule, its deadline, the last run, now: what is due, until when, what expired, what is next.
+    fn latest_past_time_is_due_until_its_deadline() {
+        // Columns: schedule | deadline, last run, now | due, until, expired, next.
         let table = "
             0 * * * *   | - 09:00 09:59                     | - - - 10:00
             0 * * * *   | - 09:00 10:00                     | 10:00 - - 11:00
@@ -127,7 +129,7 @@ mod tests {
         for row in rows {
             let cells: Vec<Vec<_>> = row.split('|').map(|cell| cell.split_whitespace().collect()).collect();
             let [text, given, expected] = &cells[..] else {
-                panic!("three columns: {row}");
+                panic!("the row must have three columns: {row}");
             };
             let times: Vec<_> = expected.iter().map(|time| (*time != "-").then(|| at(time))).collect();
             let expected = ScheduledTimes {
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_times_that_could_still_start_count_as_open() {
+    fn count_startable_excludes_times_past_the_deadline() {
         let count = |text: &str, deadline: Option<i64>, base: &str, now: &str| {
             timetable(text, deadline).count_startable(at(base), at(now))
         };
@@ -150,9 +152,9 @@ mod tests {
         assert_eq!(count("* * * * *", None, "09:00", "10:00"), 60);
         assert_eq!(count("* * * * *", Some(600), "09:00", "10:00"), 10);
         assert_eq!(count("* * * * *", Some(86_400), "09:00", "10:00"), 60);
-        // Of the times that are too late there may be more than are counted.
+        // There may be more expired times than the limit of counting.
         assert_eq!(count("* * * * *", Some(12_000), "2026-01-01T00:00:00Z", "10:00"), 200);
-        // An @every is counted from its last run, not from its deadline.
+        // `@every` counts from the last run, not from the deadline.
         assert_eq!(count("@every 20m", Some(600), "09:00", "10:00"), 1);
         assert_eq!(
             count("* * * * *", None, "2026-01-01T00:00:00Z", "10:00"),

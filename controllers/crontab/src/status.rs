@@ -1,4 +1,5 @@
-//! What follows once nothing is to be started: the status, the events that go with it, and the end of old Jobs. Pure.
+//! Plans what follows when no run starts: the status, its events, and the deletion of old Jobs.
+//! Pure.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::{
     scheduled_times::before,
 };
 
-/// The effects. `refusal`: what the apiserver refused to do just now.
+/// Returns the effects. `refusal` is the write that the apiserver has just refused.
 pub(crate) fn effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, refusal: Option<&Fault>) -> Vec<Effect> {
     let in_spec = spec_fault(assessment);
     let collision = collision(assessment);
@@ -42,7 +43,7 @@ pub(crate) fn effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, refus
     effects
 }
 
-/// What is wrong with the spec.
+/// Returns what is wrong with the spec.
 fn spec_fault<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fault> {
     if let Err(fault) = &assessment.desired.timetable {
         return Some(fault.clone());
@@ -51,32 +52,30 @@ fn spec_fault<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fau
     (times.next.is_none() && times.due.is_none()).then(|| Fault {
         reason: "InvalidSchedule",
         message: format!(
-            "invalid schedule: {} : it has no run within five years, as no day fits all of its fields",
+            "invalid schedule: {} : no run within five years, because no day matches all of its fields",
             assessment.timetable.map_or("", |timetable| &timetable.text)
         ),
     })
 }
 
-/// A run cannot start, because its Job's name is taken or its template is none.
+/// Returns why a pending run cannot start: its Job's name is taken, or the template is invalid.
 fn collision<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fault> {
     assessment
         .pending_runs()
         .iter()
-        .find_map(|run| {
-            match assessment.observed.object.job(run) {
-        Err(fault) => Some(fault),
-        Ok(job) => assessment.is_name_taken(&job.key.name).then(|| Fault {
-            reason: "FailedCreate",
-            message: format!(
-                "Error creating job: {} exists and belongs to somebody else, or to another run; delete or rename it",
-                job.key.name
-            ),
-        }),
-    }
+        .find_map(|run| match assessment.observed.object.job(run) {
+            Err(fault) => Some(fault),
+            Ok(job) => assessment.is_name_taken(&job.key.name).then(|| Fault {
+                reason: "FailedCreate",
+                message: format!(
+                    "Error creating job: {} already exists for another owner or run; delete or rename it",
+                    job.key.name
+                ),
+            }),
         })
 }
 
-/// What the status did not know: Jobs that ended, and Jobs that went.
+/// Returns events for Jobs that finished or went missing since the status was written.
 fn transition_events<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Vec<Effect> {
     let ended = assessment.summary.completed.iter().map(|(job, end)| {
         let message = format!("Saw completed job: {}, condition: {}", job.name(), end.condition_type());
@@ -101,7 +100,8 @@ fn transition_events<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Vec
     news
 }
 
-/// What no status remembers, said once for each subject.
+/// Returns events about facts that no status records. The process sends each of them once per
+/// subject.
 fn one_time_events<K: ScheduleResource>(assessment: &Assessment<'_, K>, fault: Option<&Fault>) -> Vec<Effect> {
     let generation = assessment.metadata().generation;
     let new_fault = fault.filter(|fault| assessment.recorded.last_reported != Some((fault.reason, &fault.message)));
@@ -137,11 +137,11 @@ fn blocked<K: ScheduleResource>(assessment: &Assessment<'_, K>, job: &str) -> Ef
     assessment.event(normal("JobAlreadyActive", message).report_once(job))
 }
 
-/// The times since the stored status for which nothing ran and nothing will.
+/// Returns the times since the recorded status that had no run and will never have one.
 fn missed<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Missed> {
     let (timetable, times) = (assessment.timetable?, assessment.times?);
     if K::MISSED_METRIC.is_none() {
-        // No status remembers which were reported: only what came too late is, and each of these once.
+        // No status records the reported times, so only the latest expired one is reported, once.
         let last = times.expired.filter(|_| times.due.is_none())?;
         return Some(Missed { count: 1, last });
     }
@@ -149,7 +149,7 @@ fn missed<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Missed>
         .earliest_time(assessment.recorded.last_schedule)
         .max(assessment.recorded.last_missed.unwrap_or(Timestamp::MIN));
     let served = assessment.summary.last_schedule.filter(|served| *served > stored);
-    // The times before the last one that was served, except for those that were served too, and the times after it.
+    // The unserved times before the last served one, and the expired times after it.
     let until = served.map(before);
     let passed = until.map_or(0, |until| {
         let all = timetable.count(stored, until);
@@ -162,7 +162,7 @@ fn missed<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Missed>
     (count > 0).then_some(Missed { count, last: last? })
 }
 
-/// That times were missed, as an event and in the counter.
+/// Returns the event and the counter increment for missed times.
 fn missed_run_effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, missed: Missed) -> Vec<Effect> {
     let Some(metric) = K::MISSED_METRIC else {
         return Vec::new();
@@ -182,9 +182,9 @@ fn missed_message(missed: Missed) -> String {
     }
 }
 
-/// The Jobs that are more than are kept, the oldest first.
+/// Returns the finished Jobs above the history limits, the oldest first.
 ///
-/// Those of which the status does not tell yet stay.
+/// Jobs whose runs the status does not record yet are kept.
 fn jobs_over_history_limit<'a, K: ScheduleResource>(assessment: &'a Assessment<'_, K>) -> Vec<&'a Arc<CachedJob>> {
     if assessment.metadata().is_terminating() {
         return Vec::new();

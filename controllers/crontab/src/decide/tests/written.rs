@@ -348,22 +348,22 @@ fn events_of_crontabs_say_what_happened() {
         Normal SuccessfulDelete: Deleted job a-29552280
         Normal SuccessfulDelete: Deleted job a-run-340ca71c
         Normal SuccessfulDelete: Deleted job by-hand
-        Warning FailedCreate: Error creating job: .spec.jobTemplate cannot be read: invalid type: sequence, expected a map at line 1 column 0
-        Warning FailedCreate: Error creating job: a-29552220 exists and belongs to somebody else, or to another run; delete or rename it
-        Warning FailedCreate: Error creating job: a-29552280 exists and belongs to somebody else, or to another run; delete or rename it
-        Warning FailedCreate: Error creating job: a-run-5e4daa9d exists and belongs to somebody else, or to another run; delete or rename it
-        Warning FailedCreate: Error creating job: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-run-ba1cd32d exists and belongs to somebody else, or to another run; delete or rename it
+        Warning FailedCreate: Error creating job: a-29552220 already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: a-29552280 already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: a-run-5e4daa9d already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: cannot decode .spec.jobTemplate: invalid type: sequence, expected a map at line 1 column 0
+        Warning FailedCreate: Error creating job: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-run-ba1cd32d already exists for another owner or run; delete or rename it
         Warning InvalidSchedule: .spec.schedule: cannot use TZ or CRON_TZ in schedule, use timeZone field instead
         Warning InvalidSchedule: .spec.schedule: invalid duration "30s" of @every: less than a minute: a CronTab runs once a minute at most
         Warning InvalidSchedule: .spec.schedule: invalid minute "61": must be from 0 to 59
-        Warning InvalidSchedule: invalid schedule: 0 0 31 2 * : it has no run within five years, as no day fits all of its fields
+        Warning InvalidSchedule: invalid schedule: 0 0 31 2 * : no run within five years, because no day matches all of its fields
         Warning MissSchedule: Missed 2 scheduled times to start a job, the last one: Tue, 10 Mar 2026 11:00:00 +0000
         Warning MissSchedule: Missed 216 scheduled times to start a job, the last one: Thu, 19 Mar 2026 09:00:00 +0000
         Warning MissSchedule: Missed 3 scheduled times to start a job, the last one: Tue, 10 Mar 2026 12:00:00 +0000
         Warning MissSchedule: Missed 48 scheduled times to start a job, the last one: Thu, 12 Mar 2026 09:00:00 +0000
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 10:00:00 +0000
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 11:00:00 +0000
-        Warning MissingSpec: the CronTab has no spec: give it .spec.schedule and .spec.jobTemplate
+        Warning MissingSpec: the CronTab has no spec: set .spec.schedule and .spec.jobTemplate
         Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: a-run-340ca71c
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
@@ -398,9 +398,9 @@ fn events_of_cronjobs_say_what_kubernetes_says() {
         Normal SuccessfulDelete: Deleted job a-29552280
         Normal SuccessfulDelete: Deleted job a-29552281
         Normal SuccessfulDelete: Deleted job by-hand
-        Warning FailedCreate: Error creating job: .spec.jobTemplate cannot be read: invalid length 1, expected struct Template with 2 elements at line 1 column 2
-        Warning FailedCreate: Error creating job: a-29552280 exists and belongs to somebody else, or to another run; delete or rename it
-        Warning InvalidSchedule: invalid schedule: 0 0 31 2 * : it has no run within five years, as no day fits all of its fields
+        Warning FailedCreate: Error creating job: a-29552280 already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: cannot decode .spec.jobTemplate: invalid length 1, expected struct Template with 2 elements at line 1 column 2
+        Warning InvalidSchedule: invalid schedule: 0 0 31 2 * : no run within five years, because no day matches all of its fields
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 10:00:00 +0000
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 12:00:00 +0000
         Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
