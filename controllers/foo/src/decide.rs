@@ -1,4 +1,4 @@
-//! What to do about a Foo: one look at its Deployment, one plan.
+//! Decides what to do for a Foo, given its Deployments.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::{
     deployment::{self, CachedDeployment, DEPLOYMENTS},
 };
 
-/// All that is known about a Foo.
+/// Everything that a decision knows about a Foo.
 pub(crate) struct Observed {
     pub(crate) foo: Arc<CachedFoo>,
-    /// The Deployment of the name that the Foo asks for, whoever it belongs to.
+    /// The Deployment with the name that the Foo asks for, whoever owns it.
     pub(crate) deployment: Option<Arc<CachedDeployment>>,
-    /// Deployments that belong to the Foo under names that it asked for once.
+    /// Deployments that the Foo controls under names that it asked for earlier.
     pub(crate) outdated: Vec<Arc<CachedDeployment>>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
         return Plan::of(creation(foo));
     };
     if !deployment.is_controlled_by(foo) {
-        // The outdated ones stay: they are all that runs until the conflict ends.
+        // Keep the outdated Deployments: until the conflict ends, only they run.
         return Plan::of(conflict(foo, now));
     }
     if deployment.metadata.is_terminating() {
@@ -61,8 +61,10 @@ pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
     Plan::of(effects)
 }
 
-/// The Deployment is made; and made anew only while the Foo is there for certain. Somebody who deletes both may have the Deployment's
-/// end heard of first, and then nobody would ever delete the new one.
+/// Returns the effects that create the Deployment. If the Foo has a status, the Deployment existed
+/// before, so the apiserver must first confirm that the Foo still exists. If somebody deletes both,
+/// the cache may learn of the Deployment's deletion first. Nobody would ever delete a Deployment
+/// that is created then.
 fn creation(foo: &CachedFoo) -> Vec<Effect> {
     let create = Effect::Create(deployment::desired(foo));
     if foo.status == FooStatus::default() {
@@ -76,7 +78,8 @@ fn creation(foo: &CachedFoo) -> Vec<Effect> {
     vec![present, create]
 }
 
-/// What to say about a write that was refused: the Foo is not ready, and why.
+/// Returns the plan after the apiserver refused a write: it sets Ready to false and reports the
+/// reason.
 pub(crate) fn refused(observed: &Observed, why: &str, now: Timestamp) -> Plan {
     let available_replicas = observed
         .deployment
@@ -101,7 +104,7 @@ pub(crate) fn refused(observed: &Observed, why: &str, now: Timestamp) -> Plan {
     ))
 }
 
-/// What is said of a Foo, in conditions and in an event.
+/// The state of a Foo, as its conditions and an event report it.
 struct Verdict {
     ready: ConditionStatus,
     conflict: ConditionStatus,
@@ -133,14 +136,15 @@ fn conflict(foo: &CachedFoo, now: Timestamp) -> Vec<Effect> {
         ready: ConditionStatus::False,
         conflict: ConditionStatus::True,
         reason: "ErrResourceExists",
-        // sample-controller's words.
+        // The message of sample-controller, word for word.
         message: format!("Resource {name:?} already exists and is not managed by Foo"),
         event: Some(EventSeverity::Warning),
     };
     report(foo, &verdict, 0, now)
 }
 
-/// The status that says so, if it does not say so yet, and the event, if that is news.
+/// Returns the effects that report `verdict`: a status patch unless the status is already correct,
+/// and an event if condition Ready changes.
 fn report(foo: &CachedFoo, verdict: &Verdict, available_replicas: i32, now: Timestamp) -> Vec<Effect> {
     let condition_update = |type_, status| ConditionUpdate {
         type_,
@@ -180,7 +184,8 @@ fn report(foo: &CachedFoo, verdict: &Verdict, available_replicas: i32, now: Time
         };
         Effect::Event(target.clone(), note)
     });
-    // The event after the status: a status that was decided on a stale cache is refused, and then there is no news.
+    // The event follows the status patch: if the cache was stale, the apiserver refuses the patch,
+    // and no event is sent.
     let patch = Effect::PatchStatus {
         target: target.clone(),
         status: serde_json::json!(status),

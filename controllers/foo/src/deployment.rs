@@ -1,4 +1,4 @@
-//! The Deployment that a Foo asks for, and the one that is there.
+//! The desired and the cached Deployment of a Foo.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,12 @@ use serde_json::{Value, json, value::RawValue};
 
 use crate::CachedFoo;
 
-/// Where Deployments are served.
+/// The resource of Deployments.
 pub(crate) const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
 
-/// What is kept of a Deployment: its spec as bytes, which is a tenth of what the decoded tree takes, and of one that belongs to no Foo
-/// only whose it is: most Deployments of a cluster are nobody's here.
+/// The fields of a Deployment that the informer stores. The spec is stored as bytes, which take a
+/// tenth of the memory of the decoded tree. Most Deployments of a cluster belong to no Foo; their
+/// spec and labels are dropped.
 #[derive(Debug, Deserialize)]
 #[serde(from = "WireDeployment")]
 pub(crate) struct CachedDeployment {
@@ -66,14 +67,14 @@ impl Projection for CachedDeployment {
 }
 
 impl CachedDeployment {
-    /// Whether `foo`, and not another one of its name, controls this Deployment.
+    /// Reports whether `foo` controls this Deployment, and not another Foo of the same name.
     pub(crate) fn is_controlled_by(&self, foo: &CachedFoo) -> bool {
         self.metadata
             .controller()
             .is_some_and(|owner| *owner.uid == *foo.metadata.uid)
     }
 
-    /// Whether any field that `foo` owns has another value than it asks for.
+    /// Reports whether any field that `foo` owns differs from the desired value.
     pub(crate) fn has_drifted_from(&self, foo: &CachedFoo) -> bool {
         let labels = labels(foo);
         let labelled = labels.iter().all(|(label, value)| {
@@ -82,14 +83,14 @@ impl CachedDeployment {
         });
         let owner = serde_json::from_value(OwnerReference::controller_owner_ref(&FOOS, &foo.metadata)).ok();
         let controlled = self.metadata.controller() == owner.as_ref();
-        // What the apiserver sent is JSON; were it not, an apply would set it right.
+        // The apiserver sends valid JSON. If it did not, an apply would repair the spec.
         let actual = self.spec.as_ref().map(|spec| serde_json::from_str::<Value>(spec.get()));
         let actual = actual.and_then(Result::ok).unwrap_or_default();
         !labelled || !controlled || !covers(&actual, &spec(foo))
     }
 }
 
-/// The Deployment that `foo` asks for: exactly the fields that it owns.
+/// Returns the Deployment that `foo` asks for, with exactly the fields that the controller owns.
 pub(crate) fn desired(foo: &CachedFoo) -> Object {
     let name = foo.spec.deployment_name.as_str();
     let key: ObjectKey = foo.metadata.key().with_name(name);
@@ -126,9 +127,10 @@ fn spec(foo: &CachedFoo) -> Value {
     })
 }
 
-/// Whether everything that `desired` says is so in `actual`, which may say more: defaults, and fields of others.
+/// Reports whether `actual` has all values of `desired`. It may have more: defaults, and fields of
+/// other managers.
 ///
-/// Elements of lists are matched by name, as server-side apply merges them.
+/// List elements are matched by name, as server-side apply does.
 fn covers(actual: &Value, desired: &Value) -> bool {
     match (actual, desired) {
         (Value::Object(actual), Value::Object(desired)) => desired
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_looked_for_within_what_is_there() {
+    fn covers_ignores_additional_fields_and_elements() {
         let desired = json!({"replicas": 1, "containers": [{"name": "nginx", "image": "nginx:latest"}]});
         let table = [
             (

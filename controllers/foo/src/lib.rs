@@ -1,9 +1,10 @@
-//! foo-controller: keeps one Deployment for each Foo, as Kubernetes' sample-controller does, and repairs it.
+//! foo-controller: keeps one Deployment for each Foo, as Kubernetes' sample-controller does, and
+//! corrects drift in it.
 //!
-//! This crate is the shape that a controller of one's own has: a [`DESCRIPTOR`], an `observe` that reads caches, and a pure
-//! `decide` (in `decide.rs`) on what was observed.
+//! This crate shows the structure of a custom controller: a [`DESCRIPTOR`], an `observe` that reads
+//! caches, and a pure `decide` (in `decide.rs`) on what was observed.
 //!
-//! Architecture Invariant: no client, no async, no clock.
+//! Architecture Invariant: this crate has no client, no async code and no clock.
 
 mod decide;
 mod deployment;
@@ -20,10 +21,11 @@ use crate::{
     deployment::{CachedDeployment, DEPLOYMENTS},
 };
 
-/// The name under which sample-controller writes; kept, so that it can be replaced in place.
+/// The field manager of sample-controller. Sharing it allows this controller to replace
+/// sample-controller in place.
 const FIELD_MANAGER: &str = "sample-controller";
 
-/// The plug.
+/// The descriptor of foo-controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "foo-controller",
     aliases: &["foo"],
@@ -40,7 +42,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             resources: &["foos/status"],
             verbs: &["patch"],
         },
-        // Asked for by clusters that enforce permissions on blockOwnerDeletion.
+        // Required by clusters that enforce permissions on blockOwnerDeletion.
         Rule {
             groups: &["samplecontroller.k8s.io"],
             resources: &["foos/finalizers"],
@@ -82,14 +84,15 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
         .watch(&foos, |delta| [delta.key()])
-        // With many Foos at once, all Deployments come before any status.
+        // Changes of Deployments have low priority, so that with many Foos all Deployments are
+        // created before any status is written.
         .watch_routine(&deployments, move |delta| {
             foos_for_deployment(delta, &foos_by_deployment)
         });
     Ok(controller.build())
 }
 
-/// What is kept of a Foo.
+/// The fields of a Foo that the informer stores.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct CachedFoo {
     pub(crate) metadata: Metadata,
@@ -104,8 +107,8 @@ impl Projection for CachedFoo {
     }
 }
 
-/// The Foos that a change of a Deployment concerns: the one that owns it, and those that want its name (their conflict ends with
-/// it).
+/// Returns the Foos that a change of a Deployment affects: its owner, and the Foos that ask for its
+/// name, whose conflict may end.
 fn foos_for_deployment(delta: &Delta<CachedDeployment>, foos_by_deployment: &Index<CachedFoo>) -> Vec<ObjectKey> {
     let deployment = &delta.change.object().metadata;
     let owner = deployment.controller().filter(|owner| *owner.kind == *FOOS.kind);
@@ -115,7 +118,7 @@ fn foos_for_deployment(delta: &Delta<CachedDeployment>, foos_by_deployment: &Ind
     owner.into_iter().chain(wanted_by).collect()
 }
 
-/// A name together with the namespace that it is in.
+/// Returns `<namespace>/<name>`, with the namespace of `metadata`.
 fn namespaced_name(metadata: &Metadata, name: &str) -> Box<str> {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     format!("{namespace}/{name}").into()
@@ -132,7 +135,7 @@ impl Reconciler for FooReconciler {
 
     fn observe(&self, key: &ObjectKey) -> Option<Observed> {
         let foo = self.foos.get(key)?;
-        // A reference from another namespace owns nothing, whatever UID it names.
+        // An owner reference is only valid within a namespace, whatever UID it has.
         let mut owned = self.owned.get(&foo.metadata.uid);
         owned.retain(|deployment| {
             let Metadata { namespace, name, .. } = &deployment.metadata;

@@ -1,4 +1,5 @@
-//! When something has outlived its time, and what to do then. Pure: of a kind it knows what [`Expiring`] says.
+//! Decides when an object expires and what to do then. Pure: [`Expiring`] holds everything that
+//! depends on the kind.
 
 use std::sync::Arc;
 
@@ -7,27 +8,28 @@ use portreeve_api::{ObjectKey, Resource};
 use portreeve_informer::{Informer, Projection};
 use portreeve_reconcile::{Effect, EventContent, Next, Plan, Propagation, Reconciler, Target};
 
-/// By less the clocks of a healthy cluster differ, and so may a time that is rounded to a second.
+/// The minimum clock skew that is reported. Below it are the differences in a healthy cluster and
+/// the rounding of times to seconds.
 const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(1);
 
-/// A kind of object that lives for a time.
+/// A kind of object with a limited lifetime.
 pub(crate) trait Expiring: Projection {
-    /// Where it is served.
+    /// The resource of this kind.
     const RESOURCE: Resource;
-    /// The name of its queue.
+    /// The name of the work queue.
     const QUEUE: &'static str;
-    /// The histogram of the time from an expiry to the deletion.
+    /// The name of the histogram of the time from the expiry to the deletion.
     const LATENCY_METRIC: &'static str;
-    /// What that says.
+    /// The HELP text of that histogram.
     const LATENCY_HELP: &'static str;
-    /// What happened to it when its time began, as a verb: `finished`.
+    /// What starts the lifetime, as a verb for messages, for example `finished`.
     const START_VERB: &'static str;
 
-    /// How long this one lives; `None` while its time has not begun, and for what lives until somebody deletes it.
+    /// Returns the lifetime of this object; `None` if it has not started or has no limit.
     fn lifetime(&self) -> Option<Lifetime>;
 }
 
-/// A stretch of time by the clock of whoever wrote down its beginning.
+/// A lifetime, by the clock of the component that recorded its start.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Lifetime {
     pub(crate) began: Timestamp,
@@ -35,13 +37,14 @@ pub(crate) struct Lifetime {
 }
 
 impl Lifetime {
-    /// The first moment after it; `None` when that is past the end of the calendar.
+    /// Returns the first moment after the lifetime; `None` if that is beyond the range of
+    /// timestamps.
     pub(crate) fn expires_at(self) -> Option<Timestamp> {
         self.began.checked_add(self.ttl).ok()
     }
 }
 
-/// Deletes each object when its time has come.
+/// Deletes each object once its lifetime has expired.
 pub(crate) struct TtlReconciler<K> {
     pub(crate) objects: Informer<K>,
 }
@@ -62,14 +65,16 @@ impl<K: Expiring> Reconciler for TtlReconciler<K> {
     }
 }
 
-/// Deletes what has expired, and otherwise waits for the moment.
+/// Deletes an expired object, and otherwise waits until it expires.
 ///
-/// kube-controller-manager reads the object once more before it deletes it; here the precondition on its version does that work. Whoever
-/// gives an object more time writes it, which gives it another version. The deletion is for the version that was seen, so it is refused with a
-/// 409, upon which the object is observed again. A read would leave a gap between itself and the deletion; the precondition has none.
+/// kube-controller-manager reads the object once more before it deletes it. Here the precondition
+/// on `resourceVersion` replaces this read. Whoever extends the lifetime writes the object and so
+/// changes its version. The apiserver then refuses the deletion of the observed version with a 409,
+/// and the worker observes the object again. A read would leave a gap before the deletion; the
+/// precondition leaves none.
 pub(crate) fn decide<K: Expiring>(observed: &K, now: Timestamp) -> Plan {
     let metadata = observed.metadata();
-    // What is being deleted needs no help, however long its finalizers take.
+    // Objects that are already being deleted need nothing, however long their finalizers take.
     let lifetime = observed.lifetime().filter(|_| !metadata.is_terminating());
     let Some((lifetime, expires_at)) = lifetime.and_then(|lifetime| Some((lifetime, lifetime.expires_at()?))) else {
         return Plan::nothing();
@@ -84,7 +89,7 @@ pub(crate) fn decide<K: Expiring>(observed: &K, now: Timestamp) -> Plan {
     }
     let delete = Effect::Delete {
         target,
-        // It is there until all that it has made is gone, as whoever set a time in Kubernetes is used to.
+        // As in kube-controller-manager, the object stays until its dependents are gone.
         propagation: Propagation::Foreground,
     };
     let latency = Effect::ObserveLatency {
@@ -94,14 +99,15 @@ pub(crate) fn decide<K: Expiring>(observed: &K, now: Timestamp) -> Plan {
     Plan::of(vec![delete, latency])
 }
 
-/// What to say about a deletion that was refused: by rights, or by admission.
+/// Returns the plan after the apiserver refused the deletion, because of missing permissions or
+/// admission.
 pub(crate) fn refused<K: Expiring>(observed: &K, why: &str) -> Plan {
     let note = EventContent::warning("FailedDelete", "Delete", why).report_once(why);
     Plan::of(vec![Effect::Event(Target::of(&K::RESOURCE, observed.metadata()), note)])
 }
 
-/// The warning that an object's time begins later than now: its writer's clock and ours differ. Nothing is wrong with the object, and it is
-/// waited for as long as its own times say.
+/// Returns a warning if the object's lifetime starts in the future, because its writer's clock and
+/// ours differ. The object itself is valid, so the controller still waits until it expires.
 fn skew<K: Expiring>(lifetime: Lifetime, expires_at: Timestamp, now: Timestamp) -> Option<EventContent> {
     let Lifetime { began, .. } = lifetime;
     let ahead = began.duration_since(now);
@@ -111,8 +117,8 @@ fn skew<K: Expiring>(lifetime: Lifetime, expires_at: Timestamp, now: Timestamp) 
     let (kind, start_verb) = (&K::RESOURCE.kind, K::START_VERB);
     let ahead = SignedDuration::from_secs(ahead.as_secs());
     let message = format!(
-        "The {kind} {start_verb} at {began}, {ahead:#} ahead of this controller's clock: the clocks of the cluster differ. It is kept until \
-         {expires_at}"
+        "The {kind} {start_verb} at {began}, {ahead:#} ahead of this controller's clock: the clocks in the cluster differ. \
+         The {kind} is kept until {expires_at}"
     );
     Some(EventContent::warning("ClockSkew", "Wait", message).report_once(began.to_string()))
 }

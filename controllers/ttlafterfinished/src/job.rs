@@ -1,4 +1,4 @@
-//! How long a Job lives: `ttlSecondsAfterFinished`, from its end.
+//! Computes the lifetime of a Job: `ttlSecondsAfterFinished`, counted from its end.
 
 use jiff::{SignedDuration, Timestamp};
 use portreeve_api::{Metadata, Resource};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::expiry::{Expiring, Lifetime};
 
-/// What is kept of a Job.
+/// The fields of a Job that the informer stores.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct CachedJob {
     metadata: Metadata,
@@ -23,7 +23,7 @@ struct Spec {
     ttl_seconds_after_finished: Option<i32>,
 }
 
-/// Of all conditions, when the Job ended.
+/// When the Job finished, which is all that is stored of its conditions.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -41,17 +41,18 @@ struct Condition {
 }
 
 impl Condition {
-    /// `SuccessCriteriaMet` and `FailureTarget` come earlier, while pods are still ending.
+    /// Reports whether this condition marks the Job as finished. `SuccessCriteriaMet` and
+    /// `FailureTarget` do not: they are set earlier, while Pods are still terminating.
     fn is_an_end(&self) -> bool {
         matches!(&*self.type_, "Complete" | "Failed") && *self.status == *"True"
     }
 }
 
-/// The time of the first condition that says that the Job ended, as kube-controller-manager takes it. `completionTime` would not do: Jobs
-/// that failed have none.
+/// Returns the time of the first condition that marks the Job as finished, as
+/// kube-controller-manager does. `completionTime` is no alternative, because failed Jobs have none.
 ///
-/// A condition without a time says nothing that can be counted from. kube-controller-manager tries such a Job again and again; here it waits
-/// for a change, which is the one thing that can help.
+/// A condition may lack a time. kube-controller-manager then retries the Job again and again. This
+/// controller waits for a change, because only a change can add a time.
 fn end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
     let conditions: Option<Vec<Condition>> = Option::deserialize(deserializer)?;
     let mut conditions = conditions.into_iter().flatten();

@@ -1,10 +1,11 @@
-//! ttl-after-finished-controller: deletes what has outlived its time, as kube-controller-manager does. So far that is Jobs with
-//! `ttlSecondsAfterFinished`.
+//! ttl-after-finished-controller: deletes objects whose time to live has expired, as
+//! kube-controller-manager does. So far these are Jobs with `ttlSecondsAfterFinished`.
 //!
-//! `expiry.rs` decides when an object is deleted and knows no Job; `job.rs` says how long a Job lives. Another kind is another
-//! `Expiring`, and a line in `build`. There is no heap of times here: each plan says when to look again, and the work queue keeps that.
+//! `expiry.rs` decides when to delete an object, whatever its kind. `job.rs` computes the lifetime
+//! of a Job. To add a kind, implement `Expiring` and build it in `build`. There is no heap of
+//! expiry times here: each plan returns when to look again, and the work queue stores that time.
 //!
-//! Architecture Invariant: no client, no async, no clock.
+//! Architecture Invariant: this crate has no client, no async code and no clock.
 
 mod expiry;
 mod job;
@@ -17,18 +18,18 @@ use crate::{
     job::CachedJob,
 };
 
-/// How many objects are worked on at once.
+/// The flag for the number of objects that are handled concurrently.
 const CONCURRENCY: &str = "concurrent-ttl-after-finished-syncs";
 
-/// The plug.
+/// The descriptor of ttl-after-finished-controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "ttl-after-finished-controller",
     aliases: &["ttl-after-finished"],
-    // Most clusters have a kube-controller-manager that does this.
+    // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
-    // Jobs are Kubernetes' own.
+    // Jobs are built into Kubernetes.
     crds: Vec::new,
-    // No `get`: the deletion's preconditions are in place of a last look.
+    // No `get`: the deletion's preconditions replace a last read.
     rules: &[Rule {
         groups: &["batch"],
         resources: &["jobs"],
@@ -57,7 +58,8 @@ fn build<K: Expiring>(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, Buil
         .keyed(K::QUEUE, reconciler)
         .workers(workers.into())
         .latency(K::LATENCY_METRIC, K::LATENCY_HELP)?
-        // Every change, also of what does not expire: whoever takes a time back, or the object away, takes the key out of the heap.
+        // Every change counts, also of objects that do not expire: if a user removes the TTL or the
+        // object, the key must leave the queue's heap of timers.
         .watch(&objects, |delta| [delta.key()]);
     Ok(controller.build())
 }

@@ -1,4 +1,5 @@
-//! A controller of one's own: each ConfigMap that is labelled `example.dev/copy-to=NAME` is kept copied under that name.
+//! A custom controller: for each ConfigMap with the label `example.dev/copy-to=NAME`, it maintains
+//! a copy under that name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +13,7 @@ use serde_json::json;
 const LABEL: &str = "example.dev/copy-to";
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 
-/// The plug: what `portreeve::main` is given.
+/// The descriptor of the controller, for `portreeve::main`.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "copy-controller",
     aliases: &["copy"],
@@ -31,7 +32,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     },
 };
 
-/// What is kept of a ConfigMap: what is decided on, and nothing more.
+/// The fields of a ConfigMap that the informer stores: those that decisions need, and no more.
 #[derive(Deserialize)]
 struct CachedConfigMap {
     metadata: Metadata,
@@ -45,7 +46,7 @@ impl Projection for CachedConfigMap {
     }
 }
 
-/// A change concerns the map itself and, if it is a copy, the map that it is a copy of.
+/// Returns the keys that a change affects: the ConfigMap itself and, if it is a copy, its original.
 fn keys_for_config_map(delta: &Delta<CachedConfigMap>) -> Vec<ObjectKey> {
     let owner = delta.change.object().metadata.controller();
     let original = owner.map(|owner| delta.key().with_name(&*owner.name));

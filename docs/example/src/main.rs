@@ -1,4 +1,5 @@
-//! A daemon with one controller of its own; add `portreeve::CONTROLLERS` to have the others too.
+//! A daemon with one custom controller. Append `portreeve::CONTROLLERS` to run the built-in ones,
+//! too.
 
 fn main() -> std::process::ExitCode {
     portreeve::main(&[portreeve_example::DESCRIPTOR])

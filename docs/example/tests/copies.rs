@@ -1,4 +1,4 @@
-//! The example does what it says, on the real apiserver.
+//! Runs the example against a real apiserver.
 
 use std::{path::Path, time::Duration};
 
@@ -11,7 +11,7 @@ use serde_json::json;
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
-async fn a_labelled_config_map_is_copied_and_kept_so() -> Result<()> {
+async fn copy_of_a_labelled_config_map_is_created_and_repaired() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let kubeconfig = plane.kubeconfig().to_string_lossy().into_owned();
     let program = Path::new(env!("CARGO_BIN_EXE_portreeve-example"));

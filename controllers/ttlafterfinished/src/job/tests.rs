@@ -130,7 +130,7 @@ fn a_finish_in_the_future_is_told_of_once_for_each_finish() {
         }
     };
     let (message, subject) = told("2026-01-01T10:30:00.5Z");
-    expect!["The Job finished at 2026-01-01T12:00:00Z, 1h 29m 59s ahead of this controller's clock: the clocks of the cluster differ. It is kept until 2026-01-01T12:01:00Z"].assert_eq(&message);
+    expect!["The Job finished at 2026-01-01T12:00:00Z, 1h 29m 59s ahead of this controller's clock: the clocks in the cluster differ. The Job is kept until 2026-01-01T12:01:00Z"].assert_eq(&message);
     assert_eq!(told("2026-01-01T09:00:00Z").1, subject, "however far it is ahead");
     assert_eq!(subject.as_deref(), Some(NOON));
 }
