@@ -1,6 +1,7 @@
-//! What a search costs: the next run, the latest one, and reading an expression.
+//! Measures the search for the next and the latest run, and the parsing of an expression.
 //!
-//! The next run of something frequent is to take 100 ns at most, of a rare one 5 µs, and to know that there is none 10 µs.
+//! The targets for the next run are at most 100 ns for a frequent schedule, 5 µs for a rare one,
+//! and 10 µs for one without runs.
 
 #![expect(clippy::expect_used, reason = "the inputs are constants")]
 
@@ -43,7 +44,7 @@ fn next(criterion: &mut Criterion) {
     }
 }
 
-/// Across a change of the clock, where walking is dearest.
+/// Searches across a change of the clock, where walking is most expensive.
 fn change(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("next over a change");
     let after = time("2026-03-28T23:00:00Z");

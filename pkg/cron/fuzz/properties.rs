@@ -1,12 +1,14 @@
-//! What holds for every input: the fuzz targets check it, and so does a test over the corpus and mutations of it.
-#![allow(dead_code, reason = "each fuzz target checks one of them")]
+//! Properties that hold for every input. The fuzz targets check them, and so does a test on the
+//! corpus and mutations of it.
+#![allow(dead_code, reason = "each fuzz target checks only one property")]
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 
 const POLICIES: [DstPolicy; 2] = [DstPolicy::Once, DstPolicy::Kubernetes];
 const UIDS: [&str; 3] = ["", "0d1b3a5c-9f0e-4c61-8a53-5d2f7c1e9b44", "\u{fe0f}"];
-/// The longest time that is looked back over: longer than a search looks ahead.
+/// The maximum span of a search for the latest run. It is longer than a search for the next run
+/// looks ahead.
 const LONGEST: i64 = 8 * 365 * 86_400;
 
 fn dialects() -> impl Iterator<Item = Dialect<'static>> {
@@ -14,27 +16,34 @@ fn dialects() -> impl Iterator<Item = Dialect<'static>> {
     std::iter::once(Dialect::Kubernetes).chain(crontabs)
 }
 
-/// The input is an expression.
+/// Checks the input as an expression.
 pub(crate) fn parse(input: &[u8]) {
     let text = &*String::from_utf8_lossy(input);
     let after = Timestamp::UNIX_EPOCH;
     for dialect in dialects() {
         match Schedule::parse(text, dialect) {
             Ok(schedule) => {
-                assert!(schedule.explain().ends_with('.'), "{text:?} is not told in a sentence");
+                assert!(
+                    schedule.explain().ends_with('.'),
+                    "the description of {text:?} is no sentence"
+                );
                 runs(&schedule, after, LONGEST, &TimeZone::UTC);
                 stays_in_range(text, &schedule, dialect);
             }
             Err(error) => {
                 let said = error.to_string();
-                assert!(!said.is_empty(), "{text:?} is refused without a word");
-                assert!(!said.contains(char::is_control), "{text:?} is refused with {said:?}");
+                assert!(!said.is_empty(), "the error for {text:?} has no message");
+                assert!(
+                    !said.contains(char::is_control),
+                    "the error for {text:?} has control characters: {said:?}"
+                );
             }
         }
     }
 }
 
-/// The input is an expression, a zone, a start and a number of seconds, a line each; the last three can be left out.
+/// Checks the input as four lines: an expression, a zone, a start and a number of seconds. The last
+/// three are optional.
 pub(crate) fn next(input: &[u8]) {
     let input = String::from_utf8_lossy(input);
     let mut lines = input.lines();
@@ -58,7 +67,8 @@ pub(crate) fn next(input: &[u8]) {
     }
 }
 
-/// The next run is later, and the latest one is where going from run to run ends.
+/// Checks that the next run is later than the start, and that repeated calls of `next` end at the
+/// latest run.
 fn runs(schedule: &Schedule, after: Timestamp, seconds: i64, zone: &TimeZone) {
     let span = SignedDuration::from_secs(seconds.clamp(-LONGEST, LONGEST));
     let until = after.saturating_add(span).unwrap_or(after);
@@ -70,12 +80,12 @@ fn runs(schedule: &Schedule, after: Timestamp, seconds: i64, zone: &TimeZone) {
         assert_eq!(
             latest.is_some(),
             count > 0,
-            "{count} runs, but {latest:?} is the latest"
+            "there are {count} runs, but the latest is {latest:?}"
         );
         assert!(count <= 3, "{count} is over the limit");
         let Some(latest) = latest else {
             let due = next.filter(|next| *next <= until);
-            assert_eq!(due, None, "none is the latest up to {until}");
+            assert_eq!(due, None, "there is no latest run up to {until}, but a next one");
             continue;
         };
         assert!(
@@ -85,7 +95,7 @@ fn runs(schedule: &Schedule, after: Timestamp, seconds: i64, zone: &TimeZone) {
         let following = schedule.next(latest, zone, policy);
         assert!(
             following.is_none_or(|next| next > until),
-            "{following:?} is later than {latest}"
+            "{following:?} is a run between {latest} and {until}"
         );
         if count < 3 {
             walks_to(schedule, (after, latest), zone, policy, count);
@@ -93,7 +103,7 @@ fn runs(schedule: &Schedule, after: Timestamp, seconds: i64, zone: &TimeZone) {
     }
 }
 
-/// A few runs lead from one time to the other, unless there is too much between two of them.
+/// Checks that `runs` calls of `next` lead from `from` to `to`, unless two runs are too far apart.
 fn walks_to(schedule: &Schedule, (from, to): (Timestamp, Timestamp), zone: &TimeZone, policy: DstPolicy, runs: u32) {
     let walked = (0..runs).try_fold(from, |at, _| schedule.next(at, zone, policy));
     assert!(
@@ -102,7 +112,7 @@ fn walks_to(schedule: &Schedule, (from, to): (Timestamp, Timestamp), zone: &Time
     );
 }
 
-/// With `H` something runs only when it could run at all.
+/// Checks that an expression with `H` only runs at times at which its ranges allow a run.
 fn stays_in_range(text: &str, schedule: &Schedule, dialect: Dialect<'_>) {
     let Some(whole) = without_hash(text) else { return };
     let Ok(whole) = Schedule::parse(&whole, Dialect::Kubernetes) else {
@@ -119,13 +129,13 @@ fn stays_in_range(text: &str, schedule: &Schedule, dialect: Dialect<'_>) {
         assert_eq!(
             possible,
             Some(next),
-            "{text:?} runs outside of its ranges under {dialect:?}"
+            "{text:?} runs outside its ranges under {dialect:?}"
         );
         at = next;
     }
 }
 
-/// The expression with each `H` made the range that it is taken from.
+/// Returns the expression with each `H` replaced by the range that its value is taken from.
 fn without_hash(text: &str) -> Option<String> {
     if text.starts_with(['@', 'T', 'C']) {
         return None;

@@ -1,8 +1,10 @@
-//! The next run of a schedule that names its hours, each run once whatever the clock does ([`DstPolicy::Once`](crate::DstPolicy)).
+//! Computes the runs of schedules with fixed hours, each once however the clock changes
+//! ([`DstPolicy::Once`](crate::DstPolicy)).
 //!
-//! Runs are times on the calendar. One that a change of the clock swallowed happens at the end of the gap, once for all that it
-//! swallowed; one that comes twice happens the first time. Both keep the order of the calendar, so the first run on the calendar
-//! that is later in real time is the next one.
+//! Runs are times on the calendar. If the clock jumps over runs, they happen once together, at the
+//! end of the gap. A run whose time occurs twice happens at the first occurrence. Both rules keep
+//! the order of the calendar. So the next run is the first one on the calendar whose real time is
+//! later than the start.
 
 use jiff::{
     SignedDuration, Timestamp,
@@ -29,15 +31,17 @@ pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option
     }
 }
 
-/// The last run after `after`, up to `until`.
+/// Returns the last run later than `after` and not later than `until`.
 pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let from = next_minute(zone.to_datetime(after))?;
     let run = fields.last_until(last_shown(until, zone), from)?;
-    // Where times come twice, what is later on the calendar may have run before `after`.
+    // Where times occur twice, a run that is later on the calendar may have happened before
+    // `after`.
     instant(run, zone).filter(|at| *at > after)
 }
 
-/// The latest time that the clock has shown up to `until`: when it was set back, later than what it shows.
+/// Returns the latest time that the clock has shown up to `until`. If the clock was set back, that
+/// is later than the time that it shows now.
 fn last_shown(until: Timestamp, zone: &TimeZone) -> DateTime {
     let shown = zone.to_datetime(until);
     let past_until = until.checked_add(SignedDuration::from_nanos(1)).unwrap_or(until);
@@ -54,9 +58,9 @@ fn instant(run: DateTime, zone: &TimeZone) -> Option<Timestamp> {
     }
 }
 
-/// When the clock jumped over `run`.
+/// Returns when the clock jumped over `run`.
 fn gap_end(run: DateTime, before: Offset, zone: &TimeZone) -> Option<Timestamp> {
-    // Had the clock not jumped, it would show `run` at or after the jump.
+    // If the clock had not jumped, it would show `run` at or after the jump.
     let unjumped = before.to_timestamp(run).ok()?;
     let after = unjumped.checked_add(SignedDuration::from_secs(1)).ok()?;
     zone.preceding(after).next().map(|change| change.timestamp())

@@ -1,8 +1,8 @@
-//! What can be wrong with an expression, said so that it can be mended.
+//! Errors in expressions, with messages that say how to correct them.
 
 use std::fmt;
 
-/// One of the five fields.
+/// A field of an expression.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Field {
     /// 0 to 59.
@@ -13,15 +13,15 @@ pub enum Field {
     DayOfMonth,
     /// 1 to 12, or JAN to DEC.
     Month,
-    /// 0 to 6 from Sunday on, or SUN to SAT.
+    /// 0 to 6, where 0 is Sunday, or SUN to SAT.
     DayOfWeek,
 }
 
 impl Field {
-    /// In the order in which an expression has them.
+    /// All fields, in the order of an expression.
     pub(crate) const ALL: [Self; 5] = [Self::Minute, Self::Hour, Self::DayOfMonth, Self::Month, Self::DayOfWeek];
 
-    /// The smallest and the largest value.
+    /// Returns the smallest and the largest value.
     pub(crate) const fn bounds(self) -> (u32, u32) {
         match self {
             Self::Minute => (0, 59),
@@ -32,7 +32,7 @@ impl Field {
         }
     }
 
-    /// The names that stand for numbers, from the smallest value on.
+    /// Returns the names of the values, in ascending order of the values.
     pub(crate) const fn names(self) -> &'static [&'static str] {
         match self {
             Self::Month => &[
@@ -56,56 +56,56 @@ impl fmt::Display for Field {
     }
 }
 
-/// An expression is not a schedule.
+/// The reason why an expression is invalid.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// There is nothing.
+    /// The expression is empty.
     #[error(
-        "the schedule is empty: give five fields (minute, hour, day of month, month, day of week) or a name such as @daily"
+        "the schedule is empty: write five fields (minute, hour, day of month, month, day of week) or a descriptor such as @daily"
     )]
     Empty,
-    /// Not five fields.
-    #[error("{found} fields in {text:?}, not 5: minute, hour, day of month, month, day of week (there are no seconds)")]
+    /// The expression does not have five fields.
+    #[error("found {found} fields in {text:?}, not 5: minute, hour, day of month, month, day of week (no seconds)")]
     FieldCount {
-        /// How many there are.
+        /// The number of fields.
         found: usize,
         /// The expression.
         text: String,
     },
-    /// An item of a field is not one.
+    /// An item of a field is invalid.
     #[error("invalid {field} {value:?}: {reason}")]
     Item {
-        /// Which field.
+        /// The field.
         field: Field,
         /// The item.
         value: String,
         /// What is wrong with it, and what is allowed.
         reason: String,
     },
-    /// `@` and something unknown.
+    /// The expression starts with `@`, but is no known descriptor.
     #[error(
-        "unknown name {text:?}: use @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly (in lower case), \
-         or @every and a duration"
+        "unknown descriptor {text:?}: use @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly (in lower case), \
+         or @every followed by a duration"
     )]
     Descriptor {
         /// The expression.
         text: String,
     },
-    /// `@every` and no duration.
-    #[error("invalid duration {value:?} of @every: {reason}")]
+    /// `@every` has an invalid duration.
+    #[error("invalid @every duration {value:?}: {reason}")]
     Every {
-        /// What follows `@every`.
+        /// The text after `@every`.
         value: String,
         /// What is wrong with it, and what is allowed.
         reason: &'static str,
     },
-    /// A zone that nobody knows.
-    #[error("unknown time zone {name:?}: use a name of the IANA database, such as Europe/Berlin")]
+    /// The time zone does not exist.
+    #[error("unknown time zone {name:?}: use a name from the IANA time zone database, such as Europe/Berlin")]
     Zone {
-        /// Its name.
+        /// The name of the time zone.
         name: String,
     },
-    /// A zone where none may stand.
+    /// The dialect does not allow a zone in the expression.
     #[error("cannot use TZ or CRON_TZ in schedule, use timeZone field instead")]
     ZoneNotAllowed,
 }

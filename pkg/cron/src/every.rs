@@ -1,12 +1,13 @@
-//! `@every`: a duration as Go writes it, and the runs after it.
+//! `@every`: parses durations in Go's syntax and computes the runs.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::Error;
 
-const NOT_A_DURATION: &str = "write it like 90s, 1h30m or 1.5h, with the units h, m, s, ms, us and ns";
+const NOT_A_DURATION: &str = "write a duration such as 90s, 1h30m or 1.5h, with the units h, m, s, ms, us or ns";
 
-/// The period in whole seconds, at least one: shorter ones are made one, and fractions are cut, as in robfig/cron.
+/// Returns the period in whole seconds. As in robfig/cron, fractions are truncated and the minimum
+/// is one second.
 pub(crate) fn period(text: &str) -> Result<SignedDuration, Error> {
     let nanoseconds = duration(text).ok_or_else(|| Error::Every {
         value: text.to_owned(),
@@ -15,12 +16,12 @@ pub(crate) fn period(text: &str) -> Result<SignedDuration, Error> {
     Ok(SignedDuration::from_secs((nanoseconds / 1_000_000_000).max(1)))
 }
 
-/// The run after one at `after`: on a whole second.
+/// Returns the run that follows a run at `after`, on a whole second.
 pub(crate) fn next(period: SignedDuration, after: Timestamp) -> Option<Timestamp> {
     Timestamp::from_second(second(after) + period.as_secs()).ok()
 }
 
-/// The last of the runs that follow one at `after`, up to `until`.
+/// Returns the last run up to `until`, if the previous run was at `after`.
 pub(crate) fn latest(period: SignedDuration, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
     let (first, last) = (second(after), second(until));
     let passed = (last - first) / period.as_secs() * period.as_secs();
@@ -28,13 +29,14 @@ pub(crate) fn latest(period: SignedDuration, after: Timestamp, until: Timestamp)
     (passed > 0).then_some(run)
 }
 
-/// The whole second in which `at` lies.
+/// Returns the whole second that contains `at`.
 pub(crate) fn second(at: Timestamp) -> i64 {
-    // Before 1970, fractions are negative.
+    // Before 1970 the fraction of a second is negative.
     at.as_second() - i64::from(at.subsec_nanosecond() < 0)
 }
 
-/// Go's grammar of durations: a sign, then numbers with units; a bare 0 needs none. In nanoseconds.
+/// Parses a duration by Go's grammar and returns nanoseconds: an optional sign, then numbers with
+/// units. A bare 0 needs no unit.
 fn duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -85,7 +87,8 @@ fn unit(text: &str) -> Option<i64> {
     })
 }
 
-/// `0.fraction` of a unit. 18 digits are more than the largest unit has.
+/// Returns `0.fraction` of a unit. More than 18 digits have no effect, because no unit has as many
+/// nanoseconds.
 fn part(fraction: &str, unit: i64) -> i64 {
     let digits = &fraction[..fraction.len().min(18)];
     let Ok(number) = digits.parse::<i128>() else { return 0 };
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_reads_them() {
+    fn durations_parse_as_in_go() {
         let seconds = |text| period(text).map(|period| period.as_secs()).ok();
         let table = [
             ("5m", Some(300)),
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_on_whole_seconds() {
+    fn next_run_is_on_a_whole_second() {
         let after: Timestamp = "2026-03-10T12:34:56.7Z".parse().unwrap();
         let next = next(SignedDuration::from_secs(5), after).unwrap();
         assert_eq!(next.to_string(), "2026-03-10T12:35:01Z");

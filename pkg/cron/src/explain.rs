@@ -1,4 +1,4 @@
-//! A schedule as a sentence.
+//! Describes a schedule in a sentence.
 
 use crate::{Recurrence, Schedule, error::Field, fields::Fields};
 
@@ -25,7 +25,8 @@ const DAYS: [&str; 7] = [
     "Friday",
     "Saturday",
 ];
-/// More times of day than this are told by hours and minutes.
+/// The maximum number of times of day that are listed. With more of them, the sentence lists hours
+/// and minutes.
 const MOST_TIMES: u32 = 6;
 
 pub(crate) fn sentence(schedule: &Schedule) -> String {
@@ -75,7 +76,7 @@ fn days(fields: &Fields) -> String {
     match (of_month, of_week, fields.days_in_both) {
         (Some(of_month), Some(of_week), _) => format!(", {of_month} {both} {of_week}"),
         (Some(days), None, true) | (None, Some(days), true) => format!(", {days}"),
-        // One of the sets holds every day, and one suffices.
+        // One of the two sets contains every day, and one match suffices.
         _ => ", every day".to_owned(),
     }
 }
@@ -101,16 +102,17 @@ fn is_full(set: u64, field: Field) -> bool {
     (min..=max).all(|value| set >> value & 1 == 1)
 }
 
-/// The step of a set that begins at the field's start and goes on evenly to its end.
+/// Returns the step of a set that starts at the field's minimum and is evenly spaced up to its
+/// maximum.
 fn period(set: u64, field: Field) -> Option<u32> {
     let (min, max) = field.bounds();
     let step = values(set).nth(1)? - min;
     let even = values(set).eq((min..=max).step_by(usize::try_from(step).ok()?));
-    // 7 minutes do not fill the hour: "every 7 minutes" would not be true.
+    // A step of 7 minutes does not divide the hour, so "every 7 minutes" would be wrong.
     (even && (max + 1 - min).is_multiple_of(step)).then_some(step)
 }
 
-/// `1 through 5, 9 and 12`.
+/// Lists the values of a set, for example `1 through 5, 9 and 12`.
 fn ranges(set: u64, word: impl Fn(u32) -> String) -> String {
     let mut parts = Vec::new();
     let mut rest = values(set).peekable();

@@ -1,4 +1,4 @@
-//! The sets of minutes, hours, days and months that an expression stands for, as bits.
+//! The sets of minutes, hours, days and months that an expression allows, as bit sets.
 
 use std::str::FromStr;
 
@@ -7,10 +7,10 @@ use jiff::civil::{Date, DateTime};
 
 use crate::error::Field;
 
-/// Every day of it.
+/// The set of all days of the week.
 const WEEK: u64 = 0x7f;
 
-/// What the five fields allow. Bit `n` of a set stands for the value `n`.
+/// The values that the five fields allow. Bit `n` of a set represents the value `n`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Fields {
     pub(crate) minutes: u64,
@@ -18,9 +18,11 @@ pub(crate) struct Fields {
     pub(crate) days_of_month: u64,
     pub(crate) months: u64,
     pub(crate) days_of_week: u64,
-    /// Days must be in both sets of days: one of them is a star. Else one suffices.
+    /// Whether a day must be in both sets of days, because one of the fields is a star. Otherwise
+    /// one set suffices.
     pub(crate) days_in_both: bool,
-    /// The hour field has a `*`, `?` or step, so that hours follow real time whatever the clock shows.
+    /// Whether the hour field has a `*`, `?` or step, so that runs follow real time when the clock
+    /// changes.
     pub(crate) hours_are_wildcard: bool,
 }
 
@@ -32,10 +34,11 @@ pub(crate) struct Item {
     pub(crate) step: u32,
 }
 
-/// The sets of five lists of items, as the `cron` crate evaluates them.
+/// Evaluates the five lists of items with the `cron` crate.
 ///
-/// It counts days of the week from 1, wants seconds first, and takes no empty list and no step beyond the range: all of that is
-/// translated here, and an empty list is an empty set.
+/// That crate counts days of the week from 1, expects a field for seconds, and accepts neither
+/// empty lists nor steps beyond the range. This function translates all of that; an empty list
+/// becomes an empty set.
 pub(crate) fn sets(lists: &[Vec<Item>; 5]) -> Result<[u64; 5], cron::error::Error> {
     let mut text = String::from("0");
     for (field, items) in Field::ALL.iter().zip(lists) {
@@ -83,7 +86,7 @@ impl Item {
 }
 
 impl Fields {
-    /// Whether every hour of a run is named, so that the run means a time of day.
+    /// Reports whether the hours are fixed, so that a run has a definite time of day.
     pub(crate) fn has_fixed_hours(&self) -> bool {
         !self.hours_are_wildcard
     }
@@ -102,7 +105,7 @@ impl Fields {
 
     pub(crate) fn has_day(&self, date: Date) -> bool {
         let of_month = has(self.days_of_month, date.day());
-        // Which day of the week a date is costs more than the rest.
+        // Computing the day of the week is the most expensive check, so it comes last.
         let of_week = || self.days_of_week == WEEK || has(self.days_of_week, date.weekday().to_sunday_zero_offset());
         if self.days_in_both {
             of_month && of_week()
@@ -111,9 +114,9 @@ impl Fields {
         }
     }
 
-    /// The days of the month of `date` that are allowed.
+    /// Returns the allowed days in the month of `date`.
     pub(crate) fn days(&self, date: Date) -> u64 {
-        // Bit 1 is the first of the month; the week repeats from there.
+        // Bit 1 is the first day of the month; the pattern of the week repeats from there.
         let first = date.first_of_month().weekday().to_sunday_zero_offset();
         let week = self.days_of_week | self.days_of_week << 7;
         let week = week >> first & WEEK;
@@ -126,10 +129,11 @@ impl Fields {
         days & ((1 << (date.days_in_month() + 1)) - 1)
     }
 
-    /// The first minute at or after `from`, on a clock that never changes, up to the end of year `last_year`.
+    /// Returns the first allowed minute at or after `from`, up to the end of year `last_year`, on a
+    /// clock that never changes.
     pub(crate) fn first_from(&self, from: DateTime, last_year: i16) -> Option<DateTime> {
         let mut date = from.date();
-        // The time of day counts on the first day alone.
+        // The time of day only matters on the first day.
         let today = self.has_month(date.month()) && self.has_day(date);
         let found = today.then(|| self.first_in_day(date, from.hour(), from.minute()));
         if let Some(found) = found.flatten() {
@@ -150,14 +154,15 @@ impl Fields {
         None
     }
 
-    /// The last minute at or before `to`, on a clock that never changes, and not before `from`.
+    /// Returns the last allowed minute at or before `to` and not before `from`, on a clock that
+    /// never changes.
     pub(crate) fn last_until(&self, to: DateTime, from: DateTime) -> Option<DateTime> {
         self.last_before_end(to, from.date()).filter(|found| *found >= from)
     }
 
     fn last_before_end(&self, to: DateTime, from: Date) -> Option<DateTime> {
         let mut date = to.date();
-        // The time of day counts on the last day alone.
+        // The time of day only matters on the last day.
         let today = self.has_month(date.month()) && self.has_day(date);
         let found = today.then(|| self.last_in_day(date, to.hour(), to.minute()));
         if let Some(found) = found.flatten() {
@@ -201,17 +206,17 @@ fn has(set: u64, value: i8) -> bool {
     set >> value & 1 == 1
 }
 
-/// The set of the values below one that is not over 63.
+/// Returns the set of all values below `value`, which is at most 63.
 fn below(value: i8) -> u64 {
     (1 << value) - 1
 }
 
-/// The highest value of a set that is not empty.
+/// Returns the highest value of a non-empty set.
 fn highest(set: u64) -> i8 {
     i8::try_from(set.ilog2()).unwrap_or(i8::MIN)
 }
 
-/// The lowest value of a set that is not empty.
+/// Returns the lowest value of a non-empty set.
 pub(crate) fn lowest(set: u64) -> i8 {
     i8::try_from(set.trailing_zeros()).unwrap_or(i8::MAX)
 }

@@ -1,10 +1,13 @@
-//! Schedules: what an expression means and when it runs next.
+//! Cron schedules: parses expressions and computes their runs.
 //!
-//! The dialect is the one of `batch/v1` CronJob, whose parser is robfig/cron v3: five fields, names, ranges, steps, lists, `?`,
-//! `@daily` and its like, `@every`. [`Dialect::CronTab`] adds `H`. The `cron` crate holds the sets that fields stand for; which
-//! text is allowed, and the search for the next run, are here, because Kubernetes' answers differ from that crate's.
+//! The dialect is the one of `batch/v1` CronJob, whose parser is robfig/cron v3: five fields,
+//! names, ranges, steps, lists, `?`, descriptors such as `@daily`, and `@every`.
+//! [`Dialect::CronTab`] adds `H`. The `cron` crate evaluates the sets of values that the fields
+//! allow. The grammar and the search for the next run are implemented here, because Kubernetes'
+//! results differ from that crate's.
 //!
-//! Architecture Invariant: pure. The time and the zone are arguments; the only thing read from outside is the table of time zones.
+//! Architecture Invariant: this crate is pure. The time and the zone are arguments; the time zone
+//! database is the only outside data that it reads.
 
 mod civil;
 mod error;
@@ -20,11 +23,11 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 pub use crate::error::{Error, Field};
 use crate::fields::Fields;
 
-/// When something runs. Parsed once; what cannot be parsed cannot be one.
+/// A parsed schedule, which is always valid.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     recurrence: Recurrence,
-    /// Of a `TZ=` prefix, which overrides the zone that is passed in.
+    /// The zone of a `TZ=` prefix, which overrides the zone that the caller passes.
     zone: Option<TimeZone>,
 }
 
@@ -34,53 +37,56 @@ enum Recurrence {
     Every(SignedDuration),
 }
 
-/// Whose rules an expression follows.
+/// The rules that an expression follows.
 #[derive(Clone, Copy, Debug)]
 pub enum Dialect<'a> {
-    /// What robfig/cron v3 takes, to the letter, `TZ=` and `CRON_TZ=` prefixes included.
+    /// Exactly what robfig/cron v3 accepts, including the prefixes `TZ=` and `CRON_TZ=`.
     Kubernetes,
-    /// The same without the prefixes, with `H`, and with an `@every` of a minute at least.
+    /// The same without the prefixes, with `H`, and with a minimum of one minute for `@every`.
     CronTab {
-        /// Spreads `H`: equal for one object over its life, different between objects.
+        /// Determines the values of `H`: constant for one object, different between objects.
         uid: &'a str,
     },
 }
 
-/// What happens to runs at changes of the clock.
+/// What happens to runs when the clock changes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum DstPolicy {
-    /// A run whose hour is named happens once a day: at the end of the gap that swallowed it, or at the first of two occurrences.
-    /// Schedules whose hour field has `*`, `?` or a step follow real time.
+    /// A run with a fixed hour happens once a day: at the end of the gap that contains it, or at
+    /// the first of two occurrences. Schedules whose hour field has `*`, `?` or a step follow real
+    /// time.
     #[default]
     Once,
-    /// What CronJob does: a run in a gap is skipped, one in an overlap happens twice.
+    /// What CronJob does: a run in a gap is skipped, and a run in an overlap happens twice.
     Kubernetes,
 }
 
-/// The time zone of that name in the IANA database. Names are matched to the letter, as Go does on Linux; an empty one is UTC.
-/// `Local` is refused: it means another zone on each machine.
+/// Returns the time zone with that name in the IANA time zone database. Names are case-sensitive,
+/// as in Go on Linux; the empty name is UTC. `Local` is refused, because it is a different zone on
+/// each machine.
 ///
 /// # Errors
 ///
-/// Names what is not a time zone.
+/// Returns an error when the database has no time zone with that name.
 pub fn load_zone(name: &str) -> Result<TimeZone, Error> {
     parse::load_zone(name)
 }
 
 impl Schedule {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
     ///
-    /// Names the field, the value and what is allowed.
+    /// Returns an error when the expression is invalid. It names the field, the value and the
+    /// allowed values.
     pub fn parse(text: &str, dialect: Dialect<'_>) -> Result<Self, Error> {
         parse::schedule(text, dialect)
     }
 
-    /// The first run after `after`, always later than it. `None` when there is none within five years, which is where
-    /// Kubernetes stops looking.
+    /// Returns the first run later than `after`, or `None` if there is none within five years.
+    /// Kubernetes stops searching there, too.
     ///
-    /// `@every` counts from `after`, as Kubernetes does: pass the last run.
+    /// `@every` counts from `after`, as in Kubernetes, so pass the last run.
     pub fn next(&self, after: Timestamp, zone: &TimeZone, policy: DstPolicy) -> Option<Timestamp> {
         let zone = self.zone.as_ref().unwrap_or(zone);
         match &self.recurrence {
@@ -92,8 +98,9 @@ impl Schedule {
         }
     }
 
-    /// The last run that is later than `after` and not later than `until`: where going from run to run with [`Self::next`] ends.
-    /// Runs beyond its five years are found, too. Cheap whatever lies in between.
+    /// Returns the last run later than `after` and not later than `until`. This is where repeated
+    /// calls of [`Self::next`] end, but runs more than five years apart are found, too. The cost
+    /// hardly depends on the distance.
     ///
     /// `@every` counts from `after`.
     pub fn latest(&self, after: Timestamp, until: Timestamp, zone: &TimeZone, policy: DstPolicy) -> Option<Timestamp> {
@@ -110,8 +117,8 @@ impl Schedule {
         }
     }
 
-    /// How many runs are later than `after` and not later than `until`, counted up to `limit`. Each costs a search: keep the limit
-    /// low.
+    /// Counts the runs later than `after` and not later than `until`, up to `limit`. Each run costs
+    /// a search, so keep the limit low.
     ///
     /// `@every` counts from `after`.
     pub fn count(&self, after: Timestamp, until: Timestamp, zone: &TimeZone, policy: DstPolicy, limit: u32) -> u32 {
@@ -133,7 +140,7 @@ impl Schedule {
         count
     }
 
-    /// The schedule as a sentence.
+    /// Describes the schedule in a sentence.
     pub fn explain(&self) -> String {
         explain::sentence(self)
     }

@@ -1,4 +1,4 @@
-//! The text of an expression: which of it is allowed, and what it stands for.
+//! The parser for expressions.
 
 use jiff::tz::TimeZone;
 
@@ -26,12 +26,12 @@ pub(crate) fn schedule(text: &str, dialect: Dialect<'_>) -> Result<Schedule, Err
     Ok(Schedule { recurrence, zone })
 }
 
-/// What follows a `TZ=` or `CRON_TZ=`.
+/// Returns the text after a `TZ=` or `CRON_TZ=` prefix.
 fn strip_zone_prefix(text: &str) -> Option<&str> {
     text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="))
 }
 
-/// Names are matched to the letter: Go reads them as paths of files.
+/// Loads a time zone. Names are case-sensitive, because Go uses them as file paths.
 pub(crate) fn load_zone(name: &str) -> Result<TimeZone, Error> {
     if name.is_empty() || name == "UTC" {
         return Ok(TimeZone::UTC);
@@ -56,7 +56,7 @@ fn descriptor(text: &str, dialect: Dialect<'_>) -> Result<Recurrence, Error> {
             if matches!(dialect, Dialect::CronTab { .. }) && period.as_secs() < 60 {
                 return Err(Error::Every {
                     value: duration.to_owned(),
-                    reason: "less than a minute: a CronTab runs once a minute at most",
+                    reason: "must be at least one minute, because a CronTab runs at most once a minute",
                 });
             }
             return Ok(Recurrence::Every(period));
@@ -78,7 +78,7 @@ fn five(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
     let mut stars = [false; 5];
     let mut open = [false; 5];
     for (index, field) in Field::ALL.into_iter().enumerate() {
-        // Empty items are passed over, as Go's strings.FieldsFunc does.
+        // Empty items are skipped, as by Go's strings.FieldsFunc.
         for text in texts[index].split(',').filter(|text| !text.is_empty()) {
             let parsed = item(text, field, dialect).map_err(|reason| Error::Item {
                 field,
@@ -109,20 +109,21 @@ fn five(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
 
 struct Parsed {
     item: Item,
-    /// A `*` or `?` without a step over 1: of the two day fields, only the other one counts then.
+    /// Whether the item is a `*` or `?` without a step over 1. If one of the two day fields has
+    /// such an item, only the other field counts.
     is_star: bool,
-    /// Has a `*`, a `?` or a step.
+    /// Whether the item has a `*`, a `?` or a step.
     is_open: bool,
 }
 
-/// One item: `*`, `N`, `N-M`, `H`, each with a step or without.
+/// Parses one item: `*`, `?`, `N`, `N-M` or `H`, each with an optional step.
 fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String> {
     let (min, max) = field.bounds();
     let mut parts = text.split('/');
     let range = parts.next().unwrap_or_default();
     let step = parts.next();
     if parts.next().is_some() {
-        return Err("more than one / in it".to_owned());
+        return Err("it has more than one /".to_owned());
     }
     if let (Dialect::CronTab { uid }, Some(within)) = (dialect, range.strip_prefix('H')) {
         return hashed(within, step, field, uid);
@@ -137,13 +138,13 @@ fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String
         (first, last.map_or(Ok(first), |last| value(last, field))?)
     };
     if !is_any && ends.next().is_some() {
-        return Err("more than one - in it".to_owned());
+        return Err("it has more than one -".to_owned());
     }
     let step = match step {
         None => 1,
         Some(text) => {
             if !range.contains('-') {
-                // N/step means from N to the end.
+                // N/step means from N to the maximum.
                 last = max;
             }
             number(text)?
@@ -163,7 +164,7 @@ fn check(first: u32, last: u32, step: u32, (min, max): (u32, u32)) -> Result<(),
     }
     if first > last {
         return Err(format!(
-            "the range ends before it begins; it must rise within {min} to {max}"
+            "the range ends before it begins; write it in ascending order within {min} to {max}"
         ));
     }
     if step == 0 {
@@ -172,10 +173,11 @@ fn check(first: u32, last: u32, step: u32, (min, max): (u32, u32)) -> Result<(),
     Ok(())
 }
 
-/// `H`, `H(a-b)`, each with a step or without: spread by the object's UID, the same for its whole life.
+/// Parses `H` or `H(a-b)`, each with an optional step. A hash of the object's UID chooses the
+/// value, so it stays the same for the object's whole life.
 fn hashed(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<Parsed, String> {
     let (min, max) = field.bounds();
-    // Every month has a 28th.
+    // The 28th is the last day that every month has.
     let max = if field == Field::DayOfMonth { 28 } else { max };
     let (first, last) = if within.is_empty() {
         (min, max)
@@ -202,7 +204,7 @@ fn hashed(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<P
     })
 }
 
-/// FNV-1a, 64 bits.
+/// Returns the 64-bit FNV-1a hash.
 fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -224,12 +226,15 @@ fn value(text: &str, field: Field) -> Result<u32, String> {
     number(text).map_err(|_| format!("must be from {min} to {max}{others}"))
 }
 
-/// A number as Go's Atoi takes it: a plus sign is allowed. One too large for the machine is too large for every field.
+/// Parses a number as Go's Atoi does: a plus sign is allowed. A number over 32 bits becomes the
+/// maximum, which is too large for every field.
 fn number(text: &str) -> Result<u32, String> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("must be a whole number, 0 or more".to_owned());
     }
-    let number = digits.parse::<i64>().map_err(|_| "is too large".to_owned())?;
+    let number = digits
+        .parse::<i64>()
+        .map_err(|_| "the number is too large".to_owned())?;
     Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }

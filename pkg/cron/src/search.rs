@@ -1,8 +1,9 @@
-//! The next run in Kubernetes' sense, and the latest one.
+//! Computes the next and the latest run under Kubernetes' policy.
 //!
-//! Between changes of the clock this is a search on the calendar. Across them robfig/cron's way of walking decides; a zone that
-//! moves by half an hour or at midnight makes that visible, so the [`Walk`] is kept. The calendar answers only where a walk would
-//! have found the same.
+//! Between changes of the clock this is a search on the calendar. Across a change, the result
+//! depends on how robfig/cron steps through time, visibly so in zones that change by half an hour
+//! or at midnight. [`Walk`] reproduces those steps. The calendar is only used where a walk would
+//! find the same run.
 
 use jiff::{
     SignedDuration, Timestamp,
@@ -12,11 +13,11 @@ use jiff::{
 
 use crate::{every::second, fields::Fields, walk::Walk};
 
-/// How many years are searched, as in robfig/cron.
+/// The number of years that a search covers, as in robfig/cron.
 pub(crate) const HORIZON: i16 = 5;
-/// How far [`next`] looks at least, in whole days.
+/// The minimum distance that [`next`] searches, in whole days.
 pub(crate) const MIN_SEARCH_SPAN: SignedDuration = SignedDuration::from_hours(5 * 365 * 24);
-/// Clocks do not change twice within a day, and do not go back by more than one.
+/// Clocks change at most once within this time, and go back by at most as much.
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
 pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
@@ -36,13 +37,15 @@ pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option
         if found > after {
             return Some(found);
         }
-        // It went back over a change of the clock and found what was before it. robfig/cron stays there for ever.
+        // The walk went back over a change of the clock and found an earlier run. robfig/cron would
+        // return this run for ever.
         at = at.checked_add(SignedDuration::from_mins(1)).ok()?;
     }
 }
 
-/// Where going on from `after` with [`next`] ends, at `until` at the latest. What lies between two changes of the clock is passed in
-/// one leap; the changes are walked across one by one, because what a walk skips depends on where it began.
+/// Returns the run at which repeated calls of [`next`] from `after` end, at most at `until`. The
+/// time between two changes of the clock takes one step. The changes are walked across one by one,
+/// because what a walk skips depends on where it began.
 pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let mut at = after;
     let mut latest = None;
@@ -64,7 +67,7 @@ pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: 
     latest
 }
 
-/// The first whole minute after.
+/// Returns the first whole minute after `civil`.
 pub(crate) fn next_minute(civil: DateTime) -> Option<DateTime> {
     let date = civil.date();
     Some(match (civil.hour(), civil.minute()) {
@@ -74,13 +77,14 @@ pub(crate) fn next_minute(civil: DateTime) -> Option<DateTime> {
     })
 }
 
-/// Where a search begins: at a whole second.
+/// The start of a search, at a whole second.
 struct Start<'a> {
     zone: &'a TimeZone,
     at: Timestamp,
     offset: Offset,
     civil: DateTime,
-    /// Where a walk goes back to: to the beginning of the month, day or hour that does not fit.
+    /// Where a walk goes back to: the start of the first of month, day and hour that does not
+    /// match.
     back: Option<DateTime>,
 }
 
@@ -108,7 +112,7 @@ impl<'a> Start<'a> {
         })
     }
 
-    /// Whether no change of the clock is near where a walk goes back to.
+    /// Reports whether the clock does not change near the time that a walk goes back to.
     fn is_steady(&self) -> bool {
         let Some(back) = self.back else { return true };
         let back = self.offset.to_timestamp(back).unwrap_or(Timestamp::MIN);
@@ -117,7 +121,8 @@ impl<'a> Start<'a> {
         change.is_none_or(|change| back.duration_since(change.timestamp()) > DAY)
     }
 
-    /// Whether the clock does not change on the way to `found`, or ever if that is nothing.
+    /// Reports whether the clock does not change between the start and `found`, or ever after the
+    /// start if `found` is `None`.
     fn leads_steadily_to(&self, found: Option<DateTime>) -> bool {
         let Some(found) = found else {
             return self.zone.following(self.at).next().is_none();
@@ -135,7 +140,7 @@ impl<'a> Start<'a> {
         same && (at.duration_since(self.at) < DAY || change().is_none_or(|change| change.timestamp() > at))
     }
 
-    /// When the clock shows `civil`, unless it changes.
+    /// Returns when the clock shows `civil` if it does not change before.
     fn instant(&self, civil: DateTime) -> Option<Timestamp> {
         if civil.date() != self.civil.date() {
             return self.offset.to_timestamp(civil).ok();
@@ -147,12 +152,14 @@ impl<'a> Start<'a> {
         Timestamp::from_second(self.at.as_second() + seconds(civil) - seconds(self.civil)).ok()
     }
 
-    /// Whether a walk lets real time pass only, so that it cannot end at the second of two occurrences for the first.
+    /// Reports whether a walk to `found` only lets real time pass. Such a walk cannot mistake the
+    /// second of two occurrences for the first.
     fn passes_to(&self, found: DateTime) -> bool {
         self.back.is_none() && found.date() == self.civil.date()
     }
 
-    /// The last run up to `until` that no change of the clock parts from the start, as far as the calendar can tell.
+    /// Returns the last run up to `until` with no change of the clock between it and the start, as
+    /// far as the calendar can tell.
     fn last_before_change(&self, fields: &Fields, until: Timestamp) -> Option<Timestamp> {
         if !self.is_steady() {
             return None;
@@ -162,7 +169,7 @@ impl<'a> Start<'a> {
             let before = change.timestamp().checked_sub(SignedDuration::from_secs(1)).ok()?;
             last = last.min(before);
             if !self.passes_to(self.offset.to_datetime(last)) {
-                // What is shown twice is left to a walk.
+                // Leave times that the clock shows twice to a walk.
                 let twice = self.offset.duration_since(change.offset()).max(SignedDuration::ZERO);
                 last = last.min(before.checked_sub(twice).ok()?);
             }

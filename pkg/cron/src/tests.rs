@@ -28,8 +28,8 @@ fn once(expression: &str, zone: &str, from: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_named_hour_runs_once_when_the_clock_jumps() {
-    // 02:00 to 03:00 do not exist on 29 March in Berlin.
+fn fixed_hour_runs_once_when_the_clock_jumps_forward() {
+    // In Berlin the clock jumps from 02:00 to 03:00 on 29 March.
     let from = "2026-03-28T12:00:00Z";
     assert_eq!(
         once("30 2 * * *", "Europe/Berlin", from),
@@ -39,7 +39,7 @@ fn a_named_hour_runs_once_when_the_clock_jumps() {
     assert_eq!(
         swallowed,
         ["03-29 03:00+02:00", "03-30 02:00+02:00", "03-30 02:15+02:00"],
-        "a gap runs once"
+        "all runs in a gap happen once together"
     );
     assert_eq!(
         once("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z"),
@@ -53,8 +53,8 @@ fn a_named_hour_runs_once_when_the_clock_jumps() {
 }
 
 #[test]
-fn a_named_hour_runs_once_when_the_clock_falls_back() {
-    // 02:00 to 03:00 come twice on 25 October in Berlin.
+fn fixed_hour_runs_once_when_the_clock_goes_back() {
+    // In Berlin the hour from 02:00 to 03:00 occurs twice on 25 October.
     assert_eq!(
         once("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z"),
         ["10-25 02:30+02:00", "10-26 02:30+01:00", "10-27 02:30+01:00"]
@@ -67,7 +67,7 @@ fn a_named_hour_runs_once_when_the_clock_falls_back() {
 }
 
 #[test]
-fn open_hours_follow_real_time() {
+fn wildcard_hours_follow_real_time() {
     for expression in ["30 * * * *", "30 */1 * * *", "30 0-23/1 * * *", "30 ? * * *"] {
         assert_eq!(
             once(expression, "Europe/Berlin", "2026-10-25T00:00:00Z"),
@@ -78,8 +78,8 @@ fn open_hours_follow_real_time() {
 }
 
 #[test]
-fn a_day_that_a_zone_skipped_is_passed() {
-    // Samoa had no 30 December 2011.
+fn search_passes_a_day_that_the_zone_skipped() {
+    // Samoa skipped 30 December 2011.
     for policy in [DstPolicy::Kubernetes, DstPolicy::Once] {
         let runs = runs("0 12 31 12 *", "Pacific/Apia", "2011-12-29T12:00:00Z", policy);
         assert_eq!(runs[0], "12-31 12:00+14:00", "{policy:?}");
@@ -91,8 +91,9 @@ fn a_day_that_a_zone_skipped_is_passed() {
 }
 
 #[test]
-fn a_walk_that_comes_back_to_its_start_goes_on() {
-    // In 1990 the clock of St. John's went back at 00:01, to 23:01 the day before: minutes are stepped into the wrong hour.
+fn search_continues_when_a_walk_returns_to_its_start() {
+    // In 1990 the clock in St. John's went back at 00:01, to 23:01 of the previous day, so stepping
+    // minutes leads into the wrong hour.
     assert_eq!(
         runs(
             "1 0 * * *",
@@ -104,9 +105,9 @@ fn a_walk_that_comes_back_to_its_start_goes_on() {
     );
 }
 
-/// Pinned: an H that moves would move everybody's runs.
+/// These values are pinned: if the hash changed, the runs of all users would move.
 #[test]
-fn h_spreads_by_the_uid_and_stays() {
+fn h_values_depend_on_the_uid_and_never_change() {
     let fields = |text| match Schedule::parse(text, CRONTAB).unwrap().recurrence {
         Recurrence::Fields(fields) => fields,
         Recurrence::Every(_) => unreachable!("{text} has fields"),
@@ -133,7 +134,7 @@ fn h_spreads_by_the_uid_and_stays() {
     .assert_eq(&golden);
     assert!(
         Schedule::parse("H H * * *", Dialect::Kubernetes).is_err(),
-        "CronJob has no H"
+        "CronJob does not support H"
     );
 }
 
@@ -143,17 +144,17 @@ fn error(text: &str, expected: &Expect) {
 }
 
 #[test]
-fn errors_name_the_field_the_value_and_what_is_allowed() {
+fn errors_name_the_field_the_value_and_the_allowed_range() {
     error(
         "",
         &expect![
-            "the schedule is empty: give five fields (minute, hour, day of month, month, day of week) or a name such as @daily"
+            "the schedule is empty: write five fields (minute, hour, day of month, month, day of week) or a descriptor such as @daily"
         ],
     );
     error(
         "0 0 * *",
         &expect![[
-            r#"4 fields in "0 0 * *", not 5: minute, hour, day of month, month, day of week (there are no seconds)"#
+            r#"found 4 fields in "0 0 * *", not 5: minute, hour, day of month, month, day of week (no seconds)"#
         ]],
     );
     error("60 * * * *", &expect![[r#"invalid minute "60": must be from 0 to 59"#]]);
@@ -167,7 +168,9 @@ fn errors_name_the_field_the_value_and_what_is_allowed() {
     );
     error(
         "0 9-5 * * *",
-        &expect![[r#"invalid hour "9-5": the range ends before it begins; it must rise within 0 to 23"#]],
+        &expect![[
+            r#"invalid hour "9-5": the range ends before it begins; write it in ascending order within 0 to 23"#
+        ]],
     );
     error(
         "*/0 * * * *",
@@ -176,10 +179,10 @@ fn errors_name_the_field_the_value_and_what_is_allowed() {
 }
 
 #[test]
-fn errors_of_more_than_one_field_say_what_to_write() {
+fn errors_say_what_to_write_instead() {
     error(
         "0 0 1-2-3 * *",
-        &expect![[r#"invalid day of month "1-2-3": more than one - in it"#]],
+        &expect![[r#"invalid day of month "1-2-3": it has more than one -"#]],
     );
     error(
         "H(5) * * * *",
@@ -192,18 +195,20 @@ fn errors_of_more_than_one_field_say_what_to_write() {
     error(
         "@Daily",
         &expect![[
-            r#"unknown name "@Daily": use @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly (in lower case), or @every and a duration"#
+            r#"unknown descriptor "@Daily": use @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly (in lower case), or @every followed by a duration"#
         ]],
     );
     error(
         "@every 5",
         &expect![[
-            r#"invalid duration "5" of @every: write it like 90s, 1h30m or 1.5h, with the units h, m, s, ms, us and ns"#
+            r#"invalid @every duration "5": write a duration such as 90s, 1h30m or 1.5h, with the units h, m, s, ms, us or ns"#
         ]],
     );
     error(
         "@every 59s",
-        &expect![[r#"invalid duration "59s" of @every: less than a minute: a CronTab runs once a minute at most"#]],
+        &expect![[
+            r#"invalid @every duration "59s": must be at least one minute, because a CronTab runs at most once a minute"#
+        ]],
     );
     error(
         "TZ=Europe/Berlin 0 0 * * *",
@@ -212,7 +217,7 @@ fn errors_of_more_than_one_field_say_what_to_write() {
 }
 
 #[test]
-fn schedules_are_told_in_a_sentence() {
+fn explain_describes_the_schedule_in_a_sentence() {
     let told = |text| Schedule::parse(text, Dialect::Kubernetes).unwrap().explain();
     let table = [
         ("* * * * *", "Every minute, every day."),
@@ -242,9 +247,10 @@ fn schedules_are_told_in_a_sentence() {
 }
 
 proptest! {
-    /// Whatever the text, it is refused or it runs later than its start; it never hangs and never panics.
+    /// Every text either is refused or gives runs later than the start; parsing and searching
+    /// neither hang nor panic.
     #[test]
-    fn any_text_is_refused_or_runs_later(
+    fn any_text_is_refused_or_gives_later_runs(
         text in r"(@[a-z]{1,6} ?[0-9a-z]{0,5}|([0-9*?/,LWH#()a-z-]{1,6} ){4}[0-9*?/,HSUN-]{1,5})",
         second in -2_000_000_000_i64..8_000_000_000,
         zone in prop::sample::select(vec!["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Casablanca"]),
@@ -261,9 +267,9 @@ proptest! {
         }
     }
 
-    /// A zone whose clock never changes has nothing for a policy to decide.
+    /// In a zone whose clock never changes, the policy makes no difference.
     #[test]
-    fn policies_agree_where_the_clock_never_changes(
+    fn policies_agree_in_a_zone_without_clock_changes(
         minute in 0..60, hour in 0..24, day in 1..32, second in 0_i64..4_000_000_000,
     ) {
         let schedule = Schedule::parse(&format!("{minute} {hour} {day} * *"), CRONTAB).unwrap();

@@ -1,5 +1,6 @@
-//! The walk of robfig/cron, which says what is skipped and what happens twice where the clock changes: months and days are stepped
-//! on the calendar, hours and minutes in real time, and fields below a step start at zero only if nothing was stepped before.
+//! Steps through time exactly as robfig/cron does. These steps determine which runs are skipped and
+//! which happen twice when the clock changes. Months and days are stepped on the calendar, hours
+//! and minutes in real time. Smaller fields are reset to zero only before the first step.
 
 use jiff::{
     SignedDuration, Timestamp,
@@ -12,18 +13,20 @@ use crate::{
     search::HORIZON,
 };
 
-/// A walk through the calendar and the day, at one point of time.
+/// A walk through the calendar and the day, at its current point in time.
 ///
-/// Steps that lead nowhere are taken in one leap, as far as the clock does not change: there the order of steps is of no account.
+/// Steps without a match are combined into one while the clock does not change, because then their
+/// order does not matter.
 pub(crate) struct Walk<'a> {
     fields: &'a Fields,
     zone: &'a TimeZone,
     at: Timestamp,
     civil: DateTime,
     last_year: i16,
-    /// Something was stepped: what is below it starts at zero already.
+    /// Whether a field was stepped, so that all smaller fields are already zero.
     stepped: bool,
-    /// The next change of the clock and what the clock shows then; not looked up yet, or past, if it is not later than `at`.
+    /// The next change of the clock and what the clock shows then. It has to be looked up again if
+    /// it is not later than `at`.
     change: (Timestamp, DateTime),
 }
 
@@ -41,10 +44,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// `None`: nothing within the horizon, or the end of time.
+    /// Returns the next run; `None` if there is none within the horizon or before the end of time.
     pub(crate) fn run(mut self) -> Option<Timestamp> {
         while self.civil.year() <= self.last_year {
-            // Each stage says whether its field fits; one that does not has moved a larger field on.
+            // Each stage returns whether its field matches. A stage returns false after it has
+            // moved a larger field on.
             if self.month()? && self.day()? && self.hour()? && self.minute()? && self.second()? {
                 return Some(self.at);
             }
@@ -64,7 +68,7 @@ impl<'a> Walk<'a> {
             };
             let months = today.month() - 1 + steps(self.fields.months, today.month(), 13, steady);
             let first = Date::new(today.year() + i16::from(months / 12), months % 12 + 1, 1).ok()?;
-            // A day past the end of its month is one of the month after it, as in Go.
+            // As in Go, a day past the end of its month is a day of the next month.
             let date = later(first, today.day() - 1)?;
             self.go_to(date.to_datetime(self.civil.time()))?;
             if self.civil.month() == 1 {
@@ -93,14 +97,15 @@ impl<'a> Walk<'a> {
                 steady.into(),
             );
             self.go_to(later(today, days)?.to_datetime(time))?;
-            // A midnight that the clock skipped: on to the day's first hour, or back to midnight the day after.
+            // The clock skipped midnight. As in robfig/cron, go forward from an hour after noon,
+            // and back from an earlier one.
             match self.civil.hour() {
                 0 => {}
                 hour @ 13.. => self.pass(SignedDuration::from_hours(i64::from(24 - hour)))?,
                 hour => self.pass(SignedDuration::from_hours(i64::from(-hour)))?,
             }
             if self.at <= was {
-                // A day that the zone skipped whole. robfig/cron walks in circles here for ever.
+                // The zone skipped a whole day. robfig/cron loops for ever here.
                 self.go_to(later(today, 2)?.to_datetime(time))?;
             }
             if self.civil.day() == 1 {
@@ -160,7 +165,7 @@ impl<'a> Walk<'a> {
         Some(false)
     }
 
-    /// What the clock shows when it next changes.
+    /// Returns what the clock shows when it next changes.
     fn change(&mut self) -> DateTime {
         if self.change.0 <= self.at {
             let change = self.zone.following(self.at).next().map(|change| change.timestamp());
@@ -176,8 +181,8 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
-    /// Goes to a time on the calendar as Go's time.Date finds it: by the offset that holds there if the time is taken for UTC, and
-    /// then, should another one hold at the result, by that.
+    /// Goes to a time on the calendar as Go's time.Date does: it first uses the offset that would
+    /// hold if the time were UTC. If another offset holds at the result, it uses that one.
     fn go_to(&mut self, civil: DateTime) -> Option<()> {
         let first = self.zone.to_offset(Offset::UTC.to_timestamp(civil).ok()?);
         let second = self.zone.to_offset(first.to_timestamp(civil).ok()?);
@@ -194,7 +199,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many steps lead from `value` to the next one of a set, or to its end; `steady` of them at most, and one at least.
+/// Returns how many steps lead from `value` to the next value of a set, or to `end`. The result is
+/// at least one and otherwise at most `steady`.
 fn steps(set: u64, value: i8, end: i8, steady: i32) -> i8 {
     let later = set >> value >> 1;
     let wanted = if later == 0 { end - value } else { lowest(later) + 1 };

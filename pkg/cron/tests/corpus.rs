@@ -1,4 +1,5 @@
-//! What the fuzz targets check, over their corpus and over mutations of it: the same ones every time.
+//! Checks the properties of the fuzz targets on their corpus and on mutations of it. The mutations
+//! are the same in every run.
 
 #[path = "../fuzz/properties.rs"]
 mod properties;
@@ -10,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many mutations there are of each corpus.
+/// The number of mutations of each corpus.
 const MUTATIONS: usize = 10_000;
-/// No input takes anything near to it.
+/// The time limit for one input. No input takes nearly as long.
 const LONGEST: Duration = Duration::from_secs(5);
-/// What mutations put in.
+/// The tokens that mutations insert.
 const TOKENS: [&str; 28] = [
     "*",
     "?",
@@ -46,7 +47,7 @@ const TOKENS: [&str; 28] = [
     "é",
 ];
 
-/// Splitmix64: small, and the same everywhere.
+/// `SplitMix64`: a small generator with the same sequence on every machine.
 struct Random(u64);
 
 impl Random {
@@ -62,7 +63,7 @@ impl Random {
         usize::try_from(self.next() % end).unwrap_or_default()
     }
 
-    /// Changes an input in one place, or joins it with another.
+    /// Changes an input in one place, or joins it with another one.
     fn mutate(&mut self, input: &mut Vec<u8>, other: &[u8]) {
         let at = self.below(input.len() + 1);
         let end = (at + 1 + self.below(4)).min(input.len());
@@ -82,7 +83,7 @@ impl Random {
     }
 }
 
-/// The files of a corpus, by their names in order, without what a fuzzer has left there.
+/// Returns the contents of a corpus, sorted by file name, without files that a fuzzer has added.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -94,7 +95,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 
 fn check(target: &str, property: fn(&[u8])) {
     let corpus = corpus(target);
-    assert!(corpus.len() > 24, "{} files are no corpus", corpus.len());
+    assert!(corpus.len() > 24, "the corpus has only {} files", corpus.len());
     let mut random = Random(0);
     let mutations = (0..MUTATIONS).map(|_| {
         let mut input = corpus[random.below(corpus.len())].clone();
@@ -107,18 +108,18 @@ fn check(target: &str, property: fn(&[u8])) {
     for input in corpus.iter().cloned().chain(mutations) {
         let begun = Instant::now();
         let held = catch_unwind(|| property(&input)).is_ok();
-        assert!(held, "it is this input: {:?}", String::from_utf8_lossy(&input));
+        assert!(held, "the property fails for {:?}", String::from_utf8_lossy(&input));
         let took = begun.elapsed();
         assert!(took < LONGEST, "{took:?} for {:?}", String::from_utf8_lossy(&input));
     }
 }
 
 #[test]
-fn expressions_hold_up() {
+fn parse_properties_hold_on_the_corpus_and_mutations() {
     check("parse", properties::parse);
 }
 
 #[test]
-fn times_hold_up() {
+fn next_properties_hold_on_the_corpus_and_mutations() {
     check("next", properties::next);
 }

@@ -1,4 +1,4 @@
-//! Whatever time a schedule starts from, in any zone.
+//! Fuzzes the search for runs, from any time and in any zone.
 #![no_main]
 
 #[path = "../properties.rs"]

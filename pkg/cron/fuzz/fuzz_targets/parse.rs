@@ -1,4 +1,4 @@
-//! Whatever is written as an expression.
+//! Fuzzes the parser of expressions.
 #![no_main]
 
 #[path = "../properties.rs"]

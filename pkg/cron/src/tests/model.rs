@@ -1,4 +1,5 @@
-//! robfig/cron's walk, step by step and without shortcuts: what the search must find under Kubernetes' policy.
+//! A model of robfig/cron's walk that takes every step. The search must find the same runs under
+//! Kubernetes' policy.
 
 use jiff::{
     SignedDuration,
@@ -19,7 +20,7 @@ struct Model<'a> {
     stepped: bool,
 }
 
-/// Whether the walk goes on at a larger field; `None` past the end of time.
+/// Whether the walk must continue with a larger field; `None` past the end of time.
 type Wrapped = Option<bool>;
 
 impl Model<'_> {
@@ -143,7 +144,8 @@ fn check(text: &str, zone: &str, after: Timestamp) -> Result<(), TestCaseError> 
         at: start + SignedDuration::from_mins(minutes),
         stepped: false,
     });
-    // A walk that goes back over a change of the clock may end where it began: then it begins later.
+    // A walk that goes back over a change of the clock may end where it began. Then start the next
+    // walk a minute later.
     let mut ends = walks.map(|mut walk| walk.next());
     let expected = ends.find(|end| end.is_none_or(|end| end > after)).flatten();
     let next = schedule.next(after, &zone, DstPolicy::Kubernetes);
@@ -153,7 +155,7 @@ fn check(text: &str, zone: &str, after: Timestamp) -> Result<(), TestCaseError> 
 
 proptest! {
     #[test]
-    fn the_search_finds_what_the_walk_finds(
+    fn search_and_model_find_the_same_run(
         text in expression(),
         zone in select(&ZONES[..]),
         // From 1905 to 2096.
@@ -163,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn the_search_finds_what_the_walk_finds_near_changes_of_the_clock(
+    fn search_and_model_agree_near_changes_of_the_clock(
         text in expression(),
         zone in select(&ZONES[..]),
         change in 0_usize..200,

@@ -22,7 +22,7 @@ pub(super) const ZONES: [&str; 16] = [
     "Atlantic/Azores",
 ];
 
-/// The runs from `after` to `until`, one by one.
+/// Returns all runs from `after` to `until`, found one by one with `next`.
 fn walked(
     schedule: &Schedule,
     after: Timestamp,
@@ -46,7 +46,7 @@ fn walked(
     runs
 }
 
-/// A field of an expression: often a star, seldom more than one item.
+/// Generates a field of an expression: often a star, rarely a list.
 fn field(min: u32, max: u32) -> impl Strategy<Value = String> {
     let pair = (min..=max, min..=max, 1..=max);
     prop_oneof![
@@ -68,9 +68,10 @@ pub(super) fn expression() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Going from run to run is what `latest` and `count` are about, over any distance and any change of the clock.
+    /// `latest` and `count` agree with repeated calls of `next`, over any distance and any change
+    /// of the clock.
     #[test]
-    fn latest_and_count_are_where_walking_ends(
+    fn latest_and_count_agree_with_repeated_next(
         text in expression(),
         zone in select(&ZONES[..]),
         // From 1905 to 2096, in nanoseconds.
@@ -83,7 +84,7 @@ proptest! {
         let zone = TimeZone::get(zone).unwrap();
         let after = Timestamp::from_nanosecond(after).unwrap();
         for policy in [DstPolicy::Once, DstPolicy::Kubernetes] {
-            // About two thousand runs at most are walked through.
+            // Limits the number of runs to about two thousand.
             let a_day = walked(&schedule, after, after + SignedDuration::from_hours(24), &zone, policy).len();
             let days = days % (2_000 / i64::try_from(a_day + 1).unwrap());
             let until = after + SignedDuration::from_mins(days * 1_440 + minutes);
@@ -96,7 +97,7 @@ proptest! {
 
     /// The same around changes of the clock.
     #[test]
-    fn latest_holds_at_every_change_of_the_clock(
+    fn latest_agrees_with_repeated_next_near_changes_of_the_clock(
         text in expression(),
         zone in select(&ZONES[..]),
         change in 0_usize..60,
@@ -124,7 +125,7 @@ fn latest(expression: &str, after: &str, until: &str, policy: DstPolicy) -> Opti
 }
 
 #[test]
-fn the_latest_run_is_found_however_far_back_one_looks() {
+fn latest_finds_a_run_over_any_distance() {
     let table = [
         (
             "* * * * *",
@@ -138,7 +139,7 @@ fn the_latest_run_is_found_however_far_back_one_looks() {
             "2026-03-29T01:00:00Z",
             "2026-03-29T01:00:00Z",
         ),
-        // No 29 February in 1900: next gives up before it.
+        // 1900 had no 29 February, so `next` gives up before 1904.
         (
             "0 0 29 2 *",
             "1896-03-01T00:00:00Z",
@@ -169,14 +170,14 @@ fn the_latest_run_is_found_however_far_back_one_looks() {
 }
 
 #[test]
-fn there_is_no_latest_run_where_none_was() {
+fn latest_returns_none_without_a_run() {
     let table = [
         ("0 0 31 2 *", "1970-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
         ("* * * * *", "2026-03-10T12:34:00Z", "2026-03-10T12:34:59.9Z"),
         ("* * * * *", "2026-03-10T12:34:00Z", "2026-03-10T12:34:00Z"),
         ("* * * * *", "2026-03-10T12:34:00Z", "2026-03-09T12:34:00Z"),
         ("@every 90m", "2026-03-10T12:34:56.7Z", "2026-03-10T14:04:55Z"),
-        // The second of two 02:45 does not count.
+        // The second occurrence of 02:45 does not count.
         ("45 2 25 10 *", "2026-10-25T00:45:00Z", "2026-10-25T01:50:00Z"),
     ];
     for (expression, after, until) in table {
@@ -193,7 +194,7 @@ fn there_is_no_latest_run_where_none_was() {
 }
 
 #[test]
-fn zones_are_named_to_the_letter() {
+fn zone_names_are_case_sensitive() {
     for (name, found) in [
         ("", "UTC"),
         ("UTC", "UTC"),

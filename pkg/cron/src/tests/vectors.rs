@@ -1,6 +1,8 @@
-//! What Kubernetes' parser, robfig/cron v3, really answers: 75 chosen lines and 3,000 random ones biased to changes of the clock.
+//! Compares results with recorded results of Kubernetes' parser, robfig/cron v3: 75 chosen lines,
+//! and 3,000 random ones with a bias towards changes of the clock.
 //!
-//! A line is `zone|from|expression|next three runs in UTC`; `ERR` is refused, `NEVER` has no run within five years.
+//! Each line is `zone|from|expression|next three runs in UTC`. `ERR` means that the expression is
+//! refused, `NEVER` that it has no run within five years.
 
 use crate::{Dialect, DstPolicy, Schedule};
 use jiff::{Timestamp, tz::TimeZone};
@@ -43,11 +45,11 @@ fn check(vectors: &str) {
 }
 
 #[test]
-fn the_chosen_lines_match() {
+fn chosen_vectors_match() {
     check(include_str!("../../vectors/cron-corpus.txt"));
 }
 
 #[test]
-fn the_random_lines_match() {
+fn random_vectors_match() {
     check(include_str!("../../vectors/cron-random.txt"));
 }

@@ -354,7 +354,7 @@ fn events_of_crontabs_say_what_happened() {
         Warning FailedCreate: Error creating job: cannot decode .spec.jobTemplate: invalid type: sequence, expected a map at line 1 column 0
         Warning FailedCreate: Error creating job: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-run-ba1cd32d already exists for another owner or run; delete or rename it
         Warning InvalidSchedule: .spec.schedule: cannot use TZ or CRON_TZ in schedule, use timeZone field instead
-        Warning InvalidSchedule: .spec.schedule: invalid duration "30s" of @every: less than a minute: a CronTab runs once a minute at most
+        Warning InvalidSchedule: .spec.schedule: invalid @every duration "30s": must be at least one minute, because a CronTab runs at most once a minute
         Warning InvalidSchedule: .spec.schedule: invalid minute "61": must be from 0 to 59
         Warning InvalidSchedule: invalid schedule: 0 0 31 2 * : no run within five years, because no day matches all of its fields
         Warning MissSchedule: Missed 2 scheduled times to start a job, the last one: Tue, 10 Mar 2026 11:00:00 +0000
@@ -367,7 +367,7 @@ fn events_of_crontabs_say_what_happened() {
         Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: a-run-340ca71c
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
-        Warning UnknownTimeZone: .spec.timeZone: unknown time zone "Mars/Olympus": use a name of the IANA database, such as Europe/Berlin
+        Warning UnknownTimeZone: .spec.timeZone: unknown time zone "Mars/Olympus": use a name from the IANA time zone database, such as Europe/Berlin
     "#]].assert_eq(&said(crontab_cases()));
 }
 
@@ -405,7 +405,7 @@ fn events_of_cronjobs_say_what_kubernetes_says() {
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 12:00:00 +0000
         Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
-        Warning UnknownTimeZone: invalid timeZone: "Mars/Olympus": unknown time zone "Mars/Olympus": use a name of the IANA database, such as Europe/Berlin
+        Warning UnknownTimeZone: invalid timeZone: "Mars/Olympus": unknown time zone "Mars/Olympus": use a name from the IANA time zone database, such as Europe/Berlin
         Warning UnparseableSchedule: unparseable schedule: "61 * * * *" : invalid minute "61": must be from 0 to 59
         Warning UnsupportedSchedule: CRON_TZ or TZ used in schedule "TZ=Asia/Kolkata 0 * * * *" is not officially supported, use .spec.timeZone instead
     "#]].assert_eq(&said(cronjob_cases()));
