@@ -1,5 +1,6 @@
-//! A kind that is not a Job, and a simulation in which its objects change, vanish, come back and are seen too late, while clocks are set and the
-//! process dies between any two steps.
+//! Tests of the expiry rules with a kind that is not a Job. In a simulation its objects change,
+//! vanish, return and are observed late, while clocks are set and the process crashes between any
+//! two steps.
 
 use proptest::{collection::vec, prelude::*};
 use serde::Deserialize;
@@ -10,7 +11,7 @@ mod simulation;
 
 use simulation::Simulation;
 
-/// A loaf of bread, that keeps for some seconds once it is baked.
+/// A loaf of bread that keeps for some seconds after it was baked.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Loaf {
     metadata: portreeve_api::Metadata,
@@ -28,7 +29,7 @@ impl Expiring for Loaf {
     const RESOURCE: Resource = Resource::namespaced("bakery.example", "v1", "Loaf", "loaves");
     const QUEUE: &'static str = "loaves";
     const LATENCY_METRIC: &'static str = "bakery_staleness_seconds";
-    const LATENCY_HELP: &'static str = "How long bread lies about that nobody should eat.";
+    const LATENCY_HELP: &'static str = "Seconds from the expiry of a loaf to its deletion";
     const START_VERB: &'static str = "was baked";
 
     fn lifetime(&self) -> Option<Lifetime> {
@@ -56,7 +57,7 @@ fn print(loaf: &Loaf, now: i64) -> String {
 }
 
 #[test]
-fn another_kind_expires_by_the_same_rules_and_is_named_in_them() {
+fn another_kind_expires_by_the_same_rules_and_messages_name_it() {
     let rye = loaf(100, 10);
     assert_eq!(print(&rye, 109), "nothing; again at 1970-01-01T00:01:50Z");
     assert_eq!(
@@ -65,7 +66,7 @@ fn another_kind_expires_by_the_same_rules_and_is_named_in_them() {
     );
     let effects = decide(&rye, Timestamp::from_second(40).unwrap()).effects;
     let [Effect::Event(_, note)] = &effects[..] else {
-        panic!("a warning: {effects:?}");
+        panic!("the plan must be a single warning: {effects:?}");
     };
     assert!(
         note.message
@@ -76,48 +77,44 @@ fn another_kind_expires_by_the_same_rules_and_is_named_in_them() {
 }
 
 #[test]
-fn a_time_beyond_the_calendar_never_comes() {
+fn expiry_beyond_the_timestamp_range_never_comes() {
     let end = Timestamp::MAX.as_second();
     assert_eq!(print(&loaf(end, 1), end), "nothing");
     assert_eq!(print(&loaf(0, i64::MAX), end), "nothing");
 }
 
 #[test]
-fn a_refusal_is_told_of_in_the_apiserver_s_words_once() {
+fn refusal_is_reported_once_with_the_apiservers_message() {
     let said = refused(&loaf(0, 0), "failed to delete Loaf rye: denied");
     let [Effect::Event(_, note)] = &said.effects[..] else {
-        panic!("an event: {said}");
+        panic!("the plan must be a single event: {said}");
     };
     assert_eq!(
         (note.reason, note.type_),
         ("FailedDelete", portreeve_reconcile::EventSeverity::Warning)
     );
     assert_eq!(note.report_once.as_ref(), Some(&note.message));
-    assert_eq!(
-        said.next,
-        Next::OnChange,
-        "the deletion itself is tried again by the worker"
-    );
+    assert_eq!(said.next, Next::OnChange, "the worker retries the deletion itself");
 }
 
-/// What can happen, in any order. Times are in milliseconds, those of the object in seconds.
+/// An action in a simulation. Times are in milliseconds, those of the object in seconds.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
-    /// Somebody writes the object, or makes it.
+    /// A user creates or updates the object.
     Write { baked: Option<i64>, keeps: Option<i64> },
-    /// Somebody else deletes it; with a finalizer it stays for now.
+    /// A user deletes the object; with a finalizer it stays for now.
     Delete { stays: bool },
-    /// The last finalizer goes.
+    /// The last finalizer is removed.
     Finalize,
-    /// The cache hears of so many changes.
+    /// The watch delivers this number of changes to the cache.
     Deliver(usize),
     /// Time passes.
     Pass(i64),
-    /// Somebody sets the clock, forwards or back.
+    /// Somebody sets the clock forward or back.
     Set(i64),
-    /// The process dies and another one starts.
+    /// The process crashes and another one starts.
     Restart,
-    /// The process dies within its next plan, after so many of its effects.
+    /// The process crashes within its next plan, after this number of effects.
     CrashAfter(usize),
 }
 
@@ -136,7 +133,7 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 #[test]
-fn a_death_after_any_effect_of_an_expiry_does_not_show_in_the_end() {
+fn crash_after_any_effect_does_not_change_the_result() {
     for effects in 0..2 {
         let mut simulation = Simulation::default();
         let baked = Action::Write {
@@ -148,13 +145,17 @@ fn a_death_after_any_effect_of_an_expiry_does_not_show_in_the_end() {
             simulation.apply(action);
         }
         simulation.converge();
-        assert_eq!(simulation.violations, Vec::<String>::new(), "dead after {effects}");
+        assert_eq!(
+            simulation.violations,
+            Vec::<String>::new(),
+            "crashed after {effects} effects"
+        );
     }
 }
 
 proptest! {
     #[test]
-    fn nothing_goes_before_its_time_and_all_that_has_one_goes_on_the_second(actions in vec(action(), 0..40)) {
+    fn objects_are_deleted_exactly_when_they_expire(actions in vec(action(), 0..40)) {
         let mut simulation = Simulation::default();
         for action in &actions {
             simulation.apply(action);

@@ -1,26 +1,27 @@
-//! One object on an apiserver, the cache of it, and the process that decides by the cache.
+//! A simulation of one object on an apiserver, its cache, and the process that decides on the
+//! cache.
 
 use super::*;
 
 /// Milliseconds since the epoch.
 type Millis = i64;
 
-/// After a 409 it is tried again so much later.
+/// The delay before a retry after a 409.
 const BACKOFF: Millis = 100;
 
 #[derive(Default)]
 pub(super) struct Simulation {
     now: Millis,
-    /// What the object was after each change; the last is what it is.
+    /// The object after each change; the last entry is its current state.
     history: Vec<Option<Loaf>>,
-    /// How much of that the cache has heard of.
+    /// The number of entries that were delivered to the cache.
     delivered: usize,
-    /// When the process looks again by itself.
+    /// When the process reconciles again without a change.
     timer: Option<Millis>,
     crash_after: Option<usize>,
-    /// UIDs whose deletion was accepted from us.
+    /// The UIDs of objects that the controller deleted.
     deleted: Vec<Arc<str>>,
-    /// When the last of them was.
+    /// When the controller last deleted an object.
     deleted_at: Millis,
     pub(super) violations: Vec<String>,
 }
@@ -41,7 +42,7 @@ impl Simulation {
             }
             Action::Deliver(changes) => {
                 for _ in 0..changes {
-                    // Once it does wrong, it may do so for ever.
+                    // After a violation the process might loop for ever, so stop.
                     if self.delivered == self.history.len() || !self.violations.is_empty() {
                         break;
                     }
@@ -59,7 +60,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing happens any more, and time passes.
+    /// Delivers all changes and lets time pass until after the expiry.
     pub(super) fn converge(&mut self) {
         self.crash_after = None;
         self.apply(&Action::Deliver(usize::MAX));
@@ -69,15 +70,17 @@ impl Simulation {
         let due = expires_at.map_or(began, Timestamp::as_millisecond).max(began);
         self.pass_until(due + 100_000);
         let gone = self.actual().is_none_or(|loaf| loaf.metadata.is_terminating());
-        // It may be in backoff just when it could go.
+        // The key may be in backoff at the moment of the expiry.
         let in_time = gone && (due..=due + BACKOFF).contains(&self.deleted_at);
         if expires_at.is_some() && !in_time {
             let (object, at) = (self.actual(), self.deleted_at);
-            self.violations
-                .push(format!("{object:?} was to go at {due}, and did at {at}"));
+            self.violations.push(format!(
+                "{object:?} expired at {due}, but the last deletion was at {at}"
+            ));
         }
         if self.timer.is_some() {
-            self.violations.push("it waits for nothing".to_owned());
+            self.violations
+                .push("a timer is set, but nothing is left to do".to_owned());
         }
     }
 
@@ -117,7 +120,7 @@ impl Simulation {
         self.now = self.now.max(end);
     }
 
-    /// What a worker does with the key: a timer that was set before is replaced.
+    /// Reconciles the key as a worker does. An earlier timer is replaced.
     fn look(&mut self) {
         self.timer = None;
         let cached = self
@@ -132,7 +135,7 @@ impl Simulation {
                 return self.restart();
             }
             if !self.perform(effect) {
-                // A 409. Until it is tried again, the cache may have heard more, or not.
+                // The apiserver answered 409. The cache may or may not be up to date at the retry.
                 self.timer = Some(self.now + BACKOFF);
                 return;
             }
@@ -142,7 +145,7 @@ impl Simulation {
         }
     }
 
-    /// Whether the plan goes on.
+    /// Performs an effect. Returns whether the plan continues.
     fn perform(&mut self, effect: &Effect) -> bool {
         let Effect::Delete { target, propagation } = effect else {
             return true;
@@ -157,7 +160,7 @@ impl Simulation {
         let expires_at = actual.lifetime().and_then(Lifetime::expires_at);
         if expires_at.is_none_or(|expires_at| now < expires_at) {
             self.violations
-                .push(format!("deleted at {now}, and it expires at {expires_at:?}"));
+                .push(format!("deleted at {now}, but it expires at {expires_at:?}"));
         }
         if *propagation != Propagation::Foreground || self.deleted.contains(&target.uid) {
             self.violations

@@ -1,4 +1,5 @@
-//! Jobs as an apiserver sent them, and as they might be garbled: what can be read can be decided on, and only what has ended goes.
+//! Decides on recorded Jobs and on mutations of them: every Job that can be decoded can be decided
+//! on, and only expired Jobs are deleted.
 
 use portreeve_reconcile::{Effect, Next};
 use portreeve_testing::Corpus;
@@ -6,7 +7,7 @@ use portreeve_testing::Corpus;
 use super::*;
 use crate::expiry::{decide, refused};
 
-/// How many mutations there are.
+/// The number of mutations.
 const MUTATIONS: usize = 5_000;
 
 fn check(job: &CachedJob) {
@@ -15,7 +16,7 @@ fn check(job: &CachedJob) {
         if let Next::At(time) = plan.next {
             assert!(time > now, "{time} is not later than {now}");
         }
-        assert!(!refused(job, "it is refused").effects.is_empty());
+        assert!(!refused(job, "the deletion was refused").effects.is_empty());
         for effect in plan.effects {
             assert!(!effect.to_string().is_empty());
             if let Effect::Delete { target, .. } = effect {
@@ -28,7 +29,7 @@ fn check(job: &CachedJob) {
 }
 
 #[test]
-fn what_can_be_read_of_a_job_can_be_decided_on() -> anyhow::Result<()> {
+fn every_decodable_job_can_be_decided_on() -> anyhow::Result<()> {
     Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/job"))?.check(MUTATIONS, |input| {
         if let Ok(job) = serde_json::from_slice::<CachedJob>(input) {
             check(&job);
