@@ -1,5 +1,6 @@
-//! A table of cases and the plans for them, and what holds for every row: a plan that was carried out leaves nothing to do, a
-//! crash after any of its effects changes neither the end nor how often anything is done, and a stale plan is harmless.
+//! A table of cases with their plans, and properties that hold for every case: a carried-out plan
+//! leaves nothing to do, a stale plan is harmless, and a crash after any effect changes neither the
+//! result nor how often anything is done.
 
 mod cases;
 mod corpus;
@@ -14,47 +15,47 @@ use cases::{all_cases, drifted, foo, foreign};
 use simulation::{Outcome, Simulation};
 
 #[test]
-fn each_sight_has_its_plan() {
+fn every_case_has_the_expected_plan() {
     let width = all_cases().iter().map(|(case, _)| case.len()).max().unwrap_or_default();
     let row = |(case, simulation): &(&str, Simulation)| format!("{case:width$}  {}\n", simulation.plan());
     let table: String = all_cases().iter().map(row).collect();
     expect![[r"
-        no Deployment                            create Deployment n/web
-        settled                                  nothing
-        more replicas available                  patch status of Foo n/a
-        only the generation moved                patch status of Foo n/a
-        others added a label and a field         nothing
-        rescaled                                 apply Deployment n/web
-        the Deployment is gone                   make sure that Foo n/a is there, create Deployment n/web
-        drift of replicas                        apply Deployment n/web
-        drift of the image                       apply Deployment n/web
-        the container is another one             apply Deployment n/web
-        drift of a label                         apply Deployment n/web
-        all labels gone                          apply Deployment n/web
-        drift of the template's labels           apply Deployment n/web
-        drift of the selector                    apply Deployment n/web
-        the owner no longer blocks               apply Deployment n/web
-        a Deployment without owner               patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment of another controller       patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment of an earlier namesake      patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment with the Foo as mere owner  patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a conflict that was reported             nothing
-        a conflict that is over                  make sure that Foo n/a is there, create Deployment n/web
-        the Deployment is terminating            patch status of Foo n/a
-        terminating Foo, no Deployment           nothing
-        terminating Foo, drift                   nothing
-        terminating Foo, conflict                nothing
-        terminating Foo, renamed                 nothing
-        renamed                                  make sure that Foo n/a is there, create Deployment n/web
-        renamed, the new one is there            delete Deployment n/old, patch status of Foo n/a
-        renamed, the old one is terminating      patch status of Foo n/a
-        renamed into a conflict                  patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        no Deployment                         create Deployment n/web
+        settled                               nothing
+        more replicas available               patch status of Foo n/a
+        only the generation changed           patch status of Foo n/a
+        others added a label and a field      nothing
+        rescaled                              apply Deployment n/web
+        the Deployment was deleted            make sure that Foo n/a is there, create Deployment n/web
+        drift of replicas                     apply Deployment n/web
+        drift of the image                    apply Deployment n/web
+        another container                     apply Deployment n/web
+        drift of a label                      apply Deployment n/web
+        all labels removed                    apply Deployment n/web
+        drift of the template's labels        apply Deployment n/web
+        drift of the selector                 apply Deployment n/web
+        blockOwnerDeletion is false           apply Deployment n/web
+        a Deployment without owner            patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Deployment of another controller    patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Deployment of an earlier Foo        patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        the Foo owns but does not control it  patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a reported conflict                   nothing
+        a conflict that ended                 make sure that Foo n/a is there, create Deployment n/web
+        the Deployment is terminating         patch status of Foo n/a
+        terminating Foo, no Deployment        nothing
+        terminating Foo, drift                nothing
+        terminating Foo, conflict             nothing
+        terminating Foo, renamed              nothing
+        renamed                               make sure that Foo n/a is there, create Deployment n/web
+        renamed, the new one exists           delete Deployment n/old, patch status of Foo n/a
+        renamed, the old one is terminating   patch status of Foo n/a
+        renamed into a conflict               patch status of Foo n/a, event ErrResourceExists on Foo n/a
     "]]
     .assert_eq(&table);
 }
 
 #[test]
-fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
+fn carried_out_plan_leaves_nothing_to_do() {
     for (case, mut simulation) in all_cases() {
         let rounds = simulation.converge();
         assert!(rounds <= 3, "{case}: {rounds} rounds");
@@ -63,7 +64,7 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
 }
 
 #[test]
-fn a_crash_after_any_effect_changes_neither_the_end_nor_how_often_anything_is_done() {
+fn crash_after_any_effect_changes_no_result_and_repeats_no_effect() {
     let mut crashes = 0;
     for (case, start) in all_cases() {
         let mut undisturbed = start.clone();
@@ -94,16 +95,16 @@ fn a_crash_after_any_effect_changes_neither_the_end_nor_how_often_anything_is_do
             }
         }
     }
-    assert!(crashes > 30, "only {crashes} crashes were tried");
+    assert!(crashes > 30, "the test tried only {crashes} crashes");
 }
 
 #[test]
-fn a_plan_that_was_decided_on_a_stale_cache_changes_nothing() {
+fn plan_from_a_stale_cache_changes_nothing() {
     for (case, mut simulation) in all_cases() {
         let stale = simulation.plan();
         simulation.converge();
         let (picture, history) = (simulation.snapshot(), simulation.history());
-        // The applier stops at the first effect that is refused; events come last.
+        // The applier stops at the first refused effect; events come last.
         let outcomes = stale.effects.iter().map(|effect| (effect, simulation.perform(effect)));
         let mut outcomes = outcomes.skip_while(|(effect, _)| matches!(effect, Effect::RequirePresent { .. }));
         let refused = outcomes.next().map(|(_, outcome)| outcome);
@@ -117,7 +118,7 @@ fn a_plan_that_was_decided_on_a_stale_cache_changes_nothing() {
 }
 
 #[test]
-fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
+fn every_write_except_create_has_preconditions() {
     for (case, simulation) in all_cases() {
         for effect in simulation.plan().effects {
             match effect {
@@ -142,7 +143,7 @@ fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
 }
 
 #[test]
-fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
+fn refusal_is_reported_once_and_cleared_when_it_ends() {
     let mut simulation = foo();
     let said = simulation.plan_refused("quota exceeded");
     assert_eq!(
@@ -155,10 +156,10 @@ fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
     assert_eq!(
         simulation.plan_refused("quota exceeded"),
         Plan::nothing(),
-        "it is said already"
+        "the status already reports the refusal"
     );
     let again = "make sure that Foo n/a is there, create Deployment n/web";
-    assert_eq!(simulation.plan().to_string(), again, "and tried again");
+    assert_eq!(simulation.plan().to_string(), again, "the create is retried");
     simulation.converge();
     assert_eq!(simulation.events(), ["FailedCreate", "Synced"]);
     let drifted = drifted("/spec/replicas", 9.into()).plan_refused("denied");
@@ -173,9 +174,9 @@ fn check_json(value: &serde_json::Value, expected: &Expect) {
 }
 
 #[test]
-fn the_deployment_is_the_one_that_sample_controller_makes() {
+fn deployment_equals_the_one_of_sample_controller() {
     let Some(Effect::Create(object)) = foo().plan().effects.pop() else {
-        panic!("a Foo without a Deployment gets one");
+        panic!("the plan must create the missing Deployment");
     };
     assert_eq!(
         object.body["spec"]["template"]["spec"]["containers"][0]["image"],
@@ -236,22 +237,22 @@ fn the_deployment_is_the_one_that_sample_controller_makes() {
 }
 
 #[test]
-fn a_drifted_deployment_is_applied_as_it_would_be_created() {
+fn apply_after_drift_sends_the_same_object_as_create() {
     let created = foo().plan().effects;
     let applied = drifted("/spec/replicas", 9.into()).plan().effects;
     let (Some(Effect::Create(created)), [Effect::Apply { object, .. }]) = (created.first(), &applied[..]) else {
-        panic!("one create and one apply: {created:?} {applied:?}");
+        panic!("the plans must be one create and one apply: {created:?} {applied:?}");
     };
     assert_eq!(created, object);
 }
 
 #[test]
-fn the_status_says_what_was_seen() {
+fn status_reports_the_observed_state() {
     let mut simulation = foo();
     simulation.step();
     let effects = simulation.plan().effects;
     let [Effect::PatchStatus { status, .. }, Effect::Event(_, note)] = &effects[..] else {
-        panic!("a status and an event: {effects:?}");
+        panic!("the plan must be a status and an event: {effects:?}");
     };
     check_json(
         status,
@@ -285,10 +286,10 @@ fn the_status_says_what_was_seen() {
 }
 
 #[test]
-fn a_conflict_is_told_in_the_words_of_sample_controller() {
+fn conflict_has_the_message_of_sample_controller() {
     let effects = foreign().plan().effects;
     let [Effect::PatchStatus { status, .. }, Effect::Event(_, note)] = &effects[..] else {
-        panic!("a status and an event: {effects:?}");
+        panic!("the plan must be a status and an event: {effects:?}");
     };
     check_json(
         &status["conditions"][1],
@@ -311,7 +312,7 @@ fn a_conflict_is_told_in_the_words_of_sample_controller() {
 }
 
 #[test]
-fn events_tell_transitions_and_nothing_else() {
+fn events_report_only_transitions() {
     let mut simulation = foo();
     simulation.converge();
     for replicas in 3..6 {
@@ -339,6 +340,6 @@ fn events_tell_transitions_and_nothing_else() {
     assert_eq!(
         simulation.events()[3..],
         ["ErrResourceExists", "ErrResourceExists"],
-        "each clash is news"
+        "each new conflict is reported"
     );
 }

@@ -1,4 +1,4 @@
-//! What a Foo may see of the simulation, each under the name that the table gives it.
+//! The cases: simulations in different states, each with its name in the table.
 
 use serde_json::json;
 
@@ -6,7 +6,8 @@ use super::simulation::Simulation;
 
 const DELETED: &str = "2026-01-02T03:04:05Z";
 
-/// A Foo `a` that wants two replicas of Deployment `web`, in a simulation without Deployments.
+/// Returns a simulation without Deployments, with a Foo `a` that asks for two replicas of
+/// Deployment `web`.
 pub(super) fn foo() -> Simulation {
     Simulation::with_foo(json!({
         "metadata": {"namespace": "n", "name": "a", "uid": "foo-1", "generation": 1},
@@ -14,7 +15,8 @@ pub(super) fn foo() -> Simulation {
     }))
 }
 
-/// The same, long settled: its Deployment is as it asks, and its status says so.
+/// Returns the same Foo after convergence: the Deployment matches the spec, and the status reports
+/// it.
 fn settled() -> Simulation {
     let mut simulation = foo();
     simulation.converge();
@@ -22,7 +24,7 @@ fn settled() -> Simulation {
     simulation
 }
 
-/// The same, with a Deployment of that name which `owner` controls.
+/// Returns the same Foo with a Deployment of that name that `owner` controls.
 fn clash(owner: &serde_json::Value) -> Simulation {
     let mut simulation = foo();
     simulation.add(
@@ -32,7 +34,7 @@ fn clash(owner: &serde_json::Value) -> Simulation {
     simulation
 }
 
-/// The same, settled under the old name `old`, and then renamed.
+/// Returns the same Foo, converged under the name `old` and then renamed.
 fn renamed() -> Simulation {
     let mut simulation = foo();
     simulation.foo["spec"]["deploymentName"] = "old".into();
@@ -47,7 +49,7 @@ pub(super) fn foreign() -> Simulation {
     clash(&json!([]))
 }
 
-/// A settled simulation whose Deployment was changed at one place.
+/// Returns a converged simulation in which one field of the Deployment was changed.
 pub(super) fn drifted(pointer: &str, value: serde_json::Value) -> Simulation {
     let mut simulation = settled();
     simulation.change("web", pointer, value);
@@ -61,7 +63,7 @@ fn terminating(mut simulation: Simulation) -> Simulation {
 
 pub(super) type Cases = Vec<(&'static str, Simulation)>;
 
-/// Every case that the table below looks at.
+/// Returns all cases.
 pub(super) fn all_cases() -> Cases {
     [ordinary(), drifts(), conflicts(), deletions(), renames()].concat()
 }
@@ -83,10 +85,10 @@ fn ordinary() -> Cases {
         ("no Deployment", foo()),
         ("settled", settled()),
         ("more replicas available", available),
-        ("only the generation moved", touched),
+        ("only the generation changed", touched),
         ("others added a label and a field", with_extras),
         ("rescaled", rescaled),
-        ("the Deployment is gone", gone),
+        ("the Deployment was deleted", gone),
     ]
 }
 
@@ -96,9 +98,9 @@ fn drifts() -> Cases {
     vec![
         ("drift of replicas", drifted("/spec/replicas", 9.into())),
         ("drift of the image", drifted(&container("image"), "evil:1".into())),
-        ("the container is another one", drifted(&container("name"), "x".into())),
+        ("another container", drifted(&container("name"), "x".into())),
         ("drift of a label", drifted("/metadata/labels/app", "other".into())),
-        ("all labels gone", drifted("/metadata/labels", json!({}))),
+        ("all labels removed", drifted("/metadata/labels", json!({}))),
         (
             "drift of the template's labels",
             drifted("/spec/template/metadata/labels/app", "x".into()),
@@ -107,7 +109,7 @@ fn drifts() -> Cases {
             "drift of the selector",
             drifted("/spec/selector/matchLabels/app", "x".into()),
         ),
-        ("the owner no longer blocks", drifted(blocking, false.into())),
+        ("blockOwnerDeletion is false", drifted(blocking, false.into())),
     ]
 }
 
@@ -124,10 +126,10 @@ fn conflicts() -> Cases {
     vec![
         ("a Deployment without owner", foreign()),
         ("a Deployment of another controller", clash(&owner("other", true))),
-        ("a Deployment of an earlier namesake", clash(&owner("foo-0", true))),
-        ("a Deployment with the Foo as mere owner", clash(&owner("foo-1", false))),
-        ("a conflict that was reported", reported),
-        ("a conflict that is over", over),
+        ("a Deployment of an earlier Foo", clash(&owner("foo-0", true))),
+        ("the Foo owns but does not control it", clash(&owner("foo-1", false))),
+        ("a reported conflict", reported),
+        ("a conflict that ended", over),
     ]
 }
 
@@ -154,7 +156,7 @@ fn renames() -> Cases {
     into_conflict.add("web", json!({"spec": {"replicas": 7}}));
     vec![
         ("renamed", renamed()),
-        ("renamed, the new one is there", both),
+        ("renamed, the new one exists", both),
         ("renamed, the old one is terminating", old_one_dying),
         ("renamed into a conflict", into_conflict),
     ]

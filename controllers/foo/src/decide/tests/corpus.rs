@@ -1,5 +1,5 @@
-//! Foos and Deployments as an apiserver sent them, and as they might be garbled: what can be read can be decided on, and nothing is
-//! done to what is not the Foo's.
+//! Decides on recorded Foos and Deployments and on mutations of them: every object that can be
+//! decoded can be decided on, and no plan touches an object that is not the Foo's.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use portreeve_testing::Corpus;
 
 use crate::decide::*;
 
-/// How many mutations there are of each folder.
+/// The number of mutations of each folder.
 const MUTATIONS: usize = 2_000;
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
 
@@ -17,7 +17,7 @@ fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
 
 fn check(observed: &Observed) {
     let now = Timestamp::UNIX_EPOCH;
-    let plans = [decide(observed, now), refused(observed, "it is refused", now)];
+    let plans = [decide(observed, now), refused(observed, "the write was refused", now)];
     for effect in plans.iter().flat_map(|plan| &plan.effects) {
         assert!(!effect.to_string().is_empty());
         match effect {
@@ -26,7 +26,10 @@ fn check(observed: &Observed) {
                 assert_eq!(*object.key.name, *observed.foo.spec.deployment_name);
             }
             Effect::Apply { uid, .. } => {
-                let deployment = observed.deployment.as_ref().expect("only what is there is changed");
+                let deployment = observed
+                    .deployment
+                    .as_ref()
+                    .expect("only an existing Deployment is changed");
                 assert!(deployment.is_controlled_by(&observed.foo) && *uid == deployment.metadata.uid);
             }
             Effect::PatchStatus { target, .. } | Effect::Event(target, _) => {
@@ -39,7 +42,7 @@ fn check(observed: &Observed) {
 }
 
 #[test]
-fn what_can_be_read_of_a_foo_can_be_decided_on() -> anyhow::Result<()> {
+fn every_decodable_foo_can_be_decided_on() -> anyhow::Result<()> {
     let deployment: Arc<CachedDeployment> = kept("deployment/deployment")?;
     Corpus::read(format!("{FOLDER}/foo"))?.check(MUTATIONS, |input| {
         let Ok(foo) = serde_json::from_slice::<CachedFoo>(input) else {
@@ -57,7 +60,7 @@ fn what_can_be_read_of_a_foo_can_be_decided_on() -> anyhow::Result<()> {
 }
 
 #[test]
-fn what_can_be_read_of_a_deployment_can_be_decided_on() -> anyhow::Result<()> {
+fn every_decodable_deployment_can_be_decided_on() -> anyhow::Result<()> {
     let foo: Arc<CachedFoo> = kept("foo/foo")?;
     Corpus::read(format!("{FOLDER}/deployment"))?.check(MUTATIONS, |input| {
         if let Ok(deployment) = serde_json::from_slice::<CachedDeployment>(input) {

@@ -1,5 +1,7 @@
-//! Any history of a Foo and of what others do to Deployments, seen through caches that lag, by a process that ends between any two
-//! effects: what is not the Foo's is never touched, no effect works twice, and in peace there is what the Foo asks for.
+//! Random histories of a Foo and of changes that others make to Deployments, with stale caches and
+//! a process that crashes between any two effects. The controller never touches objects that are
+//! not the Foo's, and no effect works twice. Once nobody interferes, the cluster converges to what
+//! the Foo asks for.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -12,15 +14,15 @@ use crate::decide::*;
 
 const NAMES: [&str; 3] = ["web", "api", "old"];
 
-/// What others do to a Deployment, if it is there.
+/// A change that somebody else makes to a Deployment, if it exists.
 #[derive(Clone, Copy, Debug)]
 enum ForeignChange {
     Scale(i64),
     Unlabel,
     Orphan,
-    /// They give it to another owner.
+    /// Another owner becomes the controller.
     Give,
-    /// They give it to the Foo.
+    /// The Foo becomes the controller.
     Adopt,
     Available(i64),
     Terminate,
@@ -29,22 +31,22 @@ enum ForeignChange {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The Foo asks for a number of replicas.
+    /// The Foo asks for this number of replicas.
     Rescale(i64),
     /// The Foo asks for another name.
     Rename(&'static str),
     /// The Foo is deleted, and waits for a finalizer.
     Terminate,
-    /// The Foo is deleted, and somebody makes another one of its name.
+    /// The Foo is deleted, and somebody creates another one of the same name.
     Recreate,
-    /// Somebody else makes a Deployment.
+    /// Somebody else creates a Deployment.
     Occupy(&'static str),
     ChangeForeign(&'static str, ForeignChange),
-    /// Garbage collection removes what belonged to an earlier Foo.
+    /// Garbage collection removes the Deployments of earlier Foos.
     Collect,
-    /// The caches hear of so many changes more.
+    /// The caches receive this many more changes.
     Hear(usize, usize),
-    /// The process looks, and ends after so many effects.
+    /// The process reconciles, and crashes after this many effects.
     Look(usize),
 }
 
@@ -74,13 +76,14 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     vec(event, 0..50)
 }
 
-/// The simulation, what it was after each change, and how much of that each cache has heard.
+/// The simulation, its state after each change, and how many of these states each cache has
+/// received.
 struct CheckedSimulation {
     simulation: Simulation,
     history: Vec<Simulation>,
     foos: usize,
     deployments: usize,
-    /// How many Foos of this name there were.
+    /// The number of Foos of this name so far.
     generations: usize,
 }
 
@@ -179,7 +182,8 @@ impl CheckedSimulation {
         }
     }
 
-    /// Decides on what the caches have, and carries out the first effects of that. Whether there was anything to do.
+    /// Decides on the caches and carries out the first effects of the plan. Returns whether the
+    /// plan had effects.
     fn look(&mut self, effects: usize) -> bool {
         let (foos, deployments) = (&self.history[self.foos], &self.history[self.deployments]);
         let plan = self.simulation.observed_through(foos, deployments).plan();
@@ -190,7 +194,7 @@ impl CheckedSimulation {
             }
             self.remember();
             assert_foreign_untouched(&before, effect);
-            // To tell and to look changes nothing, however often.
+            // Events and reads change nothing, however often they happen.
             if !matches!(effect, Effect::Event(..) | Effect::RequirePresent { .. }) {
                 let after = self.simulation.snapshot();
                 assert_eq!(
@@ -204,7 +208,7 @@ impl CheckedSimulation {
         !plan.effects.is_empty()
     }
 
-    /// Nobody disturbs any more, and the caches have heard everything.
+    /// Lets the process converge, with caches that are up to date and without interference.
     fn converge(&mut self) {
         let names: Vec<String> = self.simulation.deployments().keys().cloned().collect();
         for name in names {
@@ -220,7 +224,7 @@ impl CheckedSimulation {
                 return;
             }
         }
-        panic!("it goes on for ever: {}", self.simulation.plan());
+        panic!("the plans do not converge: {}", self.simulation.plan());
     }
 }
 
@@ -230,7 +234,7 @@ fn controller(deployment: &Value) -> Option<&str> {
     owner["uid"].as_str()
 }
 
-/// Only what a Foo of this name controlled is changed or deleted.
+/// Asserts that a changed or deleted Deployment was controlled by a Foo of this name.
 fn assert_foreign_untouched(before: &Simulation, effect: &Effect) {
     let name = match effect {
         Effect::Apply { object, .. } => &object.key.name,
@@ -240,11 +244,11 @@ fn assert_foreign_untouched(before: &Simulation, effect: &Effect) {
     let owner = controller(&before.deployments()[&**name]);
     assert!(
         owner.is_some_and(|owner| owner.starts_with("foo-")),
-        "{effect}, which is {owner:?}'s"
+        "{effect}, but its controller is {owner:?}"
     );
 }
 
-/// The Deployment and the status are what the Foo asks for, or the status says why not.
+/// Asserts that the Deployment and the status match the spec, or that the status says why not.
 fn assert_matches_spec(simulation: &Simulation) {
     let (metadata, spec, status) = (
         &simulation.foo["metadata"],
@@ -281,7 +285,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn a_foo_has_what_it_asks_for_once_there_is_peace(events in events()) {
+    fn foo_converges_once_nobody_interferes(events in events()) {
         let mut checked = CheckedSimulation::new();
         for event in &events {
             checked.apply(*event);

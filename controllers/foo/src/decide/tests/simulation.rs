@@ -1,4 +1,5 @@
-//! A model of the apiserver, as far as a Foo's plan can reach: it refuses what the real one refuses.
+//! A model of the apiserver for the plans of a Foo. It refuses the writes that the real one
+//! refuses.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::decide::{Observed, decide};
 
-/// One Foo, the Deployments of its namespace, and all that was done to them.
+/// One Foo, the Deployments of its namespace, and the effects that were carried out.
 #[derive(Clone, Debug)]
 pub(super) struct Simulation {
     pub(super) foo: Value,
@@ -17,11 +18,11 @@ pub(super) struct Simulation {
     done: Vec<String>,
 }
 
-/// What the apiserver answers.
+/// The outcome of an effect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
     Done,
-    /// 409 or 404: look again.
+    /// A 409 or 404: observe and decide again.
     Refused,
 }
 
@@ -60,18 +61,19 @@ impl Simulation {
         assert!(self.deployments.remove(name).is_some(), "{name} is there");
     }
 
-    /// Somebody else changes what the Foo asks for, or makes another Foo of its name.
+    /// Somebody else changes the Foo's spec, or creates another Foo of the same name.
     pub(super) fn write_foo(&mut self, change: impl FnOnce(&mut Value)) {
         change(&mut self.foo);
         self.foo["metadata"]["resourceVersion"] = self.next_version().into();
     }
 
-    /// The Deployments, by name.
+    /// Returns the Deployments by name.
     pub(super) fn deployments(&self) -> &BTreeMap<String, Value> {
         &self.deployments
     }
 
-    /// What a process sees of this simulation whose caches are behind, each by its own time.
+    /// Returns what a process with stale caches observes: the Foo and the Deployments of two
+    /// earlier states.
     pub(super) fn observed_through(&self, foos: &Self, deployments: &Self) -> Self {
         Self {
             foo: foos.foo.clone(),
@@ -81,17 +83,17 @@ impl Simulation {
         }
     }
 
-    /// What is decided on this simulation now.
+    /// Returns the plan for the current state.
     pub(super) fn plan(&self) -> Plan {
         decide(&self.observed(), self.now())
     }
 
-    /// What is decided once a write was refused in this simulation.
+    /// Returns the plan after a write was refused in the current state.
     pub(super) fn plan_refused(&self, why: &str) -> Plan {
         crate::decide::refused(&self.observed(), why, self.now())
     }
 
-    /// Each decision is made at another time.
+    /// Returns the current time, which differs for each version.
     fn now(&self) -> Timestamp {
         Timestamp::from_second(i64::from(self.version) * 1_000).expect("in range")
     }
@@ -112,14 +114,14 @@ impl Simulation {
         }
     }
 
-    /// Decides once and carries it out. Returns whether there was something to do.
+    /// Decides once and carries out the plan.
     pub(super) fn step(&mut self) {
         for effect in self.plan().effects {
             assert_eq!(self.perform(&effect), Outcome::Done, "{effect}");
         }
     }
 
-    /// Decides and acts until there is nothing to do; returns how often there was.
+    /// Decides and carries out plans until there is nothing to do. Returns the number of plans.
     pub(super) fn converge(&mut self) -> usize {
         for round in 0..10 {
             if self.plan().effects.is_empty() {
@@ -127,7 +129,7 @@ impl Simulation {
             }
             self.step();
         }
-        panic!("it goes on for ever: {}", self.plan());
+        panic!("the plans do not converge: {}", self.plan());
     }
 
     pub(super) fn perform(&mut self, effect: &Effect) -> Outcome {
@@ -165,7 +167,7 @@ impl Simulation {
                 self.foo["metadata"]["resourceVersion"] = self.next_version().into();
                 Outcome::Done
             }
-            // A look changes nothing, and is no part of what was done.
+            // A read changes nothing and is not part of the history.
             Effect::RequirePresent { uid, .. } => {
                 let is_going = self.foo["metadata"].get("deletionTimestamp").is_some();
                 return if *uid == self.foo_identity().0 && !is_going {
@@ -187,7 +189,7 @@ impl Simulation {
         self.done.clear();
     }
 
-    /// How often each thing was done.
+    /// Returns how often each effect was carried out.
     pub(super) fn history(&self) -> BTreeMap<String, usize> {
         let mut history = BTreeMap::new();
         for done in &self.done {
@@ -196,25 +198,25 @@ impl Simulation {
         history
     }
 
-    /// The reasons of the events, in their order.
+    /// Returns the reasons of the events, in order.
     pub(super) fn events(&self) -> Vec<&str> {
         let events = self.done.iter().filter_map(|done| done.strip_prefix("event "));
         events.filter_map(|event| event.split(' ').next()).collect()
     }
 
-    /// Everything there is, without what differs from run to run: identities, versions and times.
+    /// Returns all objects without the fields that differ between runs: UIDs, versions and times.
     pub(super) fn snapshot(&self) -> Value {
         let mut picture = json!({"foo": self.foo, "deployments": self.deployments});
         forget_identities(&mut picture);
         picture
     }
 
-    /// UID and version of a Deployment.
+    /// Returns the UID and version of a Deployment.
     pub(super) fn identity(&self, name: &str) -> (Arc<str>, Arc<str>) {
         identity(&self.deployments[name])
     }
 
-    /// UID and version of the Foo.
+    /// Returns the UID and version of the Foo.
     pub(super) fn foo_identity(&self) -> (Arc<str>, Arc<str>) {
         identity(&self.foo)
     }
@@ -238,11 +240,11 @@ impl Simulation {
 }
 
 fn identity(object: &Value) -> (Arc<str>, Arc<str>) {
-    let text = |field: &str| Arc::from(object["metadata"][field].as_str().expect("it has an identity"));
+    let text = |field: &str| Arc::from(object["metadata"][field].as_str().expect("the field is set"));
     (text("uid"), text("resourceVersion"))
 }
 
-/// As server-side apply merges: objects by field, lists by the name or the UID of their elements.
+/// Merges as server-side apply does: objects by field, lists by the name or UID of their elements.
 fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
