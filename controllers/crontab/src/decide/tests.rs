@@ -1,5 +1,6 @@
-//! What holds of every case: a plan that was carried out leaves nothing to do, a stale plan is harmless, and every write is bound to
-//! what was seen. What is planned, what is written, and what an interruption does to it, is in the files beside.
+//! Properties that hold for every case: a carried-out plan leaves nothing to do, a stale plan is
+//! harmless, and every write has preconditions. The submodules test the plans, the written objects,
+//! and interruptions.
 
 mod cases;
 mod clock;
@@ -29,13 +30,13 @@ fn cronjob_cases() -> Cases<CachedCronJob> {
 }
 
 #[test]
-fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
+fn carried_out_plan_leaves_nothing_to_do() {
     fn check<K: Sample>(cases: Cases<K>) {
         for (case, mut simulation) in cases {
             let rounds = simulation.converge();
             assert!(rounds <= 4, "{case}: {rounds} rounds");
             let plan = simulation.plan();
-            assert_eq!(plan, simulation.plan(), "{case}: a decision is pure");
+            assert_eq!(plan, simulation.plan(), "{case}: the decision is not pure");
             let is_said_once = |effect: &Effect| matches!(effect, Effect::Event(_, note) if note.report_once.is_some());
             assert!(plan.effects.iter().all(is_said_once), "{case}: {plan}");
         }
@@ -45,13 +46,14 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
 }
 
 #[test]
-fn a_plan_that_was_decided_on_a_stale_cache_changes_nothing() {
+fn plan_from_a_stale_cache_changes_nothing() {
     fn check<K: Sample>(cases: Cases<K>) {
         for (case, mut simulation) in cases {
             simulation.sync();
             let stale = simulation.plan();
             simulation.converge();
-            // Nothing can bind a Create to what was seen: from one that comes after the Job's end the lease's fence protects.
+            // A create has no precondition. Only the Lease's fence prevents one that arrives after
+            // its Job was deleted.
             let is_too_late = |effect: &Effect| match effect {
                 Effect::Create(job) => simulation.record.deleted.contains(&job.key.name.to_string()),
                 _ => false,
@@ -73,7 +75,7 @@ fn a_plan_that_was_decided_on_a_stale_cache_changes_nothing() {
 }
 
 #[test]
-fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
+fn every_write_except_create_has_preconditions() {
     fn check<K: Sample>(cases: Cases<K>) {
         for (case, mut simulation) in cases {
             simulation.sync();
@@ -92,12 +94,20 @@ fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
                         assert_eq!((target.uid, target.version), identity(&simulation.object), "{case}");
                     }
                     Effect::RequireAbsent { key, uid, .. } => {
-                        let active = simulation.object["status"]["active"].as_array().expect("a list");
+                        let active = simulation.object["status"]["active"]
+                            .as_array()
+                            .expect("status.active is a list");
                         let is_it = |job: &&serde_json::Value| job["name"] == *key.name;
-                        assert_eq!(active.iter().find(is_it).expect("it was active")["uid"], *uid, "{case}");
+                        assert_eq!(
+                            active.iter().find(is_it).expect("the Job was active")["uid"],
+                            *uid,
+                            "{case}"
+                        );
                     }
                     Effect::Count { .. } | Effect::ObserveLatency { .. } => {}
-                    Effect::Apply { .. } | Effect::RequirePresent { .. } => panic!("{case}: nothing is applied here"),
+                    Effect::Apply { .. } | Effect::RequirePresent { .. } => {
+                        panic!("{case}: no schedule needs this effect")
+                    }
                 }
             }
         }
@@ -107,7 +117,7 @@ fn every_write_but_a_create_is_bound_to_the_object_that_was_seen() {
 }
 
 #[test]
-fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
+fn refusal_is_reported_once_and_cleared_when_it_ends() {
     let mut simulation = due(routine::<CachedCronTab>());
     simulation.refusal = Some(("create", "quota exceeded"));
     simulation.converge();
@@ -122,7 +132,7 @@ fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
     );
     simulation.restart();
     simulation.converge();
-    assert_eq!(simulation.reasons(), ["FailedCreate"], "the status remembers it");
+    assert_eq!(simulation.reasons(), ["FailedCreate"], "the status records the refusal");
     simulation.refusal = None;
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedCreate", "SuccessfulCreate"]);
@@ -131,7 +141,7 @@ fn a_refusal_is_said_once_and_taken_back_when_it_is_over() {
 }
 
 #[test]
-fn a_refusal_of_one_thing_does_not_stop_the_others() {
+fn refusal_of_one_write_does_not_block_the_others() {
     let mut simulation = due(with_recorded(
         routine::<CachedCronJob>(),
         "concurrencyPolicy",
@@ -144,7 +154,7 @@ fn a_refusal_of_one_thing_does_not_stop_the_others() {
     assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedDelete"]);
     assert!(
         !simulation.jobs.contains_key(&slot("11:00")),
-        "what is to be replaced is still there"
+        "the Job that is to be replaced still exists"
     );
     simulation.refusal = Some(("create", "quota exceeded"));
     simulation.set("successfulJobsHistoryLimit", 0);
@@ -152,7 +162,7 @@ fn a_refusal_of_one_thing_does_not_stop_the_others() {
     assert_eq!(
         simulation.record.deleted,
         [slot("10:00"), slot("09:00")],
-        "a full quota is no reason to keep the old ones"
+        "a full quota does not prevent the deletion of old Jobs"
     );
     simulation.refusal = None;
     simulation.converge();
@@ -160,7 +170,7 @@ fn a_refusal_of_one_thing_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_cache_that_misses_an_active_job_is_not_believed() {
+fn absence_of_an_active_job_from_the_cache_is_verified() {
     for policy in ["Forbid", "Replace"] {
         let mut simulation = with_recorded(routine::<CachedCronTab>(), "concurrencyPolicy", policy);
         simulation.refusal = Some(("make sure", "no"));
@@ -173,13 +183,13 @@ fn a_cache_that_misses_an_active_job_is_not_believed() {
         assert_eq!(
             simulation.record.created.len(),
             1,
-            "{policy}: what was active may still be"
+            "{policy}: the missing Job may still be active"
         );
     }
 }
 
 #[test]
-fn a_run_is_not_repeated_when_its_job_goes_before_the_status_tells_of_it() {
+fn run_is_not_repeated_if_its_job_is_deleted_before_the_status_records_it() {
     fn check<K: Sample>(start: &Simulation<K>, job: &str) {
         for (is_stored, is_other_process) in [(true, false), (false, false), (true, true), (false, true)] {
             let mut simulation = start.clone();
@@ -193,7 +203,7 @@ fn a_run_is_not_repeated_when_its_job_goes_before_the_status_tells_of_it() {
             if is_other_process {
                 simulation.fail_over();
             }
-            // Of its own status the process has not heard.
+            // The cache does not have the status update yet.
             simulation.deliver(0, usize::MAX);
             let effects = simulation.plan().effects;
             simulation.carry_out(&effects);

@@ -1,20 +1,20 @@
-//! Names, marks, origins and ends of Jobs.
+//! Tests of the names, annotations, origins and final conditions of Jobs.
 
 use super::*;
 
 const TEN: i64 = 29_552_280;
 
 fn at(text: &str) -> Timestamp {
-    text.parse().expect("a time")
+    text.parse().expect("the text is a time")
 }
 
 fn job(name: &str, annotations: &Value, status: &Value) -> CachedJob {
     let metadata = json!({"name": name, "annotations": annotations});
-    serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("a Job")
+    serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("the JSON is a Job")
 }
 
 #[test]
-fn the_name_says_for_which_time_a_job_is_and_the_mark_adds_the_seconds() {
+fn name_gives_the_scheduled_minute_and_annotation_the_second() {
     let ten = at("2026-03-10T10:00:00Z");
     let table = [
         ("a-29552280", None, Origin::Scheduled(ten)),
@@ -25,9 +25,9 @@ fn the_name_says_for_which_time_a_job_is_and_the_mark_adds_the_seconds() {
             Some("2026-03-10T10:00:59Z"),
             Origin::Scheduled(at("2026-03-10T10:00:59Z")),
         ),
-        // In whole seconds, as times are stored.
+        // Fractions are truncated, as in the status.
         ("a-29552280", Some("2026-03-10T10:00:00.999Z"), Origin::Scheduled(ten)),
-        // Whoever may edit a mark cannot move a run.
+        // Editing the annotation cannot move a run.
         ("a-29552280", Some("2026-03-10T10:01:00Z"), Origin::Scheduled(ten)),
         ("a-29552280", Some("2027-03-10T10:00:00Z"), Origin::Scheduled(ten)),
         ("a-29552280", Some("yesterday"), Origin::Scheduled(ten)),
@@ -48,12 +48,12 @@ fn the_name_says_for_which_time_a_job_is_and_the_mark_adds_the_seconds() {
     assert_eq!(
         others.origin("a-b"),
         Origin::Scheduled(ten),
-        "a namesake with a longer name"
+        "the owner's name may contain a dash"
     );
 }
 
 #[test]
-fn marks_say_who_asked_for_a_job() {
+fn annotations_give_the_origin() {
     let by_hand = json!({"cronjob.kubernetes.io/instantiate": "manual"});
     let by_value = json!({"stable.example.com/run-now": "1"});
     for (name, marks, expected) in [
@@ -63,7 +63,8 @@ fn marks_say_who_asked_for_a_job() {
         ("a-29552280", &by_value, Origin::RunNow("1".into())),
     ] {
         assert_eq!(job(name, marks, &json!({})).origin("a"), expected, "{name} {marks}");
-        // They may come from the template, and then the Job is a run like any other.
+        // The template may contain these annotations; then the Job is a scheduled run like any
+        // other.
         let mut both = marks.clone();
         both[SCHEDULED_TIMESTAMP_ANNOTATION] = "2026-03-10T10:00:00Z".into();
         let origin = job("a-29552280", &both, &json!({})).origin("a");
@@ -72,8 +73,8 @@ fn marks_say_who_asked_for_a_job() {
 }
 
 #[test]
-fn a_job_is_found_again_by_the_name_and_the_mark_that_it_was_given() {
-    let zurich = portreeve_cron::load_zone("Europe/Zurich").expect("a zone");
+fn name_and_annotation_of_a_run_give_its_origin() {
+    let zurich = portreeve_cron::load_zone("Europe/Zurich").expect("the zone exists");
     for zone in [TimeZone::UTC, zurich] {
         for time in ["2026-03-10T10:00:00Z", "2026-10-25T00:30:20Z", "1969-12-31T23:59:59Z"] {
             let run = Run::Scheduled(at(time));
@@ -89,9 +90,9 @@ fn a_job_is_found_again_by_the_name_and_the_mark_that_it_was_given() {
 }
 
 #[test]
-fn the_mark_has_the_time_in_the_zone_as_go_writes_it() {
+fn annotation_has_the_time_in_the_zone_as_go_formats_it() {
     let written = |zone: &str, time: &str| {
-        let zone = portreeve_cron::load_zone(zone).expect("a zone");
+        let zone = portreeve_cron::load_zone(zone).expect("the zone exists");
         Run::Scheduled(at(time)).annotation(&zone).1
     };
     for (zone, time, expected) in [
@@ -107,7 +108,7 @@ fn the_mark_has_the_time_in_the_zone_as_go_writes_it() {
 }
 
 #[test]
-fn names_are_the_same_for_ever() {
+fn job_names_never_change() {
     let slot = |time| Run::Scheduled(at(time)).job_name("backup");
     assert_eq!(slot("2026-03-10T10:00:00Z"), format!("backup-{TEN}"));
     assert_eq!(slot("2026-03-10T10:00:59Z"), format!("backup-{TEN}"));
@@ -135,27 +136,31 @@ fn names_are_the_same_for_ever() {
     ] {
         let name = Run::Now(value.into()).job_name(owner);
         assert_eq!(name, expected);
-        assert!(name.len() <= 63, "{name} is a label");
+        assert!(name.len() <= 63, "{name} is the value of a label");
     }
     let neighbour = format!("{fifty}xx");
     assert_ne!(
         run_now_job_name(&fifty_two, "1"),
         run_now_job_name(&neighbour, "1"),
-        "what is cut off counts"
+        "the hash covers the truncated part"
     );
 }
 
-/// Values that the authors of FNV publish.
+/// Test vectors that the authors of FNV publish.
 #[test]
-fn the_hash_is_fnv_1a() {
+fn hash_is_fnv_1a() {
     for (text, expected) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {
         assert_eq!(fnv1a(text.as_bytes()), expected, "{text}");
     }
-    assert_eq!(fnv1a(b"costarring"), fnv1a(b"liquid"), "which tests rely on");
+    assert_eq!(
+        fnv1a(b"costarring"),
+        fnv1a(b"liquid"),
+        "other tests rely on this collision"
+    );
 }
 
 #[test]
-fn a_job_ends_with_a_condition_that_is_true() {
+fn finished_status_requires_a_true_final_condition() {
     let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "lastTransitionTime": "2026-03-10T10:05:00Z"});
     let completed = "2026-03-10T10:04:00Z";
     let (five, four) = (Some(at("2026-03-10T10:05:00Z")), Some(at(completed)));
@@ -187,9 +192,9 @@ fn a_job_ends_with_a_condition_that_is_true() {
     ] {
         let mut whole = json!({"metadata": {"name": "a"}, "status": status});
         if status.is_null() {
-            whole.as_object_mut().expect("an object").remove("status");
+            whole.as_object_mut().expect("the Job is an object").remove("status");
         }
-        let job: CachedJob = serde_json::from_value(whole).expect("a Job");
+        let job: CachedJob = serde_json::from_value(whole).expect("the JSON is a Job");
         assert_eq!(job.finished_status(), expected, "{status}");
     }
 }

@@ -1,4 +1,4 @@
-//! What Jobs tell, beside what the status remembers.
+//! Tests of the summary of Jobs and recorded status.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::*;
 const NOW: &str = "2026-03-10T10:30:00Z";
 
 fn at(text: &str) -> Timestamp {
-    text.parse().expect("a time")
+    text.parse().expect("the text is a time")
 }
 
 fn job(name: &str, began: Option<&str>, end: Option<&str>) -> Arc<CachedJob> {
@@ -20,7 +20,7 @@ fn job(name: &str, began: Option<&str>, end: Option<&str>) -> Arc<CachedJob> {
 }
 
 fn cached_job(job: &Value) -> Arc<CachedJob> {
-    Arc::new(serde_json::from_str(&job.to_string()).expect("a Job"))
+    Arc::new(serde_json::from_str(&job.to_string()).expect("the JSON is a Job"))
 }
 
 fn owner() -> Metadata {
@@ -48,9 +48,10 @@ fn names(jobs: &[&Arc<CachedJob>]) -> Vec<String> {
     jobs.iter().map(|job| job.name().to_owned()).collect()
 }
 
-/// As Kubernetes' `TestByJobStartTime` has it, but that a Job which has not begun counts by its creation.
+/// As in Kubernetes' `TestByJobStartTime`, except that a Job that has not started is sorted by its
+/// creation time.
 #[test]
-fn jobs_are_sorted_by_their_begin_and_then_by_name() {
+fn jobs_are_sorted_by_start_time_and_then_by_name() {
     let complete = Some("Complete");
     let jobs = [
         job("c", Some("2026-03-10T09:00:00Z"), complete),
@@ -65,7 +66,7 @@ fn jobs_are_sorted_by_their_begin_and_then_by_name() {
 }
 
 #[test]
-fn each_job_is_what_it_looks_like() {
+fn summarize_classifies_each_job() {
     let reference = |name: &str| JobReference {
         name: name.to_owned(),
         uid: format!("uid-{name}"),
@@ -100,7 +101,7 @@ fn each_job_is_what_it_looks_like() {
     assert_eq!(
         completed,
         [("ended", "Failed")],
-        "another one that ended was not known to be active"
+        "the status did not list the other finished Jobs as active"
     );
     let missing: Vec<_> = summary.missing.iter().map(|job| &*job.name).collect();
     assert_eq!(missing, ["gone"]);
@@ -109,7 +110,7 @@ fn each_job_is_what_it_looks_like() {
 }
 
 #[test]
-fn times_only_go_forward_and_those_to_come_are_no_evidence() {
+fn recorded_times_only_increase_and_future_times_are_ignored() {
     let stored = Some(at("2026-03-10T09:00:00Z"));
     let recorded = RecordedStatus {
         last_schedule: stored,
@@ -122,12 +123,12 @@ fn times_only_go_forward_and_those_to_come_are_no_evidence() {
         let summary = summarize(&owner, recorded, None, &jobs, at(NOW));
         assert_eq!(
             summary.last_success, recorded.last_success,
-            "the clock was set back since"
+            "the recorded time stays after the clock was set back"
         );
         summary.last_schedule
     };
-    assert_eq!(last("a-29552160"), stored, "08:00");
+    assert_eq!(last("a-29552160"), stored, "the Job is for 08:00");
     assert_eq!(last("a-29552280"), Some(at("2026-03-10T10:00:00Z")));
-    assert_eq!(last("a-29552310"), Some(at(NOW)), "as it comes");
-    assert_eq!(last("a-29552311"), stored, "10:31");
+    assert_eq!(last("a-29552310"), Some(at(NOW)), "the Job is for the current time");
+    assert_eq!(last("a-29552311"), stored, "the Job is for 10:31");
 }

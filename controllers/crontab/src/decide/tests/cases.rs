@@ -1,4 +1,4 @@
-//! What a schedule may see of the case, each under the name that the table gives it.
+//! The cases: simulations in different states, each with its name in the table.
 
 mod kind_specific;
 
@@ -15,7 +15,8 @@ const DELETED: &str = "2026-03-10T09:30:00Z";
 
 pub(super) type Cases<K> = Vec<(&'static str, Simulation<K>)>;
 
-/// Hourly since 08:30, long settled: it ran at 09:00, that run succeeded, and now it is 09:30.
+/// Returns an hourly schedule that was created at 08:30 and has converged. Its run at 09:00
+/// succeeded, and the time is 09:30.
 pub(super) fn routine<K: Sample>() -> Simulation<K> {
     let mut case = running();
     case.finish(&slot("09:00"), "Complete");
@@ -25,7 +26,7 @@ pub(super) fn routine<K: Sample>() -> Simulation<K> {
     case
 }
 
-/// The same, with that run still under way.
+/// Returns the same schedule with its run still active.
 pub(super) fn running<K: Sample>() -> Simulation<K> {
     let mut case = Simulation::new("0 * * * *", "08:30");
     case.converge();
@@ -37,7 +38,7 @@ pub(super) fn running<K: Sample>() -> Simulation<K> {
     case
 }
 
-/// At ten o'clock.
+/// Sets the clock to 10:00.
 pub(super) fn due<K: Sample>(mut case: Simulation<K>) -> Simulation<K> {
     case.set_clock("10:00");
     case
@@ -48,7 +49,7 @@ pub(super) fn with<K: Sample>(mut case: Simulation<K>, field: &str, value: impl 
     case
 }
 
-/// It was so for long already: that is stored, and no news.
+/// Sets a field and converges, so that the status already reflects it.
 pub(super) fn with_recorded<K: Sample>(case: Simulation<K>, field: &str, value: impl Into<Value>) -> Simulation<K> {
     let mut case = with(case, field, value);
     case.converge();
@@ -67,7 +68,7 @@ fn terminating<K: Sample>(case: Simulation<K>) -> Simulation<K> {
     })
 }
 
-/// What both kinds see.
+/// Returns the cases for both kinds.
 pub(super) fn common_cases<K: Sample>() -> Cases<K> {
     [
         times(),
@@ -249,7 +250,7 @@ fn own_jobs<K: Sample>() -> Cases<K> {
     ]
 }
 
-/// A Job that began at that time and ended.
+/// Adds a Job that started at `began` and finished.
 pub(super) fn ended<K: Sample>(case: &mut Simulation<K>, name: &str, began: &str, how: &str) {
     let began = format!("{:.0}", at(began));
     case.add_job(

@@ -1,5 +1,5 @@
-//! A clock that people set, watches that lag, processes that end, Jobs that come to their end: whatever happens in whatever order,
-//! no time is served twice, and none is lost once there is peace.
+//! Random histories with a clock that is set, stale caches, crashing processes and finishing Jobs.
+//! No time is ever served twice, and none is lost once nobody interferes.
 
 use std::collections::BTreeMap;
 
@@ -21,34 +21,35 @@ use crate::{
     scheduled_times::Timetable,
 };
 
-/// In the night when Europe's clocks go back.
+/// In the night in which Europe's clocks go back.
 const START: &str = "2026-10-24T22:59:30.25Z";
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Time passes, in milliseconds.
+    /// This many milliseconds pass.
     Pass(i64),
-    /// To the next moment that the process waits for.
+    /// Time passes until the next time that the process waits for.
     Wake,
-    /// Somebody sets the clock, by so many seconds.
+    /// Somebody changes the clock by this many seconds.
     Step(i64),
-    /// The process looks. Its caches have heard of so many changes more, and it comes so far with its plan.
+    /// The process reconciles after its caches received this many more changes, and carries out
+    /// this many effects.
     Look {
         object: usize,
         jobs: usize,
         effects: usize,
     },
-    /// The process ends, and one that starts takes over.
+    /// The process ends, and a new one starts.
     Restart,
     /// The process ends, and a standby takes over.
     FailOver,
-    /// The one of the active Jobs ends.
+    /// The active Job with this index, modulo their number, finishes successfully or not.
     Finish(usize, bool),
-    /// Somebody asks for a run.
+    /// A user requests a run.
     RunNow,
     Suspend(bool),
     Reschedule(&'static str),
-    /// Somebody deletes the one of the Jobs whose runs are stored.
+    /// A user deletes the Job with this index, modulo the number of Jobs whose runs are recorded.
     Remove(usize),
 }
 
@@ -56,7 +57,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let units = select(vec![1, 60, 3_600, 86_400]);
     let step = (units, -40..40_i64).prop_map(|(unit, count)| Event::Step(unit * count));
     let look = (0..3_usize, 0..3_usize, 0..6_usize).prop_map(|(object, jobs, effects)| {
-        // Mostly all goes well.
+        // Mostly everything is delivered and carried out.
         let or_all = |some: usize| if some == 2 { usize::MAX } else { some };
         let effects = if effects >= 4 { usize::MAX } else { effects };
         Event::Look {
@@ -81,7 +82,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     vec(event, 0..60)
 }
 
-/// The parts of a spec that are not the schedule.
+/// Generates the fields of a spec other than the schedule.
 fn fields() -> impl Strategy<Value = Value> {
     (
         select(vec!["Allow", "Forbid", "Replace"]),
@@ -95,21 +96,21 @@ fn fields() -> impl Strategy<Value = Value> {
         })
 }
 
-/// A simulation with what has to hold at any time.
+/// A simulation with the state for checking its invariants.
 struct CheckedSimulation<K> {
     simulation: Simulation<K>,
-    /// The last scheduled time that the status ever told.
+    /// The latest `lastScheduleTime` of the status so far.
     stored: Option<Timestamp>,
-    /// How many runs were asked for.
+    /// The number of requested runs.
     values: u32,
-    /// Whether anything changed from when on times count.
+    /// Whether an event changed the time after which scheduled times count.
     is_edited: bool,
 }
 
 impl<K: Sample> CheckedSimulation<K> {
     fn new(schedule: &str, fields: &Value) -> Self {
         let mut spec = json!({"schedule": schedule, "jobTemplate": K::template()});
-        for (field, value) in fields.as_object().expect("an object") {
+        for (field, value) in fields.as_object().expect("the fields are an object") {
             if !value.is_null() {
                 spec[field] = value.clone();
             }
@@ -161,7 +162,7 @@ impl<K: Sample> CheckedSimulation<K> {
         }
     }
 
-    /// Carries out the first effects of a plan, and watches each.
+    /// Carries out the first effects of a plan and checks each.
     fn look(&mut self, effects: usize) {
         let plan = self.simulation.plan();
         for effect in plan.effects.iter().take(effects) {
@@ -173,12 +174,16 @@ impl<K: Sample> CheckedSimulation<K> {
                 assert_eq!(*times, 1, "{job} was created {times} times");
             }
             let stored = self.simulation.stored();
-            assert!(stored >= self.stored, "{stored:?} was {:?}", self.stored);
+            assert!(
+                stored >= self.stored,
+                "lastScheduleTime went back from {:?} to {stored:?}",
+                self.stored
+            );
             self.stored = stored;
         }
     }
 
-    /// What must not be done now.
+    /// Asserts that the effect is allowed now.
     fn watch(&self, effect: &Effect) {
         let simulation = &self.simulation;
         match effect {
@@ -186,17 +191,17 @@ impl<K: Sample> CheckedSimulation<K> {
                 let desired = simulation.known().desired();
                 let (active, name) = (simulation.known_active(), &job.key.name);
                 let is_alone = desired.concurrency == ConcurrencyPolicy::Allow || active.is_empty();
-                assert!(is_alone, "{name} beside {active:?}");
+                assert!(is_alone, "{name} starts while {active:?} are active");
                 let Some(slot) = slot_of(&job.body) else { return };
                 let age = simulation.clock.duration_since(slot);
-                let deadline = desired.timetable.expect("the schedule is good").deadline;
+                let deadline = desired.timetable.expect("the schedule is valid").deadline;
                 let is_in_time = !age.is_negative() && deadline.is_none_or(|deadline| age < deadline);
-                assert!(is_in_time && !desired.suspend, "{slot} starts after {age}");
+                assert!(is_in_time && !desired.suspend, "the run for {slot} starts {age} late");
             }
             Effect::Delete { target, .. } if target.resource == JOBS => {
                 assert!(
                     time_of(&target.key.name) <= simulation.stored(),
-                    "{effect}, but {:?} is stored",
+                    "{effect}, but the recorded time is {:?}",
                     simulation.stored()
                 );
             }
@@ -204,7 +209,7 @@ impl<K: Sample> CheckedSimulation<K> {
         }
     }
 
-    /// Everything comes to its end, and nobody disturbs any more.
+    /// Finishes all Jobs and lets the process converge, without interference.
     fn quiesce(&mut self) {
         self.simulation.set("suspend", false);
         for _ in 0..3 {
@@ -226,16 +231,18 @@ impl<K: Sample> CheckedSimulation<K> {
                 return;
             }
         }
-        panic!("it goes on for ever: {}", self.simulation.plan());
+        panic!("the plans do not converge: {}", self.simulation.plan());
     }
 
-    /// The latest time that has to have a Job by now: later than all that were ever served, and not past its deadline.
+    /// Returns the latest time that must have a Job by now but has none: it is later than all
+    /// served times and within its deadline.
     fn overdue_time(&self) -> Option<Timestamp> {
         let object = self.simulation.current_object();
-        let timetable: Timetable = object.desired().timetable.expect("the schedule is good");
+        let timetable: Timetable = object.desired().timetable.expect("the schedule is valid");
         let record = &self.simulation.record;
         let status = &self.simulation.object["status"];
-        // Not what the schedule before had missed, nor what was withheld while it was suspended and is too late since.
+        // This excludes times that the previous schedule missed, and times that came during a
+        // suspension and have expired since.
         let since = status["scheduledSince"]
             .as_str()
             .map(at)
@@ -250,7 +257,7 @@ impl<K: Sample> CheckedSimulation<K> {
         let due = timetable.latest(base, self.simulation.clock)?;
         let age = self.simulation.clock.duration_since(due);
         let is_in_time = timetable.deadline.is_none_or(|deadline| age < deadline);
-        // One Job serves all times of a minute.
+        // One Job serves all times within a minute.
         let is_served = record.created.contains_key(&Run::Scheduled(due).job_name("a"));
         (is_in_time && !is_served).then_some(due)
     }
@@ -262,12 +269,18 @@ fn play<K: Sample>(schedule: &str, fields: &Value, events: &[Event]) {
         checked.apply(event);
     }
     checked.quiesce();
-    assert_eq!(checked.overdue_time(), None, "owed at {}", checked.simulation.clock);
-    // And so it goes on: the next time is served as it comes. An @every is counted anew first, from each Job of a time to come.
+    assert_eq!(
+        checked.overdue_time(),
+        None,
+        "a run is overdue at {}",
+        checked.simulation.clock
+    );
+    // Afterwards the next time is served when it comes. An `@every` schedule first counts from each
+    // Job of a future time.
     let jobs = checked.simulation.record.created.len();
     let is_served = (0..=jobs).any(|_| {
         let Next::At(next) = checked.simulation.plan().next else {
-            panic!("each of these schedules has a next time");
+            panic!("the schedule has no next time");
         };
         checked.simulation.clock = next;
         checked.converge();
@@ -278,7 +291,7 @@ fn play<K: Sample>(schedule: &str, fields: &Value, events: &[Event]) {
     assert_quiescent(&mut checked);
 }
 
-/// Nothing is left over.
+/// Asserts that no work is left.
 fn assert_quiescent<K: Sample>(checked: &mut CheckedSimulation<K>) {
     checked.quiesce();
     let simulation = &checked.simulation;
@@ -291,14 +304,15 @@ fn assert_quiescent<K: Sample>(checked: &mut CheckedSimulation<K>) {
     );
     let keep = &simulation.object["spec"]["successfulJobsHistoryLimit"];
     for how in ["Complete", "Failed"] {
-        // Where the clock was set back, the times of some have not come, and so they are not stored.
+        // If the clock was set back, the times of some Jobs are in the future and thus not
+        // recorded.
         let kept: Vec<_> = simulation
             .ended(how)
             .filter(|job| slot_of(job) <= Some(simulation.clock))
             .collect();
         assert!(
             keep.as_u64().is_none_or(|keep| kept.len() as u64 <= keep),
-            "{kept:?}, not {keep}, are kept"
+            "the limit is {keep}, but {kept:?} are kept"
         );
     }
     if checked.values > 0 {
@@ -306,7 +320,7 @@ fn assert_quiescent<K: Sample>(checked: &mut CheckedSimulation<K>) {
         assert_eq!(
             simulation.record.created.get(&name),
             Some(&1),
-            "the last value has its Job"
+            "the Job of the last value must be created once"
         );
     }
     let runs: BTreeMap<_, _> = simulation
@@ -318,11 +332,12 @@ fn assert_quiescent<K: Sample>(checked: &mut CheckedSimulation<K>) {
     assert!(runs.len() <= checked.values as usize, "{runs:?}");
 }
 
-/// Of a clock that only goes forward, every time that ever came was served or is counted as missed, and none is both.
+/// Checks that with a clock that only goes forward, every past time either was served or counts as
+/// missed, but not both.
 fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
     let mut checked = CheckedSimulation::<CachedCronTab>::new(schedule, fields);
     for event in events {
-        // A cache that is behind by a whole period would hold a time for missed that was served.
+        // If a cache lagged by a whole period, a served time would count as missed.
         checked.simulation.sync();
         checked.apply(event);
     }
@@ -334,7 +349,7 @@ fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
         .current_object()
         .desired()
         .timetable
-        .expect("the schedule is good");
+        .expect("the schedule is valid");
     let came = simulation
         .stored()
         .max(last_missed)
@@ -343,7 +358,7 @@ fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
     assert_eq!(
         status["missedRuns"],
         u64::from(came) - served,
-        "{came} came, {served} were served: {status}"
+        "of {came} times, {served} were served: {status}"
     );
     assert!(
         status["missedRuns"].as_u64() >= Some(simulation.record.missed),
@@ -356,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn a_crontab_serves_each_time_once(
+    fn crontab_serves_each_time_once(
         schedule in select(vec!["* * * * *", "*/5 * * * *", "30 2 * * *", "0 * * * *", "@every 1m30s"]),
         fields in fields(),
         events in events(),
@@ -365,18 +380,18 @@ proptest! {
     }
 
     #[test]
-    fn a_cronjob_serves_each_time_once(
+    fn cronjob_serves_each_time_once(
         schedule in select(vec!["* * * * *", "*/5 * * * *", "30 2 * * *", "0 * * * *", "@every 20s", "@every 1m30s"]),
         fields in fields(),
         events in events(),
     ) {
-        // Nobody can ask a CronJob for a run.
+        // A CronJob has no annotation to request a run.
         let events: Vec<_> = events.into_iter().filter(|event| !matches!(event, Event::RunNow)).collect();
         play::<CachedCronJob>(schedule, &fields, &events);
     }
 
     #[test]
-    fn a_crontab_counts_each_missed_time_once(
+    fn crontab_counts_each_missed_time_once(
         schedule in select(vec!["* * * * *", "*/5 * * * *", "@every 1m30s"]),
         fields in fields(),
         events in events(),

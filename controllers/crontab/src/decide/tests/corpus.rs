@@ -1,4 +1,5 @@
-//! CronTabs, CronJobs and Jobs as an apiserver sent them, and as they might be garbled: what can be read can be decided on, at any time.
+//! Decides on recorded CronTabs, CronJobs and Jobs and on mutations of them: every object that can
+//! be decoded can be decided on, at any time.
 
 use std::fs;
 
@@ -7,12 +8,14 @@ use portreeve_testing::Corpus;
 use super::samples::at;
 use crate::{cronjob::CachedCronJob, crontab::CachedCronTab, decide::*};
 
-/// How many mutations there are of each folder.
+/// The number of mutations of each folder.
 const MUTATIONS: usize = 600;
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
-/// When it is looked at: before all times that the corpus has, soon after, and after many of them.
+/// The times of the decisions: before all times in the corpus, soon after them, and long after many
+/// of them.
 const MOMENTS: [&str; 3] = ["1969-12-31T23:59:59Z", "2026-11-22T01:31:00Z", "2026-11-29T00:00:00Z"];
-/// Of so many inputs one is looked at at the end of time. All that was missed until then takes a while to count.
+/// One in this many inputs is decided on at the end of time. That is slow, because all times missed
+/// until then are counted.
 const SELDOM: usize = 32;
 const END: &str = "9999-12-30T22:00:00Z";
 
@@ -20,7 +23,7 @@ fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
     Ok(serde_json::from_slice(&fs::read(format!("{FOLDER}/{file}"))?)?)
 }
 
-/// Looks at one of the moments, which depends on the input.
+/// Decides at one of these times, chosen by the length of the input.
 fn check<K: ScheduleResource>(input: &[u8], object: &Arc<K>, jobs: &[Arc<CachedJob>]) {
     let metadata = object.metadata();
     let now = at(if input.len().is_multiple_of(SELDOM) {
@@ -41,7 +44,7 @@ fn check<K: ScheduleResource>(input: &[u8], object: &Arc<K>, jobs: &[Arc<CachedJ
     let refusal = plan
         .effects
         .first()
-        .map(|effect| refused(&observed, effect, "it is refused", now));
+        .map(|effect| refused(&observed, effect, "the write was refused", now));
     for effect in [&plan].into_iter().chain(&refusal).flat_map(|plan| &plan.effects) {
         assert!(!effect.to_string().is_empty());
         match effect {
@@ -67,17 +70,17 @@ fn check_objects<K: ScheduleResource>(folder: &str) -> anyhow::Result<()> {
 }
 
 #[test]
-fn what_can_be_read_of_a_crontab_can_be_decided_on() -> anyhow::Result<()> {
+fn every_decodable_crontab_can_be_decided_on() -> anyhow::Result<()> {
     check_objects::<CachedCronTab>("crontab")
 }
 
 #[test]
-fn what_can_be_read_of_a_cronjob_can_be_decided_on() -> anyhow::Result<()> {
+fn every_decodable_cronjob_can_be_decided_on() -> anyhow::Result<()> {
     check_objects::<CachedCronJob>("cronjob")
 }
 
 #[test]
-fn what_can_be_read_of_a_job_can_be_decided_on() -> anyhow::Result<()> {
+fn every_decodable_job_can_be_decided_on() -> anyhow::Result<()> {
     let owner: Arc<CachedCronTab> = kept("crontab/crontab")?;
     Corpus::read(format!("{FOLDER}/job"))?.check(MUTATIONS, |input| {
         if let Ok(job) = serde_json::from_slice::<CachedJob>(input) {

@@ -1,4 +1,4 @@
-//! Whatever interrupts a plan, and wherever: the end is the same, and nothing is done twice.
+//! Interrupts plans between any two effects: the result is the same, and no effect is repeated.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use super::{
 };
 use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
-/// What happens between two effects.
+/// An interruption between two effects.
 #[derive(Clone, Copy, Debug)]
 enum Interruption {
-    /// A write fails, and the process looks again.
+    /// A write fails, and the process reconciles again.
     Failure(Caches),
-    /// The process ends, and the next one reads both lists anew.
+    /// The process ends, and the next one lists both resources.
     Restart,
-    /// The process ends, and a standby goes on with the caches that it has.
+    /// The process ends, and a standby continues with its own caches.
     FailOver(Caches),
 }
 
-/// Which caches know of what was done since the last look.
+/// The caches that have received the changes since the last reconcile.
 #[derive(Clone, Copy, Debug)]
 enum Caches {
     Both,
@@ -37,8 +37,9 @@ fn interruptions() -> impl Iterator<Item = Interruption> {
         .chain(caches.map(Interruption::FailOver))
 }
 
-/// That a schedule was changed is in no status of a CronJob, and in a CronTab's only once it is written: a process that starts counts
-/// from the last run, or from now.
+/// Cases whose result depends on this process's memory. The status of a CronJob never records a
+/// change of the schedule, and that of a CronTab only once it is written. A new process counts from
+/// the last run, or from now.
 const FORGETFUL: [(&str, &str); 4] = [
     ("CronJob", "rescheduled"),
     ("CronJob", "rescheduled, and due before that was stored"),
@@ -47,15 +48,15 @@ const FORGETFUL: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn no_interruption_of_a_crontab_shows_in_the_end() {
+fn interruptions_of_a_crontab_do_not_change_the_result() {
     let crashes = sweep::<CachedCronTab>(common_cases()) + sweep(crontab_only());
-    assert!(crashes > 2_000, "only {crashes} interruptions were tried");
+    assert!(crashes > 2_000, "the test tried only {crashes} interruptions");
 }
 
 #[test]
-fn no_interruption_of_a_cronjob_shows_in_the_end() {
+fn interruptions_of_a_cronjob_do_not_change_the_result() {
     let crashes = sweep::<CachedCronJob>(common_cases()) + sweep(cronjob_only());
-    assert!(crashes > 1_000, "only {crashes} interruptions were tried");
+    assert!(crashes > 1_000, "the test tried only {crashes} interruptions");
 }
 
 fn sweep<K: Sample>(cases: Cases<K>) -> usize {
@@ -90,7 +91,7 @@ fn sweep<K: Sample>(cases: Cases<K>) -> usize {
     tried
 }
 
-/// Two looks at caches that are behind, and then all that follows.
+/// Reconciles twice on stale caches and then converges.
 fn interrupted<K: Sample>(mut simulation: Simulation<K>, how: Interruption) -> Simulation<K> {
     let all = usize::MAX;
     let caches = match how {
@@ -125,7 +126,7 @@ fn compare(case: &dyn Fn() -> String, ended: &Record, undisturbed: &Record, is_a
     let allowed = events(undisturbed);
     for ((text, is_deduplicated), times) in events(ended) {
         let allowed = allowed.get(&(text, is_deduplicated)).copied().unwrap_or_default();
-        // What no status remembers is said once by each process.
+        // Each process may send an event once if no status records it.
         let allowed = if is_deduplicated && is_another_process {
             2 * allowed
         } else {

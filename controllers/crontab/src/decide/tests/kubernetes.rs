@@ -1,5 +1,6 @@
-//! The cases of Kubernetes' own `TestControllerV2SyncCronJob` (`pkg/controller/cronjob/cronjob_controllerv2_test.go`), as facts: what
-//! is given, and what is the case once it is settled.
+//! The cases of Kubernetes' `TestControllerV2SyncCronJob`
+//! (`pkg/controller/cronjob/cronjob_controllerv2_test.go`) as a table: the input, and the state
+//! after the controller has converged.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +14,20 @@ use super::{
 };
 use crate::cronjob::CachedCronJob;
 
-/// Its name there; what is given; how it ends in Kubernetes; how it ends here, where that differs, and why:
+/// Columns: the case's name in Kubernetes | the input | the result in Kubernetes | the result here
+/// if it differs, and the reason:
 ///
-/// - miss: that a run came too late is told, once. Kubernetes says so only when it happens to look at the right moment.
-/// - stored: what the Jobs tell is stored, also when the run was started by a plan that could not store it.
-/// - get: what the cache has is not read again. A GET is for what the cache misses.
-/// - every: a deadline shorter than the period of an `@every` is no obstacle. There this case is commented out, as it fails.
-/// - error: what fails is tried again by the worker, and no status says otherwise meanwhile.
+/// - miss: an expired run is reported, once. Kubernetes reports it only if a sync happens at the
+///   right moment.
+/// - stored: the status follows the Jobs, even if the plan that started the run could not write it.
+/// - get: cached objects are not read again. A GET is only for objects that the cache lacks.
+/// - every: a deadline shorter than the period of an `@every` does not prevent the run. In
+///   Kubernetes this case is commented out, because it fails.
+/// - error: the worker retries the failed write, and no status reports an error in the meantime.
 ///
-/// Given is a schedule on the hour that was created at 09:59, or at 08:59 if it has a Job: `done` or still active, `run`, of that
-/// time. Then 09:01 is stored as the `last` one. Times are of 19 May 2016.
+/// The schedule runs on the hour. It was created at 09:59, or at 08:59 if it has a Job for a time:
+/// finished (`done`) or still active (`run`). With a Job, the recorded last time is `last`, by
+/// default 09:01. Times are on 19 May 2016.
 const SYNC: &str = "
     never ran, not valid schedule, A          | schedule=bad now=09:59                          | active=0 warn=1 next=- |
     never ran, not valid schedule, F          | F schedule=bad now=09:59                        | active=0 warn=1 next=- |
@@ -56,7 +61,7 @@ const SYNC: &str = "
     still active, not time, F                 | F run=09:01 now=09:59                           | active=1 next=1m |
     still active, not time, R                 | R run=09:01 now=09:59                           | active=1 next=1m |
     still active, is time, A                  | run=09:01 now=10:01                             | create active=2 update next=59m |
-    still active, is time, F                  | F run=09:01 now=10:01                           | active=1 told=JobAlreadyActive next=59m |
+    still active, is time, F                  | F run=09:01 now=10:01                           | active=1 event=JobAlreadyActive next=59m |
     still active, is time, R                  | R run=09:01 now=10:01                           | create delete active=1 update next=59m |
     still active, is time, get job failed, R  | R run=09:01 unlisted refuse now=10:01           | active=1 warn=1 next=- | active=1 warn=1 next=59m get
     still active, is time, suspended          | suspend run=09:01 now=10:01                     | active=1 next=- |
@@ -99,33 +104,38 @@ const SYNC: &str = "
 ";
 
 #[test]
-fn a_cronjob_is_synced_as_kubernetes_syncs_it() {
+fn cronjob_is_synced_as_in_kubernetes() {
     let mut cases = 0;
     for line in SYNC.lines().filter(|line| !line.trim().is_empty()) {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
         let [case, given, theirs, ours] = cells[..] else {
-            panic!("four columns: {line}");
+            panic!("the line must have four columns: {line}");
         };
         let (ours, reason) = ours.rsplit_once(' ').unwrap_or((theirs, "equal"));
         assert!(
             ["equal", "error", "every", "get", "miss", "stored"].contains(&reason),
             "{case}: {reason}"
         );
-        assert!(reason == "equal" || ours != theirs, "{case} does not differ");
+        assert!(
+            reason == "equal" || ours != theirs,
+            "{case}: the result is the same as in Kubernetes"
+        );
         assert_eq!(verdict(given), ours, "{case}");
         cases += 1;
     }
     assert_eq!(cases, 72);
 }
 
-/// A time of 19 May 2016, or of another day of that month: `26T10:00`.
+/// Parses a time on 19 May 2016, or on another day of that month: `26T10:00`.
 pub(super) fn moment(text: &str) -> Timestamp {
     let (day, time) = text.split_once('T').unwrap_or(("19", text));
     let seconds = if time.len() == 5 { ":00" } else { "" };
-    format!("2016-05-{day}T{time}{seconds}Z").parse().expect("a time")
+    format!("2016-05-{day}T{time}{seconds}Z")
+        .parse()
+        .expect("the text is a time")
 }
 
-/// The words of a cell: flags, and names with values.
+/// The words of the input cell: flags, and names with values.
 struct Given<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Given<'a> {
@@ -154,7 +164,7 @@ impl<'a> Given<'a> {
                 Some(&"bad") => "obvious error schedule",
                 Some(&"every") => "@every 1h",
                 Some(&"tz") => "TZ=UTC 0 * * * ?",
-                Some(other) => panic!("{other} is no schedule"),
+                Some(other) => panic!("unknown schedule {other}"),
             },
             "concurrencyPolicy": flag("F", "Forbid").or(flag("R", "Replace")).unwrap_or("Allow"),
             "suspend": self.has("suspend"),
@@ -164,7 +174,8 @@ impl<'a> Given<'a> {
         })
     }
 
-    /// The simulation, and what the process does not see at first: as much of the object, and of the Jobs.
+    /// Builds the simulation. `unknown` and `unlisted` withhold the current object or Jobs from the
+    /// caches.
     fn simulation(&self) -> Simulation<CachedCronJob> {
         let job = self.time("done").or_else(|| self.time("run"));
         let created = self
@@ -186,7 +197,7 @@ impl<'a> Given<'a> {
                 simulation.finish(&name, "Complete");
             }
         }
-        simulation.clock = self.time("now").expect("it is some time");
+        simulation.clock = self.time("now").expect("the input has a time");
         if !self.has("unknown") {
             simulation.deliver(usize::MAX, 0);
         }
@@ -202,7 +213,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// A Job of that time, as it would have been made.
+/// Adds a Job for that time, as the controller would have created it.
 fn add_job(simulation: &mut Simulation<CachedCronJob>, time: Timestamp) -> String {
     let name = format!("a-{}", time.as_second() / 60);
     let marks = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": time.to_string()});
@@ -214,7 +225,7 @@ fn add_job(simulation: &mut Simulation<CachedCronJob>, time: Timestamp) -> Strin
     name
 }
 
-/// What became of it, in words.
+/// Carries out the plans and returns the result as words of the table.
 fn verdict(given: &str) -> String {
     let given = Given::of(given);
     let mut simulation = given.simulation();
@@ -250,7 +261,7 @@ fn verdict(given: &str) -> String {
         Some(format!("active={}", status["active"].as_array().map_or(0, Vec::len))),
         (*status != before).then(|| "update".to_owned()),
         count("warn", record.events.iter().filter(|event| event.is_warning).count()),
-        told.map(|event| format!("told={}", event.reason)),
+        told.map(|event| format!("event={}", event.reason)),
         Some(format!("next={next}")),
     ];
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")

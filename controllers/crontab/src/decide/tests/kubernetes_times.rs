@@ -1,5 +1,6 @@
-//! The cases of Kubernetes' own `TestMostRecentScheduleTime`, `TestNextScheduleTime`, `TestNextScheduleTimeDuration`,
-//! `TestGetJobFromTemplate2` (`pkg/controller/cronjob/utils_test.go`) and `TestControllerV2CleanupFinishedJobs`, as facts.
+//! The cases of Kubernetes' `TestMostRecentScheduleTime`, `TestNextScheduleTime`,
+//! `TestNextScheduleTimeDuration`, `TestGetJobFromTemplate2`
+//! (`pkg/controller/cronjob/utils_test.go`) and `TestControllerV2CleanupFinishedJobs`, as tables.
 
 use jiff::Timestamp;
 use portreeve_reconcile::{Effect, Next};
@@ -12,11 +13,12 @@ use super::{
 };
 use crate::cronjob::CachedCronJob;
 
-/// Its name there; the schedule; what is given: when it was created, its last run, its deadline, and what time it is; for which time
-/// a run starts, with `many` where more than a hundred were missed, or `error` where it never runs.
+/// Columns: the case's name in Kubernetes | the schedule | creation, last run, deadline and current
+/// time | the time of the run that starts. `many` means that more than a hundred times were missed,
+/// `error` that the schedule never runs.
 ///
-/// In one case Kubernetes reckons from the distance of the first two times, finds nothing after its guess, and forgets the run. Here
-/// the run takes place.
+/// One case differs (`here`). Kubernetes estimates from the distance of the first two times, finds
+/// no time after its estimate, and misses the run. Here the run takes place.
 const MOST_RECENT: &str = "
     now before next schedule          | 0 * * * *              | 10:00 - - 10:00:30          | -
     now just after next schedule      | 0 * * * *              | 10:00 - - 11:01             | 11:00
@@ -33,7 +35,7 @@ const MOST_RECENT: &str = "
     earliest is last, outside         | */5 * * * *            | 10:00 10:30 60 10:32        | -
 ";
 
-/// The same for the cases of `TestNextScheduleTime`, which are numbered there.
+/// The same table for the cases of `TestNextScheduleTime`, which are numbered there.
 const NEXT: &str = "
     1, no known start, none needed    | 0 * * * ?              | 09:50 - - 09:53             | -
     2, no known start, one needed     | 0 * * * ?              | 09:50 - - 10:00:02          | 10:00
@@ -45,7 +47,7 @@ const NEXT: &str = "
     8, rogue schedule                 | 59 23 31 2 *           | 10:00:10 - - 11:00          | error
 ";
 
-/// And how long it is to the next time.
+/// The same table, with the duration until the next time in the last column.
 const DURATION: &str = "
     complex, skipping weekend         | 30 6-16/4 * * 1-5      | 10:00 10:30 - 20T10:31      | 3h59m
     another complex, skipping weekend | 30 10,11,12 * * 1-5    | 10:00 10:30 - 20T16:30      | 66h
@@ -53,14 +55,14 @@ const DURATION: &str = "
     no previous run                   | 0 12 * * 5             | 10:00 - - 16:00             | 20h
 ";
 
-/// Compares each row's last cell with what is found out.
+/// Compares the last cell of each row with the result of `found`.
 fn check(table: &str, cases: usize, found: impl Fn(&Simulation<CachedCronJob>) -> String) {
     let rows: Vec<_> = table.lines().filter(|line| !line.trim().is_empty()).collect();
     assert_eq!(rows.len(), cases);
     for row in rows {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let [case, schedule, given, expected] = cells[..] else {
-            panic!("four columns: {row}");
+            panic!("the row must have four columns: {row}");
         };
         let expected = expected.rsplit_once("here ").map_or(expected, |(_, here)| here);
         assert_eq!(found(&simulation(schedule, given)), expected, "{case}");
@@ -70,7 +72,7 @@ fn check(table: &str, cases: usize, found: impl Fn(&Simulation<CachedCronJob>) -
 fn simulation(schedule: &str, given: &str) -> Simulation<CachedCronJob> {
     let given: Vec<_> = given.split(' ').collect();
     let [created, last, deadline, now] = given[..] else {
-        panic!("four words: {given:?}");
+        panic!("the cell must have four words: {given:?}");
     };
     let spec = json!({"schedule": schedule, "jobTemplate": CachedCronJob::template()});
     let mut simulation = Simulation::of(json!({"metadata": {"name": "a"}, "spec": spec}), moment(created));
@@ -86,7 +88,7 @@ fn simulation(schedule: &str, given: &str) -> Simulation<CachedCronJob> {
     simulation
 }
 
-/// As `moment` reads it.
+/// Formats a time as `moment` parses it.
 fn written(time: Timestamp) -> String {
     let text = time.strftime("%dT%H:%M").to_string();
     text.strip_prefix("19T").unwrap_or(&text).to_owned()
@@ -111,13 +113,13 @@ fn run(simulation: &Simulation<CachedCronJob>) -> String {
 }
 
 #[test]
-fn the_most_recent_time_is_the_one_that_kubernetes_finds() {
+fn most_recent_time_is_the_same_as_in_kubernetes() {
     check(MOST_RECENT, 13, run);
     check(NEXT, 8, run);
 }
 
 #[test]
-fn the_next_time_is_as_far_as_in_kubernetes() {
+fn duration_until_the_next_time_is_the_same_as_in_kubernetes() {
     check(DURATION, 4, |simulation| match simulation.plan().next {
         Next::At(time) => format!("{:#}", time.duration_since(simulation.clock)).replace(' ', ""),
         Next::OnChange => "-".to_owned(),
@@ -137,7 +139,7 @@ fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
         simulation.clock = moment(now);
         simulation
     };
-    // There are too many Jobs to create one: then all the more some have to go.
+    // The quota prevents the creation of a Job. Deleting old Jobs is even more important then.
     let mut full = finished(
         "10:01",
         1,
@@ -152,7 +154,7 @@ fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
 }
 
 #[test]
-fn a_job_is_made_from_the_template_as_kubernetes_makes_it() {
+fn job_is_built_from_the_template_as_in_kubernetes() {
     let table = [
         (
             "UTC zone, one annotation",
@@ -185,7 +187,7 @@ fn a_job_is_made_from_the_template_as_kubernetes_makes_it() {
         simulation.restart();
         let effects = simulation.plan().effects;
         let Some(Effect::Create(job)) = effects.first() else {
-            panic!("{case}: a run is due: {effects:?}");
+            panic!("{case}: the plan must create a Job: {effects:?}");
         };
         let metadata = &job.body["metadata"];
         assert_eq!(metadata["name"], "a-24394200", "{case}");

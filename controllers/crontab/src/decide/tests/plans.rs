@@ -1,4 +1,4 @@
-//! The table of cases and of the plans for them, each after the one before was carried out.
+//! Compares the plans of every case with snapshots, until the case has converged.
 
 use expect_test::{ExpectFile, expect_file};
 use portreeve_reconcile::{Effect, Next, Plan};
@@ -22,7 +22,7 @@ fn brief(effect: &Effect) -> String {
     }
 }
 
-/// The effects, and when it is decided again.
+/// Formats the effects of a plan and the time of the next decision.
 fn line(plan: &Plan) -> String {
     let effects: Vec<_> = plan.effects.iter().map(brief).collect();
     let next = match plan.next {
@@ -32,7 +32,7 @@ fn line(plan: &Plan) -> String {
     format!("    {} [{next}]\n", effects.join(", "))
 }
 
-/// Each plan until there is nothing to do.
+/// Formats the plans of each case until there is nothing to do.
 fn table<K: Sample>(cases: Cases<K>) -> String {
     let mut table = String::new();
     for (case, mut simulation) in cases {
@@ -58,13 +58,13 @@ fn check<K: Sample>(cases: Cases<K>, expected: &ExpectFile) {
 }
 
 #[test]
-fn each_sight_of_a_crontab_has_its_plans() {
+fn every_crontab_case_has_the_expected_plans() {
     check::<CachedCronTab>(common_cases(), &expect_file!["plans/crontab.txt"]);
     check(crontab_only(), &expect_file!["plans/crontab-alone.txt"]);
 }
 
 #[test]
-fn each_sight_of_a_cronjob_has_its_plans() {
+fn every_cronjob_case_has_the_expected_plans() {
     check::<CachedCronJob>(common_cases(), &expect_file!["plans/cronjob.txt"]);
     check(cronjob_only(), &expect_file!["plans/cronjob-alone.txt"]);
 }

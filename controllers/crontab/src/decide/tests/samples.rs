@@ -1,4 +1,4 @@
-//! The two kinds as tests write them, and the day that tests play on.
+//! Sample objects of the two kinds, and helpers for times on the day of the tests.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::{
     schedule_resource::ScheduleResource,
 };
 
-/// A kind that tests can make objects of.
+/// A kind whose objects tests can build.
 pub(super) trait Sample: ScheduleResource + DeserializeOwned {
-    /// A pod template, where this kind wants it.
+    /// Returns a value for `jobTemplate`.
     fn template() -> Value;
-    /// What tells the informer's subscriber that the schedule is another one.
+    /// Calls the function by which the informer's subscriber detects a changed schedule.
     fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool;
 }
 
@@ -41,28 +41,28 @@ impl Sample for CachedCronJob {
     }
 }
 
-/// A time on the day of the tests, `10:00` or `10:00:30`, or any other one when it is written whole.
+/// Parses a time on the day of the tests, such as `10:00` or `10:00:30`, or a complete timestamp.
 pub(super) fn at(text: &str) -> Timestamp {
     let whole = match text.len() {
         5 => format!("2026-03-10T{text}:00Z"),
         8 => format!("2026-03-10T{text}Z"),
         _ => text.to_owned(),
     };
-    whole.parse().expect("a time")
+    whole.parse().expect("the text is a time")
 }
 
-/// How the Job for that time is called, of the schedule `a`.
+/// Returns the name of the Job of schedule `a` for that time.
 pub(super) fn slot(time: &str) -> String {
     format!("a-{}", at(time).as_second() / 60)
 }
 
-/// The time that a Job is named for.
+/// Returns the scheduled time in a Job's name.
 pub(super) fn time_of(job: &str) -> Option<Timestamp> {
     let (_, minutes) = job.rsplit_once('-')?;
     Timestamp::from_second(minutes.parse::<i64>().ok()? * 60).ok()
 }
 
-/// A Job's name for people, with the time instead of the minutes.
+/// Returns a readable form of a Job's name, with the time instead of the minutes.
 pub(super) fn readable(job: &str) -> String {
     match (job.rsplit_once('-'), time_of(job)) {
         (Some((owner, _)), Some(time)) => format!("{owner}@{}", clock(time)),
@@ -70,7 +70,8 @@ pub(super) fn readable(job: &str) -> String {
     }
 }
 
-/// The time of the day, with what differs from the usual: the date, the seconds.
+/// Formats a time of day. The date and the seconds are only included if they differ from the usual
+/// ones.
 pub(super) fn clock(time: Timestamp) -> String {
     let text = time.to_string();
     let text = text.strip_prefix("2026-03-10T").unwrap_or(&text);

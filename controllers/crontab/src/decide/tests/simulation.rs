@@ -1,5 +1,6 @@
-//! A model of the apiserver, as far as a plan can reach: it refuses what the real one refuses. In front of it, one process with its
-//! two caches, which may lag behind each on its own but never go back, and with what a process remembers.
+//! A model of the apiserver and of one process in front of it. The apiserver refuses the writes
+//! that the real one refuses. The process has two caches, which lag independently but never go
+//! back, and the state that a process keeps in memory.
 
 mod apiserver;
 mod process;
@@ -23,44 +24,44 @@ use crate::{
 
 type Jobs = BTreeMap<String, Arc<CachedJob>>;
 
-/// One schedule, the Jobs of its namespace, and all that was done to them.
+/// One schedule, the Jobs of its namespace, and a record of all writes and events.
 pub(super) struct Simulation<K> {
     pub(super) clock: Timestamp,
     pub(super) object: Value,
     pub(super) jobs: BTreeMap<String, Arc<Value>>,
     version: u32,
-    /// Each state that watches told of, the present one last.
+    /// All states of the object that the watch sent, the current one last.
     objects: Vec<Arc<K>>,
     job_sets: Vec<Arc<Jobs>>,
     process: Process,
     pub(super) record: Record,
-    /// What the apiserver says to writes of that verb: `create`, `delete`, `make sure`.
+    /// A verb (`create`, `delete` or `make sure`) that the apiserver refuses, and its message.
     pub(super) refusal: Option<(&'static str, &'static str)>,
     pub(super) is_namespace_terminating: bool,
 }
 
-/// What is lost with the process.
+/// The state that is lost when the process ends.
 #[derive(Clone, Default)]
 struct Process {
-    /// How far its caches are.
+    /// The states that the caches have reached.
     object: usize,
     jobs: usize,
-    /// Which notes that are for once were sent.
+    /// The one-time events that were sent.
     said: BTreeSet<(&'static str, String)>,
     observed_runs: BTreeMap<Arc<str>, ObservedRuns>,
 }
 
-/// What was done.
+/// A record of what the controller did.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
-    /// How often a Job of that name was created, by us.
+    /// How often the controller created a Job of each name.
     pub(super) created: BTreeMap<String, u32>,
-    /// The last scheduled time for which that was done.
+    /// The latest scheduled time for which it created a Job.
     pub(super) served: Option<Timestamp>,
     pub(super) deleted: Vec<String>,
     pub(super) events: Vec<RecordedEvent>,
     pub(super) missed: u64,
-    /// How many writes took place.
+    /// The number of writes.
     pub(super) writes: u32,
 }
 
@@ -69,18 +70,18 @@ pub(super) struct RecordedEvent {
     pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) is_warning: bool,
-    /// Whether it is promised for each process only, not for all of them together.
+    /// Whether each process may send the event once, rather than all processes together.
     pub(super) is_deduplicated: bool,
 }
 
-/// How a plan ended.
+/// The outcome of an effect or a plan.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
     Done,
-    /// 409, or 404: look again.
+    /// A 409 or 404: observe and decide again.
     Stale,
     Refused(Box<Effect>, &'static str),
-    /// There is nothing more to be done about this object.
+    /// Nothing remains to be done for this object.
     Over,
 }
 
@@ -101,9 +102,9 @@ impl<K> Clone for Simulation<K> {
     }
 }
 
-/// What people and others do.
+/// Actions of users and other controllers.
 impl<K: Sample> Simulation<K> {
-    /// A schedule `a` that was created just now.
+    /// Creates a schedule `a` at the time `now`.
     pub(super) fn new(schedule: &str, now: &str) -> Self {
         let spec = json!({"schedule": schedule, "jobTemplate": K::template()});
         Self::of(json!({"metadata": {"name": "a"}, "spec": spec}), at(now))
@@ -122,7 +123,8 @@ impl<K: Sample> Simulation<K> {
             object,
             jobs: BTreeMap::new(),
             version: 1,
-            // A process that starts hears of the last state as of news, so there is always one before.
+            // A starting process receives the latest state as a change, so there must always be an
+            // earlier state.
             job_sets: vec![Arc::default(), Arc::default()],
             process: Process::default(),
             record: Record::default(),
@@ -139,17 +141,19 @@ impl<K: Sample> Simulation<K> {
         self.clock += SignedDuration::from_secs(seconds);
     }
 
-    /// Somebody edits the spec; null removes a field.
+    /// A user edits the spec; null removes a field.
     pub(super) fn set(&mut self, field: &str, value: impl Into<Value>) {
         let value = value.into();
         self.touch(|object| {
             merge(&mut object["spec"], &json!({ field: value }));
-            let generation = object["metadata"]["generation"].as_i64().expect("a number");
+            let generation = object["metadata"]["generation"]
+                .as_i64()
+                .expect("the generation is a number");
             object["metadata"]["generation"] = (generation + 1).into();
         });
     }
 
-    /// Something happens to the object that is no edit of its spec.
+    /// Changes the object in any other way than an edit of its spec.
     pub(super) fn touch(&mut self, change: impl FnOnce(&mut Value)) {
         change(&mut self.object);
         self.object["metadata"]["resourceVersion"] = self.next_version().into();
@@ -160,7 +164,7 @@ impl<K: Sample> Simulation<K> {
         self.touch(|object| object["metadata"]["annotations"]["stable.example.com/run-now"] = value.into());
     }
 
-    /// Somebody creates a Job. An owner of that UID controls it.
+    /// Somebody creates a Job. If `owner` is given, the schedule with that UID controls it.
     pub(super) fn add_job(&mut self, name: &str, owner: Option<&str>, mut body: Value) {
         let owner = owner.map(|uid| {
             json!({"apiVersion": K::RESOURCE.api_version(), "kind": K::RESOURCE.kind,
@@ -172,17 +176,17 @@ impl<K: Sample> Simulation<K> {
         self.insert(name, body);
     }
 
-    /// Something happens to a Job: it begins, or ends, or is marked.
+    /// Changes a Job: it starts, finishes or is annotated.
     pub(super) fn change_job(&mut self, name: &str, patch: &Value) {
         let version = self.next_version();
-        let job = Arc::make_mut(self.jobs.get_mut(name).expect("the Job is there"));
+        let job = Arc::make_mut(self.jobs.get_mut(name).expect("the Job exists"));
         merge(job, patch);
         job["metadata"]["resourceVersion"] = version.into();
         let decoded = Self::decode_job(job);
         self.update_jobs(|jobs| jobs.insert(name.to_owned(), decoded));
     }
 
-    /// A Job ends, as `Complete` or as `Failed`.
+    /// A Job finishes, as `Complete` or as `Failed`.
     pub(super) fn finish(&mut self, name: &str, how: &str) {
         let now = format!("{:.0}", self.clock);
         let completion = (how == "Complete").then_some(&now);
@@ -195,7 +199,7 @@ impl<K: Sample> Simulation<K> {
 
     /// Somebody else deletes a Job.
     pub(super) fn remove_job(&mut self, name: &str) {
-        assert!(self.jobs.remove(name).is_some(), "{name} is there");
+        assert!(self.jobs.remove(name).is_some(), "{name} does not exist");
         self.next_version();
         self.update_jobs(|jobs| jobs.remove(name));
     }
@@ -225,53 +229,53 @@ impl<K: Sample> Simulation<K> {
         self.version.to_string()
     }
 
-    /// Projections are decoded from text: a raw value cannot come from another value.
+    /// Projections must be decoded from text, because a raw value cannot be decoded from a `Value`.
     fn decode_object(object: &Value) -> Arc<K> {
-        Arc::new(serde_json::from_str(&object.to_string()).expect("an object of this kind"))
+        Arc::new(serde_json::from_str(&object.to_string()).expect("the JSON is an object of this kind"))
     }
 
     fn decode_job(job: &Value) -> Arc<CachedJob> {
-        Arc::new(serde_json::from_str(&job.to_string()).expect("a Job"))
+        Arc::new(serde_json::from_str(&job.to_string()).expect("the JSON is a Job"))
     }
 }
 
-/// What tests ask.
+/// Queries of tests.
 impl<K: Sample> Simulation<K> {
-    /// The object as it is.
+    /// Returns the current object.
     pub(super) fn current_object(&self) -> Arc<K> {
         Arc::clone(self.objects.last().expect("there is a first state"))
     }
 
-    /// The object as the process knows it.
+    /// Returns the object in the process's cache.
     pub(super) fn known(&self) -> Arc<K> {
         Arc::clone(&self.objects[self.process.object])
     }
 
-    /// The last scheduled time that the status tells.
+    /// Returns the last scheduled time that the status records.
     pub(super) fn stored(&self) -> Option<Timestamp> {
         Some(at(self.object["status"]["lastScheduleTime"].as_str()?))
     }
 
-    /// The reasons of the events, in their order.
+    /// Returns the reasons of the events, in order.
     pub(super) fn reasons(&self) -> Vec<&str> {
         self.record.events.iter().map(|event| event.reason).collect()
     }
 
-    /// The Jobs that did not end.
+    /// Returns the names of the unfinished Jobs.
     pub(super) fn active(&self) -> Vec<String> {
         let jobs = self.jobs.iter();
         let active = jobs.filter(|(_, job)| job["status"].get("conditions").is_none());
         active.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Those among them that the process knows of, by its caches.
+    /// Returns the unfinished Jobs that are in the process's cache.
     pub(super) fn known_active(&self) -> Vec<String> {
         let known = &self.job_sets[self.process.jobs];
         let active = self.active().into_iter();
         active.filter(|name| known.contains_key(name)).collect()
     }
 
-    /// The Jobs whose runs are stored.
+    /// Returns the Jobs whose runs the status records.
     pub(super) fn removable(&self) -> Vec<String> {
         let object = self.current_object();
         let recorded = object.recorded(self.clock);
@@ -285,18 +289,18 @@ impl<K: Sample> Simulation<K> {
         stored.map(|(name, _)| name.clone()).collect()
     }
 
-    /// When the process saw the schedule change.
+    /// Returns when the process observed a change of the schedule.
     pub(super) fn rescheduled(&self) -> Option<Timestamp> {
         self.observed_runs().rescheduled
     }
 
-    /// The Jobs that ended so.
+    /// Returns the Jobs that finished in this way.
     pub(super) fn ended(&self, how: &str) -> impl Iterator<Item = &Value> {
         let jobs = self.jobs.values().map(|job| &**job);
         jobs.filter(move |job| job["status"]["conditions"][0]["type"] == how)
     }
 
-    /// Everything there is, without what differs from run to run: identities and versions.
+    /// Returns all objects without the fields that differ between runs: UIDs and versions.
     pub(super) fn snapshot(&self) -> Value {
         let jobs = self.jobs.values().map(|job| Value::clone(job));
         let mut picture = [self.object.clone()].into_iter().chain(jobs).collect();
@@ -321,19 +325,19 @@ fn is_owned(job: &CachedJob, owner: &Metadata) -> bool {
     controller.is_some_and(|controller| *controller.uid == *owner.uid)
 }
 
-/// The scheduled time that a Job is marked with.
+/// Returns the scheduled time in a Job's annotation.
 pub(super) fn slot_of(job: &Value) -> Option<Timestamp> {
     let mark = &job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"];
     mark.as_str().map(at)
 }
 
-/// UID and version.
+/// Returns the UID and version of an object.
 pub(super) fn identity(object: &Value) -> (Arc<str>, Arc<str>) {
-    let text = |field: &str| Arc::from(object["metadata"][field].as_str().expect("it has an identity"));
+    let text = |field: &str| Arc::from(object["metadata"][field].as_str().expect("the field is set"));
     (text("uid"), text("resourceVersion"))
 }
 
-/// As a merge patch merges: null removes.
+/// Merges as a JSON merge patch does: null removes a field.
 fn merge(into: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *into = patch.clone();
@@ -342,7 +346,7 @@ fn merge(into: &mut Value, patch: &Value) {
     if !into.is_object() {
         *into = json!({});
     }
-    let into = into.as_object_mut().expect("it was made one");
+    let into = into.as_object_mut().expect("it is an object now");
     for (field, value) in patch {
         if value.is_null() {
             into.remove(field);

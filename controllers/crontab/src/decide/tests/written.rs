@@ -1,4 +1,4 @@
-//! What is written: the Jobs, the statuses, and what events say.
+//! Tests of the written objects: the Jobs, the statuses and the events.
 
 use std::collections::BTreeSet;
 
@@ -24,11 +24,11 @@ fn created<K: Sample>(simulation: &Simulation<K>) -> Value {
         Effect::Create(job) => Some(job.body),
         _ => None,
     });
-    created.expect("a Job is created")
+    created.expect("the plan creates a Job")
 }
 
 #[test]
-fn the_job_of_a_crontab_is_the_pod_with_what_finds_it() {
+fn job_of_a_crontab_has_the_pod_and_labels() {
     let mut simulation = with_recorded(routine::<CachedCronTab>(), "timeZone", "Europe/Zurich");
     simulation.set("backoffLimit", 2);
     simulation.set("activeDeadlineSeconds", 600);
@@ -87,7 +87,7 @@ fn the_job_of_a_crontab_is_the_pod_with_what_finds_it() {
 }
 
 #[test]
-fn the_job_of_a_run_now_says_for_which_value() {
+fn job_of_a_run_now_records_the_value() {
     let mut simulation = routine::<CachedCronTab>();
     simulation.run_now("now!");
     simulation.sync();
@@ -119,7 +119,7 @@ fn the_job_of_a_run_now_says_for_which_value() {
 }
 
 #[test]
-fn the_job_of_a_cronjob_is_its_template_with_an_owner() {
+fn job_of_a_cronjob_is_its_template_with_an_owner() {
     check(
         &created(&due(routine::<CachedCronJob>())),
         &expect![[r#"
@@ -166,7 +166,7 @@ fn the_job_of_a_cronjob_is_its_template_with_an_owner() {
 }
 
 #[test]
-fn the_status_of_a_crontab_tells_all() {
+fn status_of_a_crontab_has_all_fields() {
     let mut simulation = due(running::<CachedCronTab>());
     simulation.converge();
     check(
@@ -219,7 +219,7 @@ fn the_status_of_a_crontab_tells_all() {
 }
 
 #[test]
-fn the_status_of_a_crontab_that_cannot_run_says_why() {
+fn status_of_a_crontab_reports_why_it_cannot_run() {
     let mut simulation = routine::<CachedCronTab>();
     simulation.set("schedule", "61 * * * *");
     simulation.converge();
@@ -275,7 +275,7 @@ fn the_status_of_a_crontab_that_cannot_run_says_why() {
 }
 
 #[test]
-fn the_status_of_a_cronjob_is_as_kubernetes_writes_it() {
+fn status_of_a_cronjob_is_the_same_as_in_kubernetes() {
     let mut simulation = due(running::<CachedCronJob>());
     simulation.converge();
     check(
@@ -304,7 +304,7 @@ fn the_status_of_a_cronjob_is_as_kubernetes_writes_it() {
     );
 }
 
-/// Everything that is ever said of the cases.
+/// Returns all events of all cases.
 fn said<K: Sample>(cases: Cases<K>) -> String {
     let mut said = BTreeSet::new();
     for (_, mut simulation) in cases {
@@ -318,7 +318,7 @@ fn said<K: Sample>(cases: Cases<K>) -> String {
 }
 
 #[test]
-fn events_of_crontabs_say_what_happened() {
+fn crontab_events_have_the_expected_messages() {
     expect![[r#"
         Normal JobAlreadyActive: Not starting job because prior execution is running and concurrency policy is Forbid
         Normal MissingJob: Active job went missing: a-29552220
@@ -372,7 +372,7 @@ fn events_of_crontabs_say_what_happened() {
 }
 
 #[test]
-fn events_of_cronjobs_say_what_kubernetes_says() {
+fn cronjob_events_have_the_messages_of_kubernetes() {
     expect![[r#"
         Normal JobAlreadyActive: Not starting job because prior execution is running and concurrency policy is Forbid
         Normal MissingJob: Active job went missing: a-29552220

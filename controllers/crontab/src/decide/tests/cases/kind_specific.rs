@@ -1,4 +1,4 @@
-//! What only one of the kinds may see.
+//! The cases for only one of the kinds.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::{
     decide::tests::{samples::slot, simulation::Simulation},
 };
 
-/// What only a CronTab sees.
+/// Returns the cases for CronTabs.
 pub(in crate::decide::tests) fn crontab_only() -> Cases<CachedCronTab> {
     [runs_now(), names_of_runs_now(), oddities()].concat()
 }
@@ -66,7 +66,7 @@ fn runs_now() -> Cases<CachedCronTab> {
             "history, a run-now is not stored",
             after(asked(with(routine(), "successfulJobsHistoryLimit", 0)), |simulation| {
                 simulation.step();
-                let name = simulation.active().pop().expect("a Job");
+                let name = simulation.active().pop().expect("there is a Job");
                 simulation.finish(&name, "Complete");
             }),
         ),
@@ -79,7 +79,7 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
         simulation.touch(|object| object["metadata"]["name"] = "n".repeat(52).into());
         simulation
     };
-    // Deleted without its Jobs, and created anew.
+    // The schedule was deleted without its Jobs and created again.
     let again = |mut simulation: Simulation<CachedCronTab>| {
         simulation.touch(|object| {
             object["metadata"]["uid"] = "uid-2".into();
@@ -98,7 +98,7 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
             "run now, its mark was removed",
             after(asked(routine()), |simulation| {
                 simulation.step();
-                let name = simulation.jobs.keys().last().expect("a Job").clone();
+                let name = simulation.jobs.keys().last().expect("there is a Job").clone();
                 simulation.change_job(&name, &json!({"metadata": {"annotations": null}}));
             }),
         ),
@@ -116,7 +116,10 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
 fn oddities() -> Cases<CachedCronTab> {
     let no_spec = |mut simulation: Simulation<CachedCronTab>| {
         simulation.touch(|object| {
-            object.as_object_mut().expect("an object").remove("spec");
+            object
+                .as_object_mut()
+                .expect("the schedule is an object")
+                .remove("spec");
         });
         simulation
     };
@@ -173,7 +176,7 @@ fn oddities() -> Cases<CachedCronTab> {
     ]
 }
 
-/// What only a CronJob sees.
+/// Returns the cases for CronJobs.
 pub(in crate::decide::tests) fn cronjob_only() -> Cases<CachedCronJob> {
     vec![
         (

@@ -1,4 +1,4 @@
-//! What the apiserver does with an effect.
+//! The apiserver's side of the simulation: it carries out or refuses effects.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Outcome, RecordedEvent, Simulation, identity, merge, slot_of};
 use crate::decide::tests::samples::Sample;
 
 impl<K: Sample> Simulation<K> {
-    /// Does what an effect says, or not.
+    /// Carries out an effect, or refuses it.
     pub(super) fn perform(&mut self, effect: &Effect) -> Outcome {
         if let Some((verb, why)) = self.refusal
             && effect.to_string().starts_with(verb)
@@ -28,7 +28,7 @@ impl<K: Sample> Simulation<K> {
                 _ => Outcome::Done,
             },
             Effect::Event(target, note) => {
-                assert_eq!(target.resource, K::RESOURCE, "events are about the schedule");
+                assert_eq!(target.resource, K::RESOURCE, "all events refer to the schedule");
                 let subject = note.report_once.clone();
                 if subject.is_none_or(|subject| self.process.said.insert((note.reason, subject))) {
                     self.record.events.push(RecordedEvent {
@@ -45,7 +45,7 @@ impl<K: Sample> Simulation<K> {
                 Outcome::Done
             }
             Effect::ObserveLatency { since, .. } => {
-                assert!(*since <= self.clock, "nothing starts early");
+                assert!(*since <= self.clock, "no run starts early");
                 Outcome::Done
             }
             Effect::Apply { .. } | Effect::RequirePresent { .. } => panic!("no schedule needs {effect}"),
@@ -54,7 +54,7 @@ impl<K: Sample> Simulation<K> {
 
     fn create(&mut self, object: &Object) -> Outcome {
         let name = &*object.key.name;
-        assert!(name.len() <= 63, "{name} becomes a label");
+        assert!(name.len() <= 63, "{name} is the value of a label");
         assert_eq!(object.body["metadata"]["name"], *name);
         if self.jobs.contains_key(name) {
             return Outcome::Stale;
@@ -74,7 +74,8 @@ impl<K: Sample> Simulation<K> {
         let mut patched = self.object.clone();
         merge(&mut patched, &json!({"status": status}));
         self.record.writes += 1;
-        // A patch that changes nothing makes no version: a decision that asks for one anew each time shows by its writes.
+        // A patch without changes creates no new version. A controller that repeats it is still
+        // noticed by its number of writes.
         if patched != self.object {
             self.touch(|object| *object = patched);
         }
@@ -85,7 +86,7 @@ impl<K: Sample> Simulation<K> {
         let name = &*target.key.name;
         assert_eq!(propagation, Propagation::Background);
         match self.jobs.get(name).map(|job| identity(job)) {
-            // As good as done.
+            // A missing object counts as deleted.
             None => Outcome::Done,
             Some(now) if now == (Arc::clone(&target.uid), Arc::clone(&target.version)) => {
                 self.record.deleted.push(name.to_owned());

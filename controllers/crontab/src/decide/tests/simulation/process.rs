@@ -1,4 +1,4 @@
-//! What the process does: it observes its caches, decides, and carries out.
+//! The process's side of the simulation: it observes its caches, decides, and carries out plans.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl<K: Sample> Simulation<K> {
-    /// What is decided on the caches now.
+    /// Returns the plan for the current caches.
     pub(in crate::decide::tests) fn plan(&self) -> Plan {
         let plan = decide(&self.observed(), self.clock);
         if let Next::At(next) = plan.next {
@@ -39,12 +39,12 @@ impl<K: Sample> Simulation<K> {
         }
     }
 
-    /// Both caches are as the apiserver is.
+    /// Brings both caches up to date.
     pub(in crate::decide::tests) fn sync(&mut self) {
         self.deliver(usize::MAX, usize::MAX);
     }
 
-    /// Watches tell of that many changes more.
+    /// Delivers this many more changes to the caches.
     pub(in crate::decide::tests) fn deliver(&mut self, object: usize, jobs: usize) {
         let (object_before, jobs_before) = (self.process.object, self.process.jobs);
         self.process.object = object_before.saturating_add(object).min(self.objects.len() - 1);
@@ -56,7 +56,7 @@ impl<K: Sample> Simulation<K> {
             observed_runs.rescheduled = Some(self.clock);
         }
         let told = &self.job_sets[jobs_before..=self.process.jobs];
-        // What is told again is noted again, and that changes nothing.
+        // Recording a Job again changes nothing.
         for job in told.iter().skip(1).flat_map(|jobs| jobs.values()) {
             if is_owned(job, object.metadata()) {
                 observed_runs.record_job(&**object, job, self.clock);
@@ -71,7 +71,7 @@ impl<K: Sample> Simulation<K> {
         self.process.observed_runs.get(uid).cloned().unwrap_or_default()
     }
 
-    /// Another process takes over. It reads both lists anew.
+    /// Another process takes over and lists both resources.
     pub(in crate::decide::tests) fn restart(&mut self) {
         self.process = Process {
             object: self.objects.len() - 1,
@@ -81,22 +81,26 @@ impl<K: Sample> Simulation<K> {
         self.deliver(0, 1);
     }
 
-    /// Another process takes over, a standby that watched what this one did.
+    /// A standby takes over, which has watched the same changes.
     pub(in crate::decide::tests) fn fail_over(&mut self) {
         self.process.said.clear();
     }
 
-    /// Decides once and carries it out. Returns whether there was anything to do.
+    /// Reconciles once on caches that are up to date. Returns whether anything was done.
     pub(in crate::decide::tests) fn step(&mut self) -> bool {
         self.sync();
         let before = self.activity();
         let plan = self.plan();
         let outcome = self.reconcile();
-        assert_ne!(outcome, Outcome::Stale, "decided on what is there: {plan}");
+        assert_ne!(
+            outcome,
+            Outcome::Stale,
+            "a plan on current caches must not be stale: {plan}"
+        );
         self.activity() != before
     }
 
-    /// The same on the caches as they are.
+    /// Reconciles once on the current caches.
     pub(in crate::decide::tests) fn reconcile(&mut self) -> Outcome {
         let outcome = self.carry_out(&self.plan().effects);
         if let Outcome::Refused(effect, why) = &outcome {
@@ -106,19 +110,19 @@ impl<K: Sample> Simulation<K> {
         outcome
     }
 
-    /// Decides and acts until there is nothing to do; returns how often there was.
+    /// Reconciles until there is nothing to do. Returns how often there was something to do.
     pub(in crate::decide::tests) fn converge(&mut self) -> usize {
         (0..12)
             .find(|_| !self.step())
-            .unwrap_or_else(|| panic!("it goes on for ever: {}", self.plan()))
+            .unwrap_or_else(|| panic!("the plans do not converge: {}", self.plan()))
     }
 
-    /// What changes with everything that is done.
+    /// Returns counters that change with every write, event and counted miss.
     pub(in crate::decide::tests) fn activity(&self) -> (u32, usize, u64) {
         (self.record.writes, self.record.events.len(), self.record.missed)
     }
 
-    /// Does one after the other, until one does not succeed.
+    /// Carries out effects in order until one fails.
     pub(in crate::decide::tests) fn carry_out(&mut self, effects: &[Effect]) -> Outcome {
         let mut outcomes = effects.iter().map(|effect| self.perform(effect));
         outcomes
