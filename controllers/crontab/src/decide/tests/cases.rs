@@ -133,7 +133,7 @@ fn concurrency<K: Sample>() -> Cases<K> {
         ("Replace, due, the active one went missing", due(gone(replace()))),
         ("Replace, due, the active one is terminating", due(dying(replace()))),
         (
-            "Replace, due, the active one is not stored",
+            "Replace, due, the active one is not recorded",
             after(with_recorded(routine(), "concurrencyPolicy", "Replace"), |case| {
                 case.set_clock("10:00");
                 case.step();
@@ -141,7 +141,7 @@ fn concurrency<K: Sample>() -> Cases<K> {
             }),
         ),
         (
-            "Replace, due, the active one is of a time to come",
+            "Replace, due, the active one has a future time",
             after(with_recorded(routine(), "concurrencyPolicy", "Replace"), |case| {
                 case.set_clock("12:00");
                 case.step();
@@ -155,7 +155,10 @@ fn spec_faults<K: Sample>() -> Cases<K> {
     vec![
         ("bad schedule", due(with(routine(), "schedule", "61 * * * *"))),
         ("bad zone", due(with(routine(), "timeZone", "Mars/Olympus"))),
-        ("never", due(with(routine(), "schedule", "0 0 31 2 *"))),
+        (
+            "a schedule that never runs",
+            due(with(routine(), "schedule", "0 0 31 2 *")),
+        ),
         ("bad template", due(with(routine(), "jobTemplate", json!([])))),
         (
             "bad schedule, suspended",
@@ -171,17 +174,17 @@ fn foreign_jobs<K: Sample>() -> Cases<K> {
         case
     };
     vec![
-        ("the name is taken by a Job of nobody", taken(None)),
-        ("the name is taken by a Job of another", taken(Some("uid-9"))),
+        ("the name is taken by a Job without owner", taken(None)),
+        ("the name is taken by a Job of another owner", taken(Some("uid-9"))),
         (
-            "the name was taken",
+            "the Job that had the name was deleted",
             after(taken(Some("uid-0")), |case| {
                 case.converge();
                 case.remove_job(&slot("10:00"));
             }),
         ),
         (
-            "Jobs of an earlier namesake",
+            "Jobs of an earlier schedule of this name",
             after(Simulation::new("0 * * * *", "09:30"), |case| {
                 case.add_job(&slot("09:00"), Some("uid-0"), json!({}));
                 case.add_job(&slot("08:00"), Some("uid-0"), json!({}));
@@ -196,7 +199,7 @@ fn own_jobs<K: Sample>() -> Cases<K> {
     let by_hand = json!({"metadata": {"annotations": {"cronjob.kubernetes.io/instantiate": "manual"}}});
     vec![
         (
-            "the Job is there, the status does not know",
+            "the Job exists, but is not recorded",
             after(due(routine()), |case| {
                 case.add_job(&slot("10:00"), mine, json!({}));
             }),
@@ -212,7 +215,7 @@ fn own_jobs<K: Sample>() -> Cases<K> {
             }),
         ),
         (
-            "due, a manual Job is called like the due one",
+            "due, a manual Job has the name",
             after(due(routine()), |case| {
                 case.add_job(&slot("10:00"), mine, by_hand.clone());
             }),
@@ -222,7 +225,7 @@ fn own_jobs<K: Sample>() -> Cases<K> {
             after(routine(), |case| case.add_job("whose", mine, json!({}))),
         ),
         (
-            "a Job of a time to come",
+            "a Job of a future time",
             after(due(routine()), |case| case.add_job(&slot("23:00"), mine, json!({}))),
         ),
         (
@@ -238,13 +241,13 @@ fn own_jobs<K: Sample>() -> Cases<K> {
             after(running(), |case| case.remove_job(&slot("09:00"))),
         ),
         (
-            "an active Job that nobody owns any more",
+            "an active Job lost its owner",
             after(running(), |case| {
                 case.change_job(&slot("09:00"), &json!({"metadata": {"ownerReferences": []}}));
             }),
         ),
         (
-            "all Jobs are gone",
+            "all Jobs were deleted",
             after(due(routine()), |case| case.remove_job(&slot("09:00"))),
         ),
     ]
@@ -281,7 +284,7 @@ fn histories<K: Sample>() -> Cases<K> {
         ("history, 3 and 1", long(json!([3, 1]))),
         ("history, 0 and 0", long(json!([0, 0]))),
         (
-            "history, the last run is not stored",
+            "history, the last run is not recorded",
             after(long(json!([0, 0])), |case| {
                 case.converge();
                 case.set_clock("10:00");
@@ -303,13 +306,13 @@ fn changes<K: Sample>() -> Cases<K> {
                 case.set_clock("09:40");
             }),
         ),
-        ("rescheduled, and due before that was stored", {
+        ("rescheduled, and due before it was recorded", {
             let mut case = to_ten_minutes();
             case.sync();
             case.set_clock("09:40");
             case
         }),
-        ("rescheduled while nobody looked", {
+        ("rescheduled while no process ran", {
             let mut case = to_ten_minutes();
             case.restart();
             case
@@ -321,7 +324,7 @@ fn changes<K: Sample>() -> Cases<K> {
             case.set_clock("08:59:59");
             case
         }),
-        ("the clock was set back before that was stored", {
+        ("the clock was set back before the run was recorded", {
             let mut case = due(routine());
             case.step();
             case.set_clock("09:59:59");
@@ -353,11 +356,11 @@ fn misses<K: Sample>() -> Cases<K> {
             after(with_deadline(), |case| case.set_clock("10:01")),
         ),
         (
-            "the deadline passed thrice",
+            "the deadline passed three times",
             after(with_deadline(), |case| case.set_clock("12:01")),
         ),
         (
-            "a miss that was reported",
+            "a reported miss",
             after(with_deadline(), |case| {
                 case.set_clock("10:01");
                 case.converge();

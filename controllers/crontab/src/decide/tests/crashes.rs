@@ -42,9 +42,9 @@ fn interruptions() -> impl Iterator<Item = Interruption> {
 /// the last run, or from now.
 const FORGETFUL: [(&str, &str); 4] = [
     ("CronJob", "rescheduled"),
-    ("CronJob", "rescheduled, and due before that was stored"),
+    ("CronJob", "rescheduled, and due before it was recorded"),
     ("CronJob", "another zone"),
-    ("CronTab", "rescheduled, and due before that was stored"),
+    ("CronTab", "rescheduled, and due before it was recorded"),
 ];
 
 #[test]

@@ -59,11 +59,11 @@ fn runs_now() -> Cases<CachedCronTab> {
         ("run now, due, Replace", due(asked(replace(routine())))),
         ("run now, due, Replace, active", due(asked(replace(running())))),
         (
-            "Replace, due, an active run-now is not stored",
+            "Replace, due, an active run-now is not recorded",
             due(after(asked(replace(routine())), |simulation| _ = simulation.step())),
         ),
         (
-            "history, a run-now is not stored",
+            "history, a run-now is not recorded",
             after(asked(with(routine(), "successfulJobsHistoryLimit", 0)), |simulation| {
                 simulation.step();
                 let name = simulation.active().pop().expect("there is a Job");
@@ -95,7 +95,7 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
         ),
         ("run now, taken", again(answered())),
         (
-            "run now, its mark was removed",
+            "run now, its annotation was removed",
             after(asked(routine()), |simulation| {
                 simulation.step();
                 let name = simulation.jobs.keys().last().expect("there is a Job").clone();
@@ -103,7 +103,7 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
             }),
         ),
         (
-            "run now, a value with the hash of another",
+            "run now, a hash collision",
             after(routine(), |simulation| {
                 simulation.run_now("costarring");
                 simulation.converge();
@@ -141,10 +141,10 @@ fn oddities() -> Cases<CachedCronTab> {
         ),
         ("an @every under a minute", with(routine(), "schedule", "@every 30s")),
         ("TZ= in the schedule", with(routine(), "schedule", "TZ=UTC 0 * * * *")),
-        ("an hour twice, Once", in_zurich("Once")),
-        ("an hour twice, Kubernetes", in_zurich("Kubernetes")),
+        ("a repeated hour, Once", in_zurich("Once")),
+        ("a repeated hour, Kubernetes", in_zurich("Kubernetes")),
         (
-            "a fraction of a second in the mark",
+            "a fraction of a second in the annotation",
             after(due(routine()), |simulation| {
                 let marks = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-03-10T10:00:00.5Z"});
                 simulation.add_job(
@@ -156,7 +156,7 @@ fn oddities() -> Cases<CachedCronTab> {
             }),
         ),
         (
-            "missed between two that were served",
+            "missed between two served times",
             after(routine(), |simulation| {
                 for time in ["10:00", "12:00", "13:00"] {
                     ended(simulation, &slot(time), time, "Complete");
@@ -165,7 +165,7 @@ fn oddities() -> Cases<CachedCronTab> {
             }),
         ),
         (
-            "missed before two that were served",
+            "missed before two served times",
             after(routine(), |simulation| {
                 for time in ["11:00", "12:00"] {
                     ended(simulation, &slot(time), time, "Complete");
@@ -193,7 +193,7 @@ pub(in crate::decide::tests) fn cronjob_only() -> Cases<CachedCronJob> {
                 simulation.set_clock("09:30");
             }),
         ),
-        ("a template with marks of Jobs", {
+        ("a template with annotations of Jobs", {
             let marks = json!({"stable.example.com/run-now": "1", "cronjob.kubernetes.io/instantiate": "manual"});
             let mut simulation = with(routine(), "successfulJobsHistoryLimit", 0);
             simulation.set("jobTemplate", json!({"metadata": {"annotations": marks}, "spec": {}}));
