@@ -65,7 +65,7 @@ impl Projection for CachedJob {
     }
 }
 
-/// How a Job ended.
+/// How a Job finished.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum FinishedStatus {
     /// The condition Complete, with its time.
@@ -148,7 +148,7 @@ impl CachedJob {
     }
 }
 
-/// A run that is to start.
+/// A run that should start.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Run {
     /// A run for this scheduled time.

@@ -85,7 +85,7 @@ pub(crate) struct RecordedStatus<'a> {
     pub(crate) last_missed: Option<Timestamp>,
     /// The last value of the annotation for which a Job was created.
     pub(crate) last_run_now: Option<&'a str>,
-    /// Since when the schedule is the present one, where that is later than the object's creation.
+    /// Since when the current schedule applies, if that is later than the object's creation.
     pub(crate) scheduled_since: Option<Timestamp>,
     /// Whether the status was written while the schedule was suspended.
     pub(crate) was_suspended: bool,
@@ -104,7 +104,7 @@ pub(crate) struct Report<'a> {
     pub(crate) fault: Option<&'a Fault>,
     /// Whether the spec is valid, so that `fault` has another cause.
     pub(crate) is_valid: bool,
-    /// Since when the schedule is the present one, where that is later than the object's creation.
+    /// Since when the current schedule applies, if that is later than the object's creation.
     pub(crate) scheduled_since: Option<Timestamp>,
     pub(crate) is_suspended: bool,
 }

@@ -15,7 +15,8 @@ use crate::{
     scheduled_times::before,
 };
 
-/// Returns the effects. `refusal` is the write that the apiserver has just refused.
+/// Returns the effects when no run starts. `refusal` is the write that the apiserver has just
+/// refused.
 pub(crate) fn effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, refusal: Option<&Fault>) -> Vec<Effect> {
     let in_spec = spec_fault(assessment);
     let collision = collision(assessment);

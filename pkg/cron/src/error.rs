@@ -79,7 +79,7 @@ pub enum Error {
         field: Field,
         /// The item.
         value: String,
-        /// What is wrong with it, and what is allowed.
+        /// Why it is invalid, and which values are allowed.
         reason: String,
     },
     /// The expression starts with `@`, but is no known descriptor.
@@ -96,7 +96,7 @@ pub enum Error {
     Every {
         /// The text after `@every`.
         value: String,
-        /// What is wrong with it, and what is allowed.
+        /// Why it is invalid, and which values are allowed.
         reason: &'static str,
     },
     /// The time zone does not exist.

@@ -49,7 +49,7 @@ pub enum Dialect<'a> {
     },
 }
 
-/// What happens to runs when the clock changes.
+/// The policy for runs when the clock changes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum DstPolicy {
     /// A run with a fixed hour happens once a day: at the end of the gap that contains it, or at
@@ -57,7 +57,7 @@ pub enum DstPolicy {
     /// time.
     #[default]
     Once,
-    /// What CronJob does: a run in a gap is skipped, and a run in an overlap happens twice.
+    /// As in CronJob, a run in a gap is skipped, and a run in an overlap happens twice.
     Kubernetes,
 }
 
