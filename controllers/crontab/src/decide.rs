@@ -62,8 +62,8 @@ pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp
     }
 }
 
-/// Returns the plan after the apiserver refused `effect`: it reports the refusal, and after a
-/// refused create it also does the remaining work.
+/// Returns the plan after the apiserver refused `effect`: it reports the refusal. After a refused
+/// create it also updates the status and deletes old Jobs.
 pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
     let desired = observed.object.desired();
     let assessment = Assessment::new(observed, &desired, now);
@@ -194,7 +194,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
     }
 
     /// Reports whether the name of a pending run's Job is taken: by a Job of another owner, or by a
-    /// run-now Job whose value has the same hash.
+    /// Job of another run, such as a run-now value with the same hash.
     pub(crate) fn is_name_taken(&self, name: &str) -> bool {
         self.observed.taken_names.iter().any(|taken| **taken == *name) || self.owns(name)
     }

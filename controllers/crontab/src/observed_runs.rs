@@ -1,5 +1,5 @@
-//! Tracks which runs and schedule changes this process has observed. Neither the status nor the
-//! Jobs may show them any more.
+//! Tracks which runs and schedule changes this process has observed, because the status and the
+//! Jobs may no longer show them.
 //!
 //! A Job is the record of its run until the status includes the run. The Job may disappear before
 //! that, for example with a short `ttlSecondsAfterFinished` while status writes fail. This tracker

@@ -1,7 +1,7 @@
 //! Computes the next and the latest run under Kubernetes' policy.
 //!
 //! Between changes of the clock this is a search on the calendar. Across a change, the result
-//! depends on how robfig/cron steps through time, visibly so in zones that change by half an hour
+//! depends on how robfig/cron steps through time, most visibly in zones that change by half an hour
 //! or at midnight. [`Walk`] reproduces those steps. The calendar is only used where a walk would
 //! find the same run.
 
@@ -17,7 +17,7 @@ use crate::{every::second, fields::Fields, walk::Walk};
 pub(crate) const HORIZON: i16 = 5;
 /// The minimum distance that [`next`] searches, in whole days.
 pub(crate) const MIN_SEARCH_SPAN: SignedDuration = SignedDuration::from_hours(5 * 365 * 24);
-/// Clocks change at most once within this time, and go back by at most as much.
+/// Clocks change at most once within this time, and go back by at most this much.
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
 pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
