@@ -102,14 +102,12 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
 impl Bench {
     /// Without the steps for which this daemon has no controller.
     fn known(&self, mut steps: Vec<Step>) -> Vec<Step> {
-        for task in [Task::Schedules, Task::Garbage, Task::Foos] {
+        for task in [Task::Schedules, Task::LeaderElection, Task::Garbage, Task::Foos] {
             for subject in self.options.subjects().into_iter().filter(|subject| subject.is_ours()) {
                 let (Some(controller), Some(daemon)) = (subject.controller(task), &self.daemon) else {
                     continue;
                 };
-                // The graph is measured without a daemon.
-                let is_in =
-                    |step: &Step| step.subject == subject && step.work.row().task() == task && step.work != Work::Graph;
+                let is_in = |step: &Step| step.subject == subject && step.work.row().task() == task;
                 if !daemon.knows(controller) && steps.iter().any(is_in) {
                     let name = subject.name();
                     self.progress

@@ -75,7 +75,7 @@ impl Daemon {
 fn concurrency_flag(task: Task, subject: Subject) -> &'static str {
     match (task, subject) {
         (Task::Schedules, Subject::PortreeveCrontab) => "--concurrent-crontab-syncs",
-        (Task::Schedules, _) => "--concurrent-cron-job-syncs",
+        (Task::Schedules | Task::LeaderElection, _) => "--concurrent-cron-job-syncs",
         (Task::Garbage, _) => "--concurrent-gc-syncs",
         (Task::Foos | Task::Everything | Task::Parts, _) => "--concurrent-foo-syncs",
     }

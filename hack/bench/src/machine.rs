@@ -1,4 +1,5 @@
-//! What was measured on: the machine and the versions. What cannot be found out is said to be unknown.
+//! What was measured on: the machine and the versions. What cannot be found out is said to be
+//! unknown.
 
 use std::fs;
 use std::path::Path;
@@ -71,7 +72,8 @@ fn first_line(program: &Path, args: &[&str]) -> Option<String> {
     output(program, args)?.lines().next().map(str::to_owned)
 }
 
-/// The commit of the tree, and whether the tree is what was committed.
+/// Returns the commit of the tree, marked when the tree has changes that are not committed, as
+/// `git describe --dirty` marks it.
 fn commit() -> Option<String> {
     let git = Path::new("git");
     let commit = output(git, &["rev-parse", "--short=12", "HEAD"])?;
@@ -79,7 +81,7 @@ fn commit() -> Option<String> {
     Some(if is_clean {
         commit
     } else {
-        format!("{commit} with changes that are not committed")
+        format!("{commit}-dirty")
     })
 }
 

@@ -6,193 +6,112 @@ use crate::cascade::CONCURRENCY;
 use crate::foos::WORKERS;
 use crate::load;
 use crate::options::Options;
-use crate::plan::{REST, turns};
+use crate::plan::turns;
 use crate::progress::length;
-use crate::rows::{Row, Subject, Task};
+use crate::rows::{Row, Subject};
 
-/// The paragraph above the table of a row. `lifted` and `default` say how many schedules are worked on at once: in the row `due`, and by
-/// default.
+/// Returns how a row is measured. Rows that are measured alike share one text.
+///
+/// `lifted` and `default` are the numbers of schedules that are synced at a time: in the row `due`,
+/// and by default.
 pub(crate) fn method(row: Row, options: &Options, lifted: u16, default: u16) -> String {
-    let text = match row.task() {
-        Task::Schedules => schedules(row, options, lifted, default),
-        Task::Garbage => garbage(row, options),
-        Task::Foos | Task::Everything | Task::Parts => shell(row, options),
-    };
-    format!("{text} {}", rounds(row, options.rounds))
-}
-
-/// How what every controller is made with is measured.
-fn shell(row: Row, options: &Options) -> String {
-    let (count, rest) = (options.count(row), REST.as_secs());
-    let workers = options.concurrency.unwrap_or(WORKERS);
-    let idle = format!(
-        "Resident memory (`VmRSS`) once the controller has had {rest} s for itself and its memory has stayed within 1 % for ten seconds"
-    );
+    let count = |row| options.count(row);
+    let foos = options.concurrency.unwrap_or(WORKERS);
     match row {
+        Row::Due | Row::DueDefault => format!(
+            "{} schedules in one namespace are due in the same minute. A Job's delay runs from that minute until the apiserver has answered \
+             the Job's creation, by the audit log. In `due`, subjects work on {lifted} schedules at a time, with lifted limits; in \
+             `due-default`, controllers have their default flags, and the bare client works on {default} at a time.",
+            count(Row::Due)
+        ),
+        Row::Memory500 | Row::Memory10000 => format!(
+            "{} and {} schedules that are due in half a year exist before the start.",
+            count(Row::Memory500),
+            count(Row::Memory10000)
+        ),
+        Row::Quiet => quiet(count(row), options.quiet),
+        Row::Handover | Row::Crash => failover(count(row)),
+        Row::Standby => format!(
+            "two replicas with the default lease times and {} CronJobs that are due in half a year.",
+            count(row)
+        ),
+        Row::Cascade3000 | Row::CascadeDefault | Row::Foreground3000 | Row::Orphan3000 => cascade(options),
+        Row::MemoryEmpty | Row::Memory30000 | Row::Memory5000Large => format!(
+            "before the start, the cluster holds no objects but the apiserver's own, {} ConfigMaps of {} bytes, or {} of {} bytes.",
+            count(Row::Memory30000),
+            load::bytes(Row::Memory30000),
+            count(Row::Memory5000Large),
+            load::bytes(Row::Memory5000Large)
+        ),
         Row::Foo1000 => format!(
-            "{count} Foos are created as fast as a client with 16 requests at a time can; everybody works on {workers} Foos at once. The \
-             times are those from the first call until a watch has told of the last Deployment, and of the last status. The controller was \
-             idle before. Its CPU time is that from the first call until it is idle again."
+            "a client creates {} Foos with 16 requests at a time, and each subject works on {foos} Foos at a time. The times end when a watch \
+             has shown the last Deployment and the last status; the CPU time, when the controller is idle again.",
+            count(row)
         ),
         Row::FooMemory => format!(
-            "Ten times, {count} Foos with new names are created and worked on, and then removed together with their Deployments. {idle}, \
-             with the Foos of the first round and with those of the tenth."
+            "ten times, {} Foos with new names are created, reconciled, and removed with their Deployments. Memory is taken with the \
+             Foos of the first round and of the tenth.",
+            count(row)
         ),
         Row::Deployments50000 => format!(
-            "{count} Deployments of 5 kB that nobody owns, and one Foo, are there before the controller is started. The time is that from \
-             the start of its process until the Deployment of the Foo is made. {idle}; and the peak of it up to then (`VmHWM`)."
+            "{} Deployments of 5 kB without an owner, and one Foo, exist before the start; the time ends when the Foo's Deployment is \
+             created.",
+            count(row)
         ),
-        Row::Shell => format!(
-            "A cluster that has nothing but what an apiserver makes, the definitions, and one Foo, which is there before the controller is \
-             started; for kube-controller-manager, a Deployment instead. The time is that from the start of the process until the Deployment \
-             of the Foo, or the ReplicaSet of the Deployment, is made. {idle}; and the peak of it up to then (`VmHWM`)."
-        ),
-        Row::Store => "Events that are decoded already are applied to a store of 10,000 Deployments with an index, on one core, by `cargo \
-                       bench -p portreeve-informer`: how many a second, by the median that criterion estimates."
-            .to_owned(),
-        _ => "Keys are added, taken and done, on one core, by `cargo bench -p portreeve-workqueue`: how many a second, by the median that \
-              criterion estimates."
-            .to_owned(),
-    }
-}
-
-/// How garbage collection is measured.
-fn garbage(row: Row, options: &Options) -> String {
-    let count = options.count(row);
-    let concurrency = options.concurrency.unwrap_or(CONCURRENCY);
-    let cascade = |policy: &str, end: &str, floor: &str| {
-        format!(
-            "An owner and {count} dependents, ConfigMaps that were there before the collector was started; it has collected a canary \
-             since, so that its graph has them all, and neither it nor the servers work on anything any more. The owner is deleted with \
-             `propagationPolicy: {policy}`. The time is that from this call until a watch has told that {end}. {floor}"
-        )
-    };
-    let lifted = format!(
-        "Everybody works on {concurrency} at once, and kube-controller-manager's client-side limits are lifted \
-         (`--kube-api-qps=5000 --kube-api-burst=10000`)."
-    );
-    let rest = REST.as_secs();
-    let gone = "the owner and every dependent are gone";
-    let deletes = "The bare client deletes the owner, and then each dependent.";
-    match row {
-        Row::Orphan3000 => {
-            let end = "the owner is gone and no dependent has an owner reference";
-            let floor = "The bare client deletes the owner, takes the reference from each dependent, and then the finalizer from the owner.";
-            format!("{} {lifted}", cascade("Orphan", end, floor))
+        Row::Shell => {
+            "the cluster holds the definitions and one Foo (a Deployment for kube-controller-manager) before the start; the time ends when \
+             the Deployment (the ReplicaSet) is created."
+                .to_owned()
         }
-        Row::Foreground3000 => {
-            let floor = "The references block the owner's deletion. The bare client deletes the owner, then each dependent, and then takes \
-                         the finalizer from the owner.";
-            format!("{} {lifted}", cascade("Foreground", gone, floor))
-        }
-        Row::CascadeDefault => format!(
-            "{} Everybody has the default flags; the bare client works on {concurrency} at once.",
-            cascade("Background", gone, deletes)
-        ),
-        Row::Cascade3000 => format!("{} {lifted}", cascade("Background", gone, deletes)),
         Row::Graph => format!(
-            "{count} objects, fed to the graph in a process of its own: Deployments with their ReplicaSets and Pods, and ConfigMaps that \
-             nobody owns; eight of ten have an owner. All are added, then all change, then all are removed. Memory is what `VmRSS` grows \
-             by while they are added; the time is that of the graph alone, without the making of what it is fed."
+            "{} objects are added to a graph, changed and removed: Deployments, ReplicaSets, Pods and ConfigMaps, eight of ten with an \
+             owner. Memory is the growth of `VmRSS` while they are added.",
+            count(row)
         ),
-        _ => {
-            let objects = match load::bytes(row) {
-                _ if count == 0 => "A cluster that has nothing but what an apiserver makes".to_owned(),
-                bytes => format!(
-                    "{count} ConfigMaps of {bytes} bytes that nobody owns, made before the collector is started"
-                ),
-            };
-            format!(
-                "{objects}. Resident memory (`VmRSS`) once the collector has collected a canary, has had {rest} s for itself, and its memory \
-                 has stayed within 1 % for ten seconds; and the peak of it up to then (`VmHWM`)."
-            )
-        }
-    }
-}
-
-/// How schedules are measured.
-fn schedules(row: Row, options: &Options, lifted: u16, default: u16) -> String {
-    let schedules = options.count(row);
-    let due = format!(
-        "{schedules} schedules in one namespace that are due in the same minute. The delay of a Job is the time at which the apiserver \
-         had answered its creation, by its audit log, less that minute. A bare client has no schedule to wait for and starts at a full \
-         second instead."
-    );
-    let idle = format!(
-        "{schedules} schedules that are due in half a year, made before the controller is started, as they are after a restart."
-    );
-    let rest = REST.as_secs();
-    match row {
-        Row::Due => format!(
-            "{due} {lifted} schedules are worked on at once by everybody, and kube-controller-manager's client-side limits are lifted \
-             (`--kube-api-qps=5000 --kube-api-burst=10000`)."
-        ),
-        Row::DueDefault => {
-            format!("{due} Everybody has the default flags; the bare client works on {default} schedules at once.")
-        }
-        Row::Memory500 | Row::Memory10000 => format!(
-            "{idle} Resident memory (`VmRSS`) once the controller has read all of them, has had {rest} s for itself (Go's runtime \
-             collects what is left of the start within two minutes), and its memory has stayed within 1 % for ten seconds; and the peak \
-             of it up to then (`VmHWM`)."
-        ),
-        Row::Quiet => quiet(&idle, options.quiet),
-        Row::Handover => failover(schedules, "told to stop (SIGTERM)"),
-        Row::Crash => format!(
-            "{} The last renewal is the `renewTime` that the Lease had when its holder was killed.",
-            failover(schedules, "killed (SIGKILL)")
-        ),
-        Row::Standby => format!(
-            "{schedules} CronJobs that are due in half a year, and two replicas with the default times of leader election. Resident \
-             memory (`VmRSS`) of each, once both have had {rest} s for themselves and it has stayed within 1 % for ten seconds."
-        ),
-        _ => {
-            "The search for the next run, without a cluster, by `cargo bench -p portreeve-cron`: the time of one search, as the median that \
-             criterion estimates."
+        Row::Next | Row::Store | Row::Queue => {
+            "medians of criterion, by `cargo bench` on one core: the time of one search for the next run; events applied per second to a \
+             store of 10,000 Deployments with an index; keys added, taken and done per second."
                 .to_owned()
         }
     }
 }
 
-fn quiet(idle: &str, window: Duration) -> String {
+fn cascade(options: &Options) -> String {
+    let (count, default) = (options.count(Row::Cascade3000), options.count(Row::CascadeDefault));
+    let concurrency = options.concurrency.unwrap_or(CONCURRENCY);
+    format!(
+        "an owner with {count} ConfigMaps as dependents ({default} in `cascade-default`) is deleted when the collector is idle. The time \
+         ends when a watch has shown that the owner is gone and that no dependent is left, or has an owner reference. Subjects work on \
+         {concurrency} objects at a time, with lifted limits; in `cascade-default`, controllers have their default flags."
+    )
+}
+
+fn quiet(count: usize, window: Duration) -> String {
     let rate = if window.as_secs() == 3600 {
         ""
     } else {
-        " The time an hour is that of the window, multiplied: no whole hour was measured."
+        " The time per hour is extrapolated: no whole hour was measured."
     };
     let window = match window.as_secs() {
         odd if !odd.is_multiple_of(60) => format!("{odd} s"),
         _ => length(window),
     };
     format!(
-        "{idle} CPU time, user and system, of a window of {window} in which nothing is due and nothing changes.{rate}"
+        "CPU time, user and system, of a window of {window} in which none of {count} schedules is due and nothing changes.{rate}"
     )
 }
 
-fn failover(schedules: usize, fate: &str) -> String {
+fn failover(count: usize) -> String {
+    let handover = |subject| turns(Row::Handover, subject);
     format!(
-        "Two replicas with the default times of leader election (15 s, 10 s, 2 s) and {schedules} CronJobs that are due in half a year. The \
-         leader is {fate}, each time at another moment between two renewals, and at once a CronJob is given a `lastScheduleTime` of 400 \
-         days ago, so that a run of it is overdue. *Lease*: a watch tells that the standby holds it. *First Job*: the apiserver has \
-         answered the creation of the Job of that run by the standby, who is known by its account in the audit log. Then the old leader \
-         is started anew, as the standby of the next time."
+        "two replicas run with the default lease times (15 s, 10 s, 2 s) and {count} CronJobs that are due in half a year. The leader gets SIGTERM (`handover`) or \
+         SIGKILL (`crash`) at varying moments between two renewals, and at once one CronJob becomes overdue. *Lease*: a watch shows that the \
+         standby holds it. *First Job*: the apiserver has answered the creation of that CronJob's Job by the standby. A round has {} \
+         handovers of each subject, but {} of kube-controller-manager without release, and {} crashes.",
+        handover(Subject::Portreeve),
+        handover(Subject::Peer),
+        turns(Row::Crash, Subject::Portreeve)
     )
-}
-
-/// How many numbers the median is of.
-fn rounds(row: Row, rounds: u16) -> String {
-    match row {
-        Row::Handover | Row::Crash => {
-            let times = |subject| u32::from(rounds) * turns(row, subject);
-            let (ours, peers) = (times(Subject::Portreeve), times(Subject::Peer));
-            if ours == peers {
-                format!("Median and spread are those of {ours} times.")
-            } else {
-                format!("Median and spread are those of {ours} times; of peer, which takes longest, {peers}.")
-            }
-        }
-        _ if rounds == 1 => "One round.".to_owned(),
-        _ => format!("Median and spread are those of {rounds} rounds."),
-    }
 }
 
 #[cfg(test)]
@@ -201,76 +120,39 @@ mod tests {
 
     use super::*;
 
-    fn check(row: Row, args: &[&str], has: &[&str], lacks: &[&str]) {
+    fn text(row: Row, args: &[&str]) -> String {
         let options = Options::try_parse_from([&["portreeve-bench", "daemon"], args].concat()).unwrap();
-        let text = method(row, &options, 10, 5);
-        for part in has {
+        method(row, &options, 10, 5)
+    }
+
+    #[test]
+    fn quiet_text_reports_the_window_and_the_extrapolation() {
+        for (args, window, is_extrapolated) in [
+            (&[][..], "a window of 5 min", true),
+            (&["--quiet=150s"], "a window of 150 s", true),
+            (&["--quiet=1h"], "a window of 1 h", false),
+        ] {
+            let text = text(Row::Quiet, args);
+            assert!(text.contains(window), "{text}");
+            assert_eq!(text.contains("no whole hour was measured"), is_extrapolated, "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_contain_the_counts_of_their_rows() {
+        for (row, part) in [
+            (Row::Due, "500 schedules"),
+            (Row::Memory10000, "500 and 10000 schedules"),
+            (Row::Handover, "7 handovers of each subject, but 2"),
+            (Row::Orphan3000, "3000 ConfigMaps as dependents (1000"),
+            (
+                Row::MemoryEmpty,
+                "30000 ConfigMaps of 1000 bytes, or 5000 of 20000 bytes",
+            ),
+        ] {
+            let text = text(row, &[]);
             assert!(text.contains(part), "no {part}: {text}");
         }
-        for part in lacks {
-            assert!(!text.contains(part), "{part}: {text}");
-        }
-    }
-
-    #[test]
-    fn a_window_that_is_no_hour_says_so() {
-        let hour = ["a window of 1 h"];
-        check(
-            Row::Quiet,
-            &[],
-            &["a window of 5 min", "no whole hour was measured"],
-            &hour,
-        );
-        check(Row::Quiet, &["--quiet=150s"], &["a window of 150 s"], &hour);
-        check(Row::Quiet, &["--quiet=1h"], &hour, &["multiplied"]);
-    }
-
-    #[test]
-    fn garbage_collection_is_told_by_what_becomes_of_whom() {
-        let lifted = "--kube-api-qps=5000";
-        check(
-            Row::Cascade3000,
-            &[],
-            &[
-                "3000 dependents",
-                "`propagationPolicy: Background`",
-                "works on 20 at once",
-                lifted,
-            ],
-            &["finalizer"],
-        );
-        check(
-            Row::CascadeDefault,
-            &[],
-            &["1000 dependents", "default flags"],
-            &[lifted],
-        );
-        check(
-            Row::Orphan3000,
-            &[],
-            &["no dependent has an owner reference", lifted],
-            &["canary is"],
-        );
-        check(
-            Row::MemoryEmpty,
-            &[],
-            &["nothing but what an apiserver makes. Resident"],
-            &["0 ConfigMaps"],
-        );
-        check(Row::Memory5000Large, &[], &["5000 ConfigMaps of 20000 bytes"], &[]);
-    }
-
-    #[test]
-    fn who_is_measured_more_often_is_said() {
-        let handover = ["those of 21 times; of peer, which takes longest, 6."];
-        check(Row::Handover, &[], &handover, &["renewTime"]);
-        check(
-            Row::Crash,
-            &["--rounds=2"],
-            &["those of 4 times.", "renewTime"],
-            &["; of"],
-        );
-        check(Row::Standby, &[], &["those of 3 rounds."], &[]);
-        check(Row::Standby, &["--rounds=1"], &["One round."], &[]);
+        assert_eq!(text(Row::Due, &[]), text(Row::DueDefault, &[]));
     }
 }

@@ -41,7 +41,7 @@ impl Replica {
             account,
             kubeconfig: &kubeconfig,
         };
-        let controller = Controller::start(Task::Schedules, subject, bench.daemon.as_ref(), plane, role).await?;
+        let controller = Controller::start(Task::LeaderElection, subject, bench.daemon.as_ref(), plane, role).await?;
         Ok(Self {
             account,
             kubeconfig,
@@ -89,7 +89,7 @@ impl<'a> Replicas<'a> {
         } = &mut self.standby;
         let role = Role::Replica { account, kubeconfig };
         *controller = Controller::start(
-            Task::Schedules,
+            Task::LeaderElection,
             self.subject,
             self.bench.daemon.as_ref(),
             self.plane,

@@ -1,85 +1,76 @@
-//! The report: what was measured, as Markdown. Pure: only what is among the samples appears in it.
+//! The report in Markdown: a table for each task, with one line for each measure. Pure: it contains
+//! only what was measured.
 
 use clap::ValueEnum;
 
-use crate::legend::legend;
+use crate::legend::{heading, who};
 use crate::limits::limit;
 use crate::machine::Machine;
 use crate::methods::method;
 use crate::options::Options;
-use crate::rows::{Measure, Row, Sample, Subject};
+use crate::plan::REST;
+use crate::rows::{Measure, Row, Sample, Subject, Task};
 use crate::statistics::{Spread, ratio, times, written};
 use crate::targets::Target;
 
-/// All that a report is made of.
+/// Everything that a report is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
-    /// The command line that it was measured with.
+    /// The command line of the run.
     pub(crate) command: String,
     pub(crate) date: String,
     pub(crate) options: Options,
-    /// How many schedules are worked on at once: in the row `due`, and by default.
+    /// How many schedules are synced at a time: in the row `due`, and by default.
     pub(crate) concurrency: u16,
     pub(crate) default_concurrency: u16,
     pub(crate) samples: Vec<Sample>,
     pub(crate) failures: Vec<String>,
-    /// The largest share of CPU time that others had before a measurement, from 0 to 1.
+    /// The largest share of CPU time that other programs had before a measurement, from 0 to 1.
     pub(crate) busiest: f64,
 }
 
-const INTRO: &str = "\
-# Benchmarks
-
-What the controllers cost, beside kube-controller-manager, other people's controllers and a bare client, measured in turn on one machine. `make bench` writes
-this file, and every number in its tables is of this one run. Why a target is missed is what a profiler showed in another one.
-
-Each measurement has an etcd and a kube-apiserver of its own, which are started for it, share the machine with what is measured, and are
-removed after it. There is nothing else in the cluster, and no controller that would run the Jobs.";
-
-const COLUMNS: [&str; 12] = [
-    "subject",
-    "measure",
-    "median",
-    "spread",
-    "to floor",
-    "to floor-status",
-    "to peer",
-    "to peer-release",
-    "to controller-runtime",
-    "to kube-runtime",
-    "target",
-    "met",
+/// The subjects that ours are compared with, each in a column of its own.
+const OTHERS: [Subject; 6] = [
+    Subject::Floor,
+    Subject::FloorStatus,
+    Subject::Peer,
+    Subject::PeerRelease,
+    Subject::ControllerRuntime,
+    Subject::KubeRuntime,
 ];
-/// What a cell holds that has nothing to say.
+/// The cells of a line.
+type Line = [String; 13];
+/// An empty cell. A column of empty cells is left out.
 const NOTHING: &str = "–";
-/// What it holds when a target is missed.
+/// The verdict on a missed target.
 const MISSED: &str = "**no**";
+/// The width at which text wraps.
+const WIDTH: usize = 100;
 
 impl Report {
-    /// The whole as Markdown.
+    /// Returns the whole report.
     pub(crate) fn render(&self) -> String {
-        let mut blocks = vec![INTRO.to_owned(), self.circumstances(), legend(&self.samples)];
-        for row in Row::value_variants() {
-            if self.samples.iter().any(|sample| sample.row == *row) {
-                blocks.push(format!("## `{}`", row.name()));
-                let (lifted, default) = (self.concurrency, self.default_concurrency);
-                blocks.push(method(*row, &self.options, lifted, default));
-                let table = self.table(*row);
-                let limit = limit(*row).filter(|_| table.contains(MISSED));
-                blocks.push(table);
-                blocks.extend(limit.map(str::to_owned));
+        let mut blocks = vec!["# Benchmarks".to_owned(), self.intro()];
+        for task in Task::ALL {
+            let rows: Vec<Row> = self.rows().into_iter().filter(|row| row.task() == task).collect();
+            if !rows.is_empty() {
+                blocks.push(format!("## {}", task.title()));
+                blocks.push(self.table(&rows));
+                blocks.push(self.notes(task, &rows));
             }
         }
+        blocks.push("## Runs".to_owned());
+        blocks.push(self.runs());
         if !self.failures.is_empty() {
             let failures: Vec<String> = self.failures.iter().map(|failure| format!("- {failure}")).collect();
-            blocks.push("## What failed".to_owned());
+            blocks.push("## Failed measurements".to_owned());
             blocks.push(failures.join("\n"));
         }
         blocks.join("\n\n") + "\n"
     }
 
-    fn circumstances(&self) -> String {
+    fn intro(&self) -> String {
         let Machine {
             cores,
             cpu,
@@ -88,85 +79,119 @@ impl Report {
             kubernetes,
             etcd,
             rustc,
-            commit,
+            commit: _,
         } = &self.machine;
-        [
-            "| | |\n|---|---|".to_owned(),
-            format!("| machine | {cores} cores of {cpu}, {memory} of memory, {kernel} |"),
-            format!("| versions | Kubernetes {kubernetes}, etcd {etcd}, rustc {rustc} |"),
+        let (rest, busiest) = (REST.as_secs(), self.busiest * 100.0);
+        let paragraphs = [
             format!(
-                "| other work | at most {:.0} % of the CPU time in the second before each measurement |",
-                self.busiest * 100.0
+                "`make bench` writes this file. It measures Portreeve beside kube-controller-manager, equal controllers on other frameworks, \
+                 and a bare client, in turn on one machine: {cores} cores of {cpu}, {memory} of memory, {kernel}; Kubernetes {kubernetes}, \
+                 etcd {etcd}, rustc {rustc}. Other programs had at most {busiest:.0} % of the CPU time in the second before each \
+                 measurement. Each measurement has a fresh etcd and kube-apiserver, which share the machine with the subject."
             ),
-            format!("| commit | {commit} |"),
-            format!("| command | `{}` |", self.command),
-            format!("| date | {} |", self.date),
-        ]
-        .join("\n")
+            format!(
+                "A cell is the median of all rounds. The ratio in it is Portreeve's median divided by this one. Resident memory is \
+                 `VmRSS` after {rest} s of rest, once it has stayed within 1 % for ten seconds; peak memory is `VmHWM`. A target in MB is \
+                 taken as MiB. *Lifted limits* are kube-controller-manager's `--kube-api-qps=5000 \
+                 --kube-api-burst=10000`."
+            ),
+        ];
+        paragraphs.map(|paragraph| wrapped(&paragraph, "")).join("\n\n")
     }
 
-    /// A column that has nothing to say in any line is left out.
-    fn table(&self, row: Row) -> String {
-        let mut keys: Vec<(Subject, &Measure)> = Vec::new();
-        for sample in self.samples.iter().filter(|sample| sample.row == row) {
-            let key = (sample.subject, &sample.measure);
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        // By subject as they take their turns; by measure as they were taken.
-        keys.sort_by_key(|(subject, _)| *subject);
-        let lines: Vec<[String; 12]> = keys
-            .into_iter()
-            .filter_map(|(subject, measure)| self.line(row, subject, measure))
-            .collect();
-        let says = |column: &usize| lines.iter().any(|cells| cells[*column] != NOTHING);
-        let columns: Vec<usize> = (0..COLUMNS.len()).filter(says).collect();
-        let written = |cell: &dyn Fn(usize) -> String| {
-            let cells: Vec<String> = columns.iter().map(|column| cell(*column)).collect();
+    /// Returns the rows that were measured, in their order.
+    fn rows(&self) -> Vec<Row> {
+        let rows = Row::value_variants().iter().copied();
+        rows.filter(|row| self.samples.iter().any(|sample| sample.row == *row))
+            .collect()
+    }
+
+    fn table(&self, rows: &[Row]) -> String {
+        let head = ["row", "measure"].map(str::to_owned).into_iter();
+        let tail = ["portreeve", "spread", "target", "met", "measured on"].map(str::to_owned);
+        let head: Vec<String> = head.chain(OTHERS.map(heading)).chain(tail).collect();
+        let lines: Vec<Line> = rows.iter().flat_map(|row| self.lines(*row)).collect();
+        let has = |column: &usize| lines.iter().any(|cells| cells[*column] != NOTHING);
+        let columns: Vec<usize> = (0..head.len()).filter(has).collect();
+        let written = |cells: &[String]| {
+            let cells: Vec<&str> = columns.iter().map(|column| cells[*column].as_str()).collect();
             format!("| {} |", cells.join(" | "))
         };
-        let head = written(&|column| COLUMNS[column].to_owned());
         let rule = format!("|{}", "---|".repeat(columns.len()));
-        let lines = lines.iter().map(|cells| written(&|column| cells[column].clone()));
-        [head, rule].into_iter().chain(lines).collect::<Vec<_>>().join("\n")
+        let lines = lines.iter().map(|cells| written(cells));
+        [written(&head), rule]
+            .into_iter()
+            .chain(lines)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
-    /// The cells of a line, one a column.
-    fn line(&self, row: Row, subject: Subject, measure: &Measure) -> Option<[String; 12]> {
+    /// Returns a line for each measure of a row, in the order in which they were taken, and one
+    /// more when CronTabs were measured too.
+    fn lines(&self, row: Row) -> Vec<Line> {
+        let crontab = Subject::PortreeveCrontab;
+        let samples = || self.samples.iter().filter(|sample| sample.row == row);
+        let mut measures: Vec<&Measure> = Vec::new();
+        for sample in samples() {
+            if !measures.contains(&&sample.measure) {
+                measures.push(&sample.measure);
+            }
+        }
+        let keys = measures
+            .into_iter()
+            .flat_map(|measure| [Subject::Portreeve, crontab].map(|ours| (measure, ours)));
+        keys.filter(|(measure, ours)| {
+            samples().any(|sample| sample.measure == **measure && (sample.subject == crontab) == (*ours == crontab))
+        })
+        .map(|(measure, ours)| self.line(row, measure, ours))
+        .collect()
+    }
+
+    fn line(&self, row: Row, measure: &Measure, ours: Subject) -> Line {
         let unit = measure.unit();
-        let Spread { least, median, most } = self.spread(row, subject, measure)?;
-        let of = |other: Subject| Some(self.spread(row, other, measure)?.median);
-        let compared = |other: Subject| match of(other).and_then(|other| ratio(median, other)) {
-            Some(ratio) if subject != other && measure.is_comparable() => times(ratio),
-            _ => NOTHING.to_owned(),
-        };
-        let target = if subject.is_ours() {
-            Target::of(row, measure)
-        } else {
-            None
-        };
+        let own = self.spread(row, ours, measure);
+        let median = |subject, measure: &Measure| Some(self.spread(row, subject, measure)?.median);
+        let [
+            floor,
+            floor_status,
+            peer,
+            peer_release,
+            controller_runtime,
+            kube_runtime,
+        ] = OTHERS.map(|other| {
+            let Some(theirs) = median(other, measure) else {
+                return NOTHING.to_owned();
+            };
+            let ratio = own
+                .filter(|_| measure.is_comparable())
+                .and_then(|own| ratio(own.median, theirs));
+            let ratio = ratio.map_or_else(String::new, |ratio| format!(" ({})", times(ratio)));
+            format!("{}{ratio}", written(theirs, unit))
+        });
+        let target = own.and_then(|own| Some((own, Target::of(row, measure)?)));
         let count = f64::from(u32::try_from(self.options.count(row)).unwrap_or(u32::MAX));
-        let other = |subject, other: Option<Measure>| {
-            let measure = other.as_ref().unwrap_or(measure);
-            Some(self.spread(row, subject, measure)?.median)
-        };
-        let met = target.as_ref().and_then(|target| target.is_met(median, count, other));
-        let cells = [
-            subject.name(),
-            cell(measure),
-            written(median, unit),
-            format!("{} … {}", written(least, unit), written(most, unit)),
-            compared(Subject::Floor),
-            compared(Subject::FloorStatus),
-            compared(Subject::Peer),
-            compared(Subject::PeerRelease),
-            compared(Subject::ControllerRuntime),
-            compared(Subject::KubeRuntime),
-            target.map_or_else(|| NOTHING.to_owned(), Target::text),
+        let met = target.and_then(|(own, target)| {
+            target.is_met(own.median, count, |subject, other| {
+                median(subject, other.as_ref().unwrap_or(measure))
+            })
+        });
+        let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
+        let spread = own.filter(|own| own.least < own.most);
+        [
+            format!("`{}`", row.name()),
+            cell(measure, ours),
+            floor,
+            floor_status,
+            peer,
+            peer_release,
+            controller_runtime,
+            kube_runtime,
+            or_nothing(own.map(|own| written(own.median, unit))),
+            or_nothing(spread.map(|own| format!("{} … {}", written(own.least, unit), written(own.most, unit)))),
+            or_nothing(target.map(|(_, target)| target.text())),
             met.map_or(NOTHING, |met| if met { "yes" } else { MISSED }).to_owned(),
-        ];
-        Some(cells)
+            format!("{} {}", self.machine.commit, self.binary(row)),
+        ]
     }
 
     fn spread(&self, row: Row, subject: Subject, measure: &Measure) -> Option<Spread> {
@@ -174,121 +199,107 @@ impl Report {
         let of = samples.filter(|sample| sample.row == row && sample.subject == subject && sample.measure == *measure);
         Spread::of(of.map(|sample| sample.value))
     }
+
+    /// Returns the list below a table: the subjects, the methods, and why targets are missed.
+    fn notes(&self, task: Task, rows: &[Row]) -> String {
+        let subjects = Subject::value_variants().iter().copied();
+        let was_measured = |subject: &Subject| {
+            let mut samples = self.samples.iter();
+            samples.any(|sample| sample.subject == *subject && sample.row.task() == task)
+        };
+        let subjects = subjects.filter(was_measured);
+        let subjects = subjects.map(|subject| (format!("**{}**", heading(subject)), who(task, subject).to_owned()));
+        let (lifted, default) = (self.concurrency, self.default_concurrency);
+        let methods = rows.iter().map(|row| {
+            let method = method(*row, &self.options, lifted, default);
+            (format!("`{}`", row.name()), method)
+        });
+        let missed = rows.iter().filter(|row| self.table(&[**row]).contains(MISSED));
+        let limits = missed.filter_map(|row| Some((format!("Missed by `{}`", row.name()), limit(*row)?.to_owned())));
+        bullets(subjects.chain(methods).chain(limits))
+    }
+
+    /// Returns a table of the commands and binaries, with the rows that were measured on them.
+    fn runs(&self) -> String {
+        let head = "| rows | binary | commit | date | rounds | command |\n|---|---|---|---|---|---|";
+        let mut lines = vec![head.to_owned()];
+        let (commit, date, rounds) = (&self.machine.commit, &self.date, self.options.rounds);
+        let mut binaries: Vec<String> = self.rows().into_iter().map(|row| self.binary(row)).collect();
+        binaries.sort();
+        binaries.dedup();
+        for binary in binaries {
+            let rows = self.rows().into_iter().filter(|row| self.binary(*row) == binary);
+            let rows: Vec<String> = rows.map(|row| format!("`{}`", row.name())).collect();
+            let command = &self.command;
+            lines.push(format!(
+                "| {} | {binary} | {commit} | {date} | {rounds} | `{command}` |",
+                rows.join(", ")
+            ));
+        }
+        lines.join("\n")
+    }
+
+    /// Returns the name of the binary that a row was measured on: the folder of the daemon, or a
+    /// program that needs no daemon.
+    fn binary(&self, row: Row) -> String {
+        let daemon = &self.options.daemon;
+        match row {
+            Row::Next | Row::Store | Row::Queue => "cargo bench".to_owned(),
+            Row::Graph => "portreeve-bench".to_owned(),
+            _ => {
+                let folder = daemon.parent().and_then(|folder| folder.file_name());
+                folder.unwrap_or(daemon.as_os_str()).to_string_lossy().into_owned()
+            }
+        }
+    }
 }
 
-/// Schedules are full of asterisks.
-fn cell(measure: &Measure) -> String {
-    match measure {
+/// Returns the name of a measure. Those of benchmarks contain asterisks.
+fn cell(measure: &Measure, ours: Subject) -> String {
+    let name = match measure {
         Measure::Search(benchmark) | Measure::Rate(benchmark) => format!("`{}`", benchmark.replace('|', "/")),
         _ => measure.name().to_owned(),
+    };
+    if ours == Subject::PortreeveCrontab {
+        format!("{name}, CronTabs")
+    } else {
+        name
     }
+}
+
+/// Returns a list of labels and texts, in which labels of equal texts share an item.
+fn bullets(items: impl Iterator<Item = (String, String)>) -> String {
+    let mut merged: Vec<(String, String)> = Vec::new();
+    for (label, text) in items {
+        if let Some((labels, _)) = merged.iter_mut().find(|(_, other)| *other == text) {
+            *labels = format!("{labels}, {label}");
+        } else {
+            merged.push((label, text));
+        }
+    }
+    let items = merged
+        .iter()
+        .map(|(labels, text)| wrapped(&format!("- {labels}: {text}"), "  "));
+    items.collect::<Vec<_>>().join("\n")
+}
+
+/// Wraps a text between words. Lines after the first begin with `indent`.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if width + 1 + length > WIDTH {
+            lines = format!("{lines}\n{indent}{word}");
+            width = indent.len() + length;
+        } else {
+            let space = if width == 0 { "" } else { " " };
+            lines = format!("{lines}{space}{word}");
+            width += space.len() + length;
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-    use expect_test::expect;
-
-    use super::*;
-
-    fn report(args: &[&str], samples: &[(Row, Subject, Measure, f64)]) -> Report {
-        let text = |text: &str| text.to_owned();
-        let sample = |(row, subject, measure, value): &(Row, Subject, Measure, f64)| Sample {
-            row: *row,
-            subject: *subject,
-            measure: measure.clone(),
-            value: *value,
-        };
-        Report {
-            machine: Machine {
-                cores: text("2"),
-                cpu: text("A CPU"),
-                memory: text("23.5 GiB"),
-                kernel: text("Linux 6.1"),
-                kubernetes: text("v1.36.3"),
-                etcd: text("3.6.8"),
-                rustc: text("1.95.0"),
-                commit: text("abc"),
-            },
-            command: text("portreeve-bench daemon"),
-            date: text("2026-11-21"),
-            options: Options::try_parse_from([&["portreeve-bench", "daemon"], args].concat()).unwrap(),
-            concurrency: 10,
-            default_concurrency: 5,
-            samples: samples.iter().map(sample).collect(),
-            failures: Vec::new(),
-            busiest: 0.02,
-        }
-    }
-
-    #[test]
-    fn a_row_is_a_table_with_ratios_and_targets() {
-        let mut samples = Vec::new();
-        for (subject, p99s) in [
-            (Subject::Floor, [0.5, 0.4, 0.6]),
-            (Subject::FloorStatus, [0.8, 0.8, 0.8]),
-            (Subject::Peer, [2.0, 1.0, 3.0]),
-            (Subject::Portreeve, [1.0, 1.5, 0.9]),
-        ] {
-            samples.extend(p99s.map(|p99| (Row::Due, subject, Measure::P99, p99)));
-            samples.push((Row::Due, subject, Measure::WithinTheMinute, 500.0));
-        }
-        expect![[r"
-            | subject | measure | median | spread | to floor | to floor-status | to peer | target | met |
-            |---|---|---|---|---|---|---|---|---|
-            | floor | p99 | 500 ms | 400 ms … 600 ms | – | 0.62 × | 0.25 × | – | – |
-            | floor | made within the minute | 500 | 500 … 500 | – | – | – | – | – |
-            | floor-status | p99 | 800 ms | 800 ms … 800 ms | 1.60 × | – | 0.40 × | – | – |
-            | floor-status | made within the minute | 500 | 500 … 500 | – | – | – | – | – |
-            | peer | p99 | 2.00 s | 1.00 s … 3.00 s | 4.00 × | 2.50 × | – | – | – |
-            | peer | made within the minute | 500 | 500 … 500 | – | – | – | – | – |
-            | portreeve | p99 | 1.00 s | 900 ms … 1.50 s | 2.00 × | 1.25 × | 0.50 × | ≤ 1.20 × floor | **no** |
-            | portreeve | made within the minute | 500 | 500 … 500 | – | – | – | all | yes |"]]
-        .assert_eq(&report(&[], &samples).table(Row::Due));
-    }
-
-    #[test]
-    fn only_what_was_measured_appears() {
-        let samples = [
-            (Row::Memory500, Subject::Portreeve, Measure::Resident, 10_240.0),
-            (
-                Row::Next,
-                Subject::Portreeve,
-                Measure::Search("*/5 * * * *".to_owned()),
-                2.5e-7,
-            ),
-        ];
-        let mut report = report(&["--rounds=1"], &samples);
-        report.failures = vec!["round 1, due, peer: it ended".to_owned()];
-        let text = report.render();
-        let (_, measured) = text.split_once("| date |").unwrap();
-        expect![[r"
-             2026-11-21 |
-
-            - **portreeve**: Portreeve with `--controllers=cronjob-controller`, on the same CronJobs.
-
-            ## `memory-500`
-
-            500 schedules that are due in half a year, made before the controller is started, as they are after a restart. Resident memory (`VmRSS`) once the controller has read all of them, has had 150 s for itself (Go's runtime collects what is left of the start within two minutes), and its memory has stayed within 1 % for ten seconds; and the peak of it up to then (`VmHWM`). One round.
-
-            | subject | measure | median | spread | target | met |
-            |---|---|---|---|---|---|
-            | portreeve | resident memory | 10.0 MiB | 10.0 MiB … 10.0 MiB | ≤ 15 MiB | yes |
-
-            ## `next`
-
-            The search for the next run, without a cluster, by `cargo bench -p portreeve-cron`: the time of one search, as the median that criterion estimates. One round.
-
-            | subject | measure | median | spread | target | met |
-            |---|---|---|---|---|---|
-            | portreeve | `*/5 * * * *` | 250 ns | 250 ns … 250 ns | ≤ 100 ns | **no** |
-
-            What `*/5` does more in a zone with summer time than in UTC is to look up the zone's offset twice.
-
-            ## What failed
-
-            - round 1, due, peer: it ended
-        "]]
-        .assert_eq(measured);
-    }
-}
+mod tests;

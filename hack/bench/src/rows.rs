@@ -64,19 +64,45 @@ pub(crate) enum Row {
     Queue,
 }
 
-/// What the controllers of a row are there for.
+/// What the controllers of a row do: the topic of a table of the report.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Task {
-    /// Jobs by schedules.
+    /// Create Jobs by schedules.
     Schedules,
-    /// Dependents whose owners are gone, or are going.
+    /// Create Jobs by schedules, with several replicas.
+    LeaderElection,
+    /// Collect garbage.
     Garbage,
-    /// Deployments by Foos.
+    /// Create Deployments by Foos.
     Foos,
-    /// All that there is to do.
+    /// Everything that the process can do.
     Everything,
-    /// The parts that every controller is made with.
+    /// Nothing: parts of controllers, without a cluster.
     Parts,
+}
+
+impl Task {
+    /// All, in the order of the report.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Schedules,
+        Self::LeaderElection,
+        Self::Garbage,
+        Self::Foos,
+        Self::Everything,
+        Self::Parts,
+    ];
+
+    /// Returns the title of its table.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Schedules => "Schedules",
+            Self::LeaderElection => "Leader election",
+            Self::Garbage => "Garbage collection",
+            Self::Foos => "Foos",
+            Self::Everything => "Whole process",
+            Self::Parts => "Parts",
+        }
+    }
 }
 
 /// Who does the work.
@@ -166,26 +192,18 @@ impl Row {
 
     pub(crate) fn task(self) -> Task {
         match self {
-            Self::Due
-            | Self::DueDefault
-            | Self::Memory500
-            | Self::Memory10000
-            | Self::Quiet
-            | Self::Handover
-            | Self::Crash
-            | Self::Standby
-            | Self::Next => Task::Schedules,
+            Self::Due | Self::DueDefault | Self::Memory500 | Self::Memory10000 | Self::Quiet => Task::Schedules,
+            Self::Handover | Self::Crash | Self::Standby => Task::LeaderElection,
             Self::Cascade3000
             | Self::CascadeDefault
             | Self::Foreground3000
             | Self::Orphan3000
             | Self::MemoryEmpty
             | Self::Memory30000
-            | Self::Memory5000Large
-            | Self::Graph => Task::Garbage,
+            | Self::Memory5000Large => Task::Garbage,
             Self::Foo1000 | Self::FooMemory | Self::Deployments50000 => Task::Foos,
             Self::Shell => Task::Everything,
-            Self::Store | Self::Queue => Task::Parts,
+            Self::Next | Self::Graph | Self::Store | Self::Queue => Task::Parts,
         }
     }
 }
@@ -224,8 +242,10 @@ impl Subject {
             | (Self::Peer, Task::Foos)
             | (_, Task::Everything | Task::Parts) => None,
             (Self::Portreeve, Task::Foos) => Some("foo-controller"),
-            (Self::PortreeveCrontab, Task::Schedules) => Some("crontab-controller"),
-            (Self::Peer | Self::PeerRelease | Self::Portreeve, Task::Schedules) => Some("cronjob-controller"),
+            (Self::PortreeveCrontab, Task::Schedules | Task::LeaderElection) => Some("crontab-controller"),
+            (Self::Peer | Self::PeerRelease | Self::Portreeve, Task::Schedules | Task::LeaderElection) => {
+                Some("cronjob-controller")
+            }
             (Self::Peer | Self::Portreeve, Task::Garbage) => Some("garbage-collector-controller"),
         }
     }
