@@ -1,4 +1,5 @@
-//! `--config` and `/configz`: a file with settings, the flags that win over it, and what is in force.
+//! `--config` and `/configz`: a file of settings, flags that override it, and the effective
+//! settings.
 
 use std::{
     fs,
@@ -20,7 +21,7 @@ use crate::{
 };
 
 const HEADER: &str = "apiVersion: portreeve.dev/v1alpha1\nkind: ControllerManagerConfiguration\n";
-/// What a daemon of these tests serves to everybody.
+/// The endpoints that the daemons of these tests serve without authorization.
 const OPEN: &str = "authorizationAlwaysAllowPaths: [/healthz, /readyz, /livez, /configz]\n";
 
 fn written(folder: &Path, name: &str, body: &str) -> Result<PathBuf> {
@@ -33,7 +34,7 @@ fn flag(file: &Path) -> String {
     format!("--config={}", file.display())
 }
 
-/// The settings in force, as a file would give them.
+/// Returns the effective settings, in the form of a config file.
 async fn in_force(daemon: &Daemon) -> Result<Value> {
     let (status, text) = daemon.admin.get("/configz").await?;
     ensure!(status == StatusCode::OK, "{status}: {text}");
@@ -49,7 +50,7 @@ async fn in_force(daemon: &Daemon) -> Result<Value> {
 }
 
 #[test]
-fn a_file_with_mistakes_ends_it_with_each_mistake_and_its_line() -> Result<()> {
+fn a_config_file_with_mistakes_fails_with_every_mistake_and_its_line() -> Result<()> {
     let folder = TempDir::new()?;
     let body = "leaderElectLeaseDuraton: 30s\nconcurrentFooSyncs: \"16\"\ndryRun: true\ngcMode: none\n";
     let file = written(folder.path(), "portreeve.yaml", body)?;
@@ -66,7 +67,7 @@ fn a_file_with_mistakes_ends_it_with_each_mistake_and_its_line() -> Result<()> {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_by_its_name() -> Result<()> {
+fn a_config_file_that_cannot_be_read_is_named_in_the_error() -> Result<()> {
     let folder = TempDir::new()?;
     let missing = folder.path().join("missing.yaml");
     let long = folder.path().join("long.yaml");
@@ -89,7 +90,7 @@ fn a_file_that_cannot_be_read_is_told_by_its_name() -> Result<()> {
 }
 
 #[test]
-fn settings_that_do_not_go_together_are_told_with_their_places_in_the_file() -> Result<()> {
+fn errors_about_settings_name_the_place_in_the_config_file() -> Result<()> {
     let folder = TempDir::new()?;
     let config_error = |body: &str, flags: &[&str]| {
         let file = flag(&written(folder.path(), "portreeve.yaml", body)?);
@@ -110,7 +111,7 @@ fn settings_that_do_not_go_together_are_told_with_their_places_in_the_file() -> 
     let said = config_error("controllers: [fooo]\n", &["--controllers=barr"])?;
     ensure!(
         said.contains("barr") && !said.contains("portreeve.yaml"),
-        "the flag is at fault: {said}"
+        "the error blames the file instead of the flag: {said}"
     );
     let said = config_error("kubeconfig: admin.conf\n", &[])?;
     let kubeconfig = folder.path().join("admin.conf").display().to_string();
@@ -122,7 +123,7 @@ fn settings_that_do_not_go_together_are_told_with_their_places_in_the_file() -> 
 }
 
 #[test]
-fn a_file_and_the_commands_that_end_by_themselves() -> Result<()> {
+fn commands_that_print_and_exit_check_the_config_file() -> Result<()> {
     let folder = TempDir::new()?;
     let file = flag(&written(folder.path(), "portreeve.yaml", "controllers: [foo]\n")?);
     ensure!(printed(&[&file, "--list-controllers"])? == printed(&["--list-controllers"])?);
@@ -134,20 +135,20 @@ fn a_file_and_the_commands_that_end_by_themselves() -> Result<()> {
         "## foo-controller",
         "`concurrentFooSyncs`",
     ] {
-        ensure!(reference.contains(text), "{text:?} is not in {reference}");
+        ensure!(reference.contains(text), "the reference lacks {text:?}: {reference}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_daemon_does_what_its_file_says_unless_a_flag_says_otherwise() -> Result<()> {
+async fn a_daemon_uses_its_config_file_and_flags_override_it() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let folder = TempDir::new()?;
     let body = format!(
         "{OPEN}controllers: [foo]\ninstallCrds: true\nleaderElect: false\ndryRun: true\nv: 3\nconcurrentFooSyncs: 2\n"
     );
     let file = flag(&written(folder.path(), "portreeve.yaml", &body)?);
-    // It is told to serve, and how to reach the apiserver, by flags.
+    // Flags set the serving port and the kubeconfig.
     let daemon = Daemon::start_closed(&plane, plane.kubeconfig(), "configured", &[&file, "--dry-run=false"]).await?;
     daemon.admin.wait_until_ready().await?;
     let settings = in_force(&daemon).await?;
@@ -165,14 +166,14 @@ async fn a_daemon_does_what_its_file_says_unless_a_flag_says_otherwise() -> Resu
     ] {
         ensure!(settings[key] == value, "{key}: {}", settings[key]);
     }
-    // It installed the definition, and the dry run is off.
+    // The daemon installed the definition, and the dry run is off.
     let fixture = NamespaceFixture::new(&plane, "configured").await?;
     fixture.settled_foo("web", 1).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn what_configz_shows_is_a_config_file_that_gives_the_same() -> Result<()> {
+async fn a_daemon_started_with_the_output_of_configz_has_the_same_settings() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let folder = TempDir::new()?;
     let body = format!("{OPEN}controllers: [-foo, crontab]\nkubeApiQps: 50.5\nminResyncPeriod: '0'\n");
@@ -195,7 +196,7 @@ async fn what_configz_shows_is_a_config_file_that_gives_the_same() -> Result<()>
     let mut shown_again = in_force(&second).await?;
     ensure!(
         shown_again["securePort"] == json!(second.admin.port),
-        "the flag wins over the file"
+        "the flag does not override the file"
     );
     shown_again["securePort"] = shown["securePort"].clone();
     ensure!(shown_again == shown, "{shown_again} is not {shown}");

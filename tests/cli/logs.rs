@@ -1,4 +1,4 @@
-//! What the log looks like, and what is never in it.
+//! The format of the log, and the secrets that it must not contain.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 #[tokio::test]
-async fn json_logs_are_one_object_a_line_with_the_keys_of_kubernetes() -> Result<()> {
+async fn json_logs_have_one_object_per_line_with_kubernetes_keys() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let flags = ["--controllers=-foo", "--logging-format=json", "-v=4"];
     let daemon = Daemon::start(plane, "json-daemon", &flags).await?;
@@ -27,7 +27,7 @@ async fn json_logs_are_one_object_a_line_with_the_keys_of_kubernetes() -> Result
                 .is_some_and(|logger| logger.starts_with("portreeve")),
             "{line}"
         );
-        ensure!(line["v"].is_u64(), "only errors have none: {line}");
+        ensure!(line["v"].is_u64(), "only errors lack v: {line}");
         messages.push(
             line["msg"]
                 .as_str()
@@ -41,15 +41,15 @@ async fn json_logs_are_one_object_a_line_with_the_keys_of_kubernetes() -> Result
     Ok(())
 }
 
-/// On a control plane of its own: it is the only daemon of this binary that reconciles Foos and is not meant to be disturbed.
+/// Uses its own control plane, because other daemons would reconcile the same Foos.
 #[tokio::test]
-async fn no_verbosity_lets_the_token_into_the_log() -> Result<()> {
+async fn the_log_contains_no_token_at_the_highest_verbosity() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let kubeconfig: Value = serde_json::from_str(&fs::read_to_string(plane.kubeconfig())?)?;
     let token = kubeconfig
         .pointer("/users/0/user/token")
         .and_then(Value::as_str)
-        .context("it has a token")?;
+        .context("the kubeconfig has no token")?;
     let daemon = Daemon::start(&plane, "talkative-daemon", &["--install-crds", "-v=9"]).await?;
     daemon.admin.wait_until_ready().await?;
     let fixture = NamespaceFixture::new(&plane, "talkative").await?;
@@ -61,9 +61,12 @@ async fn no_verbosity_lets_the_token_into_the_log() -> Result<()> {
     let log = daemon.log()?;
     ensure!(
         log.lines().any(|line| line.contains("TRACE") || line.contains("DEBUG")),
-        "it says too little: {log}"
+        "the log has no debug lines: {log}"
     );
-    ensure!(log.contains(fixture.name()), "it tells of nothing: {log}");
+    ensure!(
+        log.contains(fixture.name()),
+        "the log does not mention the namespace: {log}"
+    );
     for secret in [token, "Bearer", "bearer", "authorization:"] {
         let line = log.lines().find(|line| line.contains(secret));
         ensure!(line.is_none(), "{line:?}");

@@ -1,5 +1,5 @@
-//! The executable as people and supervisors see it: its command line and config file, its manifests, its log, its endpoints, its signals and its
-//! exit codes.
+//! Tests of the executable from outside: command line, config file, manifests, log, endpoints,
+//! signals and exit codes.
 
 mod config;
 mod logs;

@@ -1,4 +1,4 @@
-//! What `portreeve crds`, `rbac` and `fence` print, before a real apiserver.
+//! The output of `portreeve crds`, `rbac` and `fence`, applied to a real apiserver.
 
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
@@ -74,7 +74,7 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
     Ok(())
 }
 
-/// What a document that is printed says at these places.
+/// Returns the values at `places` in a printed document.
 fn printed_values(args: &[&str], document: usize, places: &[&str]) -> Result<Vec<Value>> {
     let documents = manifests::documents(&printed(args)?)?;
     let of = |place: &&str| documents.get(document).and_then(|it| it.pointer(place)).cloned();
@@ -82,7 +82,7 @@ fn printed_values(args: &[&str], document: usize, places: &[&str]) -> Result<Vec
 }
 
 #[test]
-fn the_election_s_flags_decide_on_the_lease() -> Result<()> {
+fn leader_election_flags_determine_the_lease_in_the_output() -> Result<()> {
     let names = "/rules/0/resourceNames";
     let last = |args: &[&str]| {
         printed_values(
@@ -116,11 +116,11 @@ fn the_election_s_flags_decide_on_the_lease() -> Result<()> {
 }
 
 #[test]
-fn a_fence_for_several_groups_is_refused_with_the_way_out() -> Result<()> {
+fn a_fence_for_several_groups_fails_and_the_error_names_the_commands_to_use() -> Result<()> {
     let refused = |args: &[&str]| {
         let output = run(&[&["fence"], args].concat())?;
         ensure!(output.status.code() == Some(1), "{args:?} ended with {}", output.status);
-        ensure!(output.stdout.is_empty(), "half a fence was printed");
+        ensure!(output.stdout.is_empty(), "the command printed a fence");
         Ok(String::from_utf8(output.stderr)?)
     };
     let error = refused(&["--leader-elect-groups=crontab=a"])?;
@@ -128,9 +128,9 @@ fn a_fence_for_several_groups_is_refused_with_the_way_out() -> Result<()> {
         "Lease portreeve: foo-controller; Lease portreeve-a: crontab-controller",
         "which pod writes, not for which controller",
     ] {
-        ensure!(error.contains(word), "{word:?} is not in: {error}");
+        ensure!(error.contains(word), "the error lacks {word:?}: {error}");
     }
-    // What it says to do does it, in the namespaces that were asked for.
+    // The suggested commands print the fences, in the requested namespaces.
     let elsewhere = [
         "--leader-elect-groups=crontab=a",
         "--namespace=there",

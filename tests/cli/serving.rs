@@ -1,4 +1,4 @@
-//! The endpoints, with the flags that open and close them.
+//! The HTTPS endpoints and the flags that open and close them.
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
@@ -7,7 +7,7 @@ use portreeve_testing::{ControlPlane, Signal};
 use crate::support::{LIMIT, daemon::Daemon};
 
 #[tokio::test]
-async fn without_controllers_nothing_runs_and_everything_is_healthy() -> Result<()> {
+async fn a_daemon_without_controllers_is_healthy_and_idle() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let daemon = Daemon::start(plane, "idle-daemon", &["--controllers=-foo"]).await?;
     daemon.admin.wait_until_ready().await?;
@@ -24,7 +24,7 @@ async fn without_controllers_nothing_runs_and_everything_is_healthy() -> Result<
     ] {
         ensure!(metrics.sum(name, &[]) == 0.0, "{name} is not 0");
     }
-    ensure!(!metrics.0.contains("foos"), "it looks at Foos");
+    ensure!(!metrics.0.contains("foos"), "the metrics mention Foos");
     ensure!(!daemon.log()?.contains("foo-controller"), "{}", daemon.log()?);
     daemon.process.signal(Signal::TERM)?;
     let status = daemon.process.wait(LIMIT).await?;
@@ -33,7 +33,7 @@ async fn without_controllers_nothing_runs_and_everything_is_healthy() -> Result<
 }
 
 #[tokio::test]
-async fn metrics_are_closed_unless_a_flag_opens_them() -> Result<()> {
+async fn metrics_require_authorization_unless_a_flag_opens_them() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let open = Daemon::start(plane, "open-daemon", &["--controllers=-foo"]).await?;
     let (status, text) = open.admin.get("/metrics").await?;

@@ -1,6 +1,7 @@
-//! Signals while a write is in flight, and the exit codes that follow.
+//! Signals while a write is in flight, and the resulting exit codes.
 //!
-//! Each test has a control plane of its own: all daemons look at all namespaces, and would wait at each other's gates.
+//! Each test has its own control plane, because every daemon watches all namespaces and would block
+//! on another test's gate.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::support::{
     fixtures::NamespaceFixture,
 };
 
-/// A daemon in the middle of creating a Deployment `web`.
+/// A daemon whose creation of a Deployment `web` is in flight.
 struct BusyDaemon {
     daemon: Daemon,
     fixture: NamespaceFixture,
@@ -44,7 +45,7 @@ async fn start_busy_daemon(name: &str, flags: &[&str]) -> Result<BusyDaemon> {
 }
 
 #[tokio::test]
-async fn a_reconcile_that_is_under_way_ends_before_the_daemon_does() -> Result<()> {
+async fn the_daemon_waits_for_running_reconciles_before_it_exits() -> Result<()> {
     for (name, signal) in [("terminated", Signal::TERM), ("interrupted", Signal::INT)] {
         let BusyDaemon {
             daemon,
@@ -56,11 +57,17 @@ async fn a_reconcile_that_is_under_way_ends_before_the_daemon_does() -> Result<(
         daemon.process.signal(signal)?;
         daemon.wait_for_line(&["stopping"]).await?;
         let (status, _) = daemon.admin.get("/livez").await?;
-        ensure!(status == StatusCode::OK, "the listener is closed last, and it is alive");
-        ensure!(daemon.process.exit_status().is_none(), "it did not wait for its work");
+        ensure!(
+            status == StatusCode::OK,
+            "/livez must answer until the reconcile has ended"
+        );
+        ensure!(
+            daemon.process.exit_status().is_none(),
+            "the daemon did not wait for the reconcile"
+        );
         ensure!(
             fixture.deployments().get_opt("web").await?.is_none(),
-            "nothing is in flight"
+            "the write was not in flight"
         );
         drop(write);
         let status = daemon.process.wait(LIMIT).await?;
@@ -79,14 +86,14 @@ async fn a_reconcile_that_is_under_way_ends_before_the_daemon_does() -> Result<(
 }
 
 #[tokio::test]
-async fn a_reconcile_that_outlasts_the_shutdown_timeout_is_exit_code_3() -> Result<()> {
+async fn the_exit_code_is_3_when_a_reconcile_outlasts_the_shutdown_timeout() -> Result<()> {
     let work = start_busy_daemon("drained", &["--controller-shutdown-timeout=1s"]).await?;
     let asked = Instant::now();
     work.daemon.process.signal(Signal::TERM)?;
     let status = work.daemon.process.wait(LIMIT).await?;
     let took = asked.elapsed();
     ensure!(status.code() == Some(3), "{status}: {}", work.daemon.process.log_tail());
-    ensure!(took >= Duration::from_secs(1), "it gave up after {took:?}");
+    ensure!(took >= Duration::from_secs(1), "the daemon gave up after {took:?}");
     println!("the drain timed out after {took:?}");
     let log = work.daemon.log()?;
     ensure!(
@@ -98,23 +105,23 @@ async fn a_reconcile_that_outlasts_the_shutdown_timeout_is_exit_code_3() -> Resu
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() -> Result<()> {
+async fn a_second_signal_ends_the_daemon_at_once() -> Result<()> {
     let work = start_busy_daemon("impatient", &["--controller-shutdown-timeout=0"]).await?;
     work.daemon.process.signal(Signal::TERM)?;
     work.daemon.wait_for_line(&["received signal"]).await?;
     let asked = Instant::now();
     work.daemon.process.signal(Signal::INT)?;
     let status = work.daemon.process.wait(LIMIT).await?;
-    println!("it ended {:?} after the second signal", asked.elapsed());
+    println!("the daemon exited {:?} after the second signal", asked.elapsed());
     ensure!(status.code() == Some(1), "{status}: {}", work.daemon.process.log_tail());
     let log = work.daemon.log()?;
-    ensure!(!log.contains("stopped"), "it went on to the end: {log}");
+    ensure!(!log.contains("stopped"), "the daemon completed its shutdown: {log}");
     drop(work.write);
     Ok(())
 }
 
 #[tokio::test]
-async fn it_can_be_stopped_while_it_waits_for_the_apiserver() -> Result<()> {
+async fn a_signal_stops_the_daemon_while_it_waits_for_the_apiserver() -> Result<()> {
     let plane = ControlPlane::start().await?;
     plane.apiserver().stop().await?;
     let daemon = Daemon::start(&plane, "waiting-daemon", &[]).await?;

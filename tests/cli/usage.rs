@@ -1,4 +1,4 @@
-//! What the command line answers.
+//! The command line: help, version, lists and errors.
 
 use std::net::TcpListener;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::daemon::{printed, run};
 
-/// Runs what must fail as a mistake of the user's, and returns what it says.
+/// Runs a command that must fail with a usage error, and returns its error output.
 pub(crate) fn usage_error(args: &[&str]) -> Result<String> {
     let output = run(args)?;
     let said = String::from_utf8(output.stderr)?;
@@ -71,13 +71,13 @@ fn help_groups_the_flags() -> Result<()> {
         "--version",
         "-v,",
     ] {
-        ensure!(help.contains(flag), "{flag} is not in:\n{help}");
+        ensure!(help.contains(flag), "the help lacks {flag}:\n{help}");
     }
     Ok(())
 }
 
 #[test]
-fn the_version_is_printed() -> Result<()> {
+fn the_version_flag_prints_the_version() -> Result<()> {
     let version = printed(&["--version"])?;
     ensure!(
         version == format!("portreeve v{}\n", env!("CARGO_PKG_VERSION")),
@@ -87,7 +87,7 @@ fn the_version_is_printed() -> Result<()> {
 }
 
 #[test]
-fn controllers_are_listed_for_people_and_for_programs() -> Result<()> {
+fn list_controllers_prints_a_table_or_json() -> Result<()> {
     let table = printed(&["--list-controllers"])?;
     ensure!(
         table
@@ -111,7 +111,7 @@ fn controllers_are_listed_for_people_and_for_programs() -> Result<()> {
 }
 
 #[test]
-fn mistakes_are_told_with_the_way_out() -> Result<()> {
+fn usage_errors_name_the_mistake_and_a_fix() -> Result<()> {
     for (args, words) in [
         (&["--controllers=fooo"][..], &["--controllers", "fooo", "foo"][..]),
         (&["--controllers=foo-contoller"], &["foo-contoller", "foo-controller"]),
@@ -165,14 +165,14 @@ fn mistakes_are_told_with_the_way_out() -> Result<()> {
     ] {
         let said = usage_error(args)?;
         for word in words {
-            ensure!(said.contains(word), "{args:?} does not say {word:?}: {said}");
+            ensure!(said.contains(word), "the error of {args:?} lacks {word:?}: {said}");
         }
     }
     Ok(())
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_its_flag() -> Result<()> {
+fn the_error_for_a_port_in_use_names_its_flag() -> Result<()> {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let port = format!("--secure-port={}", taken.local_addr()?.port());
     let said = usage_error(&["--master=http://127.0.0.1:1", "--bind-address=127.0.0.1", &port])?;

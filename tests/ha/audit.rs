@@ -1,12 +1,13 @@
-//! The judge of every run with several replicas: reads the apiserver's audit log and finds, for each write of a replica, whether its
-//! sender held the Lease at that moment.
+//! The audit checker: reads the apiserver's audit log and decides, for each write of a replica,
+//! whether its sender held the Lease at that moment.
 //!
-//! "At that moment" is an order, not a time. The log is of one etcd, whose revisions count every change of every object, the Lease's
-//! among them, and an object that was stored carries the revision at which it was. So a write of revision r was legal if the last
-//! change of the Lease before r names its sender. No clock has a part in that; timestamps are used to measure, never to judge.
+//! "At that moment" is an order, not a time. One etcd counts every change of every object,
+//! including the Lease, in its revisions, and a stored object carries the revision of its change.
+//! So a write of revision r was legal if the last change of the Lease before r names its sender.
+//! Decisions use no clock; timestamps only serve to measure.
 //!
-//! Architecture Invariant: no IO. A log is a text, and a report is a value. `audit_log.rs` shows on the real server that the log is what
-//! this takes it for.
+//! Architecture Invariant: no IO. A log is a text, and a report is a value. `audit_log.rs` verifies
+//! on the real server the assumptions that this module makes about the log.
 
 mod bounds;
 mod checker;
@@ -24,8 +25,9 @@ pub(crate) use terms::{Term, pod};
 /// A count of etcd's changes.
 pub(crate) type Revision = u64;
 
-/// What the apiserver has to log: mutating requests with their answers, and when each was received. Everybody's, because the revision
-/// of a write that changed nothing is somebody else's.
+/// The audit policy: logs mutating requests of all users with their responses, and when each was
+/// received. It covers all users because a write that changes nothing returns the revision of
+/// another user's write.
 pub(crate) const POLICY: &str = r#"{
   "apiVersion": "audit.k8s.io/v1",
   "kind": "Policy",

@@ -1,4 +1,4 @@
-//! What the judge takes for granted about the apiserver's audit log, on the apiserver.
+//! Verifies on a real apiserver what the audit checker assumes about its audit log.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::audit::{AuditChecker, GuardedLease, POLICY, Report, WriteCounts};
 use crate::fixtures::whole_lines;
 use crate::support::fixtures::unrelated_deployment;
 
-/// Two accounts, one Lease, and a log.
+/// A control plane with two accounts, a Lease, and an audit log.
 struct AuditLogFixture {
     plane: ControlPlane,
     namespace: Namespace,
@@ -61,7 +61,7 @@ impl AuditLogFixture {
             .await
     }
 
-    /// The administrator gives the Lease to a pod.
+    /// Makes a pod the holder of the Lease, as the administrator.
     async fn give_to(&self, pod: &str) -> Result<()> {
         let leases: Api<Lease> = self.namespace.api();
         let lease = json!({"metadata": {"name": "lock"}, "spec": {"holderIdentity": format!("{pod}_1")}});
@@ -97,7 +97,7 @@ fn map(name: &str, data: &[(&str, &str)]) -> ConfigMap {
     map
 }
 
-/// Every way to write, by one replica: the same is legal or not, whoever holds the Lease.
+/// Sends every kind of write as one replica, and returns how many writes succeed.
 async fn write_in_every_way(namespace: &str, client: Client) -> Result<usize> {
     let (create, delete, patch) = (PostParams::default(), DeleteParams::default(), PatchParams::default());
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -120,7 +120,7 @@ async fn write_in_every_way(namespace: &str, client: Client) -> Result<usize> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let wanted: Deployment = serde_json::from_value(unrelated_deployment("web"))?;
     deployments.create(&create, &wanted).await?;
-    // Marked first, and removed when the last finalizer goes.
+    // The foreground deletion marks the object; removing the last finalizer removes it.
     deployments.delete("web", &DeleteParams::foreground()).await?;
     let finalizers = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     deployments.patch("web", &patch, &finalizers).await?;
@@ -131,7 +131,7 @@ async fn write_in_every_way(namespace: &str, client: Client) -> Result<usize> {
         .await?;
     deployments.delete_collection(&delete, &ListParams::default()).await?;
 
-    // Answered with the object that was removed.
+    // The response is the removed object.
     let pods: Api<Pod> = Api::namespaced(client, namespace);
     let pod = json!({"metadata": {"name": "web"}, "spec": {"containers": [{"name": "web", "image": "web"}]}});
     pods.create(&create, &serde_json::from_value(pod)?).await?;
@@ -144,7 +144,7 @@ fn map_to_apply() -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn every_way_to_write_is_seen_and_judged() -> Result<()> {
+async fn the_checker_decides_on_every_kind_of_write() -> Result<()> {
     let facts = AuditLogFixture::begin().await?;
     let (a, b) = (facts.client("a").await?, facts.client("b").await?);
     let namespace = facts.namespace.name();
@@ -167,7 +167,7 @@ async fn every_way_to_write_is_seen_and_judged() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_known_as_such() -> Result<()> {
+async fn the_checker_counts_requests_that_change_nothing_apart() -> Result<()> {
     let facts = AuditLogFixture::begin().await?;
     let maps = facts.maps(facts.client("b").await?);
     facts.give_to("a").await?;
@@ -201,7 +201,7 @@ async fn what_changes_nothing_is_known_as_such() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_answer_carries_the_revision_that_orders_it_with_the_lease() -> Result<()> {
+async fn responses_carry_revisions_that_order_them_with_the_lease() -> Result<()> {
     let facts = AuditLogFixture::begin().await?;
     let clients = [("a", facts.client("a").await?), ("b", facts.client("b").await?)];
     for round in 0..20 {
@@ -217,12 +217,12 @@ async fn an_answer_carries_the_revision_that_orders_it_with_the_lease() -> Resul
     ensure!(report.is_clean() && report.terms.len() == 40, "{report}");
     let counts = report.terms.iter().map(|term| term.writes.count);
     ensure!(counts.clone().all(|count| count == 2), "{report}");
-    // The judge sees what it is to see: with the users exchanged everything is wrong.
+    // With the users swapped, the checker reports every write.
     let mut swapped = facts.audit_checker.clone();
     let (first, second) = swapped.replicas.split_at_mut(1);
     std::mem::swap(
-        &mut first.first_mut().context("two")?.1,
-        &mut second.first_mut().context("two")?.1,
+        &mut first.first_mut().context("there are fewer than two replicas")?.1,
+        &mut second.first_mut().context("there are fewer than two replicas")?.1,
     );
     let report = swapped.check(&whole_lines(&facts.plane)?)?;
     ensure!(report.violations.len() == 80, "{report}");

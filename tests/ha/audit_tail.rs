@@ -1,4 +1,4 @@
-//! What a replica writes, as it writes it: the audit log as it grows.
+//! Follows the audit log while it grows, to wait for the writes of a replica.
 
 use std::{
     fs::File,
@@ -12,38 +12,45 @@ use serde_json::Value;
 
 use crate::{fixtures::HaEnvironment, support::LIMIT};
 
-/// The log from one moment on.
+/// The audit log from one moment on.
 pub(crate) struct AuditTail {
     read: u64,
 }
 
 impl AuditTail {
-    /// From now on.
+    /// Starts at the present end of the log.
     pub(crate) fn of(environment: &HaEnvironment) -> Result<Self> {
-        let log = environment.plane.audit_log().context("it has an audit log")?;
+        let log = environment
+            .plane
+            .audit_log()
+            .context("the control plane has no audit log")?;
         let read = log.metadata().context("failed to size the audit log")?.len();
         Ok(Self { read })
     }
 
-    /// Waits until a pod has written something, Leases and Events aside, and returns when the request came.
+    /// Waits until a pod has written an object other than a Lease or an Event, and returns when the
+    /// apiserver received the request.
     pub(crate) async fn wait_for_write(&self, environment: &HaEnvironment, pod: &str) -> Result<Timestamp> {
         let mark = environment.audit_marker(pod);
-        eventually(LIMIT, &format!("{pod} to write something"), || async {
-            let log = environment.plane.audit_log().context("it has an audit log")?;
+        eventually(LIMIT, &format!("a write of {pod}"), || async {
+            let log = environment
+                .plane
+                .audit_log()
+                .context("the control plane has no audit log")?;
             let mut file = File::open(log)?;
             let mut fresh = String::new();
             file.seek(SeekFrom::Start(self.read))?;
             file.read_to_string(&mut fresh)?;
-            // The last one may be half written.
+            // The last line may be incomplete.
             let lines = fresh.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             let mut acts = lines.filter(|line| line.contains(&mark)).filter_map(act);
-            acts.next().context("nothing yet")
+            acts.next().context("no write yet")
         })
         .await
     }
 }
 
-/// When a write came, if this line says that it was done.
+/// Returns when a write was received, if this line reports that it succeeded.
 fn act(line: &str) -> Option<Timestamp> {
     let event: Value = serde_json::from_str(line).ok()?;
     let is_done = event["stage"] == "ResponseComplete" && event["responseStatus"]["code"].as_u64()? < 300;

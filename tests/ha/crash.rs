@@ -1,4 +1,4 @@
-//! A leader that is killed, and one that sleeps through its lease.
+//! A leader that is killed, and a leader that is paused until its lease has expired.
 
 use std::time::Duration;
 
@@ -16,14 +16,23 @@ use crate::{
     support::LIMIT,
 };
 
-/// How much later than the end of the lease the next one may write. The promise is 300 ms; a machine that is busy with other things
-/// gets more.
+/// How long after the lease's expiry the next leader may send its first write. The target is 300
+/// ms; a busy machine gets more.
 const LATE: Duration = Duration::from_secs(3);
-/// How much later than its own acquisition the next one may write. The promise is 100 ms.
+/// How long after acquiring the Lease the next leader may send its first write. The target is 100
+/// ms.
 const REACTION: Duration = Duration::from_secs(1);
 
-/// From the last renewal of each term to the first write of the next, and from taking the Lease to it. Terms that end by a release are
-/// left out.
+/// The stray writes that [`a_leader_that_wakes_after_its_lease_sends_at_most_one_stray_write`]
+/// allows in all its rounds together.
+///
+/// The budget is not zero because the leader can be paused between its check of the fence and its
+/// write, and then sends the write when it wakes. No client-side fence can prevent that. A fence
+/// that does not close would let through a write in every round.
+const STRAY_WRITES: usize = 1;
+
+/// Returns the times from the last renewal of each term, and from the acquisition of the next term,
+/// to the first write of the next term. Terms that end with a release do not count.
 fn figures(report: &Report) -> (DurationSummary, DurationSummary) {
     let crashes = report.successions().filter(|(former, _)| !former.is_released);
     let (takeovers, reactions): (Vec<SignedDuration>, Vec<_>) = crashes
@@ -32,26 +41,33 @@ fn figures(report: &Report) -> (DurationSummary, DurationSummary) {
     (DurationSummary::of(takeovers), DurationSummary::of(reactions))
 }
 
-/// No replica took a Lease before it had ended by the apiserver's clock, which saw the last renewal before any candidate did.
+/// Ensures that no replica took a Lease that had not expired by the apiserver's clock. The
+/// apiserver stores a renewal before any candidate sees it.
 pub(crate) fn ensure_no_steal(report: &Report, lease: Duration) -> Result<()> {
     let by_replicas = report.successions().filter(|(_, next)| next.holder != GHOST);
     for (former, next) in by_replicas.filter(|(former, _)| !former.is_released) {
         let after = next.acquired.duration_since(former.renewed);
         let stolen = SignedDuration::try_from(lease)? > after;
-        ensure!(!stolen, "{} took it {after:#} after a renewal: {report}", next.holder);
+        ensure!(
+            !stolen,
+            "{} acquired the Lease {after:#} after a renewal: {report}",
+            next.holder
+        );
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn when_the_leader_is_killed_another_acts_as_soon_as_the_lease_has_ended() -> Result<()> {
+async fn another_replica_leads_once_the_lease_of_a_killed_leader_has_expired() -> Result<()> {
     let environment = HaEnvironment::new("killed").await?;
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 20, 20).await?;
     let rounds = rounds(3)?;
     for _ in 0..rounds {
         let leader = environment.leader(&running).await?;
-        let daemon = running.remove(leader).context("it is one of the replicas")?;
+        let daemon = running
+            .remove(leader)
+            .context("the leader is not one of the replicas")?;
         let tail = AuditTail::of(&environment)?;
         daemon.process.signal(Signal::KILL)?;
         daemon.process.wait(LIMIT).await?;
@@ -77,15 +93,19 @@ async fn when_the_leader_is_killed_another_acts_as_soon_as_the_lease_has_ended()
     Ok(())
 }
 
-/// A leader that is stopped until another has taken over and written, and then goes on; so many times. Returns what the judge found.
+/// Pauses the leader with SIGSTOP until another replica has taken over and written, then resumes
+/// it; `rounds` times. Returns the audit checker's report.
 ///
-/// Its connections stay open, and changes that it would react to arrive on them all the time.
+/// The paused leader's connections stay open, and changes that it would react to keep arriving on
+/// them.
 async fn sleep_through(environment: &HaEnvironment, rounds: usize) -> Result<Report> {
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 20, 100).await?;
     for _ in 0..rounds {
         let leader = environment.leader(&running).await?;
-        let daemon = running.remove(leader).context("it is one of the replicas")?;
+        let daemon = running
+            .remove(leader)
+            .context("the leader is not one of the replicas")?;
         let tail = AuditTail::of(environment)?;
         let paused = daemon.process.pause();
         paused.with_context(|| daemon.process.log_tail())?;
@@ -104,7 +124,7 @@ async fn sleep_through(environment: &HaEnvironment, rounds: usize) -> Result<Rep
     let (takeovers, _) = figures(&report);
     println!("takeover after SIGSTOP, from the last renewal: {takeovers}");
     println!(
-        "{} writes by a leader that had slept through its lease, {} of them after its successor's first, in {rounds} rounds",
+        "{} stray writes by a leader that woke after its lease, {} of them after its successor's first write, in {rounds} rounds",
         report.violations.len(),
         report.late_writes()
     );
@@ -118,23 +138,21 @@ async fn sleep_through(environment: &HaEnvironment, rounds: usize) -> Result<Rep
 }
 
 #[tokio::test]
-async fn a_leader_that_sleeps_through_its_lease_writes_nothing_when_it_wakes() -> Result<()> {
+async fn a_leader_that_wakes_after_its_lease_sends_at_most_one_stray_write() -> Result<()> {
     let environment = HaEnvironment::new("asleep").await?;
-    let rounds = rounds(2)?;
-    let report = sleep_through(&environment, rounds).await?;
-    // A process can be stopped between its look at the fence and its write, and no client can prevent that: such strays are counted.
-    // One in each round would be a fence that does not close.
-    ensure!(report.violations.len() < rounds.max(2), "{report}");
+    let report = sleep_through(&environment, rounds(2)?).await?;
+    ensure!(report.violations.len() <= STRAY_WRITES, "{report}");
     Ok(())
 }
 
 #[tokio::test]
-async fn with_the_servers_fence_not_even_a_write_that_was_under_way_gets_through() -> Result<()> {
+async fn the_servers_fence_rejects_writes_of_a_former_leader_once_its_successor_has_written() -> Result<()> {
     let environment = HaEnvironment::with_server_fence("asleep-fenced", Timing::SHORT).await?;
     let report = sleep_through(&environment, rounds(2)?).await?;
     let denied = report.refused.iter().filter(|refused| refused.code == 403).count();
-    println!("{denied} writes were refused by the server's fence");
-    // By the time that the sleeper wakes, its successor has written: the policy follows the Lease already.
+    println!("the server's fence rejected {denied} writes");
+    // The former leader wakes after its successor has written, so the admission policy has observed
+    // the new holder.
     ensure!(report.violations.is_empty(), "{report}");
     Ok(())
 }

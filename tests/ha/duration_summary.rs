@@ -1,14 +1,14 @@
-//! What was measured, in words; and how many rounds a measurement takes.
+//! Summaries of measured times, and the number of rounds.
 
 use std::{env, fmt, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::SignedDuration;
 
-/// How many rounds to play: `ROUNDS` of the environment, or this many.
+/// Returns the number of rounds: the environment variable `ROUNDS`, or `default`.
 pub(crate) fn rounds(default: usize) -> Result<usize> {
     match env::var("ROUNDS") {
-        Ok(rounds) if !rounds.is_empty() => rounds.parse().context("ROUNDS is a number"),
+        Ok(rounds) if !rounds.is_empty() => rounds.parse().context("ROUNDS is not a number"),
         _ => Ok(default),
     }
 }
@@ -19,7 +19,8 @@ pub(crate) struct DurationSummary(Vec<Duration>);
 
 impl DurationSummary {
     pub(crate) fn of(times: impl IntoIterator<Item = SignedDuration>) -> Self {
-        // By the same clock, and in this order; what rounds to less than nothing is nothing.
+        // Both ends are times of one clock, in order. A time that rounds to less than zero counts
+        // as zero.
         let times = times
             .into_iter()
             .map(|time| Duration::try_from(time).unwrap_or_default());
@@ -49,7 +50,7 @@ impl fmt::Display for DurationSummary {
 }
 
 #[test]
-fn the_median_is_in_the_middle() {
+fn a_summary_shows_the_median_and_the_maximum() {
     let figures = DurationSummary::of([30, 10, -1, 20, 40].map(SignedDuration::from_millis));
     assert_eq!(figures.to_string(), "median 20 ms, max 40 ms of 5");
     assert_eq!(DurationSummary::default().to_string(), "median 0 ms, max 0 ms of 0");

@@ -1,5 +1,5 @@
-//! Where the tests play: a control plane whose apiserver keeps an audit log, a namespace for the Lease, one for Foos, and replicas,
-//! each with a user of its own.
+//! The environment of a test: a control plane whose apiserver writes an audit log, a namespace for
+//! the Lease, a namespace for Foos, and replicas, each with its own user.
 
 mod fence;
 
@@ -30,14 +30,14 @@ use crate::{
 
 /// The replicas of most tests.
 pub(crate) const PODS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
-/// Those that take their places in a rolling update.
+/// The replicas that replace them in a rolling update.
 pub(crate) const SUCCESSORS: [&str; 3] = ["replica-d", "replica-e", "replica-f"];
 /// The pod of the candidate that runs client-go's elector.
 pub(crate) const GO: &str = "go";
 /// The Lease's name: the daemon's default.
 pub(crate) const LEASE: &str = "portreeve";
 
-/// How long a lease is good, and what follows from it.
+/// The durations of leader election.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     pub(crate) lease: Duration,
@@ -46,13 +46,14 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// Short, so that a test does not wait for long; but a leader on a busy machine must not lose its Lease for want of a processor.
+    /// Short, so that tests are fast, but long enough that a leader on a busy machine does not lose
+    /// its Lease.
     pub(crate) const SHORT: Self = Self {
         lease: Duration::from_secs(4),
         renew_deadline: Duration::from_secs(3),
         retry_period: Duration::from_millis(500),
     };
-    /// Longer than a server takes to start, however busy the machine.
+    /// Longer than a server takes to start on a busy machine.
     pub(crate) const LONG: Self = Self {
         lease: Duration::from_secs(90),
         renew_deadline: Duration::from_secs(75),
@@ -60,8 +61,8 @@ impl Timing {
     };
 }
 
-/// How many tests play at the same time. They wait more than they work; but a leader that has no processor for seconds loses its Lease,
-/// and the start of a control plane takes all that there are.
+/// How many tests run at a time. Tests mostly wait, but the start of a control plane uses every
+/// processor, and a leader that gets no processor for seconds loses its Lease.
 const CONCURRENT_ENVIRONMENTS: usize = 2;
 
 /// The environment of one test.
@@ -69,27 +70,28 @@ pub(crate) struct HaEnvironment {
     pub(crate) plane: ControlPlane,
     pub(crate) fixture: NamespaceFixture,
     pub(crate) timing: Timing,
-    /// Where the Lease and the accounts are.
+    /// The namespace of the Lease and the accounts.
     pub(crate) system_namespace: Namespace,
     rules: Vec<PolicyRule>,
     fencing: Fencing,
     _turn: SemaphorePermit<'static>,
 }
 
-/// What keeps a replica that does not lead from writing.
+/// The fence that rejects writes of a replica that does not lead.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fencing {
-    /// The client's fence. Each replica is an account.
+    /// The client's fence only. Each replica has its own account.
     Client,
-    /// The apiserver's fence as well. All replicas are one account, in a Pod each, as a Deployment makes them.
+    /// The client's and the apiserver's fence. All replicas share one account, and each has its own
+    /// Pod, as in a Deployment.
     Server,
 }
 
-/// The replicas that run, by their pods.
+/// The running replicas, by pod.
 pub(crate) type RunningReplicas = BTreeMap<&'static str, Daemon>;
 
 impl HaEnvironment {
-    /// An environment with short leases.
+    /// Starts an environment with short leases.
     pub(crate) async fn new(name: &str) -> Result<Self> {
         Self::with_timing(name, Timing::SHORT).await
     }
@@ -111,7 +113,8 @@ impl HaEnvironment {
         })
     }
 
-    /// Starts these replicas one after the other. Each is ready; the first holds the Lease, if nobody held it before.
+    /// Starts replicas one after the other and waits until each is ready. The first acquires the
+    /// Lease if it is free.
     pub(crate) async fn start_replicas(&self, pods: &[&'static str]) -> Result<RunningReplicas> {
         let mut running = RunningReplicas::new();
         for pod in pods {
@@ -124,13 +127,13 @@ impl HaEnvironment {
         Ok(running)
     }
 
-    /// Starts a replica, or starts it again, and waits until it is ready: leading or standing by.
+    /// Starts or restarts a replica, and waits until it is ready, as the leader or a standby.
     pub(crate) async fn replica(&self, pod: &str) -> Result<Daemon> {
         let kubeconfig = self.kubeconfig(pod).await?;
         self.replica_through(pod, &kubeconfig).await
     }
 
-    /// The same, by another way to the apiserver.
+    /// Starts or restarts a replica that reaches the apiserver through another kubeconfig.
     pub(crate) async fn replica_through(&self, pod: &str, kubeconfig: &Path) -> Result<Daemon> {
         let flags = self.flags();
         let args: Vec<&str> = flags.iter().map(String::as_str).chain([OPEN]).collect();
@@ -139,7 +142,7 @@ impl HaEnvironment {
         Ok(daemon)
     }
 
-    /// What every replica is told.
+    /// Returns the flags of every replica.
     pub(crate) fn flags(&self) -> Vec<String> {
         let Timing {
             lease,
@@ -155,7 +158,7 @@ impl HaEnvironment {
         ]
     }
 
-    /// The kubeconfig of a pod's user, who has exactly the rights of a replica.
+    /// Returns the kubeconfig of a pod's user, which has exactly the rights of a replica.
     pub(crate) async fn kubeconfig(&self, pod: &str) -> Result<PathBuf> {
         match self.fencing {
             Fencing::Client => self.kubeconfig_with(pod, self.rules.clone()).await,
@@ -163,7 +166,7 @@ impl HaEnvironment {
         }
     }
 
-    /// The same, with other rights.
+    /// Returns the kubeconfig of a pod's user with other rights.
     pub(crate) async fn kubeconfig_with(&self, pod: &str, rules: Vec<PolicyRule>) -> Result<PathBuf> {
         self.plane
             .service_account_kubeconfig(self.system_namespace.name(), pod, rules)
@@ -175,41 +178,41 @@ impl HaEnvironment {
         leases.get_opt(LEASE).await.context("failed to read the Lease")
     }
 
-    /// The pod that holds the Lease; empty for nobody.
+    /// Returns the pod that holds the Lease, or an empty string when nobody does.
     pub(crate) async fn holder(&self) -> Result<String> {
         let spec = self.lease().await?.and_then(|lease| lease.spec);
         let identity = spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
         Ok(pod(&identity).to_owned())
     }
 
-    /// Waits for one more renewal.
+    /// Waits for the next renewal of the Lease.
     pub(crate) async fn wait_for_renewal(&self) -> Result<()> {
         let version = |lease: Option<Lease>| lease.and_then(|lease| lease.metadata.resource_version);
         let before = version(self.lease().await?);
         eventually(LIMIT, "a renewal", || async {
             let now = version(self.lease().await?);
-            ensure!(now != before, "the Lease is as it was");
+            ensure!(now != before, "the Lease has not changed");
             anyhow::Ok(())
         })
         .await
     }
 
-    /// Waits until the Lease is held by a pod that is as wanted (empty for nobody), and returns the pod.
+    /// Waits until the holder's pod, empty for nobody, satisfies `wanted`, and returns the pod.
     pub(crate) async fn wait_for_holder(&self, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
         eventually(LIMIT, what, || async {
             let holder = self.holder().await?;
-            ensure!(wanted(&holder), "{holder:?} holds it");
+            ensure!(wanted(&holder), "{holder:?} holds the Lease");
             anyhow::Ok(holder)
         })
         .await
     }
 
-    /// The one of the replicas that leads, once there is one.
+    /// Waits until one of the running replicas leads, and returns its pod.
     pub(crate) async fn leader(&self, running: &RunningReplicas) -> Result<&'static str> {
         let leads = |holder: &str| running.contains_key(holder);
         let holder = self.wait_for_holder("one of the replicas to lead", leads).await?;
         let pod = running.keys().find(|pod| **pod == holder);
-        pod.copied().context("it is one of the replicas")
+        pod.copied().context("the leader is not one of the replicas")
     }
 
     pub(crate) fn audit_checker(&self) -> AuditChecker {
@@ -224,17 +227,17 @@ impl HaEnvironment {
         }
     }
 
-    /// Judges everything that happened so far.
+    /// Checks the audit log up to now.
     pub(crate) fn check(&self) -> Result<Report> {
         self.check_with(&self.audit_checker())
     }
 
-    /// The same, by another table of who is who.
+    /// Checks the audit log up to now with another audit checker.
     pub(crate) fn check_with(&self, audit_checker: &AuditChecker) -> Result<Report> {
         audit_checker.check(&whole_lines(&self.plane)?)
     }
 
-    /// What the audit log calls a pod's requests, by the judge's rules.
+    /// Returns the sender that the audit checker reads from a pod's requests.
     fn sender(&self, pod: &str) -> String {
         let home = self.system_namespace.name();
         match self.fencing {
@@ -243,7 +246,7 @@ impl HaEnvironment {
         }
     }
 
-    /// What every line of the audit log holds that is about a pod's requests, and no other.
+    /// Returns a text that the audit log's lines of a pod's requests contain, and no other line.
     pub(crate) fn audit_marker(&self, pod: &str) -> String {
         match self.fencing {
             Fencing::Client => format!("\"username\":\"{}\"", user(self.system_namespace.name(), pod)),
@@ -256,7 +259,7 @@ fn user(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
 }
 
-/// What `portreeve rbac` grants to all replicas, as one list.
+/// Returns the rules that `portreeve rbac` prints, as one list.
 fn rules() -> Result<Vec<PolicyRule>> {
     let mut rules = Vec::new();
     for document in manifests::documents(&printed(&["rbac", "--controllers=foo"])?)? {
@@ -264,13 +267,13 @@ fn rules() -> Result<Vec<PolicyRule>> {
         let of_role: Option<Vec<PolicyRule>> = serde_json::from_value(of_role)?;
         rules.extend(of_role.into_iter().flatten());
     }
-    ensure!(!rules.is_empty(), "no rules were printed");
+    ensure!(!rules.is_empty(), "`portreeve rbac` printed no rules");
     Ok(rules)
 }
 
-/// The audit log, but for a line that is still being written.
+/// Returns the audit log without a last line that is still being written.
 pub(crate) fn whole_lines(plane: &ControlPlane) -> Result<String> {
-    let path = plane.audit_log().context("it has an audit log")?;
+    let path = plane.audit_log().context("the control plane has no audit log")?;
     let mut log = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
     log.truncate(log.rfind('\n').map_or(0, |end| end + 1));
     Ok(log)

@@ -1,4 +1,4 @@
-//! A leader that is asked to go.
+//! A leader that gets SIGTERM.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::{
     support::{LIMIT, daemon::Daemon},
 };
 
-/// What a planned hand-over may cost, from the signal to the next one's first write. The promise is half a second, which the bench
-/// measures; a machine that is busy with other things gets more.
+/// How long a planned handover may take, from the signal to the next leader's first write. The
+/// target is 500 ms, which `make bench` measures; a busy machine gets more.
 const HAND_OVER: Duration = Duration::from_secs(2);
-/// The longest pause in the writes that a rolling update may make: nobody waits for the end of a lease.
+/// The longest pause in the writes during a rolling update: no replica waits for a lease to expire.
 const GAP: Duration = Timing::SHORT.lease;
 
-/// Waits for the end of a replica that was asked to go, which has to be an orderly one.
+/// Waits until a replica that got SIGTERM has exited, and ensures that it exited in order.
 async fn dismiss(daemon: &Daemon) -> Result<()> {
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(0), "{status}{}", daemon.process.log_tail());
@@ -30,26 +30,28 @@ async fn dismiss(daemon: &Daemon) -> Result<()> {
     Ok(())
 }
 
-/// Every write was its sender's to send, and each term ended by a release.
+/// Ensures that every write was sent by the leader, and that every term ended with a release.
 fn ensure_orderly(report: &Report) -> Result<()> {
     ensure!(report.is_clean(), "{report}");
-    let (_, ended) = report.terms.split_last().context("somebody led")?;
+    let (_, ended) = report.terms.split_last().context("no replica led")?;
     ensure!(ended.iter().all(|term| term.is_released), "{report}");
     for (pod, tally) in &report.replicas {
-        ensure!(tally.unchanged == 0, "{pod} wrote what was written already: {report}");
+        ensure!(tally.unchanged == 0, "{pod} sent writes that changed nothing: {report}");
         ensure!(tally.unknown == 0, "{report}");
     }
     Ok(())
 }
 
-/// Terminates the leader, so many times, and holds each hand-over to its time.
+/// Terminates the leader `rounds` times, and checks how long each handover takes.
 async fn hand_over(environment: &HaEnvironment, rounds: usize) -> Result<Report> {
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 20, 20).await?;
     let mut takeovers = Vec::new();
     for _ in 0..rounds {
         let leader = environment.leader(&running).await?;
-        let daemon = running.remove(leader).context("it is one of the replicas")?;
+        let daemon = running
+            .remove(leader)
+            .context("the leader is not one of the replicas")?;
         let tail = AuditTail::of(environment)?;
         let asked = Timestamp::now();
         daemon.process.signal(Signal::TERM)?;
@@ -64,7 +66,7 @@ async fn hand_over(environment: &HaEnvironment, rounds: usize) -> Result<Report>
     let report = environment.check()?;
     let (takeovers, gaps) = (DurationSummary::of(takeovers), DurationSummary::of(report.gaps()));
     println!("takeover after SIGTERM: {takeovers}");
-    println!("pause in the writes at a hand-over: {gaps}");
+    println!("pause in the writes during a handover: {gaps}");
     println!(
         "{} changes of Foos, {} refused writes",
         done.changes,
@@ -87,26 +89,26 @@ async fn a_leader_that_is_terminated_hands_over_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_servers_fence_does_not_hold_a_hand_over_up() -> Result<()> {
+async fn the_servers_fence_does_not_delay_a_handover() -> Result<()> {
     let environment = HaEnvironment::with_server_fence("handover-fenced", Timing::SHORT).await?;
     let report = hand_over(&environment, rounds(4)?).await?;
     let denied = report.refused.iter().filter(|refused| refused.code == 403).count();
-    println!("{denied} writes of a new leader came before the policy had heard of it, and were sent again");
+    println!("{denied} writes of a new leader were rejected before the policy observed the new holder, and retried");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_rolling_update_under_load_loses_nothing_and_writes_nothing_twice() -> Result<()> {
+async fn a_rolling_update_under_load_loses_and_repeats_no_write() -> Result<()> {
     let environment = HaEnvironment::new("rolling").await?;
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 20, 20).await?;
     let rounds = rounds(2)?;
-    // One more is started before one is stopped, as a Deployment does.
+    // As in a Deployment's rolling update, a new replica starts before an old one stops.
     let there = PODS.into_iter().zip(SUCCESSORS);
     let back = SUCCESSORS.into_iter().zip(PODS);
     for (old, new) in there.chain(back).cycle().take(PODS.len() * rounds) {
         running.insert(new, environment.replica(new).await?);
-        let daemon = running.remove(old).context("it is one of the replicas")?;
+        let daemon = running.remove(old).context("the leader is not one of the replicas")?;
         let tail = AuditTail::of(&environment)?;
         daemon.process.signal(Signal::TERM)?;
         dismiss(&daemon).await?;
@@ -117,7 +119,7 @@ async fn a_rolling_update_under_load_loses_nothing_and_writes_nothing_twice() ->
     let report = environment.check()?;
     let gaps = DurationSummary::of(report.gaps());
     println!(
-        "pause in the writes at {rounds} rolling updates: {gaps}; {} changes of Foos",
+        "pause in the writes during {rounds} rolling updates: {gaps}; {} changes of Foos",
         done.changes
     );
     ensure_orderly(&report)?;

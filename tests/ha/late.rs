@@ -1,8 +1,10 @@
-//! A write that a leader was right to send, and that the network delivers when another leads.
+//! A write that a leader sends during its term, and that the network delivers when another replica
+//! leads.
 //!
-//! No fence of a client's can prevent it: the write had left. Most such writes are refused anyway, because they carry a UID and a
-//! resourceVersion or a name that is taken by then. This one is made to be the worst case: nothing of what it would collide with is
-//! left.
+//! No client-side fence can prevent it, because the write has already been sent. The apiserver
+//! rejects most such writes anyway, because of their UID and resourceVersion, or because the name
+//! is taken by then. This test builds the worst case: nothing that the write would collide with
+//! exists any more.
 
 use std::time::Duration;
 
@@ -18,11 +20,12 @@ use crate::{
     support::{LIMIT, daemon::Daemon},
 };
 
-/// What is written late.
+/// The name of the object that is written late.
 const NAME: &str = "late";
 
 impl Timing {
-    /// Enough for a busy machine to stop a process that has just sent something, before it gives that up.
+    /// Long enough for the test to pause a process that has just sent a request, before the process
+    /// gives the request up.
     const PATIENT: Self = Self {
         lease: Duration::from_secs(6),
         renew_deadline: Duration::from_secs(5),
@@ -30,26 +33,29 @@ impl Timing {
     };
 }
 
-/// Has a leader's creation of a Deployment delivered when another leads, and returns the former leader's pod.
+/// Delivers a leader's creation of a Deployment when another replica leads, and returns the former
+/// leader's pod.
 async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
     let network = Network::new(environment).await?;
     let mut running = network.start_replicas(environment).await?;
     let leader = environment.leader(&running).await?;
-    let daemon = running.remove(leader).context("it is one of the replicas")?;
+    let daemon = running
+        .remove(leader)
+        .context("the leader is not one of the replicas")?;
     let proxy = network.of(leader)?;
 
-    // It tries again and again, with nothing to hear in between; so a try falls into the black hole.
+    // The leader retries without waiting for events, so that one retry falls into the black hole.
     let creations = Matcher::any().method("POST").resource("deployments");
     let refusals = proxy.respond(creations, CannedResponse::unavailable(), Repeat::UntilHealed);
     environment.fixture.create_foo(NAME, NAME, 1).await?;
     refusals.wait_for_applied(3, LIMIT).await?;
     proxy.black_hole();
     wait_until_it_hangs(&daemon).await?;
-    // Stopped, it cannot take back what it has sent, as it would at its deadline.
+    // A paused process cannot cancel the request, as it would at its deadline.
     daemon.process.pause()?;
 
     let next = environment.leader(&running).await?;
-    ensure!(next != leader, "{leader} leads still");
+    ensure!(next != leader, "{leader} still leads");
     environment
         .fixture
         .wait_for_condition(NAME, "Ready", ConditionStatus::True)
@@ -59,12 +65,13 @@ async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
         .foos()
         .delete(NAME, &DeleteParams::default())
         .await?;
-    // Who has heard of this one has heard that the other one is gone, and does not make its Deployment again.
+    // A replica that has reconciled this Foo has also observed the deletion of the other, and does
+    // not recreate its Deployment.
     environment.fixture.settled_foo("witness", 1).await?;
     environment.fixture.delete_deployment(NAME).await?;
     environment.fixture.wait_for_no_deployment(NAME).await?;
     proxy.heal();
-    eventually(LIMIT, "the late write to be answered", || async {
+    eventually(LIMIT, "a response to the late write", || async {
         let report = environment.check()?;
         let is_granted = report.violations.iter().any(|violation| violation.write.pod == leader);
         let is_refused = report.refused.iter().any(|refused| refused.pod == leader);
@@ -75,25 +82,25 @@ async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
     Ok(leader)
 }
 
-/// Waits until a reconcile does not come to its end, since a write of it is not answered.
+/// Waits until a reconcile hangs in a write that gets no response.
 async fn wait_until_it_hangs(daemon: &Daemon) -> Result<()> {
     eventually(LIMIT, "a reconcile to hang", || async {
         let metrics = daemon.admin.metrics().await?;
         let longest = metrics.sum("workqueue_longest_running_processor_seconds", &[r#"name="Foos""#]);
-        ensure!(longest > 0.2, "the longest has run for {longest} s");
+        ensure!(longest > 0.2, "the longest reconcile has run for {longest} s");
         anyhow::Ok(())
     })
     .await
 }
 
-/// Both are as much as the story needs, and no more.
+/// Ensures that there were exactly two terms and no undecided write.
 fn ensure_two_terms(report: &Report) -> Result<()> {
     ensure!(report.terms.len() == 2 && report.undecided.is_empty(), "{report}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_write_that_is_delivered_late_is_the_stray_that_the_judge_calls_it() -> Result<()> {
+async fn the_audit_checker_reports_a_write_that_is_delivered_late() -> Result<()> {
     let environment = HaEnvironment::with_timing("late", Timing::PATIENT).await?;
     let leader = deliver_late(&environment).await?;
     let report = environment.check()?;
@@ -109,7 +116,7 @@ async fn a_write_that_is_delivered_late_is_the_stray_that_the_judge_calls_it() -
 }
 
 #[tokio::test]
-async fn with_the_servers_fence_a_write_that_is_delivered_late_is_refused() -> Result<()> {
+async fn the_servers_fence_rejects_a_write_that_is_delivered_late() -> Result<()> {
     let environment = HaEnvironment::with_server_fence("late-fenced", Timing::PATIENT).await?;
     let leader = deliver_late(&environment).await?;
     let report = environment.check()?;

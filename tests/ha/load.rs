@@ -1,4 +1,4 @@
-//! Foos that change all the time.
+//! A load of Foos that change continuously.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::support::{
     fixtures::{NamespaceFixture, replicas},
 };
 
-/// A number of Foos that somebody changes, one after the other, until told to stop.
+/// A task that changes Foos one after the other until it is told to stop.
 pub(crate) struct Load {
     ending: watch::Sender<bool>,
     running: JoinSet<Result<LoadSummary>>,
@@ -27,14 +27,14 @@ pub(crate) struct Load {
 /// What a load did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadSummary {
-    /// Changes that the apiserver took.
+    /// Changes that the apiserver accepted.
     pub(crate) changes: usize,
-    /// Changes that it did not.
+    /// Changes that failed.
     pub(crate) failures: usize,
 }
 
 impl Load {
-    /// Makes the Foos and begins to change them, so many times a second.
+    /// Creates the Foos and starts to change them, `per_second` times a second.
     pub(crate) async fn start(fixture: &NamespaceFixture, foos: usize, per_second: u32) -> Result<Self> {
         for number in 0..foos {
             let name = format!("web-{number}");
@@ -46,15 +46,11 @@ impl Load {
         Ok(Self { ending, running })
     }
 
-    /// Ends the changes and waits until the controllers have caught up with all of them.
+    /// Stops the changes and waits until the controllers have reconciled all of them.
     pub(crate) async fn finish(mut self, fixture: &NamespaceFixture) -> Result<LoadSummary> {
         self.ending.send_replace(true);
-        let end = self
-            .running
-            .join_next()
-            .await
-            .context("it runs until it is told to stop")?;
-        let done = end.context("the load broke")??;
+        let end = self.running.join_next().await.context("the load ended by itself")?;
+        let done = end.context("the load's task panicked")??;
         wait_until_all_is_right(fixture).await?;
         Ok(done)
     }
@@ -76,7 +72,8 @@ async fn change(
         }
         let (foo, round) = (number % foos, number / foos);
         let name = format!("web-{foo}");
-        // Now and then another name, so that there are Deployments to make and to delete.
+        // Some rounds rename the Deployment, so that the controller creates and deletes
+        // Deployments.
         let suffix = if (round + foo) % 10 < 5 { "" } else { "-moved" };
         let spec = json!({"replicas": 1 + (round + 1) % 9, "deploymentName": format!("{name}{suffix}")});
         match fixture.merge_foo(&name, json!({ "spec": spec })).await {
@@ -87,9 +84,10 @@ async fn change(
     Ok(done)
 }
 
-/// Waits until every Foo has the one Deployment that it asks for and says so, and there are no others.
+/// Waits until every Foo is ready and has the Deployment of its spec, and no other Deployments
+/// exist.
 pub(crate) async fn wait_until_all_is_right(fixture: &NamespaceFixture) -> Result<()> {
-    eventually(LIMIT, "every Foo to have what it asks for", || async {
+    eventually(LIMIT, "every Foo to have its Deployment", || async {
         let foos = fixture.foos().list(&ListParams::default()).await?.items;
         let deployments = fixture.deployments().list(&ListParams::default()).await?.items;
         for foo in &foos {

@@ -1,7 +1,8 @@
-//! Several replicas on a real apiserver: faults, and a judge who reads the audit log.
+//! Several replicas on a real apiserver, under faults. An audit checker reads the apiserver's audit
+//! log and verifies every write.
 //!
-//! Each fault is played a few rounds; `ROUNDS` of the environment, which `make chaos` sets, says how many. What is measured is
-//! printed.
+//! Each test repeats its fault for a few rounds; the environment variable `ROUNDS`, which
+//! `make chaos` sets, overrides how many. The tests print the times that they measure.
 
 mod audit;
 mod audit_log;

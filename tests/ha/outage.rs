@@ -1,4 +1,4 @@
-//! Servers that go away and come back.
+//! Restarts of the servers.
 
 use anyhow::{Result, ensure};
 use portreeve_testing::ServerProcess;
@@ -9,7 +9,7 @@ use crate::{
     load::Load,
 };
 
-/// A server is away for a while that is short against the renew deadline. Nobody loses the Lease, and nobody takes it.
+/// Restarts a server in much less time than the renew deadline. The leader keeps the Lease.
 async fn survive(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) -> Result<()> {
     let environment = HaEnvironment::with_timing(name, Timing::LONG).await?;
     let running: RunningReplicas = environment.start_replicas(&PODS).await?;
@@ -22,7 +22,7 @@ async fn survive(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) 
     server.kill().await?;
     server.start().await?;
     let tail = AuditTail::of(&environment)?;
-    // Leading on, it works on; and a renewal has to come by then, or else it would be over.
+    // The leader continues to write, and renews the Lease before the renew deadline.
     tail.wait_for_write(&environment, leader).await?;
     environment.wait_for_renewal().await?;
     for (pod, daemon) in &running {
@@ -36,7 +36,7 @@ async fn survive(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) 
     let done = load.finish(&environment.fixture).await?;
     let report = environment.check()?;
     println!(
-        "{name}: {} changes of Foos, {} that failed meanwhile",
+        "{name}: {} changes of Foos, {} failed changes",
         done.changes, done.failures
     );
     ensure!(report.is_clean() && report.terms.len() == 1, "{report}");
@@ -44,11 +44,11 @@ async fn survive(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) 
 }
 
 #[tokio::test]
-async fn a_restart_of_the_apiserver_costs_nobody_the_lease() -> Result<()> {
+async fn the_leader_keeps_the_lease_when_the_apiserver_restarts() -> Result<()> {
     survive("apiserver-restart", |environment| environment.plane.apiserver()).await
 }
 
 #[tokio::test]
-async fn a_restart_of_etcd_costs_nobody_the_lease() -> Result<()> {
+async fn the_leader_keeps_the_lease_when_etcd_restarts() -> Result<()> {
     survive("etcd-restart", |environment| environment.plane.etcd()).await
 }

@@ -1,4 +1,4 @@
-//! A leader that is cut off from the apiserver, in several ways.
+//! A leader that loses its connection to the apiserver, in several ways.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,16 +15,16 @@ use crate::{
     support::LIMIT,
 };
 
-/// What happens to everything that a replica and the apiserver say to each other.
+/// A fault of the connection between a replica and the apiserver.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Connections break, and none can be opened.
+    /// Connections break, and new ones fail.
     Cut,
-    /// Nothing passes, and nobody is told.
+    /// Nothing passes, and no error is reported.
     BlackHole,
-    /// Requests pass, and their answers do not.
+    /// Requests pass, and responses do not.
     Mute,
-    /// Everything takes longer than a renewal may.
+    /// Every request takes longer than the lease.
     Slow,
 }
 
@@ -54,7 +54,7 @@ impl Network {
     }
 
     pub(crate) fn of(&self, pod: &str) -> Result<&FaultProxy> {
-        self.0.get(pod).with_context(|| format!("{pod} has a proxy"))
+        self.0.get(pod).with_context(|| format!("{pod} has no proxy"))
     }
 
     /// Starts all replicas, each behind its proxy.
@@ -66,7 +66,7 @@ impl Network {
         Ok(running)
     }
 
-    /// Starts a replica, or starts it again, behind its proxy.
+    /// Starts or restarts a replica behind its proxy.
     async fn join(&self, environment: &HaEnvironment, running: &mut RunningReplicas, pod: &'static str) -> Result<()> {
         let direct = environment.kubeconfig(pod).await?;
         let kubeconfig = self.of(pod)?.kubeconfig(&direct, pod)?;
@@ -84,7 +84,9 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
     let rounds = rounds(Fault::ALL.len())?;
     for fault in Fault::ALL.into_iter().cycle().take(rounds) {
         let leader = environment.leader(&running).await?;
-        let daemon = running.remove(leader).context("it is one of the replicas")?;
+        let daemon = running
+            .remove(leader)
+            .context("the leader is not one of the replicas")?;
         let tail = AuditTail::of(&environment)?;
         let proxy = network.of(leader)?;
         fault.apply_to(proxy, &environment);
@@ -97,14 +99,14 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
         daemon.wait_for_line(&["lost the lease"]).await?;
         let next = environment.leader(&running).await?;
         tail.wait_for_write(&environment, next).await?;
-        // What was held back for a process that is gone is lost, as when its host is.
+        // Requests that the proxy held back for the exited process are lost, as when a host fails.
         proxy.cut();
         proxy.heal();
         network.join(&environment, &mut running, leader).await?;
     }
     let done = load.finish(&environment.fixture).await?;
     let report = environment.check()?;
-    let (_, ended) = report.terms.split_last().context("somebody led")?;
+    let (_, ended) = report.terms.split_last().context("no replica led")?;
     let longest = DurationSummary::of(ended.iter().map(|term| term.writes.longest_since_renewal));
     println!(
         "longest time from a renewal to a write, with a renew deadline of {:?}: {longest}",
@@ -123,7 +125,7 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
 }
 
 #[tokio::test]
-async fn a_network_that_is_slow_costs_nobody_the_lease() -> Result<()> {
+async fn the_leader_keeps_the_lease_on_a_slow_network() -> Result<()> {
     let environment = HaEnvironment::new("slow").await?;
     let network = Network::new(&environment).await?;
     let _cast = network.start_replicas(&environment).await?;

@@ -14,23 +14,23 @@ use crate::{
     support::LIMIT,
 };
 
-/// With a retry period that a hand-over without one is told from.
+/// Timing with a retry period that is clearly longer than a handover without it.
 const TIMING: Timing = Timing {
     lease: Duration::from_secs(8),
     renew_deadline: Duration::from_secs(6),
     retry_period: Duration::from_secs(2),
 };
-/// Less than a standby that looks once in a retry period would need. It takes some milliseconds; the rest is for machines that are
-/// busy.
+/// Less than a standby needs that polls once in a retry period. A handover takes a few
+/// milliseconds; the rest allows for busy machines.
 const AT_ONCE: Duration = Duration::from_millis(1_500);
 
-/// A process that runs client-go's elector and does nothing else: `hack/leaderelection`.
+/// A process that only runs client-go's elector: `hack/leaderelection`.
 struct Peer {
     process: Process,
 }
 
 impl Peer {
-    /// Starts the candidate, which releases what it holds when it is asked to end.
+    /// Starts the candidate, which releases the Lease when it gets SIGTERM.
     async fn start(environment: &HaEnvironment) -> Result<Self> {
         let list = |items: &[&str]| items.iter().map(|&item| item.to_owned()).collect::<Vec<_>>();
         let rule = PolicyRule {
@@ -65,13 +65,13 @@ impl Peer {
     }
 }
 
-/// What the Lease says now, all of it.
+/// Returns the present spec of the Lease.
 async fn spec(environment: &HaEnvironment) -> Result<LeaseSpec> {
-    let lease = environment.lease().await?.context("there is a Lease")?;
-    lease.spec.context("it has a spec")
+    let lease = environment.lease().await?.context("there is no Lease")?;
+    lease.spec.context("the Lease has no spec")
 }
 
-/// Checks that a holder has left the Lease as every candidate expects it.
+/// Ensures that the Lease's fields have the values that every candidate expects from this holder.
 fn ensure_held(spec: &LeaseSpec, pod: &str, transitions: i32, environment: &HaEnvironment) -> Result<()> {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     ensure!(holder.starts_with(&format!("{pod}_")), "{spec:?}");
@@ -79,18 +79,21 @@ fn ensure_held(spec: &LeaseSpec, pod: &str, transitions: i32, environment: &HaEn
     let lease = i32::try_from(environment.timing.lease.as_secs())?;
     ensure!(spec.lease_duration_seconds == Some(lease), "{spec:?}");
     let (acquired, renewed) = (&spec.acquire_time, &spec.renew_time);
-    let times = acquired.as_ref().zip(renewed.as_ref()).context("it says when")?;
+    let times = acquired
+        .as_ref()
+        .zip(renewed.as_ref())
+        .context("the Lease has no times")?;
     ensure!(times.0.0 <= times.1.0, "{spec:?}");
     Ok(())
 }
 
-/// The pods of all terms, in order.
+/// Returns the pods of all terms, in order.
 fn holders(report: &Report) -> Vec<&str> {
     report.terms.iter().map(Term::pod).collect()
 }
 
 #[tokio::test]
-async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
+async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result<()> {
     let environment = HaEnvironment::with_timing("peers", TIMING).await?;
     let ours = PODS[0];
 
@@ -98,9 +101,9 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
     go.wait_until_it_says("started leading").await?;
     ensure_held(&spec(&environment).await?, GO, 0, &environment)?;
     let daemon = environment.replica(ours).await?;
-    ensure!(environment.holder().await? == GO, "a standby took it");
+    ensure!(environment.holder().await? == GO, "the standby took the Lease");
 
-    // Released by client-go, it is taken at once.
+    // When client-go releases the Lease, Portreeve acquires it at once.
     go.process.signal(Signal::TERM)?;
     go.wait_until_it_says("stopped leading").await?;
     environment
@@ -109,7 +112,7 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
     ensure_held(&spec(&environment).await?, ours, 1, &environment)?;
     environment.fixture.settled_foo("web", 1).await?;
 
-    // Released by Portreeve, it is taken when client-go looks next.
+    // When Portreeve releases the Lease, client-go acquires it after its retry period.
     let go = Peer::start(&environment).await?;
     go.wait_until_it_says("new leader replica-a_").await?;
     daemon.process.signal(Signal::TERM)?;
@@ -121,7 +124,7 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
     );
     ensure_held(&spec(&environment).await?, GO, 2, &environment)?;
 
-    // Killed, client-go's candidate releases nothing.
+    // When client-go's candidate is killed, Portreeve waits for the lease to expire.
     let daemon = environment.replica(ours).await?;
     go.process.signal(Signal::KILL)?;
     environment
@@ -130,7 +133,7 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
     ensure_held(&spec(&environment).await?, ours, 3, &environment)?;
     environment.fixture.settled_foo("shop", 1).await?;
 
-    // And the other way round.
+    // When Portreeve is killed, client-go waits for the lease to expire.
     let go = Peer::start(&environment).await?;
     go.wait_until_it_says("new leader replica-a_").await?;
     daemon.process.signal(Signal::KILL)?;
@@ -140,14 +143,13 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
     let report = environment.check()?;
     for (former, next) in report.successions().filter(|(former, _)| former.is_released) {
         let after = former.ended.map(|ended| next.acquired.duration_since(ended));
-        let after = after.context("it was released")?.as_millis();
+        let after = after.context("the Lease was not released")?.as_millis();
         println!(
             "{} took over {after} ms after the release by {}",
             next.pod(),
             former.pod()
         );
-        // A standby of ours hears of it; client-go's looks again after its retry period, which it stretches by up to a fifth and then
-        // some.
+        // Our standby watches the Lease; client-go's polls after its retry period with jitter.
         ensure!(next.pod() == GO || after < AT_ONCE.as_millis().try_into()?, "{report}");
     }
     ensure!(report.is_clean(), "{report}");
@@ -157,7 +159,8 @@ async fn client_go_and_portreeve_hold_one_lease_in_turn() -> Result<()> {
     ensure_micro_times(&environment)
 }
 
-/// Portreeve writes times as client-go does: in UTC, with microseconds. A read would not show it, for the apiserver writes them anew.
+/// Ensures that Portreeve writes times as client-go does, in UTC with microseconds. The audit log
+/// shows them; a read would not, because the apiserver formats them itself.
 fn ensure_micro_times(environment: &HaEnvironment) -> Result<()> {
     let mark = environment.audit_marker(PODS[0]);
     let log = whole_lines(&environment.plane)?;

@@ -1,4 +1,4 @@
-//! Candidates that want the same Lease at the same moment.
+//! Candidates that try to acquire the same Lease at the same moment.
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -19,19 +19,22 @@ use crate::{
     support::LIMIT,
 };
 
-/// Who holds the Lease before each race, and does not renew it.
+/// The holder of the Lease before each race, which never renews it.
 pub(crate) const GHOST: &str = "ghost_0";
 
 #[tokio::test]
-async fn of_candidates_that_race_for_an_expired_lease_one_wins() -> Result<()> {
+async fn exactly_one_of_several_candidates_acquires_an_expired_lease() -> Result<()> {
     let environment = HaEnvironment::new("race").await?;
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 5, 10).await?;
     let rounds = rounds(2)?;
     for _ in 0..rounds {
         let leader = environment.leader(&running).await?;
-        let daemon = running.remove(leader).context("it is one of the replicas")?;
-        // Stopped first, so that it does not take part: two are left, and hear of the ghost at the same moment.
+        let daemon = running
+            .remove(leader)
+            .context("the leader is not one of the replicas")?;
+        // The leader is killed first and does not take part. The other two observe the ghost at the
+        // same moment.
         daemon.process.signal(Signal::KILL)?;
         daemon.process.wait(LIMIT).await?;
         let tail = AuditTail::of(&environment)?;
@@ -43,7 +46,7 @@ async fn of_candidates_that_race_for_an_expired_lease_one_wins() -> Result<()> {
     let done = load.finish(&environment.fixture).await?;
     let report = environment.check()?;
     println!(
-        "{} candidates came second in {rounds} races for an expired lease",
+        "{} candidates lost in {rounds} races for an expired lease",
         report.lease_conflicts
     );
     ensure!(report.is_clean() && done.failures == 0, "{done:?}: {report}");
@@ -53,7 +56,7 @@ async fn of_candidates_that_race_for_an_expired_lease_one_wins() -> Result<()> {
     Ok(())
 }
 
-/// Takes the Lease in the name of somebody who does not exist.
+/// Makes an identity without a process the holder of the Lease.
 async fn give_to_the_ghost(environment: &HaEnvironment) -> Result<()> {
     let leases: Api<Lease> = environment.system_namespace.api();
     let now = MicroTime(Timestamp::now());

@@ -1,4 +1,4 @@
-//! Replicas whose clocks disagree.
+//! Replicas with different clocks.
 
 use std::sync::Arc;
 
@@ -19,14 +19,16 @@ use crate::{
     },
 };
 
-/// How far the clocks are apart: more than a lease.
+/// The difference of the clocks: more than a lease.
 const SKEW: SignedDuration = SignedDuration::from_secs(20);
-/// How many times the leader renews while the other has time to make a mistake: for longer than a lease.
+/// The number of renewals during which the other replica must not acquire the Lease: longer than a
+/// lease.
 const RENEWALS: usize = 8;
-/// How many times another port is tried when somebody takes one between our look and the daemon's.
+/// How many ports a replica tries: another process can take a port between the check and the
+/// daemon's start.
 const PORT_ATTEMPTS: usize = 5;
 
-/// A clock that is wrong, always by as much.
+/// A clock that is wrong by a constant.
 struct SkewedClock(SignedDuration);
 
 impl Clock for SkewedClock {
@@ -39,14 +41,15 @@ impl Clock for SkewedClock {
     }
 }
 
-/// A replica inside this process, which no flag of the product could give a wrong clock. Its identity begins with the host's name.
+/// A replica inside this process, because no flag of the daemon sets a wrong clock. Its identity
+/// starts with the host's name.
 struct SkewedReplica {
     stop: Shutdown,
     task: JoinSet<Result<(), Error>>,
 }
 
 impl SkewedReplica {
-    /// Starts it with a pod's rights and waits until it is ready.
+    /// Starts a replica with a pod's rights and waits until it is ready.
     async fn start(environment: &HaEnvironment, pod: &str, skew: SignedDuration) -> Result<Self> {
         let kubeconfig = format!("--kubeconfig={}", environment.kubeconfig(pod).await?.display());
         for _ in 0..PORT_ATTEMPTS {
@@ -71,18 +74,22 @@ impl SkewedReplica {
                 },
             }
         }
-        bail!("found no port in {PORT_ATTEMPTS} attempts");
+        bail!("found no free port in {PORT_ATTEMPTS} attempts");
     }
 
-    /// Asks it to stop, and waits for its end.
+    /// Requests the shutdown and waits until the replica has exited.
     async fn stop(mut self) -> Result<()> {
         self.stop.request();
-        let end = timeout(LIMIT, self.task.join_next()).await.context("its end")?;
-        end.context("it was running")??.context("it ended with an error")
+        let end = timeout(LIMIT, self.task.join_next())
+            .await
+            .context("the replica did not exit in time")?;
+        end.context("the replica was not running")??
+            .context("the replica exited with an error")
     }
 }
 
-/// One replica is right about the time and the other is not; each leads for a while, and each takes over from the other.
+/// Runs a replica with a right clock and one with a wrong clock. Each leads for a while, and each
+/// takes over from the other.
 async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
     let environment = HaEnvironment::new(name).await?;
     let (wrong, right) = (PODS[0], PODS[1]);
@@ -98,7 +105,7 @@ async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
         environment.wait_for_renewal().await?;
         ensure!(
             environment.holder().await? == host,
-            "it was stolen from the wrong clock"
+            "another replica took the Lease from the one with the wrong clock"
         );
     }
     deluded.stop().await?;
@@ -110,7 +117,10 @@ async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
     let deluded = SkewedReplica::start(&environment, wrong, skew).await?;
     for _ in 0..RENEWALS {
         environment.wait_for_renewal().await?;
-        ensure!(environment.holder().await? == right, "the wrong clock has stolen it");
+        ensure!(
+            environment.holder().await? == right,
+            "the replica with the wrong clock took the Lease"
+        );
     }
     daemon.process.signal(Signal::KILL)?;
     environment
@@ -130,11 +140,11 @@ async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_ahead_steals_nothing_and_loses_nothing() -> Result<()> {
+async fn a_replica_with_a_clock_ahead_takes_and_loses_no_valid_lease() -> Result<()> {
     disagree("ahead", SKEW).await
 }
 
 #[tokio::test]
-async fn a_clock_that_is_behind_steals_nothing_and_loses_nothing() -> Result<()> {
+async fn a_replica_with_a_clock_behind_takes_and_loses_no_valid_lease() -> Result<()> {
     disagree("behind", -SKEW).await
 }

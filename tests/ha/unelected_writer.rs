@@ -1,4 +1,4 @@
-//! The judge and a daemon that takes part in no election.
+//! The audit checker on a daemon that runs without leader election.
 
 use anyhow::{Result, ensure};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_replica_that_writes_without_the_lease_is_caught() -> Result<()> {
+async fn the_checker_reports_a_replica_that_writes_without_the_lease() -> Result<()> {
     let environment = HaEnvironment::new("caught").await?;
     let [outlaw, ..] = PODS;
     let kubeconfig = environment.kubeconfig(outlaw).await?;

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{LIMIT, SETTLED};
 
-/// What opens /metrics for a test.
+/// The flag that opens /metrics for a test.
 pub(crate) const OPEN: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/readyz/*,/metrics";
 
 /// The endpoints on a port of 127.0.0.1.
@@ -21,7 +21,8 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// The status and the text of one answer. The certificate is self-signed, so it is not verified.
+    /// Returns the status and the body of a response. The certificate is self-signed, so it is not
+    /// verified.
     pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, String)> {
         let url = format!("https://127.0.0.1:{}/", self.port);
         let mut config = Config::new(url.parse()?);
@@ -30,17 +31,22 @@ impl Admin {
         let client = Client::try_from(config).context("failed to build a client")?;
         let request = Request::get(path).body(Body::empty())?;
         let answer = async {
-            let answer = client.send(request).await.context("no answer")?;
+            let answer = client.send(request).await.context("failed to get a response")?;
             let status = answer.status();
-            let body = answer.into_body().collect().await.context("no body")?.to_bytes();
+            let body = answer
+                .into_body()
+                .collect()
+                .await
+                .context("failed to read the body")?
+                .to_bytes();
             Ok((status, String::from_utf8(body.to_vec())?))
         };
         timeout(LIMIT, answer).await.with_context(|| format!("GET {path}"))?
     }
 
-    /// Waits until /readyz says that everything is as it should be.
+    /// Waits until /readyz returns 200.
     pub(crate) async fn wait_until_ready(&self) -> Result<()> {
-        eventually(SETTLED, "/readyz to answer 200", || async {
+        eventually(SETTLED, "/readyz to return 200", || async {
             let (status, text) = self.get("/readyz?verbose").await?;
             ensure!(status == StatusCode::OK, "{status}: {text}");
             anyhow::Ok(())
@@ -48,7 +54,7 @@ impl Admin {
         .await
     }
 
-    /// Waits until the text of /readyz?verbose is as wanted, and returns its status and the text.
+    /// Waits until /readyz?verbose satisfies `wanted`, and returns its status and body.
     pub(crate) async fn wait_until_readyz(
         &self,
         what: &str,
@@ -69,11 +75,11 @@ impl Admin {
     }
 }
 
-/// One scrape.
+/// The metrics of one scrape.
 pub(crate) struct Metrics(pub(crate) String);
 
 impl Metrics {
-    /// The sum over the series of `name` that carry all of these labels, each as `label="value"`.
+    /// Returns the sum over the series of `name` with all of these labels, each as `label="value"`.
     pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let samples = self.0.lines().filter(|line| !line.starts_with('#'));
         let series = samples.filter_map(|line| line.rsplit_once(' '));
@@ -84,7 +90,7 @@ impl Metrics {
         wanted.filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
     }
 
-    /// The names of all families.
+    /// Returns the names of all metric families.
     pub(crate) fn names(&self) -> BTreeSet<&str> {
         let types = self.0.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         types.filter_map(|line| line.split(' ').next()).collect()

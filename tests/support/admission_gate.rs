@@ -1,8 +1,10 @@
-//! Holds a write of foo-controller's in flight, inside the real apiserver, for as long as a test needs it there.
+//! Holds a write of foo-controller in flight, inside the real apiserver, for as long as a test
+//! needs it.
 //!
-//! The apiserver asks a webhook about each Deployment that foo-controller writes in one namespace. The webhook is a socket that takes the connection and says
-//! nothing, so the request hangs; once the gate opens, the connection ends, the apiserver goes on as its failure policy says, and
-//! the write succeeds. Nobody has to guess whether a call is under way: the gate has its connection.
+//! The apiserver calls a webhook for each Deployment that foo-controller writes in one namespace.
+//! The webhook is a socket that accepts the connection and never responds, so the request hangs.
+//! When the test drops the connection, the failure policy `Ignore` lets the write succeed. The test
+//! knows that a call is in flight because it holds its connection.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -19,20 +21,21 @@ use super::{
     fixtures::{NamespaceFixture, unrelated_deployment},
 };
 
-/// As which foo-controller writes.
+/// The field manager of foo-controller.
 const WRITER: &str = "sample-controller";
 
+/// A webhook that blocks foo-controller's writes of Deployments in one namespace.
 pub(crate) struct AdmissionGate {
     listener: TcpListener,
 }
 
-/// One write that hangs until this is dropped.
+/// A write that hangs until this handle is dropped.
 pub(crate) struct HeldWrite {
     _connection: TcpStream,
 }
 
 impl AdmissionGate {
-    /// Closes the gate for the Deployments of a fixture, and returns once the apiserver asks it.
+    /// Closes the gate for the Deployments of a fixture, and waits until the apiserver calls it.
     pub(crate) async fn close(plane: &ControlPlane, fixture: &NamespaceFixture) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("https://127.0.0.1:{}/", listener.local_addr()?.port());
@@ -59,16 +62,16 @@ impl AdmissionGate {
         Ok(gate)
     }
 
-    /// Waits for the next write to arrive, and holds it.
+    /// Waits for the next write, and holds it.
     pub(crate) async fn hold(&self) -> Result<HeldWrite> {
         let accepted = timeout(LIMIT, self.listener.accept()).await;
-        let (connection, _) = accepted.context("no write came to the gate")??;
+        let (connection, _) = accepted.context("no write arrived at the gate")??;
         Ok(HeldWrite {
             _connection: connection,
         })
     }
 
-    /// Creates Deployments for show until one of them hangs here.
+    /// Creates Deployments in dry runs until one of them arrives at the gate.
     async fn wait_until_asked(&self, fixture: &NamespaceFixture) -> Result<()> {
         let probe = serde_json::from_value(unrelated_deployment("probe"))?;
         let for_show = PostParams {
@@ -76,7 +79,7 @@ impl AdmissionGate {
             field_manager: Some(WRITER.to_owned()),
         };
         let deployments = fixture.deployments();
-        eventually(LIMIT, "the apiserver to ask the gate", || async {
+        eventually(LIMIT, "the apiserver to call the gate", || async {
             tokio::select! {
                 accepted = self.listener.accept() => accepted.ok().map(drop),
                 _ = deployments.create(&for_show, &probe) => None,

@@ -17,30 +17,31 @@ use super::{
 /// The executable under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_portreeve");
 
-/// How many times another port is tried when somebody takes one between our look and the daemon's.
+/// How many ports to try: another process can take a port between the check and the daemon's start.
 const PORT_ATTEMPTS: usize = 5;
 
-/// A daemon that serves. It dies with this handle, and with the test binary.
+/// A running daemon. It is killed when this handle is dropped or the test binary ends.
 pub(crate) struct Daemon {
     pub(crate) process: Process,
     pub(crate) admin: Admin,
 }
 
 impl Daemon {
-    /// Starts a daemon as the administrator and waits until its endpoints are served; /metrics is open.
+    /// Starts a daemon as the administrator, with /metrics open, and waits until it serves its
+    /// endpoints.
     ///
-    /// Started again under the same name, it appends to the same log.
+    /// A daemon that is started again under the same name appends to the same log.
     pub(crate) async fn start(plane: &ControlPlane, name: &str, args: &[&str]) -> Result<Self> {
         Self::start_as(plane, plane.kubeconfig(), name, args).await
     }
 
-    /// The same, with somebody else's rights.
+    /// Starts a daemon with the rights of another kubeconfig, and with /metrics open.
     pub(crate) async fn start_as(plane: &ControlPlane, kubeconfig: &Path, name: &str, args: &[&str]) -> Result<Self> {
         let args: Vec<&str> = [OPEN].iter().chain(args).copied().collect();
         Self::start_closed(plane, kubeconfig, name, &args).await
     }
 
-    /// The same, with no more endpoints open than by default.
+    /// Starts a daemon with only the endpoints open that are open by default.
     pub(crate) async fn start_closed(
         plane: &ControlPlane,
         kubeconfig: &Path,
@@ -50,7 +51,7 @@ impl Daemon {
         Self::start_with(plane, kubeconfig, name, args, &[]).await
     }
 
-    /// The same, with more in its environment than it inherits.
+    /// Starts a daemon with additional environment variables.
     pub(crate) async fn start_with(
         plane: &ControlPlane,
         kubeconfig: &Path,
@@ -77,30 +78,31 @@ impl Daemon {
                 Err(error) => return Err(error),
             }
         }
-        bail!("found no port for {name} in {PORT_ATTEMPTS} attempts");
+        bail!("found no free port for {name} in {PORT_ATTEMPTS} attempts");
     }
 
-    /// Everything that it, and earlier daemons of its name, wrote to the log.
+    /// Returns the log of this daemon and of earlier daemons with its name.
     pub(crate) fn log(&self) -> Result<String> {
-        let log = self.process.log().context("it has a log")?;
+        let log = self.process.log().context("the daemon has no log")?;
         Ok(fs::read_to_string(log)?)
     }
 
-    /// Waits until the log holds a line with all of these words, and returns the line.
+    /// Waits until the log contains a line with all of these words, and returns the line.
     pub(crate) async fn wait_for_line(&self, words: &[&str]) -> Result<String> {
         let wanted = |line: &str| words.iter().all(|word| line.contains(word));
         let line = self.process.wait_for_log(LIMIT, wanted).await;
-        line.with_context(|| format!("a line with {words:?}"))
+        line.with_context(|| format!("found no line with {words:?}"))
     }
 }
 
-/// Many daemons share a control plane here and are no replicas of each other. Those that are say so.
+/// Returns the flag that turns leader election off, unless `args` configure it: most daemons of the
+/// tests share a control plane without being replicas of each other.
 pub(crate) fn leader_elect_flag(args: &[&str]) -> Option<&'static str> {
     let elected = args.iter().any(|arg| arg.starts_with("--leader-elect"));
     (!elected).then_some("--leader-elect=false")
 }
 
-/// Runs the executable to its end, for what ends by itself. It finds no cluster in its environment.
+/// Runs a command of the executable that exits by itself, without a cluster in its environment.
 pub(crate) fn run(args: &[&str]) -> Result<Output> {
     let mut command = Command::new(PROGRAM);
     command.args(args);
@@ -110,7 +112,7 @@ pub(crate) fn run(args: &[&str]) -> Result<Output> {
     command.output().context("failed to run the executable")
 }
 
-/// What the executable prints when it succeeds.
+/// Returns the standard output of a command that succeeds.
 pub(crate) fn printed(args: &[&str]) -> Result<String> {
     let output = run(args)?;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Foos, Deployments and Events of one namespace.
+//! The Foos, Deployments and Events of a namespace.
 
 use std::{future::Future, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::LIMIT;
 
-/// One namespace, seen by an administrator.
+/// A namespace, with the rights of an administrator.
 #[derive(Clone)]
 pub(crate) struct NamespaceFixture {
     pub(crate) namespace: Namespace,
@@ -42,7 +42,7 @@ impl NamespaceFixture {
         self.namespace.api()
     }
 
-    /// A Foo that wants a Deployment of that name and size.
+    /// Creates a Foo for a Deployment with this name and number of replicas.
     pub(crate) async fn create_foo(&self, name: &str, deployment: &str, replicas: i32) -> Result<Foo> {
         let spec = FooSpec {
             deployment_name: deployment.to_owned(),
@@ -52,7 +52,7 @@ impl NamespaceFixture {
         created.with_context(|| format!("failed to create Foo {name}"))
     }
 
-    /// A Foo whose Deployment has its name and which is reported as ready.
+    /// Creates a Foo whose Deployment has the same name, and waits until the Foo is ready.
     pub(crate) async fn settled_foo(&self, name: &str, replicas: i32) -> Result<(Foo, Deployment)> {
         self.create_foo(name, name, replicas).await?;
         let foo = self.wait_for_condition(name, "Ready", ConditionStatus::True).await?;
@@ -76,7 +76,7 @@ impl NamespaceFixture {
         patched.with_context(|| format!("failed to patch Deployment {name}"))
     }
 
-    /// A Deployment that has nothing to do with any Foo.
+    /// Creates a Deployment that belongs to no Foo.
     pub(crate) async fn create_foreign(&self, name: &str) -> Result<Deployment> {
         let deployment = serde_json::from_value(unrelated_deployment(name))?;
         let created = self.deployments().create(&PostParams::default(), &deployment).await;
@@ -92,7 +92,7 @@ impl NamespaceFixture {
         Ok(())
     }
 
-    /// Waits for a Deployment that is as wanted, and returns it.
+    /// Waits until a Deployment satisfies `wanted`, and returns it.
     pub(crate) async fn wait_for_deployment(
         &self,
         name: &str,
@@ -101,24 +101,24 @@ impl NamespaceFixture {
     ) -> Result<Deployment> {
         let deployments = self.deployments();
         eventually(LIMIT, &format!("Deployment {name}: {what}"), || async {
-            let found = deployments.get_opt(name).await?.context("there is none")?;
+            let found = deployments.get_opt(name).await?.context("it does not exist")?;
             ensure!(wanted(&found), "it is {}", json!(found.spec));
             anyhow::Ok(found)
         })
         .await
     }
 
-    /// Waits until there is no such Deployment.
+    /// Waits until a Deployment does not exist any more.
     pub(crate) async fn wait_for_no_deployment(&self, name: &str) -> Result<()> {
         let deployments = self.deployments();
         eventually(LIMIT, &format!("Deployment {name} to be gone"), || async {
-            ensure!(deployments.get_opt(name).await?.is_none(), "it is there");
+            ensure!(deployments.get_opt(name).await?.is_none(), "it still exists");
             anyhow::Ok(())
         })
         .await
     }
 
-    /// Waits for a Foo that is as wanted, and returns it.
+    /// Waits until a Foo satisfies `wanted`, and returns it.
     pub(crate) async fn wait_for_foo(&self, name: &str, what: &str, wanted: impl Fn(&Foo) -> bool) -> Result<Foo> {
         let foos = self.foos();
         eventually(LIMIT, &format!("Foo {name}: {what}"), || async {
@@ -129,7 +129,7 @@ impl NamespaceFixture {
         .await
     }
 
-    /// Waits until the status of a Foo is about its present generation and has that condition.
+    /// Waits until the status of a Foo has a condition for its present generation.
     pub(crate) async fn wait_for_condition(&self, name: &str, type_: &str, truth: ConditionStatus) -> Result<Foo> {
         let what = format!("its condition {type_} to be {truth:?}");
         self.wait_for_foo(name, &what, |foo| {
@@ -144,7 +144,7 @@ impl NamespaceFixture {
         .await
     }
 
-    /// The Events on a Foo of that name, in the order in which they were written.
+    /// Returns the Events on a Foo, in the order in which they were written.
     pub(crate) async fn events_on(&self, foo: &str) -> Result<Vec<Event>> {
         let events: Api<Event> = self.namespace.api();
         let mut found = events.list(&ListParams::default()).await?.items;
@@ -156,9 +156,10 @@ impl NamespaceFixture {
         Ok(found)
     }
 
-    /// Waits until there are as many Events on a Foo as expected, and compares their reasons. None of them may have been repeated.
+    /// Waits until the Events on a Foo have exactly these reasons, without repetitions.
     ///
-    /// Events are written in the order of the decisions: once the last one is there, no earlier one is still to come.
+    /// Events are written in the order of the decisions: when the last one exists, all earlier ones
+    /// do.
     pub(crate) async fn wait_for_events(&self, foo: &str, reasons: &[&str]) -> Result<Vec<Event>> {
         eventually(LIMIT, &format!("the events {reasons:?} on Foo {foo}"), || async {
             let events = self.events_on(foo).await?;
@@ -172,7 +173,7 @@ impl NamespaceFixture {
     }
 }
 
-/// The manifest of a Deployment that no Foo would ask for.
+/// Returns the manifest of a Deployment that matches no Foo's spec.
 pub(crate) fn unrelated_deployment(name: &str) -> Value {
     json!({
         "apiVersion": "apps/v1",
@@ -189,20 +190,20 @@ pub(crate) fn unrelated_deployment(name: &str) -> Value {
     })
 }
 
-/// How many replicas a Deployment asks for.
+/// Returns the number of replicas in a Deployment's spec.
 pub(crate) fn replicas(deployment: &Deployment) -> Option<i32> {
     deployment.spec.as_ref().and_then(|spec| spec.replicas)
 }
 
-/// The image of a Deployment's first container.
+/// Returns the image of a Deployment's first container.
 pub(crate) fn image(deployment: &Deployment) -> Option<&str> {
     let template = deployment.spec.as_ref()?.template.spec.as_ref()?;
     template.containers.first()?.image.as_deref()
 }
 
-/// Awaits a repair, prints how long it took from now on, and holds it to its limit.
+/// Awaits a repair, prints how long it took, and ensures that it took less than 15 s.
 ///
-/// The promise is one second. The limit is more, for machines that are busy with other things.
+/// The target is one second. The limit is larger because tests run on busy machines.
 pub(crate) async fn in_time<T>(what: &str, repair: impl Future<Output = Result<T>>) -> Result<T> {
     let started = Instant::now();
     let done = repair.await?;

@@ -1,4 +1,4 @@
-//! YAML manifests, applied as an administrator does.
+//! YAML manifests, applied as an administrator.
 
 use anyhow::{Context, Result};
 use kube::{
@@ -8,12 +8,13 @@ use kube::{
 };
 use serde_json::Value;
 
-/// The documents of a stream.
+/// Parses the documents of a YAML stream.
 pub(crate) fn documents(yaml: &str) -> Result<Vec<Value>> {
-    serde_saphyr::from_multiple(yaml).context("failed to read the YAML")
+    serde_saphyr::from_multiple(yaml).context("failed to parse the YAML")
 }
 
-/// Applies one document under these parameters; in the namespace that it names, or else in `namespace`, when its kind has namespaces.
+/// Applies a document in the namespace that it names, or else in `namespace`. Without either, the
+/// object is cluster-scoped.
 pub(crate) async fn apply(
     client: &Client,
     document: &Value,

@@ -1,4 +1,5 @@
-//! What the tests of the daemon share: the executable as a supervised process, its endpoints, and Foos in a namespace of their own.
+//! Shared code of the daemon's tests: the executable as a supervised process, its endpoints, and
+//! Foos in their own namespace.
 
 pub(crate) mod admin;
 pub(crate) mod admission_gate;
@@ -8,9 +9,10 @@ pub(crate) mod manifests;
 
 use std::time::Duration;
 
-/// For what takes milliseconds on an idle machine. Long, because tests share two cores with each other and with compilers: it only
-/// decides how late a failure is seen.
+/// The time limit for operations that take milliseconds on an idle machine. It is long because
+/// tests share two cores with each other and with compilers; it only determines how late a failure
+/// shows.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
-/// For what may have to be tried again: the longest that anything waits after a failure is half a minute, and one failure may follow
-/// another.
+/// The time limit for operations that may be retried: the longest backoff is 30 s, and several
+/// failures can follow each other.
 pub(crate) const SETTLED: Duration = Duration::from_secs(90);

@@ -1,4 +1,4 @@
-//! The arrows of ARCHITECTURE.md: each crate and what it may depend on.
+//! The dependencies between crates that ARCHITECTURE.md allows.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::root;
 
-/// Ours, and which of ours each may depend on outside of its tests.
+/// Our crates, and our crates that each may depend on outside of its tests.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("portreeve-api", &[]),
     ("portreeve-cron", &[]),
@@ -45,14 +45,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portreeve-run", &["portreeve-testing"]),
     ("portreeve-tests", &[]),
 ];
-/// What every controller may depend on, of ours.
+/// Our crates that every controller may depend on.
 const CONTROLLER: &[&str] = &[
     "portreeve-api",
     "portreeve-cron",
     "portreeve-informer",
     "portreeve-reconcile",
 ];
-/// The one that watches what it finds and asks for what it does not know: its shell acts, and all else in it decides.
+/// The one controller with an I/O shell: it watches every resource that it discovers and sends its
+/// own requests.
 const WITH_A_SHELL: (&str, &[&str]) = (
     "portreeve-garbagecollector",
     &[
@@ -63,7 +64,7 @@ const WITH_A_SHELL: (&str, &[&str]) = (
         "tracing",
     ],
 );
-/// What no controller may: it decides, and others act.
+/// Crates that controllers must not depend on: controllers decide, and the framework acts.
 const NOT_IN_CONTROLLERS: &[&str] = &[
     "tokio",
     "tokio-util",
@@ -73,9 +74,9 @@ const NOT_IN_CONTROLLERS: &[&str] = &[
     "prometheus",
     "tracing",
 ];
-/// What may build on the daemon: programs of its kind.
+/// Programs, which may depend on every crate.
 const PROGRAMS: &[&str] = &["portreeve", "portreeve-example"];
-/// Where the API version of k8s-openapi may be chosen outside of tests.
+/// Crates that may choose the API version of k8s-openapi outside of tests.
 const CHOOSES_API_VERSION: &[&str] = &["portreeve", "portreeve-run", "portreeve-testing"];
 
 struct Package {
@@ -93,7 +94,7 @@ fn is_of_a_shell(package: &Package, dependency: &Dependency) -> bool {
     package.name == WITH_A_SHELL.0 && WITH_A_SHELL.1.contains(&&*dependency.name)
 }
 
-/// The packages of the workspace with what they depend on outside of their tests.
+/// Returns the packages of the workspace with their dependencies outside of tests.
 fn packages() -> Result<Vec<Package>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--locked", "--offline"])
@@ -122,7 +123,7 @@ fn packages() -> Result<Vec<Package>> {
 }
 
 #[test]
-fn arrows_between_crates_go_one_way() -> Result<()> {
+fn crates_depend_only_on_allowed_crates() -> Result<()> {
     let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
     for package in packages()? {
         if PROGRAMS.contains(&&*package.name) {
@@ -134,7 +135,7 @@ fn arrows_between_crates_go_one_way() -> Result<()> {
             let name = &package.name;
             *allowed
                 .get(&**name)
-                .with_context(|| format!("{name} is not in the table of arrows: add it"))?
+                .with_context(|| format!("{name} is not in the table of allowed dependencies: add it"))?
         };
         for dependency in &package.dependencies {
             let ours = dependency.name.starts_with("portreeve") && !is_of_a_shell(&package, dependency);
@@ -146,7 +147,7 @@ fn arrows_between_crates_go_one_way() -> Result<()> {
 }
 
 #[test]
-fn controllers_hold_no_runtime_and_no_client() -> Result<()> {
+fn controllers_depend_on_no_runtime_and_no_client() -> Result<()> {
     for package in packages()? {
         if !package.folder.starts_with("/controllers/") {
             continue;
@@ -163,7 +164,7 @@ fn controllers_hold_no_runtime_and_no_client() -> Result<()> {
 }
 
 #[test]
-fn libraries_leave_the_api_version_open() -> Result<()> {
+fn libraries_do_not_choose_the_api_version() -> Result<()> {
     for package in packages()? {
         if CHOOSES_API_VERSION.contains(&&*package.name) {
             continue;
@@ -181,7 +182,7 @@ fn libraries_leave_the_api_version_open() -> Result<()> {
 }
 
 #[test]
-fn every_crate_is_named_for_its_folder() -> Result<()> {
+fn every_crate_is_named_after_its_folder() -> Result<()> {
     for package in packages()? {
         let folder = package
             .folder
@@ -190,7 +191,12 @@ fn every_crate_is_named_for_its_folder() -> Result<()> {
             .next()
             .unwrap_or_default();
         let named = package.name == folder || package.name == format!("portreeve-{folder}");
-        ensure!(named, "{} is in the folder {}", package.name, package.folder);
+        ensure!(
+            named,
+            "the package {} must have the name of its folder {}",
+            package.name,
+            package.folder
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! How source files look: what they open with, how long they are, and what pure ones must not name.
+//! Source files: their module docs, their length, banned text, and the purity of cores.
 
 use std::{
     fs,
@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::root;
 
-/// The longest file that can be read in one sitting.
+/// The largest number of lines of a file.
 const LONGEST: usize = 450;
-/// File names that promise a pure core.
+/// Names of files and folders that contain a pure core.
 const PURE: &[&str] = &[
     "core",
     "decide",
@@ -26,7 +26,7 @@ const PURE: &[&str] = &[
     "store",
     "verdict",
 ];
-/// What a pure core does not name: async code, clocks, locks, logs, clients, randomness.
+/// Text that pure cores must not contain: async code, clocks, locks, logs, clients, randomness.
 const IMPURE: &[&str] = &[
     "async fn",
     ".await",
@@ -40,7 +40,7 @@ const IMPURE: &[&str] = &[
     "std::fs",
     "std::env",
 ];
-/// What nobody writes.
+/// Text that no file may contain.
 const BANNED: &[&str] = &[
     "#[ignore",
     "#[should_panic",
@@ -52,7 +52,8 @@ const BANNED: &[&str] = &[
     "/tmp/",
 ];
 
-/// Returns the files under version control that match one of `patterns`, and new ones that are not ignored, by their path in the tree.
+/// Returns the files under version control that match one of `patterns`, and new ones that are not
+/// ignored, by their path in the tree.
 pub(crate) fn tracked(patterns: &[&str]) -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "--"])
@@ -72,23 +73,24 @@ pub(crate) fn sources() -> Result<Vec<(PathBuf, String)>> {
     tracked(&["*.rs"])?.into_iter().map(read).collect()
 }
 
+/// Returns whether a file belongs to these tests, which contain the banned text themselves.
 pub(crate) fn is_this_test(path: &Path) -> bool {
     path.starts_with("tests/tidy")
 }
 
 #[test]
-fn every_file_says_first_what_it_is() -> Result<()> {
+fn every_file_starts_with_a_module_doc() -> Result<()> {
     for (path, text) in sources()? {
         let is_test_module =
             path.file_stem().is_some_and(|stem| stem == "tests") || path.to_string_lossy().contains("/tests/");
         let opens = text.starts_with("//!") || is_test_module;
-        ensure!(opens, "{} does not open with //!", path.display());
+        ensure!(opens, "{} does not start with //!", path.display());
     }
     Ok(())
 }
 
 #[test]
-fn every_file_can_be_read_in_one_sitting() -> Result<()> {
+fn no_file_is_longer_than_the_limit() -> Result<()> {
     for (path, text) in sources()? {
         let lines = text.lines().count();
         ensure!(
@@ -101,7 +103,7 @@ fn every_file_can_be_read_in_one_sitting() -> Result<()> {
 }
 
 #[test]
-fn nothing_is_left_undone_skipped_or_bound_to_one_machine() -> Result<()> {
+fn no_file_contains_banned_text() -> Result<()> {
     for (path, text) in sources()? {
         for banned in BANNED {
             let found = text.contains(banned) && !is_this_test(&path);
@@ -112,7 +114,7 @@ fn nothing_is_left_undone_skipped_or_bound_to_one_machine() -> Result<()> {
 }
 
 #[test]
-fn pure_cores_name_no_clock_lock_log_or_client() -> Result<()> {
+fn pure_cores_use_no_clock_lock_log_or_client() -> Result<()> {
     for (path, text) in sources()? {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let folder = path
@@ -120,7 +122,7 @@ fn pure_cores_name_no_clock_lock_log_or_client() -> Result<()> {
             .and_then(Path::file_name)
             .and_then(|folder| folder.to_str())
             .unwrap_or_default();
-        // src/core.rs is a core, and so is what lies in src/core/, its tests aside.
+        // src/core.rs is a core, and so are the files in src/core/, except for tests.
         let is_test = ["tests", "model"].contains(&stem) || path.to_string_lossy().contains("/tests/");
         if is_test || !PURE.contains(&stem) && !PURE.contains(&folder) {
             continue;
@@ -131,7 +133,7 @@ fn pure_cores_name_no_clock_lock_log_or_client() -> Result<()> {
             let impure = IMPURE.iter().find(|word| line.contains(**word));
             ensure!(
                 impure.is_none(),
-                "{} is a pure core, but says: {}",
+                "{} is a pure core, but contains: {}",
                 path.display(),
                 line.trim()
             );

@@ -1,4 +1,5 @@
-//! The rules of this tree that no compiler checks: who may depend on whom, one version of what must be one, and how files look.
+//! Rules of this repository that the compiler does not check: dependencies between crates, single
+//! versions, names and files.
 
 mod crates;
 mod files;
@@ -7,7 +8,7 @@ mod versions;
 
 use std::path::{Path, PathBuf};
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

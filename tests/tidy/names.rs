@@ -1,4 +1,4 @@
-//! Names: no public type is defined twice, and retired names do not come back.
+//! Names: public types are unique, and retired names are not used.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use anyhow::{Result, ensure};
 
 use crate::files::{is_this_test, sources};
 
-/// Type names that each crate may define for itself, because the crate's name says whose they are.
+/// Type names that each crate may define, because the crate's name distinguishes them.
 const PER_CRATE: &[&str] = &["Args", "Error", "Metrics", "Settings"];
-/// Words that open the definition of a type.
+/// Words that start the definition of a type.
 const DEFINITIONS: &[&str] = &["pub enum ", "pub struct ", "pub trait ", "pub type ", "pub union "];
-/// Names that have been replaced by the field's own, in code and in comments.
+/// Names that standard terms have replaced, in code and in comments.
 const RETIRED: &[&str] = &[
     "Campaign",
     "Census",
@@ -88,13 +88,13 @@ fn public_type_names_are_unique() -> Result<()> {
     definitions.retain(|name, places| places.len() > 1 && !PER_CRATE.contains(&&**name));
     ensure!(
         definitions.is_empty(),
-        "public types that share a name; rename all but one of each: {definitions:#?}"
+        "several public types have the same name; rename all but one of each: {definitions:#?}"
     );
     Ok(())
 }
 
 #[test]
-fn retired_names_stay_retired() -> Result<()> {
+fn no_file_uses_a_retired_name() -> Result<()> {
     for (path, text) in sources()? {
         if is_this_test(&path) {
             continue;

@@ -1,4 +1,5 @@
-//! One version of what must be one: two Kubernetes stacks or two TLS stacks in a binary are a mistake of the lock file.
+//! Single versions: a binary with two Kubernetes stacks or two TLS stacks is a mistake in the lock
+//! file.
 
 use std::{collections::BTreeMap, fs};
 
@@ -49,7 +50,7 @@ fn versions() -> Result<BTreeMap<String, Vec<String>>> {
 }
 
 #[test]
-fn there_is_one_kubernetes_stack_and_one_tls_stack() -> Result<()> {
+fn the_lock_file_has_one_kubernetes_stack_and_one_tls_stack() -> Result<()> {
     let versions = versions()?;
     for name in ONE_VERSION {
         let found = versions.get(*name).map_or(&[][..], Vec::as_slice);

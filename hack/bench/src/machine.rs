@@ -78,11 +78,7 @@ fn commit() -> Option<String> {
     let git = Path::new("git");
     let commit = output(git, &["rev-parse", "--short=12", "HEAD"])?;
     let is_clean = output(git, &["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
-    Some(if is_clean {
-        commit
-    } else {
-        format!("{commit}-dirty")
-    })
+    Some(if is_clean { commit } else { format!("{commit}-dirty") })
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Where in etcd's order a request lies that does not say it itself: between what was answered before it came and what came after it
-//! was answered.
+//! Bounds for the revisions of requests whose responses carry none: above every revision reported
+//! before the request came, and below those of requests that came after its response.
 //!
-//! That holds because there is one apiserver, which writes a line before it begins a request and another before it answers
-//! (`--audit-log-mode=blocking-strict`): a request that came when another was answered already has the higher revision.
+//! The bounds hold because the one apiserver logs a line before it handles a request and another
+//! before it responds (`--audit-log-mode=blocking-strict`): a request that comes after another's
+//! response has the higher revision.
 
 use std::collections::HashMap;
 
@@ -10,11 +11,12 @@ use super::Revision;
 use super::request::{Outcome, Request};
 
 pub(crate) struct Bounds {
-    /// For each line of an answer, the highest revision that was told up to there.
+    /// For each line of a response, the highest revision that was reported up to there.
     told: Vec<(usize, Revision)>,
-    /// For each line at which a write came, the lowest revision of a write that came there or later.
+    /// For each line at which a write came, the lowest revision of a write that came at this line
+    /// or later.
     to_come: Vec<(usize, Revision)>,
-    /// For each revision, how often it was told, and the line at which it was told first.
+    /// For each revision, how often it was reported, and the line that reported it first.
     tellings: HashMap<Revision, (usize, usize)>,
 }
 
@@ -38,7 +40,8 @@ impl Bounds {
             highest = highest.max(*revision);
             *revision = highest;
         }
-        // What was told twice is the revision of one of the two, and nobody says here which.
+        // A revision that was reported twice belongs to one of the two requests, and the log does
+        // not say to which.
         let is_its_own = |revision: &Revision| tellings.get(revision).is_some_and(|(times, _)| *times == 1);
         let mut to_come: Vec<(usize, Revision)> = requests
             .iter()
@@ -56,22 +59,24 @@ impl Bounds {
         }
     }
 
-    /// The highest revision that is known to be before anything that comes at that line.
+    /// Returns the highest revision that is known to precede a request that comes at `line`.
     pub(crate) fn before(&self, line: usize) -> Revision {
         let place = self.told.partition_point(|(told, _)| *told < line);
         place.checked_sub(1).map_or(0, |last| self.told[last].1)
     }
 
-    /// The lowest revision that is known to be after everything that was answered at that line.
+    /// Returns the lowest revision that is known to follow every request with a response at `line`.
     pub(crate) fn after(&self, line: usize) -> Option<Revision> {
         let place = self.to_come.partition_point(|(came, _)| *came <= line);
         self.to_come.get(place).map(|(_, revision)| *revision)
     }
 
-    /// Whether a revision had been told before a request came at that line: whoever answers with it then has changed nothing.
+    /// Returns whether a revision was reported before `line`. A request that comes at `line` and
+    /// returns this revision changed nothing.
     ///
-    /// Of two that overlap, one of which changed nothing, both count as writes of that revision. So no write is ever missed; that a
-    /// harmless one is blamed takes a change of the Lease between the two.
+    /// When two requests overlap and one of them changed nothing, both count as writes of the
+    /// revision. So the checker never misses a write; it reports a harmless request only when the
+    /// Lease changes between the two.
     pub(crate) fn was_reported(&self, revision: Revision, line: usize) -> bool {
         self.tellings.get(&revision).is_some_and(|(_, first)| *first < line)
     }

@@ -1,4 +1,4 @@
-//! The judgement.
+//! Decides which writes were legal.
 
 use std::fmt;
 
@@ -10,27 +10,28 @@ use super::report::{Refused, Report, Violation, Write, WriteRevision};
 use super::request::{Outcome, Request, Target, requests};
 use super::terms::{History, Term, pod};
 
-/// Who may write what.
+/// The senders of the replicas, and the Leases that guard their writes.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditChecker {
-    /// Who sends for each replica (a user, or `<user>/<pod>` when its token is bound to a Pod), and the pod that its identities begin
-    /// with.
+    /// The sender of each replica (a user, or `<user>/<pod>` when its token is bound to a Pod), and
+    /// the pod that its identities begin with.
     pub(crate) replicas: Vec<(String, String)>,
-    /// The Leases. A request belongs to the first that guards its component; what none guards is a violation.
+    /// The Leases. The first that guards a request's component applies; a write that no Lease
+    /// guards is a violation.
     pub(crate) leases: Vec<GuardedLease>,
 }
 
-/// One Lease and what it guards.
+/// A Lease and the controllers that it guards.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardedLease {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The controllers, by the last word of their user agent; none for all.
+    /// The controllers, by the last word of their user agent. Empty for all.
     pub(crate) components: Vec<String>,
 }
 
 impl GuardedLease {
-    /// Whether this is the Lease that a request is about.
+    /// Returns whether a request targets this Lease.
     pub(crate) fn is(&self, target: &Target) -> bool {
         let is_lease = (&*target.group, &*target.resource) == ("coordination.k8s.io", "leases");
         is_lease && target.namespace == self.namespace && target.name == self.name
@@ -43,7 +44,7 @@ impl fmt::Display for GuardedLease {
     }
 }
 
-/// A Lease whose writes are being checked.
+/// A Lease while the writes that it guards are checked.
 struct LeaseCheck {
     lease: String,
     history: History,
@@ -51,19 +52,23 @@ struct LeaseCheck {
 }
 
 impl AuditChecker {
-    /// Judges a log of whole lines.
+    /// Checks a log of complete lines.
     ///
-    /// What is proved of each write of a replica's that was answered with success, Leases, Events and reviews aside:
+    /// It decides on every successful write of a replica, except of Leases, Events and reviews:
     ///
-    /// - If the answer carries the write's revision: the last change of the Lease before it names the replica.
-    /// - If it carries none, as for most deletions: the replica held the Lease at every revision that it can have had, or at none (a
-    ///   violation), or the log does not tell (undecided).
-    /// - If it carries a revision that was known before the request came: it changed nothing, and nothing is judged.
+    /// - The response carries the write's revision: the write is legal if the last change of the
+    ///   Lease before it names the replica.
+    /// - The response carries no revision, as for most deletions: the write is legal if the replica
+    ///   held the Lease at every revision that the write can have, a violation if it held the Lease
+    ///   at none, and undecided otherwise.
+    /// - The response carries a revision that was reported before the request came: the request
+    ///   changed nothing, and is not checked.
     ///
-    /// Nothing is proved of requests that were answered with 5xx or never, and two processes of one pod are not told apart.
+    /// Requests without a response, or with 5xx, are not checked. Two processes of one pod are not
+    /// distinguished.
     ///
     /// # Errors
-    /// When the log cannot be read, or one of the Leases was deleted.
+    /// Returns an error when the log cannot be parsed, or when one of the Leases was deleted.
     pub(crate) fn check(&self, log: &str) -> Result<Report> {
         let requests = requests(log)?;
         let bounds = Bounds::of(&requests);
@@ -103,7 +108,7 @@ impl AuditChecker {
     }
 }
 
-/// What every replica may write at any time.
+/// Returns whether every replica may send a request at any time.
 fn is_set_aside(request: &Request) -> bool {
     let resource = request.target.resource.as_str();
     ["events", "leases"].contains(&resource) || resource.ends_with("reviews")
@@ -175,7 +180,7 @@ fn check_request(
 }
 
 impl LeaseCheck {
-    /// Decides on a write that was done.
+    /// Decides whether a successful write was legal.
     fn decide(&mut self, write: Write, report: &mut Report) {
         let changes = self.history.last_before(write.place);
         let held = changes.iter().copied().flatten();
@@ -201,7 +206,7 @@ impl LeaseCheck {
 }
 
 impl Report {
-    /// Says of each violation how much later than the rightful holder's first write it came.
+    /// Sets how long after the rightful holder's first write each violation came.
     fn date(&mut self) {
         for violation in &mut self.violations {
             let since = violation.since;

@@ -1,4 +1,4 @@
-//! One line of the log, as far as it is of interest.
+//! One line of the log, with the fields that the audit checker needs.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Event {
     pub(crate) user: User,
     #[serde(default)]
     pub(crate) user_agent: String,
-    /// Not there for paths that are no resources.
+    /// Missing for paths that are not resources.
     pub(crate) object_ref: Option<ObjectReference>,
     pub(crate) response_status: Option<Status>,
     pub(crate) response_object: Option<Object>,
@@ -28,7 +28,7 @@ pub(crate) struct Event {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 pub(crate) enum Stage {
     RequestReceived,
-    /// Of watches and the like.
+    /// Logged for watches and other long-running requests.
     ResponseStarted,
     ResponseComplete,
     Panic,
@@ -42,7 +42,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Who that is: the name and, for a token that is bound to a Pod, the Pod, as `<name>/<pod>`.
+    /// Returns the user's name, or `<name>/<pod>` for a token that is bound to a Pod.
     pub(crate) fn sender(&self) -> String {
         let pod = self.extra.get("authentication.kubernetes.io/pod-name");
         match pod.and_then(|pods| pods.first()) {
@@ -69,13 +69,14 @@ pub(crate) struct Status {
     pub(crate) code: u16,
 }
 
-/// What was answered: an object, a list of them, or a Status, of which the last two carry no revision of their own.
+/// The object in a response: a single object, a list or a Status. The last two carry no revision of
+/// the write.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Object {
     pub(crate) kind: String,
     #[serde(default)]
     pub(crate) metadata: Metadata,
-    /// The part of a Lease's that matters. Others have no such field.
+    /// The Lease's spec. Other kinds do not have this field.
     #[serde(default)]
     pub(crate) spec: Spec,
 }

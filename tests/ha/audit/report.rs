@@ -1,4 +1,4 @@
-//! What the judge found.
+//! The result of the audit checker.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,39 +9,40 @@ use super::Revision;
 use super::request::{LogPosition, Target};
 use super::terms::Term;
 
-/// The outcome of one run.
+/// The result of checking one log.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// What each replica asked for, by its pod.
+    /// The requests of each replica, by pod.
     pub(crate) replicas: BTreeMap<String, WriteCounts>,
-    /// The terms of all Leases; those of one Lease in order.
+    /// The terms of all Leases. Those of one Lease are in order.
     pub(crate) terms: Vec<Term>,
-    /// Writes whose sender did not hold the Lease: none, if the fence holds.
+    /// Writes whose sender did not hold the Lease. Empty if the fence works.
     pub(crate) violations: Vec<Violation>,
-    /// Writes without a revision of which the log does not prove that they were right, nor that they were wrong.
+    /// Writes without a revision that the log proves neither legal nor illegal.
     pub(crate) undecided: Vec<Write>,
     /// Refused requests, in the order in which they came.
     pub(crate) refused: Vec<Refused>,
-    /// Changes of a Lease that came too late: another candidate had changed it first.
+    /// Rejected changes of a Lease that another candidate had changed first.
     pub(crate) lease_conflicts: usize,
 }
 
-/// How many requests a replica sent, Leases, Events and reviews aside.
+/// The numbers of requests that a replica sent, except for Leases, Events and reviews.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct WriteCounts {
-    /// That changed something.
+    /// Requests that changed something.
     pub(crate) written: usize,
-    /// That were granted and changed nothing.
+    /// Requests that succeeded and changed nothing.
     pub(crate) unchanged: usize,
-    /// 4xx: they changed nothing.
+    /// Requests that the apiserver rejected with 4xx. They changed nothing.
     pub(crate) refused: usize,
-    /// 5xx, or no answer: nobody knows, and the checker proves nothing of them.
+    /// Requests without a response, or with 5xx. Their effect is unknown, and the checker does not
+    /// check them.
     pub(crate) unknown: usize,
-    /// Asked for show.
+    /// Dry runs.
     pub(crate) dry_runs: usize,
 }
 
-/// A write, and where it is in etcd's order.
+/// A write and its place in etcd's order.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) received: LogPosition,
@@ -53,30 +54,31 @@ pub(crate) struct Write {
     pub(crate) place: WriteRevision,
 }
 
-/// Where in etcd's order a write is.
+/// The place of a write in etcd's order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WriteRevision {
     At(Revision),
-    /// After the first, and before the second if there is one.
+    /// After the first revision, and before the second if it is known.
     Between(Revision, Option<Revision>),
 }
 
-/// A write by somebody who did not hold the Lease.
+/// A write by a replica that did not hold the Lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) write: Write,
-    /// The Lease that it needed, as `namespace/name`; empty when there is none for its component.
+    /// The Lease that guards the write, as `namespace/name`. Empty when no Lease guards its
+    /// component.
     pub(crate) lease: String,
-    /// Who held it; empty for nobody.
+    /// The holder of the Lease. Empty when nobody held it.
     pub(crate) holder: String,
-    /// The revision of the change of the Lease that says so.
+    /// The revision of the Lease's change that names the holder.
     pub(crate) since: Revision,
-    /// How much later it came than the first write of whoever held the Lease, by the clock; nothing when it is earlier in etcd's
-    /// order.
+    /// How long after the holder's first write it came. `None` when it precedes that write in
+    /// etcd's order.
     pub(crate) after_first: Option<SignedDuration>,
 }
 
-/// A request that was refused.
+/// A request that the apiserver rejected.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) line: usize,
@@ -88,25 +90,27 @@ pub(crate) struct Refused {
 }
 
 impl Report {
-    /// How many writes came after the first one of the rightful holder's: what a fence on the server has to prevent.
+    /// Returns the number of violations after the rightful holder's first write, which a fence on
+    /// the server must prevent.
     pub(crate) fn late_writes(&self) -> usize {
         self.violations.iter().filter(|it| it.after_first.is_some()).count()
     }
 
-    /// Each term with the next one of the same Lease.
+    /// Returns each term with the next term of the same Lease.
     pub(crate) fn successions(&self) -> impl Iterator<Item = (&Term, &Term)> {
         let pairs = self.terms.iter().zip(self.terms.iter().skip(1));
         pairs.filter(|(former, next)| former.lease == next.lease)
     }
 
-    /// The pauses between the last write of one term and the first of the next, where both wrote something.
+    /// Returns the pauses between the last write of a term and the first write of the next, when
+    /// both terms have writes.
     pub(crate) fn gaps(&self) -> Vec<SignedDuration> {
         self.successions()
             .filter_map(|(former, next)| Some(next.writes.first?.duration_since(former.writes.last?)))
             .collect()
     }
 
-    /// Whether it is proved that every write was its sender's to send.
+    /// Returns whether the log proves every write legal.
     pub(crate) fn is_clean(&self) -> bool {
         self.violations.is_empty() && self.undecided.is_empty()
     }
@@ -152,7 +156,7 @@ impl fmt::Display for WriteCounts {
             (unchanged, "unchanged"),
             (refused, "refused"),
             (unknown, "unknown"),
-            (dry_runs, "for show"),
+            (dry_runs, "dry runs"),
         ];
         for (count, what) in others.into_iter().filter(|(count, _)| **count > 0) {
             write!(f, ", {count} {what}")?;
@@ -197,7 +201,7 @@ impl fmt::Display for Refused {
 }
 
 impl fmt::Display for Report {
-    /// All that is needed to see why.
+    /// Writes every detail, so that a failed test can be diagnosed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             replicas,
@@ -223,7 +227,7 @@ impl fmt::Display for Report {
             writeln!(f, "refused {refused}")?;
         }
         if *lease_conflicts > 0 {
-            writeln!(f, "{lease_conflicts} changes of a Lease came second")?;
+            writeln!(f, "{lease_conflicts} conflicting changes of a Lease")?;
         }
         Ok(())
     }

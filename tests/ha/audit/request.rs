@@ -1,4 +1,5 @@
-//! Mutating requests: the line at which each came, the line at which it was answered, and what the answer says about etcd's order.
+//! Mutating requests: the line at which each came, the line of its response, and the revision that
+//! the response reports.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,15 +17,15 @@ const MUTATING: &[&str] = &["create", "update", "patch", "delete", "deletecollec
 pub(crate) struct LogPosition {
     /// The number of the line, from 1.
     pub(crate) line: usize,
-    /// For measuring only.
+    /// The time, only to measure.
     pub(crate) at: Timestamp,
 }
 
-/// What a request is about.
+/// The object that a request targets.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Target {
     pub(crate) group: String,
-    /// With its subresource: `foos/status`.
+    /// The resource with its subresource, such as `foos/status`.
     pub(crate) resource: String,
     pub(crate) namespace: String,
     pub(crate) name: String,
@@ -44,54 +45,58 @@ impl fmt::Display for Target {
     }
 }
 
-/// How a request was answered.
+/// The response to a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
-    /// With the object as it is stored: at this revision by this request, or by an earlier one when this one changed nothing.
+    /// The stored object: this request stored it at this revision, or an earlier one did and this
+    /// request changed nothing.
     Stored {
         revision: Revision,
-        /// Of a Lease.
+        /// The holder, when the object is a Lease.
         holder: String,
     },
-    /// It was done, but the answer carries no revision, or an old one. So it is for an object that is removed at once: a DELETE is
-    /// answered with a Status, a DELETE of a collection with the objects as they were, and a write that takes the last finalizer off
-    /// with the object as it was stored last.
+    /// The request succeeded, but the response carries no revision or an old one. This happens when
+    /// an object is removed at once: a DELETE returns a Status, a DELETE of a collection returns
+    /// the former objects, and a write that removes the last finalizer returns the object as it was
+    /// stored last.
     NoRevision {
-        /// A revision before the write's.
+        /// A revision that precedes the write.
         after: Revision,
     },
-    /// Nothing was changed.
+    /// The apiserver rejected the request, which changed nothing.
     Refused { code: u16 },
-    /// By an error of the server's, by a panic, or not at all: it may have been done, and may still be.
+    /// A server error, a panic, or no response: the request may have succeeded, or may still
+    /// succeed.
     Unknown { code: u16 },
 }
 
-/// A request that changes something if it is granted.
+/// A mutating request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) sender: String,
-    /// The last word of its user agent.
+    /// The last word of the user agent.
     pub(crate) component: String,
     pub(crate) verb: String,
     pub(crate) target: Target,
     pub(crate) is_dry_run: bool,
     pub(crate) received: LogPosition,
-    /// Nothing when the log ends before the answer, or the apiserver did.
+    /// `None` when the log or the apiserver ended before the response.
     pub(crate) answered: Option<LogPosition>,
     pub(crate) answer: Outcome,
 }
 
-/// The mutating requests of a log in the order in which they came.
+/// Returns the mutating requests of a log in the order in which they came.
 ///
 /// # Errors
-/// When a line cannot be read, or tells the end of a request whose beginning is not in the log.
+/// Returns an error when a line cannot be parsed, or completes a request that the log does not
+/// contain.
 pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     let mut open: HashMap<String, usize> = HashMap::new();
     for (index, text) in log.lines().enumerate() {
         let line = index + 1;
         let event: Event =
-            serde_json::from_str(text).with_context(|| format!("failed to read line {line} of the audit log"))?;
+            serde_json::from_str(text).with_context(|| format!("failed to parse line {line} of the audit log"))?;
         if !MUTATING.contains(&&*event.verb) {
             continue;
         }
@@ -115,8 +120,8 @@ pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
                 let request = open
                     .remove(&event.audit_id)
                     .and_then(|place| requests.get_mut(place))
-                    .with_context(|| format!("line {line} answers what was never received"))?;
-                // The name of what is created may be in the answer only.
+                    .with_context(|| format!("line {line} completes a request that the log does not contain"))?;
+                // The name of a created object may be only in the response.
                 let named = event.response_object.as_ref().and_then(|it| it.metadata.name.clone());
                 if let Some(name) = Some(reference.name.clone()).filter(|name| !name.is_empty()).or(named) {
                     request.target.name = name;
@@ -129,7 +134,7 @@ pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
     Ok(requests)
 }
 
-/// A request that is not answered yet; nothing for paths that are no resources.
+/// Returns a request without its response, or `None` for paths that are not resources.
 fn received(event: Event, received: LogPosition) -> Option<Request> {
     let ObjectReference {
         api_group: group,
@@ -178,13 +183,15 @@ fn done(object: &Object) -> Result<Outcome> {
     if revision.is_empty() || object.kind == "Status" {
         return Ok(Outcome::NoRevision { after: 0 });
     }
-    let revision: Revision = revision.parse().with_context(|| format!("the revision {revision:?}"))?;
+    let revision: Revision = revision
+        .parse()
+        .with_context(|| format!("failed to parse the revision {revision:?}"))?;
     if object.kind.ends_with("List") {
         return Ok(Outcome::NoRevision { after: revision });
     }
     let is_removed = object.metadata.deletion_timestamp.is_some() && object.metadata.finalizers.is_empty();
     if is_removed {
-        // Some kinds (Pods) are answered with the revision of their removal.
+        // Responses for some kinds, such as Pods, carry the revision of the removal.
         let after = revision.saturating_sub(1);
         return Ok(Outcome::NoRevision { after });
     }

@@ -1,4 +1,4 @@
-//! The history of one Lease: who held it, from which revision to which.
+//! The history of a Lease: its holders, and the revisions of their terms.
 
 use std::fmt;
 
@@ -14,56 +14,56 @@ use super::request::{Outcome, Request};
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) revision: Revision,
-    /// Who holds it from there on; empty for nobody.
+    /// The holder from this revision on. Empty for nobody.
     pub(crate) holder: String,
     received: Timestamp,
     answered: Timestamp,
 }
 
-/// The uninterrupted time of one holder.
+/// The uninterrupted time of a holder.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
     /// The Lease, as `namespace/name`.
     pub(crate) lease: String,
     /// The identity: `<pod>_<uuid>`.
     pub(crate) holder: String,
-    /// The revision at which it took the Lease.
+    /// The revision at which it acquired the Lease.
     pub(crate) first: Revision,
-    /// The revision at which the Lease named another, or nobody.
+    /// The revision at which the Lease named another holder or nobody.
     pub(crate) last: Option<Revision>,
-    /// When the apiserver had stored that it took the Lease.
+    /// When the apiserver had stored the acquisition.
     pub(crate) acquired: Timestamp,
-    /// When the last renewal came. The release is none.
+    /// When the last renewal came. A release is not a renewal.
     pub(crate) renewed: Timestamp,
-    /// When the apiserver had stored that it named another, or nobody.
+    /// When the apiserver had stored another holder or nobody.
     pub(crate) ended: Option<Timestamp>,
-    /// Whether the Lease named nobody afterwards.
+    /// Whether the Lease named nobody after this term.
     pub(crate) is_released: bool,
-    /// The writes that its holder was right to send.
+    /// The legal writes of the holder.
     pub(crate) writes: Writes,
 }
 
-/// When a term's writes came and were answered. For measuring.
+/// The number and times of a term's writes, only to measure.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writes {
     pub(crate) count: usize,
     /// When the first one came.
     pub(crate) first: Option<Timestamp>,
-    /// When the last one was answered.
+    /// When the last one got its response.
     pub(crate) last: Option<Timestamp>,
-    /// The lowest revision of one.
+    /// The lowest revision of a write.
     pub(crate) first_revision: Option<Revision>,
-    /// The longest time from a renewal to a write that came before the next one.
+    /// The longest time from a renewal to a write before the next renewal.
     pub(crate) longest_since_renewal: SignedDuration,
 }
 
 impl Term {
-    /// The pod whose term it is.
+    /// Returns the holder's pod.
     pub(crate) fn pod(&self) -> &str {
         pod(&self.holder)
     }
 
-    /// How long after taking the Lease its holder wrote something.
+    /// Returns the time from the acquisition of the Lease to the holder's first write.
     pub(crate) fn reaction(&self) -> Option<SignedDuration> {
         Some(self.writes.first?.duration_since(self.acquired))
     }
@@ -90,7 +90,7 @@ impl fmt::Display for Term {
     }
 }
 
-/// The part of an identity that names the pod: all before the last `_`.
+/// Returns the pod's name in an identity: everything before the last `_`.
 pub(crate) fn pod(identity: &str) -> &str {
     identity.rsplit_once('_').map_or(identity, |(pod, _)| pod)
 }
@@ -100,8 +100,10 @@ pub(crate) fn pod(identity: &str) -> &str {
 pub(crate) struct History(Vec<Change>);
 
 impl History {
+    /// Collects the changes of a Lease.
+    ///
     /// # Errors
-    /// When the Lease was deleted: nobody could say who held it then.
+    /// Returns an error when the Lease was deleted, because its holder is then undefined.
     pub(crate) fn of(guarded: &GuardedLease, requests: &[Request]) -> Result<Self> {
         let about = requests
             .iter()
@@ -123,14 +125,14 @@ impl History {
                 });
             }
         }
-        // Of those that tell the same revision all but one changed nothing.
+        // Of requests that report the same revision, all but one changed nothing.
         changes.sort_by_key(|change| (change.revision, change.received));
         changes.dedup_by_key(|change| change.revision);
         Ok(Self(changes))
     }
 
-    /// The last change before a write, for each revision that the write can have: one for a revision that is told. Nothing stands for
-    /// the time before the first change.
+    /// Returns the last change before a write for every revision that the write can have: one
+    /// change when the revision is known. `None` means the time before the first change.
     pub(crate) fn last_before(&self, place: WriteRevision) -> Vec<Option<&Change>> {
         let (after, before) = match place {
             WriteRevision::At(revision) => (revision.saturating_sub(1), revision.saturating_add(1)),
@@ -139,7 +141,8 @@ impl History {
         let starts = std::iter::once(None).chain(self.0.iter().map(Some));
         let ends = self.0.iter().map(|change| change.revision).chain([Revision::MAX]);
         let periods = starts.zip(ends);
-        // A change has a revision to itself, so a period without a free revision has no room for a write.
+        // Every change has its own revision, so a period without a free revision cannot contain a
+        // write.
         let has_room = |(start, end): &(Option<&Change>, Revision)| {
             let start = start.map_or(0, |change| change.revision);
             start.max(after).saturating_add(1) < before.min(*end)
@@ -147,7 +150,7 @@ impl History {
         periods.filter(has_room).map(|(start, _)| start).collect()
     }
 
-    /// The terms that it consists of, still without writes.
+    /// Returns the terms of the history, without their writes.
     pub(crate) fn terms(&self, guarded: &GuardedLease) -> Vec<Term> {
         let mut terms: Vec<Term> = Vec::new();
         for change in &self.0 {
@@ -180,7 +183,7 @@ impl History {
 }
 
 impl Writes {
-    /// Counts a write that came under this change of the Lease.
+    /// Counts a write that came after this renewal of the Lease.
     pub(crate) fn count(&mut self, write: &Write, renewal: &Change) {
         self.count += 1;
         self.first = self.first.into_iter().chain([write.received.at]).min();

@@ -56,7 +56,7 @@ fn a_write_is_legal_when_the_last_change_of_the_lease_before_it_names_its_sender
 }
 
 #[test]
-fn a_write_after_the_lease_went_to_another_is_a_violation() {
+fn a_write_after_another_replica_took_the_lease_is_a_violation() {
     check(
         "a lease a_1 @10
          a create deployments/web @11
@@ -76,8 +76,9 @@ fn a_write_after_the_lease_went_to_another_is_a_violation() {
 }
 
 #[test]
-fn the_order_is_that_of_revisions_and_not_of_lines() {
-    // The successor's change of the Lease is logged before the answer of a write that had come before it, and before one that had not.
+fn writes_are_ordered_by_revision_and_not_by_line() {
+    // The successor's change of the Lease is logged before the responses of two writes: one with a
+    // lower revision, one with a higher.
     check(
         "a lease a_1 @10
          1> a create deployments/before
@@ -95,7 +96,7 @@ fn the_order_is_that_of_revisions_and_not_of_lines() {
 }
 
 #[test]
-fn nobody_may_write_when_nobody_holds_the_lease() {
+fn every_write_is_a_violation_while_nobody_holds_the_lease() {
     check(
         "a create deployments/too-early @9
          a lease a_1 @10
@@ -111,7 +112,7 @@ fn nobody_may_write_when_nobody_holds_the_lease() {
 }
 
 #[test]
-fn the_pod_is_all_before_the_last_underscore() {
+fn the_pod_name_ends_at_the_last_underscore_of_the_identity() {
     let mut audit_checker = audit_checker();
     audit_checker.replicas.push(("user-a_b".to_owned(), "a_b".to_owned()));
     check_in(
@@ -147,7 +148,7 @@ fn a_new_process_of_the_same_pod_has_a_term_of_its_own() {
 }
 
 #[test]
-fn deletions_lie_between_what_was_answered_before_and_what_came_after() {
+fn the_revision_of_a_deletion_is_bounded_by_other_requests() {
     check(
         "a lease a_1 @10
          a delete deployments/one gone
@@ -167,7 +168,7 @@ fn deletions_lie_between_what_was_answered_before_and_what_came_after() {
 }
 
 #[test]
-fn a_deletion_that_overlaps_with_a_change_of_the_lease_is_undecided() {
+fn a_deletion_that_overlaps_a_change_of_the_lease_is_undecided() {
     check(
         "a lease a_1 @10
          1> a delete deployments/one
@@ -183,8 +184,8 @@ fn a_deletion_that_overlaps_with_a_change_of_the_lease_is_undecided() {
 }
 
 #[test]
-fn a_deletion_for_which_there_is_no_room_in_another_term_is_decided() {
-    // 11 is the only revision that is free, and it is before the change of the Lease.
+fn a_deletion_with_no_free_revision_in_another_term_is_decided() {
+    // 11 is the only free revision, and it precedes the change of the Lease.
     check(
         "a lease a_1 @10
          1> a delete deployments/one
@@ -201,7 +202,7 @@ fn a_deletion_for_which_there_is_no_room_in_another_term_is_decided() {
 }
 
 #[test]
-fn who_answers_with_a_revision_that_was_told_before_has_changed_nothing() {
+fn a_response_with_an_earlier_reported_revision_counts_as_unchanged() {
     check(
         "a lease a_1 @10
          a create deployments/web @11
@@ -218,7 +219,7 @@ fn who_answers_with_a_revision_that_was_told_before_has_changed_nothing() {
 }
 
 #[test]
-fn of_two_overlapping_requests_with_one_revision_both_count_as_its_write() {
+fn two_overlapping_requests_with_the_same_revision_both_count_as_writes() {
     check(
         "a lease a_1 @10
          1> a patch deployments/web
@@ -235,7 +236,7 @@ fn of_two_overlapping_requests_with_one_revision_both_count_as_its_write() {
 }
 
 #[test]
-fn refused_unknown_and_dry_requests_are_counted_apart() {
+fn refused_unknown_and_dry_run_requests_are_counted_separately() {
     check(
         "a lease a_1 @10
          b create deployments/web 409
@@ -246,7 +247,7 @@ fn refused_unknown_and_dry_requests_are_counted_apart() {
          1> b patch deployments/web",
         &expect![[r"
             system/lock: a_1 from 10 to now, 0 writes
-            b: 0 written, 2 refused, 3 unknown, 1 for show
+            b: 0 written, 2 refused, 3 unknown, 1 dry runs
             refused line 4: b (foo-controller): create deployments.apps system/web: 409
             refused line 6: b (foo-controller): patch deployments.apps system/web: 403
         "]],
@@ -254,7 +255,7 @@ fn refused_unknown_and_dry_requests_are_counted_apart() {
 }
 
 #[test]
-fn leases_events_and_reviews_are_set_aside() {
+fn writes_of_leases_events_and_reviews_are_ignored() {
     check(
         "a lease a_1 @10
          b lease b_1 409
@@ -263,13 +264,13 @@ fn leases_events_and_reviews_are_set_aside() {
          b create subjectaccessreviews gone",
         &expect![[r"
             system/lock: a_1 from 10 to now, 0 writes
-            1 changes of a Lease came second
+            1 conflicting changes of a Lease
         "]],
     );
 }
 
 #[test]
-fn what_others_write_is_not_judged() {
+fn writes_of_other_users_are_ignored() {
     check(
         "a lease a_1 @10
          admin create deployments/web @11",
@@ -280,7 +281,7 @@ fn what_others_write_is_not_judged() {
 }
 
 #[test]
-fn each_group_has_a_lease_of_its_own() {
+fn each_lease_guards_its_own_controllers() {
     let audit_checker = AuditChecker {
         leases: vec![
             guarded("lock", &["foo-controller"]),
@@ -310,7 +311,7 @@ fn each_group_has_a_lease_of_its_own() {
 }
 
 #[test]
-fn a_log_that_cannot_be_judged_is_an_error() {
+fn check_returns_an_error_when_a_lease_is_deleted_or_the_log_is_incomplete() {
     check(
         "a lease a_1 @10\n admin delete leases/lock gone",
         &expect![[r"
@@ -320,7 +321,7 @@ fn a_log_that_cannot_be_judged_is_an_error() {
     let whole = script::log("a lease a_1 @10");
     let answer_only = whole.lines().last().unwrap();
     let error = audit_checker().check(answer_only).unwrap_err();
-    expect!["line 1 answers what was never received"].assert_eq(&format!("{error:#}"));
+    expect!["line 1 completes a request that the log does not contain"].assert_eq(&format!("{error:#}"));
     let half = &whole[..whole.len() - 10];
     assert!(audit_checker().check(half).is_err());
 }

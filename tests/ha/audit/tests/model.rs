@@ -1,8 +1,9 @@
-//! Random histories whose truth is known: the judge finds the violations that were put in, and no others.
+//! Random histories with known violations: the audit checker reports these violations and no
+//! others.
 //!
-//! Each history is a sequence of changes of etcd, each by a replica that holds the Lease or one that does not. Its log is written as
-//! the apiserver would: a request's first line is anywhere before its change and its second anywhere after, and requests that change
-//! nothing lie between.
+//! Each history is a sequence of changes in etcd, by replicas that hold the Lease and replicas that
+//! do not. The log has the form of the apiserver's: a request's first line is anywhere before its
+//! change, its second line is anywhere after it, and requests that change nothing are interspersed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,16 +13,16 @@ use proptest::prelude::*;
 use super::super::report::Write;
 use super::{audit_checker, script};
 
-/// Something that happens.
+/// A step of a history.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The Lease goes to one of the replicas, or to nobody.
+    /// The Lease gets another holder, or none.
     Lease(Option<usize>),
-    /// One of the replicas writes; the answer tells the revision.
+    /// A replica writes, and the response reports the revision.
     Write(usize),
-    /// One of the replicas deletes; it does not.
+    /// A replica deletes, and the response reports no revision.
     Delete(usize),
-    /// One of the replicas writes what is there already.
+    /// A replica repeats a write, which changes nothing.
     Repeat(usize),
 }
 
@@ -37,23 +38,24 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A step, and by how many steps its first line comes early and its second late.
+/// A step, and the numbers of steps by which its first line is early and its second line is late.
 type Timed = (Step, usize, usize);
 
 #[derive(Default)]
 struct Simulation {
     script: String,
-    /// The numbers of the steps that were right, and of those that were wrong.
+    /// The numbers of the legal writes, and of the illegal ones.
     right: BTreeSet<usize>,
     wrong: BTreeSet<usize>,
-    /// Those of the wrong ones whose revision is told.
+    /// The illegal writes whose responses report their revision.
     told: BTreeSet<usize>,
 }
 
 fn simulation(steps: &[Timed]) -> Simulation {
     let mut holder = None;
     let mut simulation = Simulation::default();
-    // Each line with when it is written: in thirds of a step, so that a change is after the beginnings and before the ends.
+    // Each line with its time in thirds of a step, so that a change lies after first lines and
+    // before second lines.
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut last_write = None;
     for (index, &(step, early, late)) in steps.iter().enumerate() {
@@ -71,7 +73,8 @@ fn simulation(steps: &[Timed]) -> Simulation {
             }
             Step::Delete(pod) => (format!("{} delete foos/{index}", PODS[pod]), "gone".to_owned()),
             Step::Repeat(pod) => {
-                // Only what was answered before it begins: of what overlaps, the judge says itself that both count.
+                // Repeats only a write that has its response already: of overlapping requests, the
+                // checker counts both.
                 let Some((revision, _)) = last_write.filter(|(_, ended)| *ended < begins) else {
                     continue;
                 };
@@ -100,14 +103,14 @@ fn simulation(steps: &[Timed]) -> Simulation {
     simulation
 }
 
-/// The steps that these writes are.
+/// Returns the numbers of the steps of these writes.
 fn steps_of<'a>(writes: impl Iterator<Item = &'a Write>) -> BTreeSet<usize> {
     writes.filter_map(|write| write.target.name.parse().ok()).collect()
 }
 
 proptest! {
     #[test]
-    fn nothing_wrong_is_missed_and_nothing_right_is_blamed(
+    fn the_checker_reports_every_illegal_write_and_no_legal_one(
         steps in proptest::collection::vec((step(), 0_usize..4, 0_usize..4), 1..60)
     ) {
         let simulation = simulation(&steps);
@@ -123,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn one_request_at_a_time_leaves_nothing_undecided(steps in proptest::collection::vec(step(), 1..60)) {
+    fn sequential_requests_are_never_undecided(steps in proptest::collection::vec(step(), 1..60)) {
         let steps: Vec<Timed> = steps.into_iter().map(|step| (step, 0, 0)).collect();
         let simulation = simulation(&steps);
         let report = audit_checker().check(&script::log(&simulation.script)).unwrap();

@@ -1,24 +1,25 @@
-//! Audit logs, written down as a person would tell what happened.
+//! Audit logs in a short notation.
 //!
-//! A line is a request: who (`a`, or `a/crontab-controller`), the verb (`patch?` for a dry run), what, and the answer:
+//! A line is a request: the sender (`a`, or `a/crontab-controller`), the verb (`patch?` for a dry
+//! run), the object, and the response:
 //!
-//! | answer | means |
+//! | response | meaning |
 //! |---|---|
 //! | `@12` | the object, stored at revision 12 |
-//! | `@12 ending` | the object, which is marked for deletion and has no finalizer any more |
-//! | `list@12` | the objects of a collection, as they were |
-//! | `gone` | a Status: removed |
-//! | `409` | that code |
-//! | `panic` | the handler broke |
+//! | `@12 ending` | the object, which is marked for deletion and has no finalizer left |
+//! | `list@12` | the former objects of a collection |
+//! | `gone` | a Status: the object was removed |
+//! | `409` | a Status with this code |
+//! | `panic` | the handler panicked |
 //!
-//! `a lease a_1 @10` changes the Lease `lock`, and `a lease:other - @11` gives up the Lease `other`. `1> ` before a request has it
-//! received only; `<1` and an answer is the rest of it.
+//! `a lease a_1 @10` changes the Lease `lock`, and `a lease:other - @11` releases the Lease
+//! `other`. `1> ` before a request logs only its receipt; `<1` with a response completes it.
 
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-/// The log that such a script stands for.
+/// Returns the log of a script.
 pub(crate) fn log(script: &str) -> String {
     let mut begun: HashMap<&str, Value> = HashMap::new();
     let mut lines: Vec<Value> = Vec::new();
@@ -52,7 +53,7 @@ pub(crate) fn log(script: &str) -> String {
     dated.collect()
 }
 
-/// The line that a request begins with, and what is left of it.
+/// Returns the first line of a request, and the notation of its response.
 fn received(index: usize, request: &str) -> (Value, &str) {
     let mut words = request.splitn(4, ' ');
     let mut word = || words.next().unwrap_or_default();
@@ -87,7 +88,7 @@ fn received(index: usize, request: &str) -> (Value, &str) {
     (line, outcome)
 }
 
-/// The line that it ends with.
+/// Returns the second line of a request, with its response.
 fn answered(request: &Value, outcome: &str) -> Value {
     let mut line = request.clone();
     let holder = request["holder"].as_str().map(|holder| holder.trim_matches('-'));
