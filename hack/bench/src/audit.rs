@@ -1,4 +1,4 @@
-//! When each Job came to exist, by the apiserver's own audit log: the same clock and the same judge for everybody.
+//! The creation times of Jobs, by the apiserver's audit log: one clock for all subjects.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// Logs the creation of Jobs once it is answered, and nothing else: what is not measured must not cost anything.
+/// An audit policy that logs only the responses to creations of Jobs, so that the log costs little.
 pub(crate) const POLICY: &str = r#"{
   "apiVersion": "audit.k8s.io/v1",
   "kind": "Policy",
@@ -19,13 +19,13 @@ pub(crate) const POLICY: &str = r#"{
   ]
 }"#;
 
-/// A Job that was made.
+/// The creation of a Job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Creation {
     pub(crate) job: String,
-    /// Who asked for it.
+    /// The user who created it.
     pub(crate) user: String,
-    /// When the apiserver had stored it and answered.
+    /// When the apiserver had stored it and responded.
     pub(crate) at: Timestamp,
 }
 
@@ -55,9 +55,9 @@ struct Status {
     code: u16,
 }
 
-/// The creation that a line of the log tells of; nothing when the request failed, or was for something else.
+/// Returns the creation that a line reports, or `None` for other requests and failures.
 fn creation(line: &str) -> Result<Option<Creation>> {
-    let event: Event = serde_json::from_str(line).context("failed to read a line of the audit log")?;
+    let event: Event = serde_json::from_str(line).context("failed to parse a line of the audit log")?;
     let made = event.stage == "ResponseComplete"
         && event.object_ref.resource == "jobs"
         && event.response_status.is_some_and(|status| status.code == 201);
@@ -67,7 +67,7 @@ fn creation(line: &str) -> Result<Option<Creation>> {
     let job = event
         .object_ref
         .name
-        .context("the audit log tells of a Job without a name")?;
+        .context("the audit log contains a Job without a name")?;
     Ok(Some(Creation {
         job,
         user: event.user.username,
@@ -75,7 +75,7 @@ fn creation(line: &str) -> Result<Option<Creation>> {
     }))
 }
 
-/// The log as it grows.
+/// A reader that follows the log.
 pub(crate) struct Tail {
     path: PathBuf,
     read: u64,
@@ -91,7 +91,7 @@ impl Tail {
         }
     }
 
-    /// What has been made since the last look. The file comes into being with its first line.
+    /// Returns the creations since the last call. The file does not exist before its first line.
     pub(crate) fn creations(&mut self) -> Result<Vec<Creation>> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_exists_once_its_creation_was_answered() {
+    fn a_successful_response_reports_a_creation() {
         let made = creation(&line("ResponseComplete", "jobs", 201)).unwrap().unwrap();
         assert_eq!((made.job.as_str(), made.user.as_str()), ("one-29", "admin"));
         assert_eq!(made.at.to_string(), "2026-11-21T15:00:00.1045Z");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_written_out_yet_is_read_with_the_next_look() {
+    fn an_incomplete_line_is_read_by_the_next_call() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let mut tail = Tail::of(&path);

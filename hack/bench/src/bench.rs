@@ -1,4 +1,4 @@
-//! The run: one measurement after the other, what each of them came to, and the report.
+//! A run: takes one measurement after the other and writes the report.
 
 use std::env;
 use std::fs;
@@ -23,40 +23,41 @@ use crate::search::PARTS;
 use crate::statistics::written;
 use crate::{burst, cascade, due, failover, fleet, idle, load, million, rounds, search, shell, standby};
 
-/// How many schedules kube-controller-manager's cronjob-controller works on at once.
+/// The number of schedules that kube-controller-manager's cronjob-controller works on at a time.
 const PEER_CONCURRENCY: u16 = 5;
-/// How long the machine is watched before each measurement, for what others do on it.
+/// How long the CPU time of other programs is sampled before each measurement.
 const LOOK_ROUND: Duration = Duration::from_secs(1);
-/// The share of CPU time in the hands of others from which on numbers are not worth much.
+/// The share of CPU time of other programs above which a warning is written.
 const BUSY: f64 = 0.1;
 
-/// What every measurement needs to know.
+/// The context of every measurement.
 pub(crate) struct Bench {
     pub(crate) options: Options,
     pub(crate) progress: Progress,
-    /// Nothing when no subject is the daemon.
+    /// `None` when no subject is the daemon.
     pub(crate) daemon: Option<Daemon>,
-    /// How many schedules are worked on at once in the row `due`.
+    /// The number of schedules that each subject works on at a time in the row `due`.
     pub(crate) concurrency: u16,
-    /// The same when nothing is said.
+    /// The default of this number.
     pub(crate) default_concurrency: u16,
-    /// The folder of the controllers for Foos that are built for this, once somebody needs it.
+    /// The folder of the controllers for Foos on other frameworks, once they are built.
     pub(crate) peers: OnceCell<PathBuf>,
 }
 
-/// What a run has come to so far.
+/// The results of a run so far.
 #[derive(Default)]
 struct Outcome {
     samples: Vec<Sample>,
     failures: Vec<String>,
-    /// The largest share of CPU time that others had before a measurement.
+    /// The largest share of CPU time that other programs had before a measurement.
     busiest: f64,
 }
 
-/// Measures everything and writes the report. A measurement that fails is told of, and the others go on.
+/// Measures everything and writes the report. A failed measurement is reported, and the run
+/// continues.
 ///
-/// When `stopped` resolves, with the reason, what is under way is dropped, and so ends; what was measured by then goes to stdout, as it
-/// is not what was asked for.
+/// When `stopped` resolves with a reason, the present measurement is aborted, and the incomplete
+/// report goes to stdout.
 pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static str>) -> Result<()> {
     let progress = Progress::start();
     let subjects = options.subjects();
@@ -100,7 +101,7 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
 }
 
 impl Bench {
-    /// Without the steps for which this daemon has no controller.
+    /// Removes the steps for which this daemon has no controller.
     fn known(&self, mut steps: Vec<Step>) -> Vec<Step> {
         for task in [Task::Schedules, Task::LeaderElection, Task::Garbage, Task::Foos] {
             for subject in self.options.subjects().into_iter().filter(|subject| subject.is_ours()) {
@@ -111,7 +112,7 @@ impl Bench {
                 if !daemon.knows(controller) && steps.iter().any(is_in) {
                     let name = subject.name();
                     self.progress
-                        .log(format!("{name} is left out: the daemon has no {controller}"));
+                        .log(format!("skipping {name}: the daemon has no {controller}"));
                     steps.retain(|step| !is_in(step));
                 }
             }
@@ -119,7 +120,7 @@ impl Bench {
         steps
     }
 
-    /// Before the control planes, so that nothing disturbs them.
+    /// Measures the parts. Call it before any control plane runs, so that nothing disturbs them.
     async fn parts(&self, outcome: &mut Outcome) {
         for round in 1..=self.options.rounds {
             for part in PARTS.iter().filter(|part| self.options.has(part.row)) {
@@ -142,7 +143,8 @@ impl Bench {
                 .log(format!("{number} of {count}: {name}; about {rest} left in all"));
             let started = Instant::now();
             if step.work != Work::Fleet {
-                // Nobody else shares the machine with it.
+                // Stops the fleet's control plane, so that it does not share the machine with other
+                // measurements.
                 fleet = None;
             }
             self.look_round(outcome).await;
@@ -164,7 +166,7 @@ impl Bench {
         }
     }
 
-    /// What others do on this machine is in every number.
+    /// Samples the CPU time of other programs, which affects every number.
     async fn look_round(&self, outcome: &mut Outcome) {
         let Some(start) = MachineTime::now() else {
             return;
@@ -173,9 +175,8 @@ impl Bench {
         let busy = MachineTime::now().map_or(0.0, |end| end.busy_since(&start));
         if busy > BUSY {
             let share = busy * 100.0;
-            self.progress.log(format!(
-                "  this machine is busy with something else: {share:.0} % of its CPU time"
-            ));
+            self.progress
+                .log(format!("  other programs use {share:.0} % of the CPU time"));
         }
         outcome.busiest = outcome.busiest.max(busy);
     }
@@ -191,7 +192,7 @@ impl Bench {
             }
             Err(error) => {
                 self.progress.log(format!("  failed: {error:#}"));
-                // The end of a log is for whoever watches.
+                // The report contains only the first line, without the log.
                 outcome.failures.push(format!(
                     "{name}: {}",
                     error.root_cause().to_string().lines().next().unwrap_or_default()
@@ -200,7 +201,7 @@ impl Bench {
         }
     }
 
-    /// Nothing stands for stdout.
+    /// Writes the report to a file, or to stdout without one.
     fn write(&self, report: &Report, output: Option<PathBuf>) -> Result<()> {
         let text = report.render();
         if let Some(file) = output {

@@ -1,4 +1,4 @@
-//! Foos that are created at once: how long until the last Deployment exists, and until the last status says so.
+//! Foos that are created at once: the times until the last Deployment and the last status.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ use crate::quiesce::wait_until_idle;
 use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Subject};
 
-/// How many Foos are created at a time.
+/// The number of Foos that are created at a time.
 const CREATED_AT_ONCE: usize = 16;
-/// Several times what the slowest takes, on a machine that is busy with something else.
+/// The time limit: several times what the slowest subject takes on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
@@ -46,14 +46,14 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         let before = CpuTime::of(pid)?;
         let took = took(&client, names.len(), true, create(&client, &names, None));
         let end = controller.guard(took).await?;
-        // What comes after the last status, events above all, is part of the work.
+        // Work after the last status, mostly events, counts.
         controller.guard(wait_until_idle(&plane, Some(pid))).await?;
         let used = CpuTime::of(pid)?.since(&before);
         vec![
             (Measure::PostToDeployment, end.deployments),
             (
                 Measure::PostToStatus,
-                end.statuses.context("nobody watched the statuses")?,
+                end.statuses.context("no watch of the statuses was started")?,
             ),
             (Measure::CpuTimeToEnd, used.as_secs_f64()),
             (Measure::Peak, kibibytes(Memory::of(pid)?.peak)),
@@ -68,25 +68,26 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     Ok(values.into_iter().map(sample).collect())
 }
 
-/// Names that no other round has.
+/// Returns names that are unique to a round.
 pub(crate) fn names(count: usize, round: usize) -> Vec<String> {
     (0..count).map(|index| format!("foo-{round}-{index:05}")).collect()
 }
 
-/// Seconds from the first call to what a watch has told of.
+/// The times in seconds from the first call until a watch showed the end.
 pub(crate) struct End {
     deployments: f64,
     statuses: Option<f64>,
 }
 
-/// Does some work, and tells how long it took until every Deployment exists, and every status when somebody writes them.
+/// Runs `work` and returns the times until every Deployment exists, and every status if the subject
+/// writes them.
 pub(crate) async fn took(
     client: &Client,
     count: usize,
     has_status: bool,
     work: impl Future<Output = Result<()>>,
 ) -> Result<End> {
-    // Tasks of their own: what is measured does not wait for the watches to be read, nor the watches for it.
+    // The watches run in separate tasks, so that they and the work do not wait for each other.
     let mut watching = JoinSet::new();
     let made = ObjectWait::begin(&deployments(client), count, foos::is_owned).await?;
     let made = watching.spawn(made.reached(LIMIT)).id();
@@ -104,12 +105,12 @@ pub(crate) async fn took(
         *place = Some(seconds);
     }
     let Some(deployments) = deployments else {
-        bail!("nobody watched the Deployments");
+        bail!("no watch of the Deployments was started");
     };
     Ok(End { deployments, statuses })
 }
 
-/// Creates the Foos, some at a time, and tells of each to whoever wants to know.
+/// Creates the Foos, several at a time, and sends each to `tell`.
 pub(crate) async fn create(client: &Client, names: &[String], tell: Option<mpsc::Sender<Created>>) -> Result<()> {
     let api = foos(client);
     let objects = stream::iter(names.iter().map(|name| Ok(foos::foo(name))));
@@ -119,7 +120,9 @@ pub(crate) async fn create(client: &Client, names: &[String], tell: Option<mpsc:
             async move {
                 let created = Created::post(&api, object).await?;
                 if let Some(mut tell) = tell {
-                    tell.send(created).await.context("nobody listens")?;
+                    tell.send(created)
+                        .await
+                        .context("the receiver of created Foos is gone")?;
                 }
                 Ok(())
             }
@@ -127,9 +130,9 @@ pub(crate) async fn create(client: &Client, names: &[String], tell: Option<mpsc:
         .await
 }
 
-/// What a controller has to write, by a client that is told of each Foo as soon as it is created.
+/// Writes what a controller has to write, for each Foo as soon as it is created.
 async fn floor(client: &Client, names: &[String], workers: u16, has_status: bool) -> Result<()> {
-    // As many as there are: whoever creates does not wait for whoever writes, as with a controller.
+    // The channel holds all Foos: as with a controller, the creation does not wait for the writes.
     let (tell, told) = mpsc::channel(names.len());
     let writing = told
         .map(Ok)

@@ -1,4 +1,4 @@
-//! An owner that is deleted: how long until its dependents are gone, or free.
+//! The deletion of an owner: the time until its dependents are deleted or orphaned.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,11 @@ use crate::quiesce::wait_until_idle;
 use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Task};
 
-/// How many dependents everybody works on at once where limits are lifted: Kubernetes' default.
+/// The number of dependents that each subject works on at a time with lifted limits: Kubernetes'
+/// default.
 pub(crate) const CONCURRENCY: u16 = 20;
-/// Four times what kube-controller-manager's default limits make of 1,000 dependents.
+/// The time limit: four times what kube-controller-manager takes for 1,000 dependents with its
+/// default limits.
 const LIMIT: Duration = Duration::from_mins(4);
 
 pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<Sample>> {
@@ -82,10 +84,11 @@ impl CascadeRun {
         }
     }
 
-    /// Deletes the owner, does some work after that, and tells the time from the one to the end of the family.
+    /// Deletes the owner, runs `work`, and returns the time from the deletion to the end of the
+    /// family.
     async fn took(&self, work: impl Future<Output = Result<()>>) -> Result<Duration> {
         let ending = CascadeCompletion::watch(&self.client, &self.family, self.fate()).await?;
-        // A task of its own: what is measured does not wait for the watch to be read, nor the watch for it.
+        // The watch runs in a separate task, so that it and the work do not wait for each other.
         let mut watching = JoinSet::new();
         watching.spawn(ending.reached(LIMIT));
         let policy = match self.row {
@@ -99,27 +102,27 @@ impl CascadeRun {
         deleted.context("failed to delete the owner")?;
         work.await?;
         let Some(reached) = watching.join_next().await else {
-            bail!("nobody watches the family");
+            bail!("no watch of the family was started");
         };
         let reached = reached.context("failed to watch the family")??;
         Ok(reached.saturating_duration_since(started))
     }
 
-    /// What a collector has to write, by a client that knows it all beforehand.
+    /// Writes what a collector has to write, by a client that knows all dependents.
     async fn floor(&self, concurrency: u16) -> Result<()> {
         let dependents = stream::iter(&self.family.dependents).map(Ok);
         dependents
             .try_for_each_concurrent(usize::from(concurrency), |dependent| self.write(dependent))
             .await
-            .context("failed to write what a collector would")?;
-        // Background deletion has left nothing of the owner to free.
+            .context("failed to write what a collector writes")?;
+        // After background deletion, the owner is gone and has no finalizer to remove.
         if matches!(self.row, Row::Foreground3000 | Row::Orphan3000) {
             let free = Patch::Merge(json!({"metadata": {"uid": self.family.owner.uid, "finalizers": null}}));
             let owners = family::api(&self.client);
             let freed = owners
                 .patch(&self.family.owner.name, &PatchParams::default(), &free)
                 .await;
-            freed.context("failed to free the owner")?;
+            freed.context("failed to remove the owner's finalizer")?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The end of a family, as a watch tells of it.
+//! A watch that detects the end of a family.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -12,29 +12,30 @@ use tokio::time::timeout;
 
 use crate::family::{self, Family, LABEL};
 
-/// What becomes of the dependents of an owner that is deleted.
+/// The fate of the dependents of a deleted owner.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fate {
-    /// They go with it.
+    /// They are deleted with it.
     Collected,
-    /// They stay, without it.
+    /// They remain without an owner reference.
     Orphaned,
 }
 
 type Metadata = PartialObjectMeta<DynamicObject>;
 type Changes = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Metadata>>> + Send>>;
 
-/// A watch over a family. The apiserver ends a watch that is not read fast enough on a busy machine; then it goes on from where it was.
+/// A watch of a family. The apiserver ends a watch whose client reads too slowly; the watch then
+/// resumes at its last version.
 pub(crate) struct CascadeCompletion {
     members: Api<DynamicObject>,
-    /// The version last heard of.
+    /// The last version that was received.
     version: String,
     changes: Changes,
     waiting: PendingObjects,
 }
 
 impl CascadeCompletion {
-    /// Begins before anything has ended.
+    /// Starts the watch. Call it before the deletion.
     pub(crate) async fn watch(client: &Client, family: &Family, fate: Fate) -> Result<Self> {
         let members = family::api(client);
         let now = members
@@ -50,7 +51,7 @@ impl CascadeCompletion {
         })
     }
 
-    /// Waits for the end, and says when it was heard of.
+    /// Waits for the end of the family, and returns when the watch received it.
     pub(crate) async fn reached(mut self, limit: Duration) -> Result<Instant> {
         let heard = async {
             while !self.waiting.is_over() {
@@ -58,7 +59,7 @@ impl CascadeCompletion {
                     self.changes = changes(&self.members, &self.version).await?;
                     continue;
                 };
-                let event = event.context("the watch over the family broke")?;
+                let event = event.context("the watch of the family failed")?;
                 if let Some(version) = version(&event) {
                     self.version.replace_range(.., version);
                 }
@@ -67,7 +68,12 @@ impl CascadeCompletion {
             Ok(Instant::now())
         };
         let heard = timeout(limit, heard).await;
-        heard.with_context(|| format!("{} of the family were left after {limit:?}", self.waiting.left.len()))?
+        heard.with_context(|| {
+            format!(
+                "{} members of the family were left after {limit:?}",
+                self.waiting.left.len()
+            )
+        })?
     }
 }
 
@@ -78,7 +84,7 @@ async fn changes(members: &Api<DynamicObject>, version: &str) -> Result<Changes>
     Ok(Box::pin(changes.context("failed to watch the family")?))
 }
 
-/// The version that an event stands at.
+/// Returns the version of an event.
 fn version(event: &WatchEvent<Metadata>) -> Option<&str> {
     match event {
         WatchEvent::Added(member) | WatchEvent::Modified(member) | WatchEvent::Deleted(member) => {
@@ -89,10 +95,10 @@ fn version(event: &WatchEvent<Metadata>) -> Option<&str> {
     }
 }
 
-/// Those of a family for whom the end has not come. Pure.
+/// The members of a family that are not deleted or orphaned yet. Pure.
 struct PendingObjects {
     owner: String,
-    /// By UID, the owner among them.
+    /// The UIDs, including the owner's.
     left: HashSet<String>,
     fate: Fate,
 }
@@ -125,17 +131,17 @@ impl PendingObjects {
                 let name = metadata.name.clone().unwrap_or_default();
                 let uid = uid(metadata)?;
                 let may_go = self.fate == Fate::Collected || uid == self.owner;
-                ensure!(may_go, "{name} was to be orphaned, and was deleted");
+                ensure!(may_go, "{name} was deleted instead of orphaned");
                 self.left.remove(&uid);
             }
-            WatchEvent::Error(status) => bail!("the watch over the family was refused: {}", status.message),
+            WatchEvent::Error(status) => bail!("the apiserver rejected the watch of the family: {}", status.message),
         }
         Ok(())
     }
 }
 
 fn uid(metadata: ObjectMeta) -> Result<String> {
-    metadata.uid.context("a watch tells of an object without a UID")
+    metadata.uid.context("the watch received an object without a UID")
 }
 
 #[cfg(test)]
@@ -171,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_collected_when_everybody_is_gone() {
+    fn a_family_is_collected_when_all_members_are_deleted() {
         let mut waiting = waiting(Fate::Collected);
         for (kind, uid) in [
             ("MODIFIED", "owner"),
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_orphaned_when_everybody_is_free_and_the_owner_gone() {
+    fn a_family_is_orphaned_when_no_dependent_has_an_owner_and_the_owner_is_deleted() {
         let mut waiting = waiting(Fate::Orphaned);
         waiting.handle_event(event("MODIFIED", "owner", &Value::Null)).unwrap();
         waiting.handle_event(event("MODIFIED", "a", &owned())).unwrap();
@@ -201,6 +207,6 @@ mod tests {
     #[test]
     fn an_orphan_that_is_deleted_is_an_error() {
         let heard = waiting(Fate::Orphaned).handle_event(event("DELETED", "a", &Value::Null));
-        assert_eq!(heard.unwrap_err().to_string(), "a was to be orphaned, and was deleted");
+        assert_eq!(heard.unwrap_err().to_string(), "a was deleted instead of orphaned");
     }
 }

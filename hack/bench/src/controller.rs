@@ -1,4 +1,4 @@
-//! A controller under measurement: how it is started, and how it is known to be at work.
+//! The controller under measurement: its start, and how to detect that it works.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,15 @@ use crate::lease;
 use crate::objects::{Kind, NAMESPACE, post};
 use crate::rows::{Subject, Task};
 
-/// How long a controller may take from its start until it is at work, with 30,000 objects to read on two busy cores.
+/// How long a controller may take from its start until it works, with 30,000 objects to list on two
+/// busy cores.
 pub(crate) const START_LIMIT: Duration = Duration::from_mins(2);
-/// The gate without which kube-controller-manager dies of a SIGTERM and keeps its Lease.
+/// The feature gate without which kube-controller-manager exits on SIGTERM without releasing its
+/// Lease.
 const RELEASE_GATE: &str = "ControllerManagerReleaseLeaderElectionLockOnExit";
 const ALWAYS_ALLOWED: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics";
 
-/// The daemon's binary and what it says of itself.
+/// The daemon's binary, with its help text and its list of controllers.
 #[derive(Clone, Debug)]
 pub(crate) struct Daemon {
     path: PathBuf,
@@ -57,21 +59,22 @@ impl Daemon {
         self.controllers.split_whitespace().any(|word| word == controller)
     }
 
-    /// The flag that turns every controller on, also those that are off by default.
+    /// Returns the flag that turns every controller on, including those that are off by default.
     fn everything(&self) -> String {
-        // Below a headline.
+        // The first line is a heading.
         let names = self.controllers.lines().skip(1);
         let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
         format!("--controllers={}", names.join(","))
     }
 
-    /// How many schedules it works on at once when nothing is said.
+    /// Returns the default number of schedules that it works on at a time.
     pub(crate) fn concurrency(&self, subject: Subject) -> Option<u16> {
         default_of(&self.help, concurrency_flag(Task::Schedules, subject))
     }
 }
 
-/// The flag that says how many objects are worked on at once. The daemon has Kubernetes' names for those that Kubernetes has too.
+/// Returns the flag for the number of objects to work on at a time. The daemon uses Kubernetes'
+/// names where they exist.
 fn concurrency_flag(task: Task, subject: Subject) -> &'static str {
     match (task, subject) {
         (Task::Schedules, Subject::PortreeveCrontab) => "--concurrent-crontab-syncs",
@@ -81,7 +84,7 @@ fn concurrency_flag(task: Task, subject: Subject) -> &'static str {
     }
 }
 
-/// The default that a help text tells of a flag.
+/// Returns the default of a flag, read from a help text.
 fn default_of(help: &str, flag: &str) -> Option<u16> {
     let (_, rest) = help.split_once(&format!("{flag} "))?;
     let (of_this_flag, _) = rest.split_once("\n      --").unwrap_or((rest, ""));
@@ -89,13 +92,13 @@ fn default_of(help: &str, flag: &str) -> Option<u16> {
     default.split_once(']')?.0.parse().ok()
 }
 
-/// Whether a controller is the only one, or one of several of which one leads.
+/// The role of a controller: the only replica, or one of several.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role<'a> {
     Alone(Limits),
-    /// With everybody's default flags, under which it leads as soon as it can.
+    /// The only replica, with leader election by default flags.
     Usual,
-    /// With an account of its own, by which the apiserver tells it from the others.
+    /// One of several replicas, with its own account in the audit log.
     Replica {
         account: &'a str,
         kubeconfig: &'a Path,
@@ -111,25 +114,25 @@ impl Role<'_> {
     }
 }
 
-/// Which limits a controller has.
+/// The limits of a controller.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Limits {
-    /// As many requests a second as it likes, for this many objects at once.
+    /// Unlimited requests per second, for this many objects at a time.
     Lifted(u16),
     Default,
 }
 
-/// A controller's process, which ends with this.
+/// A controller's process, which is killed when this handle is dropped.
 pub(crate) struct Controller {
     process: Process,
     program: PathBuf,
     kind: Kind,
-    /// Where it says that it is well.
+    /// The port and path of its health endpoint.
     health: Option<(u16, &'static str)>,
 }
 
 impl Controller {
-    /// Starts it and waits until it says that it is well.
+    /// Starts it and waits until it is healthy.
     pub(crate) async fn start(
         task: Task,
         subject: Subject,
@@ -144,7 +147,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Starts it. What it costs to be asked for its health is not in the numbers then.
+    /// Starts it without waiting, so that health requests do not count in its numbers.
     pub(crate) fn spawn(
         task: Task,
         subject: Subject,
@@ -166,7 +169,7 @@ impl Controller {
             }
             Role::Usual => plane.kubeconfig(),
             Role::Replica { account, kubeconfig } => {
-                // The times are everybody's default, and everybody has the same.
+                // All subjects have the same default lease times.
                 args.push("--leader-elect=true".to_owned());
                 args.push(format!("--leader-elect-resource-name={}", lease::NAME));
                 name = format!("{name}-{account}");
@@ -188,10 +191,13 @@ impl Controller {
             if kind_of(subject) == Kind::CronTab {
                 args.push("--install-crds".to_owned());
             }
-            (daemon.context("there is no daemon")?.path.clone(), "/readyz")
+            (
+                daemon.context("the daemon's binary is not set")?.path.clone(),
+                "/readyz",
+            )
         };
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        // A schedule without a time zone is read in the zone of the controller.
+        // A schedule without a time zone applies in the controller's zone.
         let process = plane.spawn(&name, &program, &args, &[("TZ", "UTC")])?;
         Ok(Self {
             process,
@@ -201,11 +207,14 @@ impl Controller {
         })
     }
 
-    /// Starts one of the controllers for Foos that are built for this; they have no health to ask for.
+    /// Starts one of the peers for Foos, which have no health endpoint.
     pub(crate) fn spawn_built(subject: Subject, folder: &Path, plane: &ControlPlane, workers: u16) -> Result<Self> {
         let name = subject.name();
         let program = folder.join(&name);
-        let kubeconfig = plane.kubeconfig().to_str().context("the kubeconfig has no name")?;
+        let kubeconfig = plane
+            .kubeconfig()
+            .to_str()
+            .context("the kubeconfig's path is not valid UTF-8")?;
         let process = plane.spawn(&name, &program, &[&workers.to_string()], &[("KUBECONFIG", kubeconfig)])?;
         Ok(Self {
             process,
@@ -231,12 +240,12 @@ impl Controller {
         self.process.signal(signal)
     }
 
-    /// Waits until it has ended, and says how.
+    /// Waits until it has exited, and returns its status.
     pub(crate) async fn ended(&self, limit: Duration) -> Result<ExitStatus> {
         self.process.wait(limit).await
     }
 
-    /// Does something that needs the controller alive.
+    /// Runs `work`, and fails when the controller exits meanwhile.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             outcome = work => outcome.with_context(|| {
@@ -245,19 +254,19 @@ impl Controller {
             }),
             ended = self.process.wait(Duration::MAX) => {
                 let (name, log) = (self.process.name(), self.process.log_tail());
-                bail!("{name} ended by itself with {}{log}", ended?)
+                bail!("{name} exited by itself with {}{log}", ended?)
             }
         }
     }
 
-    /// Waits until a controller of schedules has worked on an object that is made now and named `probe`: by then it has seen all that
-    /// were made before, as both a watch and a work queue keep their order.
+    /// Waits until a controller of schedules has reconciled a new object named `probe`. By then it
+    /// has observed all earlier objects, because watches and work queues keep their order.
     pub(crate) async fn has_caught_up(&self, client: &Client, probe: &str) -> Result<()> {
         let api = self.kind.api(client);
         post(&api, self.kind.object(probe, "0 0 1 1 *", true)).await?;
         if self.kind == Kind::CronJob {
-            // A Job in the status that does not exist is taken out of it at once. It is the one thing that every cronjob-controller
-            // does to a CronJob that is suspended, and so one that costs nothing later.
+            // Every cronjob-controller removes a Job that does not exist from the status, even of a
+            // suspended CronJob, which costs nothing later.
             let missing = json!({
                 "apiVersion": "batch/v1",
                 "kind": "Job",
@@ -276,7 +285,7 @@ impl Controller {
                 Kind::CronJob => status["active"].as_array().is_none_or(Vec::is_empty),
                 Kind::CronTab => status["observedGeneration"].is_i64(),
             };
-            ensure!(acted, "the status {status}");
+            ensure!(acted, "the controller has not changed the status {status}");
             Ok(())
         };
         self.guard(eventually(START_LIMIT, "the controller to work on the probe", acted))
@@ -284,7 +293,8 @@ impl Controller {
     }
 }
 
-/// What a subject works on. A bare client is measured against the cronjob-controllers.
+/// Returns the kind that a subject works on. The bare client is compared with the
+/// cronjob-controllers.
 pub(crate) fn kind_of(subject: Subject) -> Kind {
     match subject {
         Subject::PortreeveCrontab => Kind::CronTab,
@@ -316,10 +326,10 @@ fn peer_args(subject: Subject, name: &str, plane: &ControlPlane, limits: Limits)
     args
 }
 
-/// Waits until a health endpoint says 200, whatever certificate it has.
+/// Waits until a health endpoint returns 200. The certificate is not verified.
 async fn answers(port: u16, path: &str) -> Result<()> {
     let url = format!("https://127.0.0.1:{port}").parse();
-    let mut config = Config::new(url.context("failed to make a URL")?);
+    let mut config = Config::new(url.context("failed to build a URL")?);
     config.accept_invalid_certs = true;
     config.default_retry = false;
     let look = || async {

@@ -1,4 +1,4 @@
-//! Many schedules that are due in the same minute: how late each Job is.
+//! Many schedules that are due in the same minute: the delay of each Job.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,15 +20,16 @@ use crate::plan::Step;
 use crate::rows::{Measure, Row, Sample, Subject, Task};
 use crate::statistics::percentile;
 
-/// The time between the last preparation and the minute, when everything is as quick as it should be.
+/// The normal time between the last preparation and the minute.
 const LEAD: SignedDuration = SignedDuration::from_secs(10);
-/// The time that the preparation of one schedule may take.
+/// How long the creation of one schedule may take.
 const LEAD_EACH: SignedDuration = SignedDuration::from_millis(20);
-/// What of that must be left in the end.
+/// The minimum of the lead that must be left after the preparation.
 const LEAST_LEAD: SignedDuration = SignedDuration::from_secs(5);
-/// How long after the minute the last Job may come: kube-controller-manager's default limits make it wait.
+/// How long after the minute the last Job may come. kube-controller-manager waits because of its
+/// default limits.
 const LIMIT: Duration = Duration::from_mins(10);
-/// How often the audit log is looked at. When a Job was made stands in the log.
+/// How often the audit log is read. The log itself contains the times.
 const LOOK: Duration = Duration::from_millis(250);
 const NEWS: Duration = Duration::from_secs(20);
 
@@ -72,7 +73,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     samples(row, subject, &delays)
 }
 
-/// A client that tries nothing again: a bare one.
+/// Returns a client without retries.
 pub(crate) fn client(plane: &ControlPlane) -> Result<Client> {
     let mut config = plane.config()?;
     config.default_retry = false;
@@ -95,14 +96,14 @@ impl DueRun<'_> {
         self.delays(due).await
     }
 
-    /// A bare client is its own clock.
+    /// Creates the Jobs as the bare client.
     async fn floor(&self, concurrency: u16) -> Result<Vec<f64>> {
         let (due, owners) = self.schedules().await?;
         let writes = owners
             .iter()
             .map(|owner| Ok((owner, serde_json::from_value(owner.job(due))?)));
         let writes = writes.collect::<Result<Vec<(&Created, DynamicObject)>, serde_json::Error>>();
-        let writes = writes.context("failed to make the Jobs")?;
+        let writes = writes.context("failed to create the Jobs")?;
         self.announce(due)?;
         let gvk = GroupVersionKind::gvk("batch", "v1", "Job");
         let jobs: Api<DynamicObject> =
@@ -127,14 +128,14 @@ impl DueRun<'_> {
         writes
             .try_for_each_concurrent(usize::from(concurrency), write)
             .await
-            .context("failed to write what a controller would")?;
+            .context("failed to write what a controller writes")?;
         self.delays(due).await
     }
 
-    /// Creates the schedules for a minute that leaves the time for it.
+    /// Creates the schedules for the next minute that leaves enough time.
     async fn schedules(&self) -> Result<(Timestamp, Vec<Created>)> {
         let each = i32::try_from(self.count).context("too many schedules")?;
-        // A bare client has no schedule, and needs not wait for a minute.
+        // The bare client has no schedule, and starts at a full second.
         let grain = if self.subject.is_floor() { 1 } else { 60 };
         let due = full_after(Timestamp::now(), LEAD + LEAD_EACH * each, grain);
         let schedule = objects::once_at(due);
@@ -157,7 +158,7 @@ impl DueRun<'_> {
         Ok(())
     }
 
-    /// Waits for every Job and tells how late each was, in order, in seconds.
+    /// Waits for every Job and returns the delays in seconds, sorted.
     async fn delays(&self, due: Timestamp) -> Result<Vec<f64>> {
         let log = self.plane.audit_log().context("the control plane has no audit log")?;
         until(due).await;
@@ -176,7 +177,7 @@ impl DueRun<'_> {
             if elapsed >= news {
                 news += NEWS;
                 let progress = &self.bench.progress;
-                progress.log(format!("  {} of {} Jobs are made", made.len(), self.count));
+                progress.log(format!("  {} of {} Jobs are created", made.len(), self.count));
             }
             sleep(LOOK).await;
             made.extend(
@@ -194,7 +195,7 @@ impl DueRun<'_> {
         let mut delays = Vec::with_capacity(made.len());
         for (job, at) in made {
             let delay = at.duration_since(due);
-            ensure!(!delay.is_negative(), "{job} was made before it was due");
+            ensure!(!delay.is_negative(), "{job} was created before it was due");
             delays.push(delay.as_secs_f64());
         }
         delays.sort_by(f64::total_cmp);
@@ -202,13 +203,13 @@ impl DueRun<'_> {
     }
 }
 
-/// The next full minute, or whatever `grain` makes of seconds, that is at least this far away.
+/// Returns the next multiple of `grain` seconds that is at least this far away.
 fn full_after(now: Timestamp, lead: SignedDuration, grain: i64) -> Timestamp {
     let before = now.as_second() + lead.as_secs();
     Timestamp::from_second((before.div_euclid(grain) + 1) * grain).unwrap_or(Timestamp::MAX)
 }
 
-/// Returns at that instant of the wall clock, which all the processes of a machine share.
+/// Waits until an instant of the wall clock, which all processes of a machine share.
 async fn until(instant: Timestamp) {
     while let Ok(left) = Duration::try_from(instant.duration_since(Timestamp::now()))
         && !left.is_zero()
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_leaves_the_lead() {
+    fn the_next_multiple_leaves_the_lead() {
         let full = |now: &str, grain| {
             let (now, lead) = (now.parse().unwrap(), SignedDuration::from_secs(20));
             full_after(now, lead, grain).to_string()
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_instant_that_has_passed_is_not_waited_for() {
+    async fn waiting_for_a_past_instant_returns_at_once() {
         until(Timestamp::UNIX_EPOCH).await;
         let soon = Timestamp::now() + SignedDuration::from_millis(20);
         until(soon).await;
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_come_to_four_numbers() {
+    fn delays_are_summarised_in_four_numbers() {
         let delays: Vec<f64> = (1..=100).map(f64::from).collect();
         let samples = samples(Row::Due, Subject::Peer, &delays).unwrap();
         let values: Vec<(&str, f64)> = samples.iter().map(|s| (s.measure.name(), s.value)).collect();

@@ -1,4 +1,4 @@
-//! A leader that goes, with notice or without: how long until its standby leads, and until it works.
+//! A leader that is terminated or killed: the times until its standby leads, and until it works.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,23 +18,23 @@ use crate::plan::{Step, turns};
 use crate::replicas::Replicas;
 use crate::rows::{Measure, Row, Sample};
 
-/// What a leader renews its Lease by, unless told otherwise.
+/// The default retry period, at which a leader renews its Lease.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// How long the Lease may take to be renewed some times.
+/// How long several renewals of the Lease may take.
 const STEADY_LIMIT: Duration = Duration::from_secs(30);
-/// How long a standby may take: three times the lease.
+/// How long a standby may take to take over: three times the lease.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(45);
-/// How long a leader may take to end once its standby works.
+/// How long a leader may take to exit once its standby works.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// How often the audit log is looked at. When a Job was made stands in the log.
+/// How often the audit log is read. The log itself contains the times.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A leader that went, and what came after it.
+/// The times of one takeover.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     signalled: Timestamp,
     passing: LeaseTransition,
-    /// When the first Job of the new leader was made.
+    /// When the first Job of the new leader was created.
     job: Timestamp,
 }
 
@@ -52,13 +52,13 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     let all = u32::from(bench.options.rounds) * turns;
     let mut samples = Vec::new();
     for turn in 0..turns {
-        // Each at another moment between two renewals, and all of them spread over it evenly.
+        // The turns are spread evenly over the time between two renewals.
         let number = u32::from(step.round - 1) * turns + turn;
         let phase = RETRY_PERIOD * (2 * number + 1) / (2 * all);
         let measured = run.turn(&replicas, signal(row), phase).await?;
         let status = replicas.leader.controller.ended(END_LIMIT).await?;
         let is_clean = status.success() || row == Row::Crash || step.subject.is_peer();
-        ensure!(is_clean, "the leader was told to stop and ended with {status}");
+        ensure!(is_clean, "the leader exited with {status} after SIGTERM");
         samples.extend(values(row, &measured).map(|(measure, value)| Sample {
             row,
             subject: step.subject,
@@ -79,7 +79,7 @@ fn signal(row: Row) -> Signal {
     }
 }
 
-/// What a turn comes to, in seconds.
+/// Returns the measures of a turn, in seconds.
 fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
     let Turn {
         signalled,
@@ -87,7 +87,7 @@ fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
         job,
     } = *turn;
     let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
-    // Who releases the Lease does not let anybody wait for its end.
+    // The time since the last renewal matters only when the Lease is not released.
     let renewals = (row == Row::Crash).then_some([
         (Measure::RenewalToLease, since(last_renewal, at)),
         (Measure::RenewalToJob, since(last_renewal, job)),
@@ -100,7 +100,7 @@ fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
     signals.into_iter().chain(renewals.into_iter().flatten()).chain([after])
 }
 
-/// The CronJobs by which a leader shows that it works. Each is overdue once, and only then.
+/// The CronJobs that show that a leader works. Each becomes overdue once.
 struct FailoverRun {
     client: Client,
     schedule: String,
@@ -118,7 +118,7 @@ impl FailoverRun {
         }
     }
 
-    /// One leader goes, this long after it has renewed its Lease.
+    /// Stops the leader, this long after a renewal of its Lease.
     async fn turn(&mut self, replicas: &Replicas<'_>, signal: Signal, phase: Duration) -> Result<Turn> {
         let mut lease = Lease::watch(&self.client).await?;
         let work = self.work().await?;
@@ -127,7 +127,7 @@ impl FailoverRun {
         let signalled = Timestamp::now();
         replicas.leader.controller.signal(signal)?;
         let takeover = async {
-            // It is overdue while nobody leads, or nearly so.
+            // The CronJob becomes overdue right after the signal.
             let passing = lease.wait_for_transition_from(&holder, TAKEOVER_LIMIT);
             let (passing, ()) = tokio::try_join!(passing, self.make_overdue(&work))?;
             Ok((passing, self.first_job(replicas, work, signalled).await?))
@@ -140,7 +140,7 @@ impl FailoverRun {
         })
     }
 
-    /// A new CronJob that is due in half a year.
+    /// Creates a CronJob that is due in half a year.
     async fn work(&mut self) -> Result<String> {
         let name = format!("work-{}", self.made);
         self.made += 1;
@@ -157,7 +157,8 @@ impl FailoverRun {
         Ok(())
     }
 
-    /// When the standby made its first Job. Should the old leader have been quick enough to do the work, there is more of it.
+    /// Returns when the standby created its first Job. If the old leader ran the CronJob, makes
+    /// another one overdue.
     async fn first_job(&mut self, replicas: &Replicas<'_>, mut work: String, since: Timestamp) -> Result<Timestamp> {
         let standby = replicas.standby.user();
         let started = Instant::now();
@@ -173,7 +174,7 @@ impl FailoverRun {
             }
             sleep(LOOK).await;
         }
-        bail!("the new leader made no Job of {work} within {TAKEOVER_LIMIT:?}")
+        bail!("the new leader created no Job of {work} within {TAKEOVER_LIMIT:?}")
     }
 }
 
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_comes_to_times_that_begin_with_the_signal_the_renewal_and_the_lease() {
+    fn a_turn_has_times_from_the_signal_the_renewal_and_the_lease() {
         let at = |text: &str| format!("2026-11-21T15:00:{text}Z").parse::<Timestamp>().unwrap();
         let turn = Turn {
             signalled: at("01"),

@@ -1,4 +1,4 @@
-//! What a garbage collector works on: an owner with its dependents, and objects that nobody owns.
+//! The objects for a garbage collector: an owner with dependents, and objects without owners.
 
 use anyhow::{Context, Result, ensure};
 use kube::api::{DeleteParams, DynamicObject};
@@ -11,17 +11,18 @@ use crate::controller::{Controller, START_LIMIT};
 use crate::objects::{Created, NAMESPACE, create_all};
 use crate::progress::Progress;
 
-/// By what a watch tells the family that is measured from the canary and from the namespace's own objects.
+/// The label selector of the measured family.
 pub(crate) const LABEL: &str = "bench=family";
 
-/// An owner and those that depend on it: small ConfigMaps, so that the work is that of the collector and not of some kind.
+/// An owner and its dependents: small ConfigMaps, so that the kind adds little work.
 pub(crate) struct Family {
     pub(crate) owner: Created,
     pub(crate) dependents: Vec<Created>,
 }
 
 impl Family {
-    /// Creates it. Each dependent has one owner reference, which may keep a foreground deletion of the owner waiting.
+    /// Creates a family. Each dependent has one owner reference, which blocks a foreground deletion
+    /// of the owner if `is_blocking`.
     pub(crate) async fn create(client: &Client, count: usize, is_blocking: bool, progress: &Progress) -> Result<Self> {
         let api = api(client);
         let owner = Created::post(&api, object("owner", "family", 8, None)).await?;
@@ -38,15 +39,15 @@ impl Family {
     }
 }
 
-/// Creates objects of about so many bytes that nobody owns.
+/// Creates objects of about `bytes` bytes without owners.
 pub(crate) async fn create_load(client: &Client, count: usize, bytes: usize, progress: &Progress) -> Result<()> {
     let objects = (0..count).map(|index| object(&format!("object-{index:05}"), "load", bytes, None));
     create_all(&api(client), objects, progress).await?;
     Ok(())
 }
 
-/// Waits until a collector has collected the dependent of an owner that is made now and deleted at once. By then its graph has all
-/// ConfigMaps that were made before, as both a watch and a work queue keep their order.
+/// Waits until a collector has collected the dependent of a new owner that is deleted at once. By
+/// then its graph has all earlier ConfigMaps, because watches and work queues keep their order.
 pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> Result<()> {
     let api = api(client);
     let owner = Created::post(&api, object("canary-owner", "canary", 8, None)).await?;
@@ -55,14 +56,14 @@ pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> R
     deleted.context("failed to delete the owner of the canary")?;
     let gone = || async {
         let left = api.get_metadata_opt(&dependent.name).await?;
-        ensure!(left.is_none(), "it is still there");
+        ensure!(left.is_none(), "it still exists");
         Ok(())
     };
     let what = "the canary to be collected";
     controller.guard(eventually(START_LIMIT, what, gone)).await
 }
 
-/// ConfigMaps, as what they have in common with everything else.
+/// Returns the API of ConfigMaps as dynamic objects.
 pub(crate) fn api(client: &Client) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
     Api::namespaced_with(client.clone(), NAMESPACE, &resource)

@@ -1,4 +1,5 @@
-//! Many Deployments that are nobody's business: what a controller that has to know them keeps of each, and how long it takes to read them.
+//! Many Deployments without owners: the memory of a controller that watches them, and the time to
+//! list them.
 
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use crate::plan::Step;
 use crate::quiesce::wait_until_idle;
 use crate::rows::{Measure, Row, Sample};
 
-/// A control plane that has them, made once a round: the subjects read the same ones.
+/// A control plane with these Deployments. All subjects of a round share it.
 pub(crate) struct Fleet {
     round: u16,
     plane: ControlPlane,
@@ -34,16 +35,17 @@ impl Fleet {
     }
 }
 
-/// The Deployment of a Foo that waits is made only when all Deployments are known: another one may have its name.
+/// Measures the time until a Foo gets its Deployment. The controllers list all Deployments first,
+/// because one may have the same name.
 pub(crate) async fn measure(bench: &Bench, step: &Step, fleet: &mut Option<Fleet>) -> Result<Vec<Sample>> {
     if fleet.as_ref().is_none_or(|fleet| fleet.round != step.round) {
         *fleet = None;
         *fleet = Some(Fleet::create(bench, step.round).await?);
     }
-    let Fleet { plane, round: _ } = fleet.as_ref().context("there is no fleet")?;
+    let Fleet { plane, round: _ } = fleet.as_ref().context("the fleet was not created")?;
     let client = due::client(plane)?;
     if step.subject.is_built() {
-        // It may have to be built first.
+        // The subject may have to be built first.
         foos::peers(bench).await?;
     }
     let name = format!("waiting-for-{}", step.subject.name());
@@ -54,7 +56,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, fleet: &mut Option<Fleet
     watching.spawn(made.reached(START_LIMIT));
     let started = Instant::now();
     let controller = foos::start(bench, step.subject, plane).await?;
-    let reached = async { watching.join_next().await.context("nobody watches")?? };
+    let reached = async { watching.join_next().await.context("no watch was started")?? };
     let took = controller.guard(reached).await?.saturating_duration_since(started);
     let rest = settled(controller.pid(), started + bench.options.rest());
     let memory = controller.guard(rest).await?;
@@ -77,7 +79,8 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, fleet: &mut Option<Fleet
     Ok(values.map(sample).into())
 }
 
-/// A Deployment as teams have them: labels, a note of who brought it, two containers with probes, settings and limits.
+/// Returns a typical Deployment: labels, annotations, two containers with probes, environment
+/// variables and limits.
 fn deployment(index: usize) -> Value {
     let name = format!("application-{index:05}");
     let labels = json!({

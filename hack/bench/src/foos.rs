@@ -1,4 +1,5 @@
-//! Foos, and the Deployments that they ask for: how they are made, and how one knows that a controller is done with them.
+//! Foos and their Deployments: their creation, and watches that detect that a controller has
+//! reconciled them.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -21,13 +22,13 @@ use crate::objects::{Created, NAMESPACE, post};
 use crate::peers;
 use crate::rows::{Subject, Task};
 
-/// How many Foos everybody works on at once.
+/// The number of Foos that each subject works on at a time.
 pub(crate) const WORKERS: u16 = 16;
 const DEFINITION_LIMIT: Duration = Duration::from_secs(30);
-/// How long thousands of objects may take to be gone.
+/// How long the removal of thousands of objects may take.
 const REMOVAL_LIMIT: Duration = Duration::from_mins(2);
 
-/// Foos and CronTabs are served from now on.
+/// Creates the definitions of Foos and CronTabs, and waits until the apiserver serves Foos.
 pub(crate) async fn define(client: &Client) -> Result<()> {
     let gvk = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let definitions = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
@@ -39,7 +40,7 @@ pub(crate) async fn define(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Starts a controller for Foos, without limits and without waiting for it.
+/// Starts a controller for Foos with lifted limits, without waiting until it works.
 pub(crate) async fn start(bench: &Bench, subject: Subject, plane: &ControlPlane) -> Result<Controller> {
     let workers = workers(bench);
     if subject.is_built() {
@@ -49,7 +50,7 @@ pub(crate) async fn start(bench: &Bench, subject: Subject, plane: &ControlPlane)
     Controller::spawn(Task::Foos, subject, bench.daemon.as_ref(), plane, role)
 }
 
-/// Where the peers are.
+/// Returns the folder of the peers, and builds them first if necessary.
 pub(crate) async fn peers(bench: &Bench) -> Result<PathBuf> {
     let folder = bench.peers.get_or_try_init(|| peers::build(&bench.progress)).await?;
     Ok(folder.clone())
@@ -59,8 +60,8 @@ pub(crate) fn workers(bench: &Bench) -> u16 {
     bench.options.concurrency.unwrap_or(WORKERS)
 }
 
-/// Waits until a controller has worked on a Foo that is made now. By then it has seen all that were made before, as both a watch and a
-/// work queue keep their order.
+/// Waits until a controller has reconciled a new Foo. By then it has observed all earlier Foos,
+/// because watches and work queues keep their order.
 pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> Result<()> {
     let api = foos(client);
     let settled = ObjectWait::begin(&api, 1, is_settled).await?;
@@ -69,7 +70,7 @@ pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> R
     Ok(())
 }
 
-/// Removes every Foo and every Deployment: there is no garbage collector here.
+/// Removes every Foo and every Deployment, because no garbage collector runs.
 pub(crate) async fn remove_all(client: &Client) -> Result<()> {
     for api in [foos(client), deployments(client)] {
         let deleted = api
@@ -78,7 +79,7 @@ pub(crate) async fn remove_all(client: &Client) -> Result<()> {
         deleted.context("failed to delete a collection")?;
         let gone = || async {
             let left = api.list_metadata(&ListParams::default().limit(1)).await?;
-            ensure!(left.items.is_empty(), "some are left");
+            ensure!(left.items.is_empty(), "some objects are left");
             Ok(())
         };
         eventually(REMOVAL_LIMIT, "all objects to be gone", gone).await?;
@@ -108,7 +109,7 @@ pub(crate) fn foo(name: &str) -> Value {
     })
 }
 
-/// The Deployment that a controller would make of a Foo.
+/// Returns the Deployment that a controller creates for a Foo.
 pub(crate) fn deployment(foo: &Created) -> Value {
     let labels = json!({"app": "nginx", "controller": foo.name});
     json!({
@@ -138,7 +139,7 @@ pub(crate) fn deployment(foo: &Created) -> Value {
     })
 }
 
-/// A Deployment that nobody owns.
+/// Returns a Deployment without an owner.
 pub(crate) fn unowned_deployment(name: &str) -> Value {
     let nobody = Created {
         name: name.to_owned(),
@@ -150,7 +151,7 @@ pub(crate) fn unowned_deployment(name: &str) -> Value {
     deployment
 }
 
-/// The status that a controller would write once it has made that Deployment.
+/// Returns the status that a controller writes after it has created the Deployment.
 pub(crate) fn status(foo: &Created) -> Value {
     let condition = |kind, status| {
         json!({
@@ -172,13 +173,13 @@ pub(crate) fn status(foo: &Created) -> Value {
     })
 }
 
-/// Whether a Deployment is one that a Foo has asked for.
+/// Returns whether a Deployment belongs to a Foo.
 pub(crate) fn is_owned(deployment: &DynamicObject) -> bool {
     let owners = deployment.metadata.owner_references.iter().flatten();
     owners.into_iter().any(|owner| owner.kind == "Foo")
 }
 
-/// Whether the status of a Foo is that of what it asks for.
+/// Returns whether the status of a Foo is that of its present spec.
 pub(crate) fn is_settled(foo: &DynamicObject) -> bool {
     let observed = foo.data["status"]["observedGeneration"].as_i64();
     observed.is_some() && observed == foo.metadata.generation
@@ -186,11 +187,11 @@ pub(crate) fn is_settled(foo: &DynamicObject) -> bool {
 
 type Changes = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>;
 
-/// A watch that counts how many objects are as they are waited for. The apiserver ends a watch that is not read fast enough on a busy
-/// machine; then it goes on from where it was.
+/// A watch that counts the objects that satisfy a condition. The apiserver ends a watch whose
+/// client reads too slowly; the watch then resumes at its last version.
 pub(crate) struct ObjectWait {
     api: Api<DynamicObject>,
-    /// The version last heard of.
+    /// The last version that was received.
     version: String,
     changes: Changes,
     is_done: fn(&DynamicObject) -> bool,
@@ -199,14 +200,17 @@ pub(crate) struct ObjectWait {
 }
 
 impl ObjectWait {
-    /// Begins before anything has happened: what is there already does not count.
+    /// Starts the watch. Objects that exist already do not count.
     pub(crate) async fn begin(
         api: &Api<DynamicObject>,
         count: usize,
         is_done: fn(&DynamicObject) -> bool,
     ) -> Result<Self> {
         let now = api.list_metadata(&ListParams::default().limit(1)).await;
-        let version = now.context("failed to list what is watched")?.metadata.resource_version;
+        let version = now
+            .context("failed to list the objects to watch")?
+            .metadata
+            .resource_version;
         let version = version.context("a list has no version")?;
         Ok(Self {
             changes: changes(api, &version).await?,
@@ -218,12 +222,13 @@ impl ObjectWait {
         })
     }
 
-    /// Waits for the last of them, and says when it was heard of.
+    /// Waits until enough objects satisfy the condition, and returns when the watch received the
+    /// last one.
     pub(crate) async fn reached(mut self, limit: Duration) -> Result<Instant> {
         let heard = async {
             while self.done.len() < self.count {
                 match self.changes.next().await {
-                    Some(event) => self.handle_event(event.context("a watch broke")?)?,
+                    Some(event) => self.handle_event(event.context("a watch failed")?)?,
                     None => self.changes = changes(&self.api, &self.version).await?,
                 }
             }
@@ -244,7 +249,7 @@ impl ObjectWait {
             }
             WatchEvent::Deleted(object) => self.version = object.metadata.resource_version.unwrap_or_default(),
             WatchEvent::Bookmark(bookmark) => self.version = bookmark.metadata.resource_version,
-            WatchEvent::Error(status) => bail!("a watch was refused: {}", status.message),
+            WatchEvent::Error(status) => bail!("the apiserver rejected a watch: {}", status.message),
         }
         Ok(())
     }
@@ -252,7 +257,7 @@ impl ObjectWait {
 
 async fn changes(api: &Api<DynamicObject>, version: &str) -> Result<Changes> {
     let changes = api.watch(&WatchParams::default(), version).await;
-    Ok(Box::pin(changes.context("failed to watch")?))
+    Ok(Box::pin(changes.context("failed to start a watch")?))
 }
 
 #[cfg(test)]
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foo_is_settled_once_its_status_is_of_its_generation() {
+    fn a_foo_is_settled_when_its_status_has_its_generation() {
         for (status, expected) in [
             (Value::Null, false),
             (json!({"observedGeneration": 1}), false),
@@ -276,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_makes_the_deployment_that_a_controller_would() {
+    fn the_floor_creates_the_same_deployment_as_a_controller() {
         let foo = Created {
             name: "one".to_owned(),
             uid: "u-1".to_owned(),

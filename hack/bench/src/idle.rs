@@ -1,4 +1,4 @@
-//! Many schedules of which none is due: what the memory of them costs, and the watch over them.
+//! Many schedules of which none is due: memory and CPU time.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,15 @@ use crate::progress::length;
 use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Task};
 
-/// Memory is settled when it has not moved in this many looks, one a second.
+/// Memory has settled when it has not changed in this many samples, one a second.
 const STILL: usize = 10;
 const LOOK: Duration = Duration::from_secs(1);
 const SETTLE_LIMIT: Duration = Duration::from_mins(5);
 const DEFINITION_LIMIT: Duration = Duration::from_secs(30);
 const NEWS: Duration = Duration::from_mins(1);
 
-/// The schedules are there before the controller, as after a restart: it reads them in lists.
+/// Measures memory, and CPU time if there is a window. The schedules exist before the controller
+/// starts, as after a restart.
 pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option<Duration>) -> Result<Vec<Sample>> {
     let subject = step.subject;
     let plane = ControlPlane::start().await?;
@@ -43,7 +44,8 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option
     let schedule = |index| objects::far_from(&now, index);
     let schedules = objects::create(kind, &client, count, schedule, &bench.progress);
     if kind == Kind::CronTab {
-        // Its first run brings the definition along and writes a status for each of them, which a restart finds done.
+        // The first run installs the definition and writes a status for each CronTab. The measured
+        // run is a restart.
         let first = start().await?;
         let (api, one) = (kind.api(&client), ListParams::default().limit(1));
         eventually(DEFINITION_LIMIT, "CronTabs to be served", || api.list_metadata(&one)).await?;
@@ -80,7 +82,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option
     Ok(samples)
 }
 
-/// Waits until the memory of a process does not move any more.
+/// Waits until the memory of a process has settled.
 pub(crate) async fn settled(pid: u32, not_before: Instant) -> Result<Memory> {
     let deadline = not_before.max(Instant::now()) + SETTLE_LIMIT;
     let mut seen = Vec::new();
@@ -93,13 +95,13 @@ pub(crate) async fn settled(pid: u32, not_before: Instant) -> Result<Memory> {
         }
         if now >= deadline {
             let latest = &seen[seen.len().saturating_sub(STILL)..];
-            bail!("resident memory still moves after {SETTLE_LIMIT:?}: {latest:?} KiB");
+            bail!("resident memory has not settled within {SETTLE_LIMIT:?}: {latest:?} KiB");
         }
         sleep(LOOK).await;
     }
 }
 
-/// Whether the last looks lie within 1 % of each other.
+/// Returns whether the last samples are within 1 % of each other.
 fn is_still(seen: &[u64]) -> bool {
     let Some(latest) = seen.len().checked_sub(STILL).and_then(|start| seen.get(start..)) else {
         return false;
@@ -110,9 +112,11 @@ fn is_still(seen: &[u64]) -> bool {
     }
 }
 
-/// The CPU time that a process uses while nothing is to be done.
+/// Measures the CPU time of a process without work.
 async fn used_in(bench: &Bench, pid: u32, window: Duration) -> Result<Duration> {
-    bench.progress.log(format!("  looking on for {}", length(window)));
+    bench
+        .progress
+        .log(format!("  measuring CPU time for {}", length(window)));
     let start = CpuTime::of(pid)?;
     let end = Instant::now() + window;
     loop {
@@ -139,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_still_once_it_has_not_moved_by_a_hundredth_in_ten_looks() {
+    fn memory_has_settled_when_ten_samples_are_within_one_percent() {
         assert!(!is_still(&[100; 9]));
         assert!(is_still(&[100; 10]));
         assert!(!is_still(&[&[98], &[100; 9][..]].concat()));

@@ -1,4 +1,4 @@
-//! The Lease that the replicas of a controller hold in turn, as a watch tells of it.
+//! A watch of the Lease that the replicas of a controller share.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use tokio::time::timeout;
 
-/// The name of the Lease of every subject, whatever is usual for it.
+/// The name of the Lease, which every subject gets by flag.
 pub(crate) const NAME: &str = "bench";
 const NAMESPACE: &str = "kube-system";
-/// So many renewals in a row make a term steady: by then a standby has looked at the Lease too, however it does.
+/// The number of renewals after which a term is steady: by then the standby has observed the Lease
+/// too.
 const STEADY: u32 = 3;
 
-/// Who holds the Lease, and when they last said so, by their own clock.
+/// The holder of the Lease, and its last renewal by its own clock.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Term {
     holder: String,
@@ -35,26 +36,26 @@ impl Term {
     }
 }
 
-/// That the Lease has passed to somebody else.
+/// A change of the holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseTransition {
-    /// When the watch told of the new holder.
+    /// When the watch received the new holder.
     pub(crate) at: Timestamp,
-    /// The last renewal by the holder before, by the holder's own clock.
+    /// The last renewal by the former holder, by its own clock.
     pub(crate) last_renewal: Timestamp,
 }
 
-/// A watch over the Lease, which need not exist yet. Good for less than five minutes, as watches are.
+/// A watch of the Lease, which need not exist yet. It lasts less than five minutes, as watches do.
 pub(crate) struct Lease {
     changes: Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>,
-    /// The latest that was heard of somebody who holds it.
+    /// The last term that was received.
     held: Option<Term>,
 }
 
 impl Lease {
     pub(crate) async fn watch(client: &Client) -> Result<Self> {
         let only_this = WatchParams::default().fields(&format!("metadata.name={NAME}"));
-        // From 0 on, the first event is the Lease as it is.
+        // From version 0 on, the first event is the present Lease.
         let changes = api(client).watch(&only_this, "0").await;
         let changes = changes.context("failed to watch the Lease")?;
         Ok(Self {
@@ -63,19 +64,23 @@ impl Lease {
         })
     }
 
-    /// Waits until somebody holds it, and says who.
+    /// Waits until the Lease has a holder, and returns it.
     pub(crate) async fn holder(&mut self, limit: Duration) -> Result<String> {
         let held = async { Ok(self.holds().await?.holder) };
         within(limit, "somebody to hold the Lease", held).await
     }
 
-    /// Waits until its holder has renewed it some times, says who that is, and returns right after a renewal.
+    /// Waits until the holder has renewed the Lease several times, and returns the holder right
+    /// after a renewal.
     pub(crate) async fn is_steady(&mut self, limit: Duration) -> Result<String> {
         let holder = self.holder(limit).await?;
         let renewals = async {
             for _ in 0..STEADY {
                 let next = self.holds().await?.holder;
-                ensure!(next == holder, "the Lease passed from {holder} to {next} by itself");
+                ensure!(
+                    next == holder,
+                    "the Lease changed from {holder} to {next} without a cause"
+                );
             }
             Ok(())
         };
@@ -83,7 +88,7 @@ impl Lease {
         Ok(holder)
     }
 
-    /// Waits until somebody other than `holder` has it.
+    /// Waits until the Lease has a holder other than `holder`.
     pub(crate) async fn wait_for_transition_from(&mut self, holder: &str, limit: Duration) -> Result<LeaseTransition> {
         let passing = async {
             loop {
@@ -92,7 +97,8 @@ impl Lease {
                 let at = Timestamp::now();
                 if next.holder != holder {
                     let last_renewal = before.and_then(|term| term.renewed);
-                    let last_renewal = last_renewal.context("nothing was heard of the holder before")?;
+                    let last_renewal =
+                        last_renewal.context("the watch has received no renewal of the former holder")?;
                     return Ok(LeaseTransition { at, last_renewal });
                 }
             }
@@ -100,15 +106,15 @@ impl Lease {
         within(limit, "the Lease to pass to the standby", passing).await
     }
 
-    /// Waits for the next that is heard of somebody who holds it. Of one that is free there is nothing to tell.
+    /// Waits for the next event with a holder. Events of a free Lease are skipped.
     async fn holds(&mut self) -> Result<Term> {
         loop {
-            let event = self.changes.next().await.context("the watch over the Lease ended")?;
-            let term = match event.context("the watch over the Lease broke")? {
+            let event = self.changes.next().await.context("the watch of the Lease ended")?;
+            let term = match event.context("the watch of the Lease failed")? {
                 WatchEvent::Added(lease) | WatchEvent::Modified(lease) => Term::of(&lease),
                 WatchEvent::Bookmark(_) => continue,
-                WatchEvent::Deleted(_) => bail!("somebody deleted the Lease"),
-                WatchEvent::Error(status) => bail!("the watch over the Lease was refused: {}", status.message),
+                WatchEvent::Deleted(_) => bail!("the Lease was deleted"),
+                WatchEvent::Error(status) => bail!("the apiserver rejected the watch of the Lease: {}", status.message),
             };
             if !term.holder.is_empty() {
                 self.held = Some(term.clone());
@@ -139,7 +145,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     #[tokio::test]
-    async fn a_lease_passes_when_another_holds_it_and_not_when_it_is_released() -> Result<()> {
+    async fn a_transition_needs_a_new_holder_and_not_only_a_release() -> Result<()> {
         let plane = ControlPlane::shared().await;
         let client = plane.client()?;
         let mut lease = Lease::watch(&client).await?;

@@ -1,4 +1,4 @@
-//! Objects that nobody owns: what the memory of them costs a garbage collector.
+//! Objects without owners: the memory of a garbage collector.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::idle::{kibibytes, settled};
 use crate::plan::{REST, Step};
 use crate::rows::{Measure, Row, Sample, Task};
 
-/// The objects are there before the controller, as after a restart: it reads them in lists.
+/// Measures memory. The objects exist before the controller starts, as after a restart.
 pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<Sample>> {
     let plane = ControlPlane::start().await?;
     let client = plane.client()?;
@@ -34,7 +34,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     Ok(values.map(sample).into())
 }
 
-/// How large the content of each object is.
+/// Returns the size of each object's content.
 pub(crate) fn bytes(row: Row) -> usize {
     match row {
         Row::Memory5000Large => 20_000,

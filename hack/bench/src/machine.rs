@@ -1,5 +1,4 @@
-//! What was measured on: the machine and the versions. What cannot be found out is said to be
-//! unknown.
+//! The machine and the versions. Values that cannot be detected are `unknown`.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::thread;
 
 use portreeve_testing::server_binary;
 
-/// What the numbers are true of.
+/// The machine and the versions that the numbers belong to.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) cores: String,
@@ -50,7 +49,7 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// `name : value`, as the files of `/proc` have it.
+/// Returns the value of a line `name : value` in a file of `/proc`.
 fn field(text: &str, name: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read_as_proc_writes_them() {
+    fn fields_of_proc_files_are_parsed() {
         let cpuinfo = "processor\t: 0\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\nmodel name\t: AMD EPYC\n";
         assert_eq!(field(cpuinfo, "model name").as_deref(), Some("AMD EPYC"));
         assert_eq!(field(cpuinfo, "flags"), None);

@@ -1,11 +1,12 @@
-//! What `make bench` runs: the controllers beside kube-controller-manager and a bare client, on real control planes.
+//! The program behind `make bench`: measures the controllers, kube-controller-manager and a bare
+//! client on real control planes.
 //!
 //!   portreeve-bench DAEMON [--rounds=3] [--only=ROW,...] [--quiet=5m] [--output=BENCHMARKS.md]
 //!
-//! DAEMON is the daemon's binary. `plan` says what is done in which order; `due`, `idle`, `failover`, `standby` and `search` measure
-//! schedules, `cascade`, `load` and `million` garbage collection, `burst`, `rounds`, `fleet` and `shell` what every controller is made with,
-//! on Foos; `report` writes. All that is started ends with this program, even when it
-//! is killed.
+//! DAEMON is the daemon's binary. `plan` orders the measurements; `due`, `idle`, `failover` and
+//! `standby` measure schedules, `cascade`, `load` and `million` garbage collection, `burst`,
+//! `rounds` and `fleet` Foos, `shell` the whole process, and `search` parts; `report` writes. Every
+//! process that this program starts ends with it, even when it is killed.
 
 mod audit;
 mod bench;
@@ -69,7 +70,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Until everything is measured or somebody has seen enough.
+/// Measures until everything is done or a signal arrives.
 async fn measure(options: Options) -> Result<()> {
     let listen = |kind| signal(kind).context("failed to listen for signals");
     let mut interrupt = listen(SignalKind::interrupt())?;

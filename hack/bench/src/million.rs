@@ -1,7 +1,8 @@
-//! A graph of a million objects, without a cluster: what each of them takes, and how fast they come and go.
+//! A graph of a million objects, without a cluster: the memory per object, and the rates of
+//! additions, changes and removals.
 //!
-//! [`fill`] runs in a process of its own, as memory that a process has given up once is not given back, and what is left of it would be
-//! counted as the graph's, or not.
+//! [`fill`] runs in its own process, because a process does not return all freed memory to the
+//! kernel, which would distort the graph's numbers.
 
 use std::collections::HashMap;
 use std::env;
@@ -20,24 +21,25 @@ use crate::resource_usage::Memory;
 use crate::rows::{Measure, Row, Sample, Subject};
 use crate::simulated_cluster::{Kind, Owner, SimulatedObject, object};
 
-/// How long a million objects may take three times: fifty times as long as they are to take.
+/// How long additions, changes and removals of a million objects may take: fifty times the target.
 const LIMIT: Duration = Duration::from_mins(5);
-/// So many objects are made at a time, and then taken in: their own memory is little, and their making is not counted.
+/// The number of objects in a batch. Each batch is built before it is fed to the graph, so that its
+/// construction is not timed and its memory stays small.
 const AT_A_TIME: usize = 10_000;
 
-/// What keeps a graph.
+/// A graph under measurement.
 trait Graph: Default {
-    /// What it is fed. The making of it is not counted.
+    /// The input. Its construction is not timed.
     type Event: From<SimulatedObject>;
 
-    /// An object that is new, or not as it was.
+    /// Adds or changes an object.
     fn observe(&mut self, event: &mut Option<Self::Event>);
-    /// An object that is gone.
+    /// Removes an object.
     fn remove(&mut self, event: &mut Option<Self::Event>);
     fn len(&self) -> usize;
 }
 
-/// What filling a graph came to.
+/// The result of filling a graph.
 #[derive(Debug, Deserialize, Serialize)]
 struct Filled {
     resident_kibibytes: u64,
@@ -48,16 +50,20 @@ struct Filled {
 
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let count = bench.options.count(Row::Graph);
-    let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
+    let folder = tempfile::tempdir().context("failed to create a temporary folder")?;
     let log = folder.path().join("log");
     let program = env::current_exe().context("failed to find this program")?;
     let (subject, number) = (format!("--fill={}", step.subject.name()), format!("--count={count}"));
     let args = ["no-daemon", &subject, &number];
     let process = Process::spawn("a graph", &program, args, &[], &log)?;
     let status = process.wait(LIMIT).await?;
-    ensure!(status.success(), "it ended with {status}{}", process.log_tail());
+    ensure!(
+        status.success(),
+        "the process that fills the graph exited with {status}{}",
+        process.log_tail()
+    );
     let line = process.wait_for_log(LIMIT, |line| line.starts_with('{')).await?;
-    let filled: Filled = serde_json::from_str(&line).context("failed to read what came of it")?;
+    let filled: Filled = serde_json::from_str(&line).context("failed to parse the result")?;
     let all = f64::from(u32::try_from(count).context("too many objects")?);
     let values = [
         (Measure::BytesANode, kibibytes(filled.resident_kibibytes) * 1024.0 / all),
@@ -74,7 +80,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     Ok(values.map(sample).into())
 }
 
-/// Fills one graph in this process and says on stdout what came of it.
+/// Fills one graph in this process and prints the result to stdout.
 pub(crate) fn fill(subject: Subject, count: usize) -> Result<()> {
     let filled = match subject {
         Subject::Floor => filled::<Plain>(count)?,
@@ -86,7 +92,8 @@ pub(crate) fn fill(subject: Subject, count: usize) -> Result<()> {
 }
 
 fn filled<G: Graph>(count: usize) -> Result<Filled> {
-    // Once for nothing, so that the memory of a batch is there before the graph's is counted.
+    // Builds one batch in advance, so that the memory of a batch is allocated before the graph's is
+    // counted.
     drop(batch::<G::Event>(0, count, 0));
     let before = Memory::of(process::id())?.resident;
     let mut graph = G::default();
@@ -109,7 +116,8 @@ fn filled<G: Graph>(count: usize) -> Result<Filled> {
     })
 }
 
-/// How long every object of a round takes. Who decodes makes an event and frees what nobody has taken of it; neither is timed.
+/// Returns how long the graph takes for all objects of a round. Building an event and freeing the
+/// rest of it are not timed.
 fn timed<E: From<SimulatedObject>>(count: usize, round: usize, mut take: impl FnMut(&mut Option<E>)) -> Duration {
     let mut took = Duration::ZERO;
     for start in (0..count).step_by(AT_A_TIME) {
@@ -129,13 +137,13 @@ fn batch<E: From<SimulatedObject>>(start: usize, count: usize, round: usize) -> 
     places.map(|place| E::from(object(place, count, round))).collect()
 }
 
-/// What one writes without a thought: a map of objects by UID, with the UIDs of the dependents of each.
+/// The simplest graph: a map of objects by UID, with the UIDs of each object's dependents.
 #[derive(Default)]
 struct Plain {
     objects: HashMap<String, PlainNode>,
 }
 
-#[expect(dead_code, reason = "what a collector would read of it takes its memory")]
+#[expect(dead_code, reason = "the fields that a collector reads take memory")]
 struct PlainNode {
     kind: Kind,
     namespace: String,
@@ -154,7 +162,7 @@ impl Graph for Plain {
             node.version = seen.version;
             return;
         }
-        // Owners come before their dependents here.
+        // Owners precede their dependents in the input.
         if let Some(owner) = seen.owner.as_ref().and_then(|owner| self.objects.get_mut(&owner.uid)) {
             owner.dependents.push(seen.uid.clone());
         }
@@ -182,10 +190,11 @@ impl Graph for Plain {
     }
 }
 
-/// The garbage collector's own graph. What a change makes necessary is forgotten: nobody is collected here.
+/// The garbage collector's graph. The work that a change causes is dropped, because nothing is
+/// collected.
 struct Ours {
     graph: collector::Graph,
-    /// One for each kind, by its number.
+    /// The kinds, by number.
     monitors: [collector::Monitor; 4],
     effects: collector::FollowUps,
 }

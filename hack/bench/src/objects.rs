@@ -1,4 +1,4 @@
-//! The schedules that the controllers work on, and the Jobs that they come to; and how objects are created.
+//! The schedules, their Jobs, and the creation of objects.
 
 use std::time::Instant;
 
@@ -12,16 +12,17 @@ use serde_json::{Value, json};
 
 use crate::progress::{Progress, length};
 
-/// Everything is in one namespace, as it is for whoever has 500 schedules.
+/// The namespace of all objects.
 pub(crate) const NAMESPACE: &str = "default";
-/// How many objects are created at a time.
+/// The number of objects that are created at a time.
 const AT_A_TIME: usize = 16;
-/// After each so many there is something to tell.
+/// The number of objects between two progress lines.
 const MANY: usize = 2000;
-/// And less than one and a half: one run of a yearly schedule that is half a year away.
+/// More than a year and less than one and a half, so that a yearly schedule that is due in half a
+/// year has missed one run.
 const MORE_THAN_A_YEAR: SignedDuration = SignedDuration::from_hours(400 * 24);
 
-/// What has a schedule.
+/// A kind with a schedule.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     CronJob,
@@ -46,7 +47,7 @@ impl Kind {
         format!("{}/v1", self.names().0)
     }
 
-    /// An object of this kind. Suspended, it stays as it is for ever.
+    /// Returns an object of this kind. A suspended object never changes.
     pub(crate) fn object(self, name: &str, schedule: &str, suspend: bool) -> Value {
         let job_template = match self {
             Self::CronJob => json!({"metadata": {"labels": {"app": name}}, "spec": job_spec(name)}),
@@ -78,7 +79,7 @@ fn pod_spec() -> Value {
     })
 }
 
-/// An object that the apiserver has.
+/// An object that the apiserver has stored.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Created {
     pub(crate) name: String,
@@ -96,7 +97,7 @@ impl Created {
         Ok(Self { name, uid, version })
     }
 
-    /// The Job that a controller would make of a CronJob for the run at `due`.
+    /// Returns the Job that a controller creates for the run at `due`.
     pub(crate) fn job(&self, due: Timestamp) -> Value {
         json!({
             "apiVersion": "batch/v1",
@@ -119,7 +120,7 @@ impl Created {
         })
     }
 
-    /// The status that a controller would write once it has made that Job.
+    /// Returns the status that a controller writes after it has created the Job.
     pub(crate) fn status(&self, due: Timestamp, job_uid: &str) -> Value {
         json!({
             "metadata": {"uid": self.uid, "resourceVersion": self.version},
@@ -141,25 +142,27 @@ impl Created {
     }
 }
 
-/// The schedule that is due at that minute and then not for a day.
+/// Returns a daily schedule that is due at this minute.
 pub(crate) fn once_at(minute: Timestamp) -> String {
     let minute = minute.to_zoned(TimeZone::UTC);
     format!("{} {} * * *", minute.minute(), minute.hour())
 }
 
-/// A yearly schedule that is half a year away; neighbours differ in the minute and the hour.
+/// Returns a yearly schedule that is due in half a year. Successive indexes differ in minute and
+/// hour.
 pub(crate) fn far_from(now: &Zoned, index: usize) -> String {
     let month = (now.month() + 5) % 12 + 1;
     format!("{} {} 1 {month} *", index % 60, index / 60 % 24)
 }
 
-/// The status that makes a CronJob with such a schedule overdue at once: as if its run of half a year ago had been missed.
+/// Returns a status that makes such a CronJob overdue at once: its run of half a year ago counts as
+/// missed.
 pub(crate) fn overdue(now: Timestamp) -> Result<Value> {
-    let served = now.checked_sub(MORE_THAN_A_YEAR).context("the clock is at its start")?;
+    let served = now.checked_sub(MORE_THAN_A_YEAR).context("the time is too early")?;
     Ok(json!({"status": {"lastScheduleTime": served.round(Unit::Second)?}}))
 }
 
-/// Creates `count` schedules, some at a time.
+/// Creates `count` schedules, several at a time.
 pub(crate) async fn create(
     kind: Kind,
     client: &Client,
@@ -171,7 +174,7 @@ pub(crate) async fn create(
     create_all(&kind.api(client), objects, progress).await
 }
 
-/// Creates objects, some at a time.
+/// Creates objects, several at a time.
 pub(crate) async fn create_all(
     api: &Api<DynamicObject>,
     objects: impl ExactSizeIterator<Item = Value>,
@@ -195,7 +198,7 @@ pub(crate) async fn create_all(
 
 /// Creates one object.
 pub(crate) async fn post(api: &Api<DynamicObject>, object: Value) -> Result<DynamicObject> {
-    let object: DynamicObject = serde_json::from_value(object).context("failed to make an object")?;
+    let object: DynamicObject = serde_json::from_value(object).context("failed to build an object")?;
     let created = api.create(&PostParams::default(), &object).await;
     created.with_context(|| format!("failed to create {}", object.metadata.name.unwrap_or_default()))
 }
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_is_not_due_is_half_a_year_away() {
+    fn a_far_schedule_is_due_in_half_a_year() {
         let november = at("2026-11-21T15:07:00Z").to_zoned(TimeZone::UTC);
         assert_eq!(far_from(&november, 0), "0 0 1 5 *");
         assert_eq!(far_from(&november, 61), "1 1 1 5 *");
@@ -226,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn an_overdue_schedule_was_last_served_before_its_last_run() {
+    fn an_overdue_status_precedes_the_last_run() {
         let status = overdue(at("2026-11-21T15:07:00.7Z")).unwrap();
         assert_eq!(status["status"]["lastScheduleTime"], "2025-10-17T15:07:01Z");
     }
 
     #[test]
-    fn the_floor_makes_the_job_that_a_controller_would() {
+    fn the_floor_creates_the_same_job_as_a_controller() {
         let owner = Created {
             name: "one".to_owned(),
             uid: "u-1".to_owned(),

@@ -9,19 +9,19 @@ use jiff::SignedDuration;
 use crate::plan::REST;
 use crate::rows::{Row, Subject};
 
-/// Where the report goes when everything was measured.
+/// The file of a complete report.
 const REPORT: &str = "BENCHMARKS.md";
 
-/// Measures the controllers beside kube-controller-manager and a bare client, on control planes of its own.
+/// Measures the controllers, kube-controller-manager and a bare client on its own control planes.
 ///
-/// Each measurement of a cluster has a fresh etcd and kube-apiserver, one at a time, and the subjects take turns. Progress goes to stderr.
-/// Ctrl-C ends it and everything that it started.
+/// Each measurement of a cluster has a fresh etcd and kube-apiserver, one at a time, and the
+/// subjects take turns. Progress goes to stderr. Ctrl-C ends it and everything that it started.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "portreeve-bench", max_term_width = 120)]
 pub(crate) struct Options {
     /// The daemon's binary, built for release
     pub(crate) daemon: PathBuf,
-    /// How often everything is measured
+    /// The number of rounds
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
     /// The rows to measure instead of all
@@ -30,20 +30,20 @@ pub(crate) struct Options {
     /// The subjects to measure instead of all
     #[arg(long, value_name = "SUBJECT,...", value_delimiter = ',')]
     pub(crate) subjects: Vec<Subject>,
-    /// How long the row `quiet` looks on
+    /// The length of the window in the row `quiet`
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub(crate) quiet: Duration,
-    /// How many schedules are worked on at once in the row `due`, by everybody [default: the daemon's]; and how many dependents
-    /// at once in the rows of garbage collection whose limits are lifted [default: 20]; and how many Foos [default: 16]
+    /// How many objects each subject works on at a time where limits are lifted: schedules
+    /// [default: the daemon's default], dependents [default: 20] and Foos [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) concurrency: Option<u16>,
-    /// Where the report is written [default: BENCHMARKS.md, but stdout with --only or --subjects]
+    /// The file of the report [default: BENCHMARKS.md, but stdout with --only or --subjects]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How many schedules, dependents or objects there are instead of what is usual: to try this program, not to measure
+    /// The number of schedules, dependents or objects, to try this program instead of measuring
     #[arg(long, hide = true)]
     count: Option<usize>,
-    /// Instead of all this: fills one graph, on behalf of the row `graph`, and says what came of it
+    /// Fills one graph for the row `graph` and prints the result, instead of measuring
     #[arg(long, value_name = "SUBJECT", hide = true)]
     pub(crate) fill: Option<Subject>,
 }
@@ -59,18 +59,19 @@ impl Options {
             .collect()
     }
 
-    /// Nothing stands for stdout. What was not measured in full must not replace what was.
+    /// Returns the report's file, or `None` for stdout. A partial report must not replace a
+    /// complete one.
     pub(crate) fn output(&self) -> Option<PathBuf> {
         let is_whole = self.only.is_empty() && self.subjects.is_empty() && self.count.is_none();
         self.output.clone().or_else(|| is_whole.then(|| PathBuf::from(REPORT)))
     }
 
-    /// How long a controller is left alone before its memory counts.
+    /// Returns how long a controller rests before its memory counts.
     pub(crate) fn rest(&self) -> Duration {
         if self.count.is_none() { REST } else { Duration::ZERO }
     }
 
-    /// How many schedules, dependents or objects a row has.
+    /// Returns the number of schedules, dependents or objects of a row.
     pub(crate) fn count(&self, row: Row) -> usize {
         let usual = match row {
             Row::Due | Row::DueDefault | Row::Memory500 | Row::Handover | Row::Crash | Row::Standby => 500,
@@ -87,7 +88,7 @@ impl Options {
     }
 }
 
-/// A duration as Go writes it: `1h`, `1m30s`.
+/// Parses a duration in Go's notation, such as `1h` or `1m30s`.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<SignedDuration>().ok();
     let duration = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_measured_into_the_report_unless_told_otherwise() {
+    fn by_default_everything_is_measured_into_the_report() {
         let options = parse(&[]);
         assert!(Row::value_variants().iter().all(|row| options.has(*row)));
         assert_eq!(options.subjects().len(), Subject::value_variants().len());
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_goes_to_stdout_unless_told_otherwise() {
+    fn a_partial_report_goes_to_stdout_by_default() {
         let options = parse(&["--only=due,memory-500", "--subjects=floor,peer"]);
         assert!(options.has(Row::Due) && options.has(Row::Memory500) && !options.has(Row::Quiet));
         assert_eq!(options.subjects(), [Subject::Floor, Subject::Peer]);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_a_length() {
+    fn durations_must_be_positive_and_have_a_unit() {
         assert_eq!(duration("1h"), Ok(Duration::from_hours(1)));
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         for text in ["", "0s", "5", "-1m", "soon"] {

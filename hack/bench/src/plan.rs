@@ -1,4 +1,4 @@
-//! What is done in which order, and how long the rest of it takes. Pure.
+//! The order of the measurements, and estimates of the remaining time. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::options::Options;
 use crate::rows::{Row, Subject};
 
-/// How long a controller is left alone before its memory counts: Go's runtime collects every two minutes when it has no other reason,
-/// and only then gives back what the start has cost.
+/// How long a controller rests before its memory counts: an idle Go runtime collects every two
+/// minutes, and only then returns the memory of the start.
 pub(crate) const REST: Duration = Duration::from_secs(150);
 
-/// One measurement: a control plane's life, but for the graph, which needs none.
+/// One measurement, on its own control plane. The graph needs none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Step {
     pub(crate) round: u16,
@@ -18,7 +18,8 @@ pub(crate) struct Step {
     pub(crate) subject: Subject,
 }
 
-/// What is done on one control plane. The quiet window follows on memory, so that its objects are made once.
+/// The work on one control plane. The quiet window follows the measurement of memory and uses the
+/// same objects.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Work {
     Due { row: Row },
@@ -51,7 +52,7 @@ impl Work {
         }
     }
 
-    /// Whether a subject has anything to do with it.
+    /// Returns whether a subject takes part in it.
     fn is_for(self, subject: Subject) -> bool {
         let is_for_foos = subject.is_built() || subject == Subject::Portreeve;
         match self {
@@ -59,11 +60,11 @@ impl Work {
             Self::Rounds | Self::Fleet => is_for_foos,
             Self::Shell => is_for_foos || subject == Subject::Peer,
             _ if subject.is_built() => false,
-            // CronTabs have no flags that the peer could have other defaults for.
+            // For CronTabs, the default flags are those of the row `due`.
             Self::Due { row: Row::DueDefault } => !matches!(subject, Subject::PortreeveCrontab | Subject::PeerRelease),
             Self::Due { row: _ } => subject != Subject::PeerRelease,
             Self::Idle { .. } => !subject.is_floor() && subject != Subject::PeerRelease,
-            // Whoever is killed releases nothing.
+            // A killed leader releases nothing, so that PeerRelease equals Peer.
             Self::Failover { row: Row::Handover } => {
                 matches!(subject, Subject::Peer | Subject::PeerRelease | Subject::Portreeve)
             }
@@ -75,7 +76,7 @@ impl Work {
         }
     }
 
-    /// A first guess, for as long as nothing was measured.
+    /// Returns a first estimate, used before anything was measured.
     fn usual(self, subject: Subject) -> Duration {
         match self {
             Self::Due { row: _ } if subject.is_floor() => Duration::from_secs(30),
@@ -106,7 +107,8 @@ impl Work {
     }
 }
 
-/// How many leaders go in one round: fewer where the standby has to wait for the end of the Lease each time.
+/// Returns the number of takeovers in a round: fewer where the standby waits for the lease to
+/// expire each time.
 pub(crate) fn turns(row: Row, subject: Subject) -> u32 {
     match (row, subject) {
         (Row::Handover, Subject::PeerRelease | Subject::Portreeve) => 7,
@@ -114,7 +116,8 @@ pub(crate) fn turns(row: Row, subject: Subject) -> u32 {
     }
 }
 
-/// The subjects take turns within each round, so that what the machine goes through meets them all.
+/// Returns the measurements in order. The subjects take turns within each round, so that changes of
+/// the machine affect all of them.
 pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
     let window = options.has(Row::Quiet).then_some(options.quiet);
     let mut works = Vec::new();
@@ -158,7 +161,7 @@ pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
     steps
 }
 
-/// How long each measurement took when it was made last.
+/// How long each measurement took the last time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DurationEstimates(BTreeMap<(Work, Subject), Duration>);
 
@@ -167,7 +170,7 @@ impl DurationEstimates {
         self.0.insert((step.work, step.subject), duration);
     }
 
-    /// How long these steps are going to take.
+    /// Returns how long these steps are expected to take.
     pub(crate) fn estimate(&self, steps: &[Step]) -> Duration {
         let of = |step: &Step| self.0.get(&(step.work, step.subject)).copied();
         steps
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_of_everything_makes_its_many_schedules_once_a_subject() {
+    fn a_full_round_measures_memory_and_quiet_with_the_same_schedules() {
         assert_eq!(
             plan(&["--rounds=1"])[..42],
             [
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_of_everything_ends_with_foos_and_their_deployments_last() {
+    fn a_full_round_ends_with_foos_and_deployments_50000() {
         assert_eq!(
             plan(&["--rounds=1"])[42..],
             [
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_alone_has_no_window_and_the_window_needs_its_schedules() {
+    fn quiet_runs_with_memory_10000_and_memory_10000_runs_without_quiet() {
         let memory = plan(&["--rounds=1", "--only=memory-10000", "--subjects=peer"]);
         assert_eq!(memory, ["1 memory-10000: peer"]);
         let quiet = plan(&["--rounds=1", "--only=quiet", "--quiet=1m", "--subjects=peer"]);
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_goes_by_the_last_time_and_else_by_a_guess() {
+    fn estimates_use_the_last_duration_or_a_default() {
         let work = Work::Due { row: Row::Due };
         let step = |subject| Step {
             round: 1,

@@ -1,8 +1,8 @@
-//! What happens now, on stderr: a line each, with the time since the start before it.
+//! Progress lines on stderr, each with the time since the start.
 
 use std::time::{Duration, Instant};
 
-/// Says what happens.
+/// Writes progress lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     started: Instant,
@@ -25,7 +25,7 @@ fn clock(elapsed: Duration) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// A length of time for people: `40 s`, `5 min`, `1 h 20 min`.
+/// Formats a duration, such as `40 s`, `5 min` or `1 h 20 min`.
 pub(crate) fn length(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let minutes = (seconds + 30) / 60;
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_for_people() {
+    fn durations_are_formatted_in_seconds_minutes_or_hours() {
         for (seconds, expected) in [
             (0, "0 s"),
             (99, "99 s"),

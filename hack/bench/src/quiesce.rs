@@ -1,5 +1,6 @@
-//! The servers and a controller with nothing left to do: what an apiserver does after its start, or after thousands of writes, is in the
-//! way of whoever is measured first, and that is always the bare client.
+//! Waits until the servers and a controller are idle. The work of an apiserver after its start, or
+//! after thousands of writes, would slow down the subject that is measured first, which is always
+//! the bare client.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +11,14 @@ use tokio::time::sleep;
 use crate::resource_usage::CpuTime;
 
 const LOOK: Duration = Duration::from_secs(1);
-/// The CPU time that all of them together may take between two looks: several times what they take for leases, bookmarks and health.
+/// The CPU time that all processes together may use between two samples: several times that of
+/// leases, bookmarks and health checks.
 const LITTLE: Duration = Duration::from_millis(100);
-/// So many looks in a row have to find little.
+/// The number of consecutive idle samples.
 const STILL: usize = 2;
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Waits until the servers, and the controller when there is one, work no more.
+/// Waits until the servers, and the controller if there is one, are idle.
 pub(crate) async fn wait_until_idle(plane: &ControlPlane, controller: Option<u32>) -> Result<()> {
     let mut processes = vec![plane.apiserver().pid()?, plane.etcd().pid()?];
     processes.extend(controller);
@@ -34,7 +36,7 @@ pub(crate) async fn wait_until_idle(plane: &ControlPlane, controller: Option<u32
         let used: Duration = now.iter().zip(&before).map(|(now, before)| now.since(before)).sum();
         still = if used <= LITTLE { still + 1 } else { 0 };
         if still < STILL && Instant::now() >= deadline {
-            bail!("the control plane still works after {LIMIT:?}: {used:?} of CPU time in the last second");
+            bail!("the control plane is not idle after {LIMIT:?}: {used:?} of CPU time in the last second");
         }
         before = now;
     }

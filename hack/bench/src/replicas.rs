@@ -12,11 +12,12 @@ use crate::controller::{Controller, Role};
 use crate::lease::Lease;
 use crate::rows::{Subject, Task};
 
-/// As a controller manager's own accounts, and so of the same priority to the apiserver.
+/// The namespace of the accounts, whose requests the apiserver gives the priority level of
+/// controller managers.
 const NAMESPACE: &str = "kube-system";
 const ELECTION_LIMIT: Duration = Duration::from_secs(30);
 
-/// The two, by what they are now.
+/// The two replicas, by their present roles.
 pub(crate) struct Replicas<'a> {
     bench: &'a Bench,
     plane: &'a ControlPlane,
@@ -25,7 +26,7 @@ pub(crate) struct Replicas<'a> {
     pub(crate) standby: Replica,
 }
 
-/// One of them, which ends with this.
+/// One replica, which is killed when this handle is dropped.
 pub(crate) struct Replica {
     account: &'static str,
     kubeconfig: PathBuf,
@@ -35,7 +36,7 @@ pub(crate) struct Replica {
 impl Replica {
     async fn start(bench: &Bench, plane: &ControlPlane, subject: Subject, account: &'static str) -> Result<Self> {
         let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
-        let everything = serde_json::from_value(everything).context("failed to make a rule")?;
+        let everything = serde_json::from_value(everything).context("failed to build a rule")?;
         let kubeconfig = plane.service_account_kubeconfig(NAMESPACE, account, everything).await?;
         let role = Role::Replica {
             account,
@@ -49,14 +50,14 @@ impl Replica {
         })
     }
 
-    /// What the audit log calls it.
+    /// Returns its user name in the audit log.
     pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{NAMESPACE}:{}", self.account)
     }
 }
 
 impl<'a> Replicas<'a> {
-    /// Starts the one, which leads as nobody else is there, and then the other.
+    /// Starts one replica, which becomes the leader, and then the other.
     pub(crate) async fn start(bench: &'a Bench, plane: &'a ControlPlane, subject: Subject) -> Result<Self> {
         let leader = Replica::start(bench, plane, subject, "replica-a").await?;
         let client = plane.client()?;
@@ -73,13 +74,13 @@ impl<'a> Replicas<'a> {
         })
     }
 
-    /// Does something that needs both of them alive.
+    /// Runs `work`, and fails when one of the replicas exits meanwhile.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let (leader, standby) = (&self.leader.controller, &self.standby.controller);
         leader.guard(standby.guard(work)).await
     }
 
-    /// The leader has ended and the standby leads: starts the old leader anew, as the standby.
+    /// Restarts the old leader as the standby. Call it after a takeover.
     pub(crate) async fn swap(&mut self) -> Result<()> {
         std::mem::swap(&mut self.leader, &mut self.standby);
         let Replica {

@@ -1,4 +1,4 @@
-//! What a process costs, by Linux' `/proc`: memory and CPU time. And how busy the machine is with others.
+//! Memory and CPU time of a process, and CPU time of the machine, from Linux' `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// How long a tick of `/proc/<pid>/stat` is: on every architecture that Kubernetes runs on.
+/// The length of a tick in `/proc/<pid>/stat`, on every architecture that Kubernetes supports.
 const TICK: Duration = Duration::from_millis(10);
 
 /// The memory of a process, in KiB.
@@ -20,7 +20,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let status = read(pid, "status")?;
-        Self::parse(&status).with_context(|| format!("the status of process {pid} tells nothing of its memory"))
+        Self::parse(&status).with_context(|| format!("the status of process {pid} contains no memory"))
     }
 
     fn parse(status: &str) -> Option<Self> {
@@ -38,28 +38,30 @@ impl Memory {
 /// The CPU time of a process up to an instant.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct CpuTime {
-    /// Of the whole process, to the tick.
+    /// The time of the whole process, in ticks.
     ticks: u64,
-    /// Of each of its threads, to the nanosecond; those that have ended are not among them.
+    /// The time of each running thread, in nanoseconds.
     threads: BTreeMap<u32, u64>,
 }
 
 impl CpuTime {
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let stat = read(pid, "stat")?;
-        let ticks = ticks(&stat).with_context(|| format!("cannot read the CPU time of process {pid} from {stat}"))?;
+        let ticks =
+            ticks(&stat).with_context(|| format!("failed to parse the CPU time of process {pid} from {stat}"))?;
         Ok(Self {
             ticks,
             threads: threads(pid).unwrap_or_default(),
         })
     }
 
-    /// What was used since `earlier`: the finer sum over the threads, unless threads that have ended took a part of it with them.
+    /// Returns the time used since `earlier`: the exact sum over the threads, or ticks when threads
+    /// that have ended used a part of it.
     pub(crate) fn since(&self, earlier: &Self) -> Duration {
         let by_ticks = TICK * u32::try_from(self.ticks.saturating_sub(earlier.ticks)).unwrap_or(u32::MAX);
         let used = |(thread, now): (&u32, &u64)| now.saturating_sub(earlier.threads.get(thread).copied().unwrap_or(0));
         let by_threads = Duration::from_nanos(self.threads.iter().map(used).sum());
-        // User and system time are each cut off to the tick, at both ends.
+        // User and system time are each truncated to ticks, at both ends.
         let is_whole = by_threads + TICK * 2 >= by_ticks;
         if is_whole && !self.threads.is_empty() {
             by_threads
@@ -69,7 +71,7 @@ impl CpuTime {
     }
 }
 
-/// User and system time. The name of the program, in parentheses, may hold anything.
+/// Returns user and system time. The program's name, in parentheses, may contain any character.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11);
@@ -78,13 +80,13 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-/// Nothing when the kernel keeps no such statistics.
+/// Returns `None` when the kernel keeps no such statistics.
 fn threads(pid: u32) -> Option<BTreeMap<u32, u64>> {
     let mut threads = BTreeMap::new();
     for entry in fs::read_dir(file(pid, "task")).ok()? {
         let folder = entry.ok()?.path();
         let thread = folder.file_name()?.to_str()?.parse().ok()?;
-        // A thread may end between the two looks.
+        // A thread may end between listing and reading.
         if let Ok(schedstat) = fs::read_to_string(folder.join("schedstat")) {
             threads.insert(thread, schedstat.split_whitespace().next()?.parse().ok()?);
         }
@@ -110,7 +112,7 @@ impl MachineTime {
             .split_whitespace()
             .filter_map(|field| field.parse().ok())
             .collect();
-        // User, nice, system, idle, iowait, irq, softirq, steal; the time of guests is in that of users already.
+        // User, nice, system, idle, iowait, irq, softirq, steal. User time includes guest time.
         let [_, _, _, idle, iowait, ..] = ticks[..] else {
             return None;
         };
@@ -120,7 +122,7 @@ impl MachineTime {
         })
     }
 
-    /// The share of the time since `earlier` in which the machine worked, from 0 to 1.
+    /// Returns the busy share of the time since `earlier`, from 0 to 1.
     pub(crate) fn busy_since(&self, earlier: &Self) -> f64 {
         let passed = |now: u64, then: u64| f64::from(u32::try_from(now.saturating_sub(then)).unwrap_or(u32::MAX));
         let all = passed(self.all, earlier.all);
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_from_the_status() {
+    fn memory_is_parsed_from_the_status() {
         let status = "Name:\tdaemon\nVmPeak:\t  9000 kB\nVmHWM:\t    1640 kB\nVmRSS:\t    1536 kB\n";
         let memory = Memory::parse(status);
         assert_eq!(
@@ -164,21 +166,21 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_user_and_system_time_whatever_the_program_is_called() {
+    fn cpu_time_is_parsed_whatever_the_name_of_the_program() {
         let stat = "30464 (a) b) R 30462 30462 25846 0 -1 4194304 91 0 0 0 71 4 0 0 20 0 1 0 1239036";
         assert_eq!(ticks(stat), Some(75));
         assert_eq!(ticks("30464 (a) R 1"), None);
     }
 
     #[test]
-    fn the_time_of_the_threads_is_the_finer_one() {
+    fn the_sum_over_the_threads_is_used_when_it_is_complete() {
         let earlier = cpu(100, &[(1, 900_000_000), (2, 100_000_000)]);
         let later = cpu(103, &[(1, 925_000_000), (2, 100_000_000), (3, 4_500_000)]);
         assert_eq!(later.since(&earlier), Duration::from_micros(29_500));
     }
 
     #[test]
-    fn ticks_count_where_threads_have_ended_or_are_not_told_of() {
+    fn ticks_are_used_when_threads_have_ended_or_are_unknown() {
         let earlier = cpu(100, &[(1, 900_000_000), (2, 100_000_000)]);
         assert_eq!(
             cpu(120, &[(1, 901_000_000)]).since(&earlier),
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_busy_for_what_it_was_not_idle() {
+    fn the_busy_share_excludes_idle_time() {
         let at = |stat| MachineTime::parse(stat).unwrap();
         let earlier = at("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 1 1 1 1\n");
         let later = at("cpu  110 5 105 770 110 0 0 0 9 9\ncpu0 1 1 1 1 1\n");
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_used_time() {
+    fn memory_and_cpu_time_of_this_process_are_positive() {
         let memory = Memory::of(std::process::id()).unwrap();
         assert!(memory.resident > 0 && memory.peak >= memory.resident, "{memory:?}");
         let start = CpuTime::of(std::process::id()).unwrap();

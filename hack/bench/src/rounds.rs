@@ -1,4 +1,4 @@
-//! Foos that come and go: what their memory is the first time, and whether it is more the tenth.
+//! Ten rounds of Foos: the memory after the first and the tenth.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::rows::{Measure, Row, Sample};
 
 const ROUNDS: usize = 10;
 
-/// The Foos of each round have other names than those before, so that whatever is kept by name is kept once more.
+/// Measures memory. Each round uses new names, so that anything that is kept by name accumulates.
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let plane = ControlPlane::start().await?;
     let client = due::client(&plane)?;
@@ -37,7 +37,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
             let memory = controller.guard(settled(pid, not_before)).await?;
             resident.push(kibibytes(memory.resident));
         }
-        bench.progress.log(format!("  round {round} of {ROUNDS} is over"));
+        bench.progress.log(format!("  round {round} of {ROUNDS} is done"));
     }
     let (Some(first), Some(tenth)) = (resident.first(), resident.last()) else {
         return Ok(Vec::new());

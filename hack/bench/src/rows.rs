@@ -1,15 +1,15 @@
-//! The rows of work, who does them, and what is measured of each: the names that the command line and the report share.
+//! The rows, subjects and measures, with the names that the command line and the report share.
 
 use clap::ValueEnum;
 
 use crate::statistics::Unit;
 
-/// A row of work: a table of the report.
+/// A row: one workload.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub(crate) enum Row {
     /// Schedules that are due in the same minute, with client-side limits lifted
     Due,
-    /// The same with everybody's default flags
+    /// The same with default flags
     DueDefault,
     /// Memory with 500 schedules
     #[value(name = "memory-500")]
@@ -19,7 +19,7 @@ pub(crate) enum Row {
     Memory10000,
     /// CPU time with 10,000 schedules of which none is due
     Quiet,
-    /// The time until another replica works when the leader is told to stop
+    /// The time until another replica works when the leader gets SIGTERM
     Handover,
     /// The same when the leader is killed
     Crash,
@@ -27,12 +27,14 @@ pub(crate) enum Row {
     Standby,
     /// The search for the next run, without a cluster
     Next,
-    /// An owner with 3,000 dependents that is deleted in the background, with client-side limits lifted
+    /// An owner with 3,000 dependents that is deleted in the background, with client-side limits
+    /// lifted
     #[value(name = "cascade-3000")]
     Cascade3000,
-    /// An owner with 1,000 dependents that is deleted in the background, with everybody's default flags
+    /// An owner with 1,000 dependents that is deleted in the background, with default flags
     CascadeDefault,
-    /// An owner with 3,000 dependents that is deleted in the foreground, with client-side limits lifted
+    /// An owner with 3,000 dependents that is deleted in the foreground, with client-side limits
+    /// lifted
     #[value(name = "foreground-3000")]
     Foreground3000,
     /// An owner with 3,000 dependents that outlive it, with client-side limits lifted
@@ -51,14 +53,14 @@ pub(crate) enum Row {
     /// Foos that are created at once
     #[value(name = "foo-1000")]
     Foo1000,
-    /// Memory with as many Foos, the first time and the tenth
+    /// Memory with 1,000 Foos in the first round and the tenth
     FooMemory,
-    /// Memory with 50,000 Deployments that belong to nobody, and the time until they are read
+    /// Memory with 50,000 Deployments without owners, and the time to list them
     #[value(name = "deployments-50000")]
     Deployments50000,
-    /// What the whole costs while nobody needs it: memory, the start and the binary
+    /// The whole process without work: memory, start and binary
     Shell,
-    /// Events that a store takes in, without a cluster
+    /// Events applied to a store, without a cluster
     Store,
     /// Keys that pass through a work queue, without a cluster
     Queue,
@@ -105,28 +107,32 @@ impl Task {
     }
 }
 
-/// Who does the work.
+/// A subject: the program that does the work.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub(crate) enum Subject {
-    /// A bare client that writes what the controllers have to, and nothing else
+    /// A bare client that only writes what the controllers must write
     Floor,
-    /// A bare client that creates each Job or Deployment and then writes the status of its owner; not for garbage collection
+    /// A bare client that creates each Job or Deployment and then writes the status of its owner;
+    /// not for garbage collection
     FloorStatus,
-    /// kube-controller-manager with its cronjob-controller, its garbage-collector-controller or everything
+    /// kube-controller-manager with its cronjob-controller, its garbage-collector-controller or
+    /// everything
     Peer,
-    /// kube-controller-manager with its cronjob-controller and the feature gate that makes it release its Lease when it is told to stop
+    /// kube-controller-manager with its cronjob-controller and the feature gate that makes it
+    /// release its Lease on SIGTERM
     PeerRelease,
     /// A controller for Foos on controller-runtime
     ControllerRuntime,
     /// A controller for Foos on kube-runtime
     KubeRuntime,
-    /// The daemon with its cronjob-controller, its garbage-collector-controller, its foo-controller or everything
+    /// The daemon with its cronjob-controller, its garbage-collector-controller, its foo-controller
+    /// or everything
     Portreeve,
     /// The daemon with its crontab-controller, on as many CronTabs
     PortreeveCrontab,
 }
 
-/// What is measured. Each has one number a round.
+/// A measure, with one number per round.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Measure {
     /// The delay that half of the Jobs do not exceed.
@@ -135,7 +141,7 @@ pub(crate) enum Measure {
     P99,
     /// The delay of the last Job.
     Max,
-    /// How many Jobs were made before the next minute.
+    /// The number of Jobs that were created before the next minute.
     WithinTheMinute,
     Resident,
     Peak,
@@ -143,45 +149,47 @@ pub(crate) enum Measure {
     CpuTimeAnHour,
     /// From the signal to the leader until the Lease names the standby.
     SignalToLease,
-    /// From the signal to the leader until the first Job of the standby is made.
+    /// From the signal to the leader until the first Job of the standby is created.
     SignalToJob,
     /// From the old leader's last renewal until the Lease names the standby.
     RenewalToLease,
     RenewalToJob,
-    /// From the moment at which the Lease names the standby until its first Job is made.
+    /// From the moment at which the Lease names the standby until its first Job is created.
     LeaseToJob,
     LeaderResident,
     StandbyResident,
-    /// What the standby's memory is to that of its own leader.
+    /// The standby's memory divided by its leader's.
     StandbyToLeader,
     /// The time of one search, by the name of the benchmark.
     Search(String),
-    /// From the call that deletes an owner until the last of it is done: dependents gone, or freed, and the owner gone.
+    /// From the deletion of an owner until the owner is gone and its dependents are gone or
+    /// orphaned.
     DeleteToEnd,
     /// The CPU time of the controller in that time.
     CpuTimeToEnd,
-    /// What a graph takes for each object in it.
+    /// The memory of a graph per object.
     BytesANode,
-    /// How many objects that are new a graph takes in a second.
+    /// Objects added to a graph per second.
     AddedASecond,
-    /// How many objects that have changed a graph takes in a second.
+    /// Objects changed in a graph per second.
     ChangedASecond,
-    /// How many objects that are gone a graph takes out in a second.
+    /// Objects removed from a graph per second.
     RemovedASecond,
     /// From the call that creates the first Foo until the last Deployment exists.
     PostToDeployment,
-    /// From the call that creates the first Foo until the last status says what became of it.
+    /// From the call that creates the first Foo until the last status is written.
     PostToStatus,
-    /// With the Foos of the first round, and with as many in the tenth.
+    /// Memory with the Foos of the first round.
     ResidentFirst,
+    /// Memory with as many Foos in the tenth round.
     ResidentTenth,
-    /// What the memory of the tenth round is to that of the first.
+    /// The memory of the tenth round divided by that of the first.
     TenthToFirst,
-    /// From the start of the process until an object that waits for it has been worked on.
+    /// From the start of the process until it has reconciled a waiting object.
     StartToWork,
-    /// The size of the program, without symbols.
+    /// The size of the binary without symbols.
     Binary,
-    /// How many times a second something is done, by the name of the benchmark.
+    /// A rate per second, by the name of the benchmark.
     Rate(String),
 }
 
@@ -213,28 +221,28 @@ impl Subject {
         name(&self)
     }
 
-    /// Whether it is one of the bare clients, which have no process of their own to measure.
+    /// Returns whether it is a bare client, which has no process to measure.
     pub(crate) fn is_floor(self) -> bool {
         matches!(self, Self::Floor | Self::FloorStatus)
     }
 
-    /// Whether it is kube-controller-manager.
+    /// Returns whether it is kube-controller-manager.
     pub(crate) fn is_peer(self) -> bool {
         matches!(self, Self::Peer | Self::PeerRelease)
     }
 
-    /// Whether it is one of the controllers for Foos that are built for this.
+    /// Returns whether it is a controller for Foos on another framework.
     pub(crate) fn is_built(self) -> bool {
         matches!(self, Self::ControllerRuntime | Self::KubeRuntime)
     }
 
-    /// Whether it is the daemon, which the targets are for.
+    /// Returns whether it is the daemon, to which the targets apply.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Portreeve | Self::PortreeveCrontab)
     }
 
-    /// The controller that does the task for it, by the one name that everybody has for it. A bare client has none, and who does nothing
-    /// else needs none.
+    /// Returns the name of its controller for a task. Bare clients have none, and the controllers
+    /// on other frameworks need none.
     pub(crate) fn controller(self, task: Task) -> Option<&'static str> {
         match (self, task) {
             (Self::Floor | Self::FloorStatus | Self::ControllerRuntime | Self::KubeRuntime, _)
@@ -319,19 +327,19 @@ impl Measure {
         }
     }
 
-    /// Whether it means something how many times another subject's it is.
+    /// Returns whether a ratio to another subject's number is meaningful.
     pub(crate) fn is_comparable(&self) -> bool {
         !matches!(self, Self::WithinTheMinute | Self::StandbyToLeader | Self::TenthToFirst)
     }
 }
 
-/// As the command line spells it.
+/// Returns the name on the command line.
 fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// One number of one round.
+/// The number of a measure in one round.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) row: Row,
@@ -345,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_spells_rows_and_subjects_as_the_report_does() {
+    fn rows_and_subjects_have_the_expected_names() {
         let rows: Vec<String> = Row::value_variants().iter().map(|row| row.name()).collect();
         assert_eq!(
             rows,

@@ -1,4 +1,5 @@
-//! What needs no cluster, by the benchmarks of the crates that do it: the search for the next run, the store, and the work queue.
+//! Benchmarks of crates, without a cluster: the search for the next run, the store, and the work
+//! queue.
 
 use std::env;
 use std::fs;
@@ -11,9 +12,9 @@ use serde_json::Value;
 
 use crate::rows::{Measure, Row, Sample, Subject};
 
-/// The first run builds them.
+/// The time limit. The first run builds the benchmarks.
 const LIMIT: Duration = Duration::from_mins(30);
-/// A row, and whose benchmarks it is: the file and the group of them have its name.
+/// A row and the package of its benchmarks, whose file and group have the row's name.
 pub(crate) struct Part {
     pub(crate) row: Row,
     package: &'static str,
@@ -35,7 +36,8 @@ pub(crate) const PARTS: [Part; 3] = [
 ];
 
 impl Part {
-    /// Half the time that criterion would take, as there are several rounds.
+    /// Returns the arguments for cargo, with half of criterion's default times because there are
+    /// several rounds.
     fn args(&self) -> Vec<String> {
         let (name, filter) = (self.row.name(), format!("^{}/", self.row.name()));
         let all = ["bench", "--locked", "-p", self.package, "--bench", &name];
@@ -44,10 +46,13 @@ impl Part {
     }
 }
 
-/// Runs the benchmarks and takes the medians. They write what they find into a folder that is theirs alone.
+/// Runs the benchmarks and returns their medians. They write their results into a temporary folder.
 pub(crate) async fn measure(part: &Part) -> Result<Vec<Sample>> {
-    let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
-    let home = folder.path().to_str().context("the temporary folder has no name")?;
+    let folder = tempfile::tempdir().context("failed to create a temporary folder")?;
+    let home = folder
+        .path()
+        .to_str()
+        .context("the temporary folder's path is not valid UTF-8")?;
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let log = folder.path().join("log");
     let bench = Process::spawn(
@@ -68,7 +73,7 @@ pub(crate) async fn measure(part: &Part) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Every `new/estimates.json` below a folder.
+/// Returns every `new/estimates.json` below a folder.
 fn find(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -89,13 +94,13 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What a benchmark has come to.
+/// The result of a benchmark.
 #[derive(Debug, PartialEq)]
 struct Found {
     name: String,
-    /// Of one turn.
+    /// The time of one iteration.
     seconds: f64,
-    /// What one turn does, when the benchmark counts that.
+    /// The number of elements in one iteration, if the benchmark counts them.
     elements: Option<f64>,
 }
 
@@ -120,11 +125,11 @@ fn read(estimates: &Path) -> Result<Found> {
         anyhow::Ok(serde_json::from_str::<Value>(&text)?)
     };
     let nanoseconds = json(estimates)?["median"]["point_estimate"].as_f64();
-    let nanoseconds = nanoseconds.context("there is no median")?;
+    let nanoseconds = nanoseconds.context("the estimates contain no median")?;
     let benchmark = json(&estimates.with_file_name("benchmark.json"))?;
     let name = ["title", "full_id"].iter().find_map(|field| benchmark[field].as_str());
     Ok(Found {
-        name: name.context("there is no name")?.to_owned(),
+        name: name.context("the benchmark has no name")?.to_owned(),
         seconds: nanoseconds / 1e9,
         elements: benchmark["throughput"]["Elements"].as_f64(),
     })
@@ -135,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_benchmark_is_found_by_its_own_name() {
+    fn benchmarks_are_read_with_their_names() {
         let folder = tempfile::tempdir().unwrap();
         for (path, name, median) in [("next/every_5", "next/*/5 * * * *", 250.0), ("never", "never", 1500.0)] {
             let new = folder.path().join(path).join("new");
@@ -160,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_that_counts_what_it_does_comes_to_a_rate() {
+    fn a_benchmark_that_counts_elements_has_a_rate() {
         let folder = tempfile::tempdir().unwrap();
         let estimates = folder.path().join("estimates.json");
         fs::write(&estimates, r#"{"median": {"point_estimate": 2e6}}"#).unwrap();

@@ -1,4 +1,5 @@
-//! What the whole costs while nobody needs it: how soon it works after its start, what memory it takes, and how large the program is.
+//! The whole process without work: the time from its start to its first reconcile, its memory, and
+//! the size of its binary.
 
 use std::time::Instant;
 
@@ -17,7 +18,8 @@ use crate::plan::Step;
 use crate::quiesce::wait_until_idle;
 use crate::rows::{Measure, Row, Sample, Subject, Task};
 
-/// A Foo waits for its Deployment, and where nobody knows Foos, a Deployment for its `ReplicaSet`.
+/// Measures. A Foo waits for its Deployment; for kube-controller-manager, a Deployment waits for
+/// its `ReplicaSet`.
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let subject = step.subject;
     let plane = ControlPlane::start().await?;
@@ -31,7 +33,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         deployments(&client)
     };
     if subject.is_built() {
-        // It may have to be built first.
+        // The subject may have to be built first.
         foos::peers(bench).await?;
     }
     wait_until_idle(&plane, None).await?;
@@ -44,7 +46,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     } else {
         Controller::spawn(Task::Everything, subject, bench.daemon.as_ref(), &plane, Role::Usual)?
     };
-    let reached = async { watching.join_next().await.context("nobody watches")?? };
+    let reached = async { watching.join_next().await.context("no watch was started")?? };
     let took = controller.guard(reached).await?.saturating_duration_since(started);
     let memory = controller
         .guard(settled(controller.pid(), started + bench.options.rest()))

@@ -1,19 +1,20 @@
-//! A cluster of any size, as its watches tell of it. Pure: the same size is always the same cluster.
+//! The objects of a simulated cluster of any size, as watches deliver them. Pure: the same size
+//! gives the same cluster.
 
-/// What a watch tells of an object, as far as a garbage collector looks at it.
+/// The metadata of an object that a garbage collector reads.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct SimulatedObject {
     pub(crate) kind: Kind,
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// As the apiserver counts: one for each change of anything.
+    /// The resource version, which every change of any object increments.
     pub(crate) version: u64,
-    /// Its controller, which it has or has not.
+    /// Its owner, if it has one.
     pub(crate) owner: Option<Owner>,
 }
 
-/// As an owner reference has it. It keeps a foreground deletion waiting, as the references of controllers do.
+/// An owner reference. It blocks a foreground deletion, as the references of controllers do.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Owner {
     pub(crate) kind: Kind,
@@ -30,10 +31,10 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// In the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub(crate) const ALL: [Self; 4] = [Self::Deployment, Self::ReplicaSet, Self::Pod, Self::ConfigMap];
 
-    /// Group and version, and the kind, as objects have them.
+    /// Returns the `apiVersion` and the kind.
     pub(crate) fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Deployment => ("apps/v1", "Deployment"),
@@ -44,8 +45,8 @@ impl Kind {
     }
 }
 
-/// What one application is made of, and the place of each object's owner among them: a deployment, a replica set that has been replaced
-/// and the one that has its pods, and a ConfigMap that nobody owns.
+/// The objects of an application, with the index of each object's owner: a deployment, an old
+/// replica set, the present one with its pods, and a `ConfigMap` without an owner.
 const APPLICATION: [(Kind, Option<usize>); 10] = [
     (Kind::Deployment, None),
     (Kind::ReplicaSet, Some(0)),
@@ -58,10 +59,10 @@ const APPLICATION: [(Kind, Option<usize>); 10] = [
     (Kind::Pod, Some(2)),
     (Kind::ConfigMap, None),
 ];
-/// How many applications share a namespace.
+/// The number of applications in a namespace.
 const SHARE: usize = 100;
 
-/// The object at a place of the cluster, in a round of changes: round 0 is how it is created.
+/// Returns the object at a place of the cluster, after a round of changes. Round 0 is its creation.
 pub(crate) fn object(place: usize, count: usize, round: usize) -> SimulatedObject {
     let (application, part) = (place / APPLICATION.len(), place % APPLICATION.len());
     let (kind, owner) = APPLICATION[part];
@@ -80,7 +81,7 @@ pub(crate) fn object(place: usize, count: usize, round: usize) -> SimulatedObjec
     }
 }
 
-/// As long as names are that controllers make.
+/// Returns a name as long as those of real controllers.
 fn name(application: usize, part: usize) -> String {
     let hash = mixed(application as u64) >> 32;
     match APPLICATION[part].0 {
@@ -91,10 +92,10 @@ fn name(application: usize, part: usize) -> String {
     }
 }
 
-/// A UUID, of which no two places have the same.
+/// Returns a UUID that is unique to the place.
 fn uid(place: usize) -> String {
     let (high, low) = (mixed(place as u64), mixed(!(place as u64)));
-    // Fourth version, and the usual variant.
+    // Version 4, variant 1.
     let (high, low) = (high & !0xf000 | 0x4000, low & !(3 << 62) | 1 << 63);
     let (first, second, third) = (high >> 32, high >> 16 & 0xffff, high & 0xffff);
     format!(
@@ -104,7 +105,8 @@ fn uid(place: usize) -> String {
     )
 }
 
-/// Bits that look like chance (the finalizer of `SplitMix64`): no order of them is left for a map to profit from.
+/// Returns pseudorandom bits (the finalizer of `SplitMix64`), so that a map cannot profit from the
+/// order of keys.
 fn mixed(number: u64) -> u64 {
     let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_owner_is_in_the_cluster_and_nobody_is_twice() {
+    fn every_owner_exists_and_uids_are_unique() {
         let count = 20_000;
         let all: Vec<SimulatedObject> = (0..count).map(|place| object(place, count, 0)).collect();
         let by_uid: HashMap<&str, &SimulatedObject> = all.iter().map(|seen| (&*seen.uid, seen)).collect();
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_changes_in_nothing_but_its_version() {
+    fn a_change_affects_only_the_version() {
         let (first, second) = (object(1234, 5000, 0), object(1234, 5000, 1));
         assert_eq!((first.version, second.version), (1235, 6235));
         assert_eq!(
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_uids_are_such_as_a_cluster_has() {
+    fn names_and_uids_look_like_those_of_a_real_cluster() {
         let pod = object(8, 10, 0);
         assert_eq!(pod.name, "application-000000-e220a8392-00008");
         assert_eq!(pod.uid.len(), 36);

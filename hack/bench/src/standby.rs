@@ -1,4 +1,4 @@
-//! A leader and its standby side by side: what the memory of each is.
+//! The memory of a leader and of its standby.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::plan::{REST, Step};
 use crate::replicas::Replicas;
 use crate::rows::{Measure, Row, Sample};
 
-/// Both have rested for long enough when the standby has, which is started last.
+/// Measures memory. Both replicas have rested when the standby has, because it starts last.
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let row = Row::Standby;
     let plane = ControlPlane::start().await?;

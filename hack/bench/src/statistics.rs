@@ -1,12 +1,12 @@
-//! Percentiles, medians and how numbers are written. Pure.
+//! Percentiles, medians and number formatting. Pure.
 
-/// The value that `percent` of the values do not exceed, by nearest rank: always one of the values. They have to be sorted.
+/// Returns the percentile of sorted values by nearest rank, which is always one of the values.
 pub(crate) fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.checked_sub(1)?).copied()
 }
 
-/// What the rounds of one measurement amount to.
+/// The median and the extremes of the rounds of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) least: f64,
@@ -15,7 +15,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Nothing when there are no values. The median of an even number of values is the mean of the two in the middle.
+    /// Returns `None` when there are no values. The median of an even number of values is the mean
+    /// of the two in the middle.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -34,20 +35,20 @@ impl Spread {
     }
 }
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Unit {
     Count,
-    /// As the kernel reports memory; written in MiB.
+    /// Memory as the kernel reports it, formatted in MiB.
     Kibibytes,
     Seconds,
     Bytes,
     PerSecond,
-    /// How many times something else.
+    /// A multiple of another number.
     Ratio,
 }
 
-/// A number for people: three significant digits, in the unit that suits its size.
+/// Formats a number with three significant digits in a unit that suits its size.
 pub(crate) fn written(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Count => format!("{value:.0}"),
@@ -69,18 +70,18 @@ pub(crate) fn written(value: f64, unit: Unit) -> String {
     }
 }
 
-/// How many times `reference` a value is; nothing when there is no sense in that.
+/// Returns `value` divided by `reference`, or `None` when `reference` is not positive.
 pub(crate) fn ratio(value: f64, reference: f64) -> Option<f64> {
     (reference > 0.0).then(|| value / reference)
 }
 
-/// A ratio for people.
+/// Formats a ratio.
 pub(crate) fn times(ratio: f64) -> String {
     format!("{} ×", digits(ratio))
 }
 
 fn digits(value: f64) -> String {
-    // What is rounded up to the next power of ten has a digit more before the point, and needs one less behind it.
+    // A value that rounds up to the next power of ten gets one digit less after the point.
     match value.abs() {
         size if size >= 99.95 => format!("{value:.0}"),
         size if size >= 9.995 => format!("{value:.1}"),

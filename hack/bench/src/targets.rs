@@ -1,14 +1,14 @@
-//! What the daemon is to reach. Pure.
+//! The targets of the daemon. Pure.
 
 use crate::rows::{Measure, Row, Subject};
 use crate::statistics::{Unit, times, written};
 
-/// A number that the daemon is to reach.
+/// A target for a measure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
-    /// At most this many times what another subject has.
+    /// At most this multiple of another subject's number.
     AtMost(f64, Subject),
-    /// At most this many times what a bare client takes to make the Deployments alone, whatever else is measured.
+    /// At most this multiple of the time in which the bare client creates the Deployments.
     OfDeployments(f64),
     /// At most this much, in seconds.
     Seconds(f64),
@@ -16,11 +16,11 @@ pub(crate) enum Target {
     Megabytes(f64),
     /// At most this much, in bytes.
     Bytes(f64),
-    /// At least so many a second.
+    /// At least this rate per second.
     PerSecond(f64),
-    /// At most this many times what it is a ratio to.
+    /// At most this ratio.
     Times(f64),
-    /// Every schedule there is.
+    /// All schedules.
     All,
 }
 
@@ -34,7 +34,7 @@ const TARGETS: &[(Row, Measure, Target)] = &[
     (Row::Quiet, Measure::CpuTimeAnHour, Target::Seconds(1.0)),
     (Row::Handover, Measure::SignalToJob, Target::Seconds(0.5)),
     (Row::Handover, Measure::LeaseToJob, Target::Seconds(0.1)),
-    // The lease, and what it may take to act on its end.
+    // The lease, and 300 ms to take over.
     (Row::Crash, Measure::RenewalToJob, Target::Seconds(15.3)),
     (Row::Crash, Measure::LeaseToJob, Target::Seconds(0.1)),
     (Row::Standby, Measure::StandbyToLeader, Target::Times(1.0)),
@@ -87,15 +87,15 @@ const TARGETS: &[(Row, Measure, Target)] = &[
     (Row::Shell, Measure::Binary, Target::Megabytes(15.0)),
 ];
 
-/// How long the search for the next run may take, by the schedule that the name of a benchmark holds: a frequent one, one of 29 February,
-/// and one that never runs.
+/// How long a search for the next run may take, by the schedule in the benchmark's name: a frequent
+/// one, 29 February, and one that never runs.
 const SEARCHES: &[(&str, f64)] = &[("*/5 * * * *", 100e-9), ("0 0 29 2 *", 5e-6), ("0 0 31 2 *", 10e-6)];
 
-/// How often a second each benchmark of a part is to be done.
+/// The least rate per second of each part's benchmarks.
 const RATES: &[(Row, f64)] = &[(Row::Store, 100_000.0), (Row::Queue, 1_000_000.0)];
 
 impl Target {
-    /// The target for a measure of a row, when there is one.
+    /// Returns the target for a measure of a row, if there is one.
     pub(crate) fn of(row: Row, measure: &Measure) -> Option<Self> {
         if let Measure::Search(name) = measure {
             let (_, seconds) = SEARCHES.iter().find(|(schedule, _)| name.contains(schedule))?;
@@ -110,7 +110,7 @@ impl Target {
         Some(*target)
     }
 
-    /// As the report has it.
+    /// Returns the text for the report.
     pub(crate) fn text(self) -> String {
         match self {
             Self::AtMost(factor, of) => format!("≤ {} {}", times(factor), of.name()),
@@ -124,8 +124,10 @@ impl Target {
         }
     }
 
-    /// Whether `value` reaches it, given what others have in the same measure, or in another one, and how many schedules there are. Nothing
-    /// when what it is compared with was not measured.
+    /// Returns whether `value` meets the target, or `None` when the number to compare with was not
+    /// measured.
+    ///
+    /// `others` returns another subject's number for the same measure, or for another one.
     pub(crate) fn is_met(
         self,
         value: f64,
@@ -151,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_met_at_its_bound_and_open_without_a_reference() {
+    fn a_target_is_met_at_its_bound_and_undecided_without_a_reference() {
         let target = Target::of(Row::Due, &Measure::P99).unwrap();
         assert_eq!(target.text(), "≤ 1.20 × floor");
         assert_eq!(target.is_met(2.4, 0.0, |_, _| Some(2.0)), Some(true));
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_held_against_the_deployments_of_a_bare_client() {
+    fn statuses_are_compared_with_the_deployments_of_the_bare_client() {
         let target = Target::of(Row::Foo1000, &Measure::PostToStatus).unwrap();
         assert_eq!(target.text(), "≤ 2.50 × floor's Deployments");
         let deployments = |subject, measure| {

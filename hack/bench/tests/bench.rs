@@ -1,4 +1,5 @@
-//! `portreeve-bench` on a few schedules: the bare client alone, as neither a daemon nor kube-controller-manager need be built for this.
+//! `portreeve-bench` on a few schedules: the bare client alone, as neither a daemon nor
+//! kube-controller-manager need be built for this.
 
 use std::fs;
 use std::path::Path;
