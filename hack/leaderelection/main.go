@@ -1,7 +1,9 @@
-// A candidate for a Lease that runs client-go's elector, for tests that let it and Portreeve hold one Lease in turn.
+// A candidate for a Lease that runs client-go's elector, for tests in which it and Portreeve take
+// over one Lease from each other.
 //
-// It does nothing with the Lease but hold it, and tells each transition on a line of its own on stderr: "started leading", "stopped
-// leading", "new leader <identity>". SIGTERM and SIGINT end it, with exit code 0; losing the Lease ends it with 1.
+// It only holds the Lease, and writes a line to stderr for each transition: "started leading",
+// "stopped leading", "new leader
+// <identity>". It exits with 0 on SIGTERM and SIGINT, and with 1 when it loses the Lease.
 package main
 
 import (
@@ -28,14 +30,14 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "the file that says where the apiserver is")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "the kubeconfig file")
 	flag.StringVar(&o.namespace, "namespace", "kube-system", "the Lease's namespace")
 	flag.StringVar(&o.name, "name", "portreeve", "the Lease's name")
-	flag.StringVar(&o.identity, "identity", "", "who holds the Lease")
+	flag.StringVar(&o.identity, "identity", "", "the candidate's identity in the Lease")
 	flag.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long others wait after the last renewal")
 	flag.DurationVar(&o.renewDeadline, "renew-deadline", 10*time.Second, "how long renewals may fail")
 	flag.DurationVar(&o.retryPeriod, "retry-period", 2*time.Second, "the pause between two attempts")
-	flag.BoolVar(&o.releaseOnCancel, "release-on-cancel", true, "give the Lease up at the end")
+	flag.BoolVar(&o.releaseOnCancel, "release-on-cancel", true, "release the Lease at the end")
 	flag.Parse()
 
 	lost, err := hold(o)
@@ -48,7 +50,8 @@ func main() {
 	}
 }
 
-// hold contends for the Lease until it is asked to end or, having held it, loses it, and says which.
+// hold runs the elector until a signal arrives or the candidate loses the Lease, and returns
+// whether it lost the Lease.
 func hold(o options) (lost bool, err error) {
 	asked, forget := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer forget()
@@ -72,7 +75,7 @@ func hold(o options) (lost bool, err error) {
 		ReleaseOnCancel: o.releaseOnCancel,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { say("started leading") },
-			// It is called in any case, also by a candidate that never led.
+			// client-go calls this also for a candidate that never led.
 			OnStoppedLeading: func() { say("stopped leading") },
 			OnNewLeader:      func(identity string) { say("new leader %s", identity) },
 		},

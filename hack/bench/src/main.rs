@@ -78,7 +78,7 @@ async fn measure(options: Options) -> Result<()> {
     let stopped = async {
         tokio::select! {
             _ = interrupt.recv() => "interrupted",
-            _ = terminate.recv() => "told to stop",
+            _ = terminate.recv() => "terminated",
         }
     };
     bench::run(options, stopped).await

@@ -1,5 +1,5 @@
-//! `portreeve-bench` on a few schedules: the bare client alone, as neither a daemon nor
-//! kube-controller-manager need be built for this.
+//! `portreeve-bench` with the bare client alone, which needs neither a daemon nor
+//! kube-controller-manager.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ fn start(folder: &TempDir, args: &[&str]) -> Result<Process> {
 }
 
 #[tokio::test]
-async fn a_bare_client_is_measured_and_reported() -> Result<()> {
+async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");
     let output = format!("--output={}", report.display());
     let flags = ["--only=due", "--subjects=floor", "--rounds=1", "--count=5", &output];
     let bench = start(&folder, &flags)?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.success(), "it ended with {status}{}", bench.log_tail());
+    ensure!(status.success(), "portreeve-bench exited with {status}{}", bench.log_tail());
     let report = fs::read_to_string(report)?;
     for part in [
         "# Benchmarks",
@@ -42,7 +42,7 @@ async fn a_bare_client_is_measured_and_reported() -> Result<()> {
 }
 
 #[tokio::test]
-async fn garbage_collection_is_measured_to_the_end_of_the_family() -> Result<()> {
+async fn garbage_collection_rows_are_reported() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");
     let output = format!("--output={}", report.display());
@@ -50,7 +50,7 @@ async fn garbage_collection_is_measured_to_the_end_of_the_family() -> Result<()>
     let flags = [rows, "--subjects=floor", "--rounds=1", "--count=20", &output];
     let bench = start(&folder, &flags)?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.success(), "it ended with {status}{}", bench.log_tail());
+    ensure!(status.success(), "portreeve-bench exited with {status}{}", bench.log_tail());
     let report = fs::read_to_string(report)?;
     for part in [
         "| `foreground-3000` | DELETE to the end | ",
@@ -64,7 +64,7 @@ async fn garbage_collection_is_measured_to_the_end_of_the_family() -> Result<()>
 }
 
 #[tokio::test]
-async fn foos_are_measured_to_the_last_status() -> Result<()> {
+async fn foo_rows_are_reported_with_and_without_statuses() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");
     let output = format!("--output={}", report.display());
@@ -74,7 +74,7 @@ async fn foos_are_measured_to_the_last_status() -> Result<()> {
         &["--only=foo-1000", subjects, "--rounds=1", "--count=20", &output],
     )?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.success(), "it ended with {status}{}", bench.log_tail());
+    ensure!(status.success(), "portreeve-bench exited with {status}{}", bench.log_tail());
     let report = fs::read_to_string(report)?;
     for part in [
         "| row | measure | floor | floor-status | ",
@@ -87,7 +87,7 @@ async fn foos_are_measured_to_the_last_status() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_sigterm_ends_it_and_what_was_measured_is_shown_instead_of_written() -> Result<()> {
+async fn sigterm_ends_the_run_and_prints_the_incomplete_report_to_stdout() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let report = folder.path().join("report.md");
     let output = format!("--output={}", report.display());
@@ -96,13 +96,13 @@ async fn a_sigterm_ends_it_and_what_was_measured_is_shown_instead_of_written() -
     bench.wait_for_log(LIMIT, |line| line.contains("2 of 2: ")).await?;
     bench.signal(Signal::TERM)?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.code() == Some(1), "it ended with {status}");
+    ensure!(status.code() == Some(1), "portreeve-bench exited with {status}");
     bench
         .wait_for_log(LIMIT, |line| line.starts_with("| `due` | p99 | "))
         .await?;
     bench
         .wait_for_log(LIMIT, |line| {
-            line == "error: told to stop before everything was measured"
+            line == "error: terminated before everything was measured"
         })
         .await?;
     ensure!(!report.exists());
@@ -110,11 +110,11 @@ async fn a_sigterm_ends_it_and_what_was_measured_is_shown_instead_of_written() -
 }
 
 #[tokio::test]
-async fn a_daemon_that_is_not_there_is_said_to_be() -> Result<()> {
+async fn the_error_for_a_missing_daemon_names_the_build_command() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let bench = start(&folder, &["--subjects=portreeve"])?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.code() == Some(1), "it ended with {status}");
+    ensure!(status.code() == Some(1), "portreeve-bench exited with {status}");
     bench
         .wait_for_log(LIMIT, |line| line.contains("cargo build --release -p portreeve"))
         .await?;

@@ -1,4 +1,4 @@
-//! `portreeve-run` with a shell script in the daemon's place.
+//! `portreeve-run` with a shell script instead of the daemon.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_mins(4);
 
 const SAMPLES: &str = "# Holds nothing.\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: two}\n";
 
-/// How a daemon answers when it is asked for its controllers.
+/// The part of the script that prints the list of controllers.
 const LISTING: &str = r#"[ "$1" != --list-controllers ] || { echo '[{"name": "one"}, {"name": "two"}]'; exit; }"#;
 
 struct RunFixture {
@@ -26,7 +26,7 @@ struct RunFixture {
 }
 
 impl RunFixture {
-    /// Starts `portreeve-run` on a daemon with this script as its body.
+    /// Starts `portreeve-run` with a daemon that runs this script.
     fn start(daemon: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let samples = folder.path().join("samples");
@@ -46,11 +46,14 @@ impl RunFixture {
         self.run.wait_for_log(LIMIT, |line| line.starts_with(start)).await
     }
 
-    /// The control plane's folder, from the line that names its kubeconfig.
+    /// Returns the control plane's folder, from the line with its kubeconfig.
     async fn plane(&self) -> Result<PathBuf> {
         let line = self.line("  kubeconfig").await?;
-        let kubeconfig = line.split_whitespace().nth(1).context("a path")?;
-        Ok(Path::new(kubeconfig).parent().context("a folder")?.to_path_buf())
+        let kubeconfig = line.split_whitespace().nth(1).context("the line contains no path")?;
+        Ok(Path::new(kubeconfig)
+            .parent()
+            .context("the kubeconfig has no folder")?
+            .to_path_buf())
     }
 }
 
@@ -62,7 +65,7 @@ async fn vanishes(folder: &Path) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_sigterm_stops_the_daemon_and_then_everything() -> Result<()> {
+async fn sigterm_stops_the_daemon_and_then_the_control_plane() -> Result<()> {
     let daemon = "trap 'echo daemon: told to stop; exit 0' TERM; echo daemon: \"$@\"; while :; do sleep 0.05; done";
     let fixture = RunFixture::start(daemon)?;
     let flags = fixture.line("daemon:").await?;
@@ -82,15 +85,19 @@ async fn a_sigterm_stops_the_daemon_and_then_everything() -> Result<()> {
     fixture.run.signal(Signal::TERM)?;
     fixture.line("daemon: told to stop").await?;
     let status = fixture.run.wait(LIMIT).await?;
-    ensure!(status.success(), "it ended with {status}{}", fixture.run.log_tail());
+    ensure!(
+        status.success(),
+        "portreeve-run exited with {status}{}",
+        fixture.run.log_tail()
+    );
     vanishes(&plane).await
 }
 
 #[tokio::test]
-async fn a_daemon_that_dies_is_a_failure_that_is_told() -> Result<()> {
+async fn an_exited_daemon_is_reported_as_an_error() -> Result<()> {
     let fixture = RunFixture::start("echo daemon: \"$@\"; exit 3")?;
     let status = fixture.run.wait(LIMIT).await?;
-    ensure!(status.code() == Some(1), "it ended with {status}");
+    ensure!(status.code() == Some(1), "portreeve-run exited with {status}");
     fixture
         .line("error: the daemon exited unexpectedly with exit status: 3")
         .await?;
@@ -98,12 +105,13 @@ async fn a_daemon_that_dies_is_a_failure_that_is_told() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_daemon_does_not_outlive_a_runner_that_is_killed() -> Result<()> {
+async fn killing_portreeve_run_kills_the_daemon() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let pulse = folder.path().join("pulse");
     ensure!(Command::new("mkfifo").arg(&pulse).status()?.success());
     let mut reader = pipe::OpenOptions::new().open_receiver(&pulse)?;
-    // Deaf to every polite signal, as a hung daemon is, and with a pipe in its hand that ends with it.
+    // The daemon ignores every signal except SIGKILL, as a hung daemon does, and holds a pipe open
+    // until it dies.
     let daemon = format!(
         "trap '' TERM INT HUP; exec 9>'{}'; while :; do sleep 0.05; done",
         pulse.display()
@@ -116,6 +124,6 @@ async fn a_daemon_does_not_outlive_a_runner_that_is_killed() -> Result<()> {
     let mut pulses = Vec::new();
     timeout(LIMIT, reader.read_to_end(&mut pulses))
         .await
-        .context("the daemon lives on")??;
+        .context("the daemon is still running")??;
     Ok(())
 }

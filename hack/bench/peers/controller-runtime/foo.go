@@ -8,14 +8,14 @@ import (
 
 var groupVersion = schema.GroupVersion{Group: "samplecontroller.k8s.io", Version: "v1alpha1"}
 
-// AddToScheme tells a scheme of Foos.
+// AddToScheme registers Foos in a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(groupVersion, &Foo{}, &FooList{})
 	metav1.AddToGroupVersion(scheme, groupVersion)
 	return nil
 }
 
-// Foo asks for a Deployment.
+// Foo describes a Deployment.
 type Foo struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -23,27 +23,27 @@ type Foo struct {
 	Status            FooStatus `json:"status,omitempty"`
 }
 
-// FooSpec is what is asked for.
+// FooSpec is the desired state.
 type FooSpec struct {
 	DeploymentName string `json:"deploymentName"`
 	Replicas       int32  `json:"replicas"`
 }
 
-// FooStatus is what is there.
+// FooStatus is the observed state.
 type FooStatus struct {
 	AvailableReplicas  int32              `json:"availableReplicas"`
 	ObservedGeneration int64              `json:"observedGeneration"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// FooList is a page of Foos.
+// FooList is a list of Foos.
 type FooList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []Foo `json:"items"`
 }
 
-// What follows is what controller-gen would generate.
+// The following methods are those that controller-gen generates.
 
 // DeepCopyInto copies a status.
 func (in *FooStatus) DeepCopyInto(out *FooStatus) {
@@ -77,7 +77,7 @@ func (in *Foo) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// DeepCopyObject copies a page of Foos.
+// DeepCopyObject copies a list of Foos.
 func (in *FooList) DeepCopyObject() runtime.Object {
 	out := new(FooList)
 	*out = *in

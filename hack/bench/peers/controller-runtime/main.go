@@ -1,4 +1,5 @@
-// A controller for Foos as one writes it on controller-runtime: what its book recommends, without a limit on requests.
+// A controller for Foos on controller-runtime, written as its book recommends, without a limit on
+// requests.
 package main
 
 import (
@@ -45,7 +46,7 @@ func run(workers int) error {
 	if err != nil {
 		return err
 	}
-	// Less than nothing stands for no limit.
+	// A negative value means no limit.
 	config.QPS = -1
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,
@@ -65,13 +66,13 @@ func run(workers int) error {
 	return manager.Start(ctrl.SetupSignalHandler())
 }
 
-// FooReconciler keeps one Deployment for each Foo.
+// FooReconciler maintains a Deployment for each Foo.
 type FooReconciler struct {
 	client.Client
 	Scheme *runtime.Scheme
 }
 
-// Reconcile brings the Deployment of one Foo to what the Foo asks for, and its status to what is there.
+// Reconcile creates or updates the Deployment of a Foo, and updates the Foo's status.
 func (r *FooReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var foo Foo
 	if err := r.Get(ctx, request.NamespacedName, &foo); err != nil {
@@ -103,7 +104,7 @@ func (r *FooReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	return ctrl.Result{}, r.Status().Update(ctx, &foo)
 }
 
-// want sets the fields that a Foo asks for, and leaves those alone that have a default.
+// want sets the fields that a Foo determines, and keeps fields with defaults.
 func want(foo *Foo, deployment *appsv1.Deployment) {
 	labels := map[string]string{"app": "nginx", "controller": foo.Name}
 	if deployment.Labels == nil {

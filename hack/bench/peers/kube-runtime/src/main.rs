@@ -1,4 +1,5 @@
-//! A controller for Foos as one writes it on kube-runtime's `Controller`: what its documentation recommends, without a limit on requests.
+//! A controller for Foos on kube-runtime's `Controller`, written as its documentation recommends,
+//! without a limit on requests.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -23,7 +24,7 @@ use serde_json::json;
 const MANAGER: &str = "sample-controller";
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What is asked for.
+/// The desired state.
 #[derive(Clone, CustomResource, Debug, Deserialize, JsonSchema, Serialize)]
 #[kube(
     group = "samplecontroller.k8s.io",
@@ -38,7 +39,7 @@ struct FooSpec {
     replicas: i32,
 }
 
-/// What is there.
+/// The observed state.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FooStatus {
@@ -83,7 +84,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Brings the Deployment of one Foo to what the Foo asks for, and its status to what is there.
+/// Applies the Deployment of a Foo, and updates the Foo's status.
 async fn reconcile(foo: Arc<Foo>, client: Arc<Client>) -> Result<Action, Error> {
     let namespace = foo.namespace().ok_or(Error::Namespace)?;
     let deployments = Api::<Deployment>::namespaced(client.as_ref().clone(), &namespace);
@@ -146,7 +147,7 @@ fn desired(foo: &Foo) -> Deployment {
     }
 }
 
-/// The time of the condition stays while the rest of it does.
+/// Keeps the condition's transition time while the rest of the condition is unchanged.
 fn status(foo: &Foo, deployment: &Deployment) -> FooStatus {
     let generation = foo.metadata.generation;
     let mut conditions = foo
