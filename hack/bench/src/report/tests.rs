@@ -34,8 +34,8 @@ fn report(args: &[&str], samples: &[(Row, Subject, Measure, f64)]) -> Report {
     }
 }
 
-#[test]
-fn a_report_has_tables_per_task_with_notes_and_runs() {
+/// A report with few samples, and a failure.
+fn small_report() -> Report {
     let mut samples = Vec::new();
     for (subject, p99s) in [
         (Subject::Floor, [0.5, 0.4, 0.6]),
@@ -52,6 +52,11 @@ fn a_report_has_tables_per_task_with_notes_and_runs() {
     samples.push((Row::Next, Subject::Portreeve, search, 2.5e-7));
     let mut report = report(&[], &samples);
     report.failures = vec!["round 1, due, peer: it ended".to_owned()];
+    report
+}
+
+#[test]
+fn a_report_has_tables_per_task_with_notes_and_runs() {
     expect![[r"
         # Benchmarks
 
@@ -109,7 +114,7 @@ fn a_report_has_tables_per_task_with_notes_and_runs() {
 
         - round 1, due, peer: it ended
     "]]
-    .assert_eq(&report.render());
+    .assert_eq(&small_report().render());
 }
 
 /// The measures of a row, as the modules that measure take them.
