@@ -126,7 +126,7 @@ fn a_fence_for_several_groups_fails_and_the_error_names_the_commands_to_use() ->
     let error = refused(&["--leader-elect-groups=crontab=a"])?;
     for word in [
         "Lease portreeve: foo-controller; Lease portreeve-a: crontab-controller",
-        "which pod writes, not for which controller",
+        "which pod writes, but not for which controller",
     ] {
         ensure!(error.contains(word), "the error lacks {word:?}: {error}");
     }

@@ -126,7 +126,7 @@ fn usage_errors_name_the_mistake_and_a_fix() -> Result<()> {
         ),
         (
             &["--leader-elect-groups=*=a"],
-            &["--leader-elect-groups", "\"*\"", "by its name"],
+            &["--leader-elect-groups", "\"*\"", "is not the name of a controller"],
         ),
         (
             &["--leader-elect-groups=foo=a,foo-controller=b"],

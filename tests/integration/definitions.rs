@@ -124,7 +124,9 @@ async fn install_crds_installs_and_upgrades_but_keeps_definitions_with_other_ver
     replace(&definitions, newer).await?;
     let before = definitions.get(NAME).await?;
     let daemon = Daemon::start(&plane, "respectful-daemon", &["--install-crds"]).await?;
-    daemon.wait_for_line(&["ERROR", "not installed", NAME, "v1"]).await?;
+    daemon
+        .wait_for_line(&["ERROR", "skipping CustomResourceDefinition", NAME, "v1"])
+        .await?;
     daemon.admin.wait_until_ready().await?;
     let after = definitions.get(NAME).await?;
     ensure!(after.metadata.generation == before.metadata.generation, "{after:#?}");

@@ -155,7 +155,7 @@ async fn a_drain_that_times_out_releases_nothing() -> Result<()> {
 async fn a_replica_that_loses_its_lease_exits_with_code_2() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let daemon = environment.replica("robbed", &[]).await?;
-    daemon.wait_for_line(&["starting", "foo-controller"]).await?;
+    daemon.wait_for_line(&["starting controller", "foo-controller"]).await?;
     let fixture = NamespaceFixture::new(&environment.plane, "robbed").await?;
     fixture.settled_foo("web", 1).await?;
     environment.give_away("portreeve").await?;
@@ -177,7 +177,7 @@ async fn a_replica_that_loses_its_lease_exits_with_code_2() -> Result<()> {
 async fn a_standby_is_ready_with_synced_caches_and_writes_nothing() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let leader = environment.replica("leading", &[]).await?;
-    leader.wait_for_line(&["starting", "foo-controller"]).await?;
+    leader.wait_for_line(&["starting controller", "foo-controller"]).await?;
     let fixture = NamespaceFixture::new(&environment.plane, "warm").await?;
     fixture.settled_foo("before", 1).await?;
     let standby = environment.replica("standby", &[]).await?;
@@ -337,7 +337,7 @@ async fn a_daemon_without_leader_election_creates_no_lease() -> Result<()> {
     for flags in [&["--leader-elect=false"][..], &["--leader-elect=true", "--dry-run"]] {
         let all: Vec<_> = ["--controllers=foo"].iter().chain(flags).copied().collect();
         let daemon = Daemon::start(&environment.plane, "alone", &all).await?;
-        daemon.wait_for_line(&["starting", "foo-controller"]).await?;
+        daemon.wait_for_line(&["starting controller", "foo-controller"]).await?;
         ensure!(
             environment
                 .leases

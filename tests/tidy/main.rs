@@ -5,6 +5,7 @@ mod crates;
 mod files;
 mod names;
 mod versions;
+mod width;
 
 use std::path::{Path, PathBuf};
 

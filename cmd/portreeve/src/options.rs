@@ -1,4 +1,4 @@
-//! The command line: Kubernetes' names and defaults wherever it has them.
+//! The command line. Flags that Kubernetes' components also have keep their names and defaults.
 
 use std::{
     ffi::OsString,
@@ -50,10 +50,11 @@ pub struct Options {
     pub(crate) logging: Logging,
 }
 
-/// What the binary does instead of running.
+/// A command that prints something instead of running the controllers.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Print the CustomResourceDefinitions of the controllers, for `kubectl apply --server-side -f -`
+    /// Print the CustomResourceDefinitions of the controllers, for
+    /// `kubectl apply --server-side -f -`
     Crds {
         #[command(flatten)]
         controllers: ControllerFilter,
@@ -71,7 +72,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
         install_crds: bool,
     },
-    /// Print an admission policy that makes the apiserver reject writes of replicas that do not lead
+    /// Print an admission policy that makes the apiserver reject writes of replicas that do not
+    /// lead
     Fence {
         #[command(flatten)]
         controllers: ControllerFilter,
@@ -79,8 +81,8 @@ pub(crate) enum Command {
         account: Account,
         #[command(flatten)]
         election: portreeve_leader::Args,
-        /// What the apiserver does with such a write. To switch a fence off, set Audit; do not
-        /// delete it: see docs/deploying.md
+        /// What the apiserver does with such a write. To disable a fence, set Audit and do not
+        /// delete the policy; see docs/deploying.md
         #[arg(long, value_enum, default_value = "Deny")]
         action: Action,
     },
@@ -108,8 +110,9 @@ pub(crate) struct ControllerFilter {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Controllers")]
 pub(crate) struct ControllerSelection {
-    /// A list of controllers to enable. '*' enables all on-by-default controllers, 'foo' enables the controller named 'foo', '-foo'
-    /// disables it. The first item that names a controller decides.
+    /// A list of controllers to enable. '*' enables all on-by-default controllers, 'foo' enables
+    /// the controller named 'foo', '-foo' disables it. The first item that names a controller
+    /// decides.
     #[arg(
         long,
         value_name = "LIST",
@@ -132,7 +135,7 @@ pub(crate) struct ControllerSelection {
     pub(crate) output: ListFormat,
 }
 
-/// How `--list-controllers` prints.
+/// The output format of `--list-controllers`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ListFormat {
     /// A table for people
@@ -166,8 +169,8 @@ pub(crate) struct ManagerArgs {
     /// this time without contact. At least 1s; the apiserver sends a bookmark about every minute.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = idle)]
     pub(crate) watch_idle_timeout: Duration,
-    /// Install the CustomResourceDefinitions of the enabled controllers at the start, by
-    /// server-side apply. A definition that has other versions in the cluster stays unchanged.
+    /// Install the CustomResourceDefinitions of the enabled controllers at startup, by
+    /// server-side apply. A definition with other versions in the cluster is left unchanged.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) install_crds: bool,
     /// Log what the controllers would do, without writing any object, event, definition or Lease.
@@ -176,7 +179,7 @@ pub(crate) struct ManagerArgs {
     pub(crate) dry_run: bool,
 }
 
-/// How long a watch may be silent. Sooner than this it would be begun again all the time.
+/// The minimum of `--watch-idle-timeout`. Shorter timeouts would restart watches constantly.
 fn idle(text: &str) -> Result<Duration, String> {
     let idle = parse_duration(text)?;
     if idle < Duration::from_secs(1) {
@@ -196,32 +199,33 @@ pub(crate) struct Logging {
     pub(crate) v: u8,
 }
 
-/// Why a command line, or the file that it names, cannot be used.
+/// An error in the command line or in the config file.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// clap's error, which also stands for `--help` and `--version`.
+    /// An error of clap, which also represents `--help` and `--version`.
     #[error(transparent)]
     CommandLine(clap::Error),
-    /// The file of `--config` has mistakes.
+    /// The config file has errors.
     #[error(transparent)]
     File(config::Error),
 }
 
-/// A command line that was read: the options, and the flags that controllers brought along.
+/// A parsed command line and config file: the options, and the flags of the controllers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What every controller shares.
+    /// The options that all controllers share.
     pub options: Options,
     /// The controllers' own flags.
     pub flags: ArgMatches,
-    /// What `--config` named.
+    /// The file that `--config` names.
     file: Option<config::File>,
-    /// What `/configz` answers.
+    /// The response of `/configz`.
     pub(crate) effective: serde_json::Value,
 }
 
 impl Config {
-    /// Reads a command line, whose first item is the program's name, and the file that it names by `--config`.
+    /// Parses a command line, whose first item is the program's name, and the file that `--config`
+    /// names.
     ///
     /// # Errors
     ///
@@ -243,7 +247,7 @@ impl Config {
             command = file.apply(command);
             flags = read(&command).map_err(UsageError::CommandLine)?;
         }
-        // Where there is none any more, relative paths are shown as they were given.
+        // If the working directory no longer exists, relative paths are shown as given.
         let folder = std::env::current_dir().unwrap_or_default();
         Ok(Self {
             options: Options::from_arg_matches(&flags).map_err(UsageError::CommandLine)?,
@@ -253,28 +257,29 @@ impl Config {
         })
     }
 
-    /// The file that `--config` named.
+    /// Returns the path of the file that `--config` names.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.file.as_ref().map(config::File::path)
     }
 
-    /// Where the file gives what these flags, by the names of their fields, are set to. Nothing for what comes from elsewhere.
+    /// Returns the locations in the config file that set these flags, by their field names. Flags
+    /// that were set elsewhere have none.
     pub(crate) fn locations(&self, flags: &[&str]) -> Vec<FileLocation> {
         let file = self.file.as_ref();
         file.map(|file| file.locations(flags, &self.flags)).unwrap_or_default()
     }
 
-    /// The controllers that `--controllers` enables, in registry order.
+    /// Returns the controllers that `--controllers` enables, in registry order.
     ///
     /// # Errors
     ///
-    /// Fails on names that nobody has.
+    /// Returns an error if a name matches no controller.
     pub fn enabled(&self, known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {
         enabled(&self.options.selected.controllers, known)
     }
 }
 
-/// Every flag of the daemon, with those that controllers bring along.
+/// Returns the daemon's command line, including the flags of the controllers.
 pub(crate) fn command(known: &[Descriptor]) -> clap::Command {
     let mut command = Options::command();
     for descriptor in known {

@@ -25,7 +25,11 @@ async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
     let flags = ["--only=due", "--subjects=floor", "--rounds=1", "--count=5", &output];
     let bench = start(&folder, &flags)?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.success(), "portreeve-bench exited with {status}{}", bench.log_tail());
+    ensure!(
+        status.success(),
+        "portreeve-bench exited with {status}{}",
+        bench.log_tail()
+    );
     let report = fs::read_to_string(report)?;
     for part in [
         "# Benchmarks",
@@ -50,7 +54,11 @@ async fn garbage_collection_rows_are_reported() -> Result<()> {
     let flags = [rows, "--subjects=floor", "--rounds=1", "--count=20", &output];
     let bench = start(&folder, &flags)?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.success(), "portreeve-bench exited with {status}{}", bench.log_tail());
+    ensure!(
+        status.success(),
+        "portreeve-bench exited with {status}{}",
+        bench.log_tail()
+    );
     let report = fs::read_to_string(report)?;
     for part in [
         "| `foreground-3000` | DELETE to the end | ",
@@ -74,7 +82,11 @@ async fn foo_rows_are_reported_with_and_without_statuses() -> Result<()> {
         &["--only=foo-1000", subjects, "--rounds=1", "--count=20", &output],
     )?;
     let status = bench.wait(LIMIT).await?;
-    ensure!(status.success(), "portreeve-bench exited with {status}{}", bench.log_tail());
+    ensure!(
+        status.success(),
+        "portreeve-bench exited with {status}{}",
+        bench.log_tail()
+    );
     let report = fs::read_to_string(report)?;
     for part in [
         "| row | measure | floor | floor-status | ",
@@ -101,9 +113,7 @@ async fn sigterm_ends_the_run_and_prints_the_incomplete_report_to_stdout() -> Re
         .wait_for_log(LIMIT, |line| line.starts_with("| `due` | p99 | "))
         .await?;
     bench
-        .wait_for_log(LIMIT, |line| {
-            line == "error: terminated before everything was measured"
-        })
+        .wait_for_log(LIMIT, |line| line == "error: terminated before everything was measured")
         .await?;
     ensure!(!report.exists());
     Ok(())

@@ -91,7 +91,7 @@ pub struct CacheSyncTimeout {
     pub name: String,
     /// How long the caller waited.
     pub limit: Duration,
-    /// The current failure, or the statement that the first list is still under way.
+    /// The current failure, or the statement that the first list is not complete.
     pub reason: String,
 }
 
@@ -154,7 +154,7 @@ impl<T: Projection> Informer<T> {
         Err(CacheSyncTimeout {
             name: core.name.clone(),
             limit,
-            reason: failure.map_or_else(|| "the first list is still under way".to_owned(), |t| t.message),
+            reason: failure.map_or_else(|| "the first list is not complete".to_owned(), |t| t.message),
         })
     }
 

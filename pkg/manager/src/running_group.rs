@@ -200,7 +200,7 @@ impl RunningGroup {
                 controller,
                 running,
             } = running_controller;
-            tracing::info!(controller = name, "starting");
+            tracing::info!(controller = name, "starting controller");
             let task = controller.run(stop.child());
             tasks.spawn(async move {
                 running.set(1);

@@ -20,18 +20,19 @@ const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 #[command(next_help_heading = "Secure serving")]
 #[group(skip)]
 pub struct Args {
-    /// The port on which to serve HTTPS. Paths that are not always allowed answer 401. If 0, don't serve HTTPS at all.
+    /// The port on which to serve HTTPS. Paths that are not always allowed answer 401. If 0, don't
+    /// serve HTTPS at all.
     #[arg(long, value_name = "PORT", default_value_t = SECURE_PORT)]
     pub secure_port: u16,
 
-    /// The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4 interface; :: means every
-    /// interface of both IP families.
+    /// The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4
+    /// interface; :: means every interface of both IP families.
     #[arg(long, value_name = "IP", value_parser = address, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind_address: IpAddr,
 
-    /// File containing the x509 certificate for HTTPS (CA certificates, if any, concatenated after the server
-    /// certificate). If --tls-cert-file and --tls-private-key-file are not provided, a self-signed certificate and key
-    /// are generated in memory.
+    /// File containing the x509 certificate for HTTPS (CA certificates, if any, concatenated after
+    /// the server certificate). If --tls-cert-file and --tls-private-key-file are not provided, a
+    /// self-signed certificate and key are generated in memory.
     #[arg(long, value_name = "FILE")]
     pub tls_cert_file: Option<PathBuf>,
 

@@ -31,7 +31,7 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
         work.wave().await?;
         hanging.wait_for_applied(1, SETTLED).await?;
         let began = Instant::now();
-        let line = wait_until_failing(&daemon.admin, "/livez", name, &["in work for"]).await?;
+        let line = wait_until_failing(&daemon.admin, "/livez", name, &["item ", "has made no progress for"]).await?;
         println!("after {:?}: {line}", began.elapsed());
         ensure!(
             began.elapsed() < CALL,

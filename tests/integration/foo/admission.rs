@@ -26,7 +26,11 @@ async fn an_invalid_foo_is_rejected_with_the_name_of_the_field() -> Result<()> {
         ("a", json!({"deploymentName": ""}), "spec.deploymentName"),
         ("a", json!({"deploymentName": long}), "spec.deploymentName"),
         ("a", json!({"replicas": 1}), "spec.deploymentName"),
-        (&*long, json!({"deploymentName": "a"}), "the name of a Foo"),
+        (
+            &*long,
+            json!({"deploymentName": "a"}),
+            "metadata.name can have at most 63 characters",
+        ),
     ];
     for (name, spec, field) in table {
         let foo = DynamicObject::new(name, &resource).data(json!({"spec": spec}));

@@ -156,7 +156,7 @@ async fn a_job_with_a_future_finish_time_is_reported_once_and_kept() -> Result<(
     environment.jobs.end("early", future, true).await?;
     let events = environment.fixture.wait_for_events("early", &["ClockSkew"]).await?;
     let note = events[0].note.clone().unwrap_or_default();
-    let kept_until = format!("It is kept until {:.0}", future + seconds(60));
+    let kept_until = format!("The Job is kept until {:.0}", future + seconds(60));
     ensure!(
         note.starts_with("The Job finished at") && note.ends_with(&kept_until),
         "{note}"

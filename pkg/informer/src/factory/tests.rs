@@ -244,7 +244,7 @@ async fn a_sync_timeout_names_the_informer_and_the_reason() {
     let name = "foos.v1alpha1.samplecontroller.k8s.io";
     assert_eq!(
         error,
-        format!("informer {name} did not sync within 50ms: the first list is still under way")
+        format!("informer {name} did not sync within 50ms: the first list is not complete")
     );
     fixture.foos().await.answer(&status(403, "Forbidden"));
     let error = informer.wait_for_sync(limit).await.unwrap_err().to_string();

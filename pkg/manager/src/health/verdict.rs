@@ -99,10 +99,7 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
     if let Some(failure) = &report.failure {
         match failure.kind {
             ApiErrorKind::NotFound => {
-                return HealthStatus::Note(format!(
-                    "the resource is not served, waiting for its definition: {}",
-                    failure.message
-                ));
+                return HealthStatus::Note(format!("waiting for the resource to be served: {}", failure.message));
             }
             ApiErrorKind::Forbidden => {
                 return HealthStatus::Failed(format!(
@@ -115,7 +112,7 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
         }
     }
     if !report.synced {
-        return HealthStatus::Failed("not synced: the first list is still in progress".to_owned());
+        return HealthStatus::Failed("not synced: the first list is not complete".to_owned());
     }
     let failure = report.failure.as_ref().map(|failure| failure.message.as_str());
     if let Some(age) = age.filter(|age| *age > stale_after) {
@@ -133,10 +130,7 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
         let count = report.undecodable.len();
         let shown = report.undecodable.iter().take(NAMED);
         let shown: Vec<_> = shown.map(|(key, error)| format!("{key}: {error}")).collect();
-        notes.push(format!(
-            "{count} objects cannot be decoded and are skipped: {}",
-            shown.join("; ")
-        ));
+        notes.push(format!("skipped undecodable objects: {count} ({})", shown.join("; ")));
     }
     if notes.is_empty() {
         HealthStatus::Ok
