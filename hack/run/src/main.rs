@@ -1,8 +1,10 @@
-//! The program behind `make run`: starts a control plane and the daemon with every controller, applies the samples, and runs until Ctrl-C.
+//! The program behind `make run`: starts a control plane and the daemon with every controller,
+//! applies the samples, and runs until Ctrl-C.
 //!
 //!   portreeve-run DAEMON SAMPLES [DAEMON-FLAG...]
 //!
-//! DAEMON is the daemon's binary, SAMPLES a folder of YAML files. Every process and file is removed at exit, even if this program is killed.
+//! DAEMON is the daemon's binary, SAMPLES a folder of YAML files. Every process and file is removed
+//! at exit, even if this program is killed.
 
 mod samples;
 
@@ -95,7 +97,8 @@ async fn with_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Returns the names of all controllers, those off by default included: no other controller manager runs here.
+/// Returns the names of all controllers, those off by default included: no other controller manager
+/// runs here.
 fn all_controllers(daemon: &Path) -> Result<String> {
     let listed = Command::new(daemon)
         .args(["--list-controllers", "--output=json"])

@@ -1,4 +1,5 @@
-//! The samples: every document of every YAML file of a folder, applied as `kubectl apply --server-side` would.
+//! The samples: every document of every YAML file of a folder, applied as
+//! `kubectl apply --server-side` would.
 
 use std::fmt;
 use std::fs;
@@ -79,13 +80,15 @@ impl Sample {
         &self.comment
     }
 
-    /// Applies the object once its kind is served: the daemon may still be installing its definition. A Foo is also
-    /// waited for until its status is written, so that the first of two Foos that want one Deployment gets it.
+    /// Applies the object once its kind is served: the daemon may still be installing its
+    /// definition. A Foo is also waited for until its status is written, so that the first of two
+    /// Foos that want one Deployment gets it.
     pub(crate) async fn apply(&self, client: &Client) -> Result<()> {
         let what = format!("the apiserver to accept {self}");
         let outcome = eventually(CRD_LIMIT, &what, || async {
             match self.attempt(client).await {
-                // The author of the sample has to act on a rejection; only a missing kind is worth waiting for.
+                // The author of the sample has to act on a rejection; only a missing kind is worth
+                // waiting for.
                 Err(error) if is_rejection(&error) => Ok(Err(error)),
                 other => other.map(Ok),
             }
