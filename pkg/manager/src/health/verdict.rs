@@ -99,7 +99,7 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
     if let Some(failure) = &report.failure {
         match failure.kind {
             ApiErrorKind::NotFound => {
-                return HealthStatus::Note(format!("waiting for the resource to be served: {}", failure.message));
+                return HealthStatus::Note(format!("the resource is not served: {}", failure.message));
             }
             ApiErrorKind::Forbidden => {
                 return HealthStatus::Failed(format!(
