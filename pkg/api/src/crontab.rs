@@ -119,7 +119,7 @@ impl Serialize for CronTab {
 #[serde(rename_all = "camelCase")]
 pub struct CronTabSpec {
     /// The schedule in Cron format: five fields (minute, hour, day of month, month, day of week), a
-    /// macro such as `@daily`, or `@every 90m`. In a field, `H` stands for a fixed value that is
+    /// macro such as `@daily`, or `@every 90m`. In a field, `H` is a fixed value that is
     /// derived from the UID of the CronTab.
     #[schemars(
         length(min = 1, max = 1024),

@@ -29,7 +29,7 @@ fn offers(api_version: &str, kinds: Kinds) -> Arc<[DiscoveredResource]> {
     kinds.iter().map(offer).collect()
 }
 
-/// Returns a response with these versions. `None` stands for unknown resources.
+/// Returns a response with these versions. `None` represents unknown resources.
 fn answer(versions: &[(&str, Option<Kinds>)]) -> Groups {
     let mut groups = Groups::new();
     for (api_version, kinds) in versions {
