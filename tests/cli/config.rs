@@ -59,7 +59,7 @@ fn a_config_file_with_mistakes_fails_with_every_mistake_and_its_line() -> Result
     let name = file.display();
     let expected = [
         format!("{name}:3: leaderElectLeaseDuraton: unknown key; did you mean leaderElectLeaseDuration?"),
-        format!("{name}:4: concurrentFooSyncs: \"16\" is a string; use a whole number without quotes"),
+        format!("{name}:4: concurrentFooSyncs: \"16\" is a string; use an integer without quotes"),
         format!("{name}:6: gcMode: \"none\": expected one of active, observe"),
     ];
     ensure!(lines == expected, "{lines:?}");

@@ -166,7 +166,8 @@ pub(crate) struct ManagerArgs {
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) queue_stuck_timeout: Duration,
     /// How long a watch may be silent before the informer restarts it. /readyz fails after 4/3 of
-    /// this time without contact. At least 1s; the apiserver sends a bookmark about every minute.
+    /// this time without contact. At least 1s; the apiserver sends a bookmark about every minute,
+    /// except for a resource that has not changed since the apiserver started.
     #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = idle)]
     pub(crate) watch_idle_timeout: Duration,
     /// Install the CustomResourceDefinitions of the enabled controllers at startup, by

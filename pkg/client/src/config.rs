@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", value_parser = master)]
     pub master: Option<Uri>,
     /// The QPS limit for requests to the apiserver. 0, the default, disables the client-side limit:
-    /// the apiserver's priority and fairness limits requests, and the client honors Retry-After.
+    /// API Priority and Fairness limits requests, and the client honors Retry-After.
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = rate)]
     pub kube_api_qps: f32,
     /// The number of requests that may exceed --kube-api-qps in a burst. Ignored while

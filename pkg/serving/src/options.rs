@@ -40,9 +40,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// A comma-separated list of HTTP paths that are served to everybody; all others answer 401. A
-    /// path that ends in * allows every path with the prefix before the *. Give an empty list to
-    /// allow none.
+    /// A list of HTTP paths that are served without credentials (comma-separated on the command
+    /// line); all others answer 401. A path that ends in * allows every path with the prefix before
+    /// the *. Give an empty list to allow none.
     #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = ALWAYS_ALLOWED)]
     pub authorization_always_allow_paths: Vec<AllowedPaths>,
 }
@@ -170,9 +170,9 @@ mod tests {
                   --tls-private-key-file <FILE>
                       File containing the x509 private key matching --tls-cert-file
                   --authorization-always-allow-paths <PATHS>
-                      A comma-separated list of HTTP paths that are served to everybody; all others answer 401.
-                      A path that ends in * allows every path with the prefix before the *. Give an empty list
-                      to allow none [default: /healthz,/readyz,/livez]
+                      A list of HTTP paths that are served without credentials (comma-separated on the command
+                      line); all others answer 401. A path that ends in * allows every path with the prefix
+                      before the *. Give an empty list to allow none [default: /healthz,/readyz,/livez]
                   --other
                       Not about serving
         "]]

@@ -99,16 +99,29 @@ impl ValueType {
         }
     }
 
+    /// Returns the name of the type for the config reference.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Boolean => "boolean",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Duration => "duration",
+            Self::Path => "path",
+            Self::Url => "URL",
+            Self::Text => "string",
+        }
+    }
+
     /// Returns the expected value as part of a sentence.
     pub(super) fn wanted(self) -> &'static str {
         match self {
             Self::Boolean => "true or false",
-            Self::Integer => "a whole number",
+            Self::Integer => "an integer",
             Self::Number => "a number",
             Self::Duration => "a duration",
             Self::Path => "a path",
             Self::Url => "a URL",
-            Self::Text => "text",
+            Self::Text => "a string",
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     API_VERSION, KIND,
     effective::written,
-    keys::{Key, keys},
+    keys::{Key, ValueType, keys},
 };
 
 /// Returns the text of the page for the flags of a command.
@@ -37,10 +37,10 @@ fn row(key: &Key<'_>) -> String {
     } = key;
     let possible = key.arg.get_possible_values();
     let names: Vec<_> = possible.iter().map(|value| format!("`{}`", value.get_name())).collect();
-    let kind = match (form.wanted(), &names[..]) {
-        ("text", [_, ..]) => names.join(" or "),
-        (wanted, _) if *is_list => format!("list of {}", wanted.trim_start_matches("a ")),
-        (wanted, _) => wanted.trim_start_matches("a ").to_owned(),
+    let kind = match (form, &names[..]) {
+        (ValueType::Text, [_, ..]) => names.join(" or "),
+        _ if *is_list => format!("list of {}s", form.name()),
+        _ => form.name().to_owned(),
     };
     let delimiter = key.arg.get_value_delimiter();
     let defaults = key.arg.get_default_values().iter().filter_map(|value| value.to_str());

@@ -163,7 +163,7 @@ fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
         (_, Value::Text(text)) if is_of_text => Ok(text),
         (_, Value::Null) => Err(format!("no value; use {wanted}, or remove the key")),
         (ValueType::Integer, Value::Number(_)) => Err(format!(
-            "{said} is not a whole number; write it without a fraction, exponent or leading zeros"
+            "{said} is not an integer; write it without a fraction, exponent or leading zeros"
         )),
         (ValueType::Duration, Value::Integer(_) | Value::Number(_)) => {
             Err(format!("{said} has no unit; use a duration such as 30s, 1m30s or 12h"))

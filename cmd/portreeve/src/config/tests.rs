@@ -141,11 +141,11 @@ fn type_error_says_how_to_fix_the_value() {
             "loggingFormat:",
         ],
         &expect![[r#"
-            portreeve.yaml:3: concurrentFooSyncs: "16" is a string; use a whole number without quotes
-            portreeve.yaml:3: concurrentFooSyncs: expected a whole number, found "many"
-            portreeve.yaml:3: concurrentFooSyncs: 1.5 is not a whole number; write it without a fraction, exponent or leading zeros
-            portreeve.yaml:3: concurrentFooSyncs: expected a whole number, found a list
-            portreeve.yaml:3: concurrentFooSyncs: no value; use a whole number, or remove the key
+            portreeve.yaml:3: concurrentFooSyncs: "16" is a string; use an integer without quotes
+            portreeve.yaml:3: concurrentFooSyncs: expected an integer, found "many"
+            portreeve.yaml:3: concurrentFooSyncs: 1.5 is not an integer; write it without a fraction, exponent or leading zeros
+            portreeve.yaml:3: concurrentFooSyncs: expected an integer, found a list
+            portreeve.yaml:3: concurrentFooSyncs: no value; use an integer, or remove the key
             portreeve.yaml:3: kubeApiQps: "5" is a string; use a number without quotes
             portreeve.yaml:3: leaderElect: "true" is a string; use true or false without quotes
             portreeve.yaml:3: leaderElect: expected true or false, found "yes"
@@ -156,7 +156,7 @@ fn type_error_says_how_to_fix_the_value() {
             portreeve.yaml:3: kubeconfig: no value; use a path, or remove the key
             portreeve.yaml:3: controllers: expected a list such as [a, b], found "foo"
             portreeve.yaml:5: controllers: 5 is not a string; put it in quotes
-            portreeve.yaml:3: controllers: expected text, found a list
+            portreeve.yaml:3: controllers: expected a string, found a list
             portreeve.yaml:3: kubeApiQps: expected a number, found "1e400"
             portreeve.yaml:3: gcMode: 5: expected one of active, observe
             portreeve.yaml:3: loggingFormat: a list: expected one of text, json
@@ -186,7 +186,7 @@ fn invalid_value_error_is_that_of_the_flag() {
         &expect![[r#"
             portreeve.yaml:3: concurrentFooSyncs: 0 is not in 1..=65535
             portreeve.yaml:3: v: 300 is not in 0..=255
-            portreeve.yaml:3: securePort: 100000000000000000000 is not a whole number; write it without a fraction, exponent or leading zeros
+            portreeve.yaml:3: securePort: 100000000000000000000 is not an integer; write it without a fraction, exponent or leading zeros
             portreeve.yaml:3: leaderElectLeaseDuration: "soon": expected a duration such as 30s, 1m30s or 12h
             portreeve.yaml:3: kubeApiQps: -1: expected 0 (no limit) or requests per second from 0.001 to 1000000
             portreeve.yaml:3: kubeApiQps: expected a number, found ".inf"
