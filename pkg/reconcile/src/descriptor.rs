@@ -153,7 +153,7 @@ pub struct Setup<'a> {
 pub struct QueueHealth {
     /// The name of the queue in metrics.
     pub queue: &'static str,
-    /// The item in work that has gone longest without progress, and for how long.
+    /// The running item that has gone longest without progress, and for how long.
     pub longest_stalled: Option<(String, Duration)>,
     /// The number of items that are ready and not being worked on.
     pub ready: usize,

@@ -21,8 +21,8 @@ impl Backoff {
     ///
     /// The second half of client-go's limiter is left out. It is a bucket of 10 retries per second
     /// for the whole queue. After an outage, it would make 1,000 failed keys wait for a minute and
-    /// a half. The number of workers and the apiserver's priority and fairness already limit the
-    /// load.
+    /// a half. The number of workers and API Priority and Fairness in the apiserver already limit
+    /// the load.
     pub(crate) const DEFAULT: Self = Self {
         base: Duration::from_millis(5),
         max: Duration::from_secs(30),

@@ -9,8 +9,8 @@
 //!
 //! Architecture Invariant: no async, no clock, no lock, no log, no randomness. The time is an
 //! argument, and the takers to wake are a result. Every key is in `items` and in exactly one of the
-//! orders in `waiting` or `running`. So memory is bounded by distinct keys, not by calls, and no
-//! failure counter outlives its key.
+//! ordered maps: the delayed keys, a lane of the ready queue, or `running`. So memory is bounded by
+//! distinct keys, not by calls, and no failure counter outlives its key.
 
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -158,7 +158,7 @@ pub(crate) struct Core<K> {
 struct Item {
     failures: u32,
     lane: Lane,
-    /// The position of the key in the order of its state.
+    /// The position of the key in the ordered map of its state.
     ticket: Ticket,
     /// When a waiting key is due, or when the run of a running key started.
     at: Instant,
@@ -411,11 +411,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
     }
 }
 
-/// Returns the item of a key that was found in one of the orders.
+/// Returns the item of a key that was found in one of the ordered maps.
 #[expect(
     clippy::expect_used,
     reason = "a key without an item is a bug in this file, which the model test looks for"
 )]
 fn held<'a, K: Eq + Hash>(items: &'a mut HashMap<K, Item>, key: &K) -> &'a mut Item {
-    items.get_mut(key).expect("every key in an order has an item")
+    items.get_mut(key).expect("every key in an ordered map has an item")
 }

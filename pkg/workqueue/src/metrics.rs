@@ -63,7 +63,7 @@ impl Metrics {
             retries: IntCounterVec::new(
                 Opts::new(
                     "workqueue_retries_total",
-                    "Number of keys that were scheduled for later, by a backoff or for a time.",
+                    "Number of keys that were scheduled for later, by backoff or for a requested time.",
                 ),
                 &label,
             )?,
@@ -162,8 +162,8 @@ impl Families {
         ]
     }
 
-    /// Observes the remaining queues and sets their gauges. Queues with the same name share a
-    /// series, which is their sum.
+    /// Observes the remaining queues and sets their gauges. Queues with the same name share their
+    /// series: values are summed, except the longest run, which is the maximum.
     fn refresh(&self, queues: &mut Vec<(&'static str, Observe)>) {
         self.depth.reset();
         self.unfinished.reset();

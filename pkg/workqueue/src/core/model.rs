@@ -1,4 +1,5 @@
-//! Compares the core with a simple model: a list of wishes that every call searches completely.
+//! Compares the core with a simple model: a list of pending requests that every call scans
+//! completely.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -33,12 +34,13 @@ enum End {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct Request {
     when: u64,
     lane: Lane,
     /// Becomes urgent once its time has come.
     timed: bool,
-    /// When and by which call the wish took effect, which orders keys that are otherwise equal.
+    /// The time and the number of the call that placed the request. They order requests in the same
+    /// lane.
     placed: (u64, usize),
 }
 
@@ -54,7 +56,7 @@ struct Running {
 struct Model {
     now: u64,
     calls: usize,
-    wishes: BTreeMap<Key, Wish>,
+    requests: BTreeMap<Key, Request>,
     running: Vec<Running>,
     failures: BTreeMap<Key, u32>,
     passed_over: u32,
@@ -69,7 +71,7 @@ enum Taken {
     Closed,
 }
 
-impl Wish {
+impl Request {
     fn lane_at(&self, now: u64) -> Lane {
         if self.timed && self.when <= now {
             Lane::Urgent
@@ -80,10 +82,10 @@ impl Wish {
 }
 
 impl Model {
-    fn wish(&mut self, key: Key, when: u64, lane: Lane, timed: bool) {
+    fn request(&mut self, key: Key, when: u64, lane: Lane, timed: bool) {
         let now = self.now;
         let placed = (when.max(now), self.calls);
-        let wish = Wish {
+        let request = Request {
             when,
             lane,
             timed,
@@ -91,7 +93,7 @@ impl Model {
         };
         if let Some(running) = self.running.iter_mut().find(|running| running.key == key) {
             running.again = Some(running.again.map_or((when, lane), |(w, l)| (w.min(when), l.min(lane))));
-        } else if let Some(before) = self.wishes.get_mut(&key) {
+        } else if let Some(before) = self.requests.get_mut(&key) {
             if before.when <= now {
                 if lane < before.lane_at(now) {
                     before.lane = lane;
@@ -99,53 +101,53 @@ impl Model {
                 }
             } else if before.timed {
                 if when < before.when {
-                    *before = wish;
+                    *before = request;
                 }
             } else {
                 before.lane = before.lane.min(lane);
                 if when < before.when {
-                    *before = Wish {
+                    *before = Request {
                         lane: before.lane,
-                        ..wish
+                        ..request
                     };
                 }
             }
         } else {
-            self.wishes.insert(key, wish);
+            self.requests.insert(key, request);
         }
     }
 
     fn add(&mut self, key: Key, when: u64, lane: Lane) {
         if !self.closed {
-            self.wish(key, when.max(self.now), lane, false);
+            self.request(key, when.max(self.now), lane, false);
         }
     }
 
     fn reschedule_now(&mut self) {
         let (now, failures) = (self.now, &self.failures);
         let times = self
-            .wishes
+            .requests
             .iter_mut()
-            .filter(|(key, wish)| wish.when > now && !failures.contains_key(*key));
-        let mut times: Vec<_> = times.map(|(_, wish)| wish).collect();
-        times.sort_by_key(|wish| (wish.when, wish.placed));
-        for (order, wish) in times.into_iter().enumerate() {
-            *wish = Wish {
+            .filter(|(key, request)| request.when > now && !failures.contains_key(*key));
+        let mut times: Vec<_> = times.map(|(_, request)| request).collect();
+        times.sort_by_key(|request| (request.when, request.placed));
+        for (order, request) in times.into_iter().enumerate() {
+            *request = Request {
                 when: now,
-                lane: wish.lane,
+                lane: request.lane,
                 timed: false,
                 placed: (now, self.calls + order),
             };
         }
-        self.calls += self.wishes.len();
+        self.calls += self.requests.len();
     }
 
     fn first(&self, lane: Lane) -> Option<Key> {
         let ready = self
-            .wishes
+            .requests
             .iter()
-            .filter(|(_, wish)| wish.when <= self.now && wish.lane_at(self.now) == lane);
-        ready.min_by_key(|(_, wish)| wish.placed).map(|(key, _)| *key)
+            .filter(|(_, request)| request.when <= self.now && request.lane_at(self.now) == lane);
+        ready.min_by_key(|(_, request)| request.placed).map(|(key, _)| *key)
     }
 
     fn take(&mut self) -> Taken {
@@ -154,7 +156,7 @@ impl Model {
         }
         let (key, lane) = match (self.first(Lane::Urgent), self.first(Lane::Routine)) {
             (None, None) => {
-                let next = self.wishes.values().map(|wish| wish.when).min();
+                let next = self.requests.values().map(|request| request.when).min();
                 return next.map_or(Taken::Idle, Taken::Sleep);
             }
             (Some(_), Some(routine)) if self.passed_over == MAX_PASSED_OVER => (routine, Lane::Routine),
@@ -167,7 +169,7 @@ impl Model {
         if lane == Lane::Routine {
             self.passed_over = 0;
         }
-        self.wishes.remove(&key);
+        self.requests.remove(&key);
         self.running.push(Running { key, lane, again: None });
         Taken::Run(key, lane, self.failures.get(&key).copied().unwrap_or(0))
     }
@@ -200,7 +202,7 @@ impl Model {
             (own, again) => own.or(again),
         };
         if let Some((when, lane, timed)) = both {
-            self.wish(key, when, lane, timed);
+            self.request(key, when, lane, timed);
         }
         Some(key)
     }
@@ -261,13 +263,13 @@ impl Pair {
             Call::Close => {
                 self.core.close();
                 self.model.closed = true;
-                self.model.wishes.clear();
+                self.model.requests.clear();
                 self.model
                     .failures
                     .retain(|key, _| self.model.running.iter().any(|running| running.key == *key));
             }
         }
-        self.check_orders();
+        self.check_ordered_maps();
     }
 
     fn take(&mut self) -> Taken {
@@ -286,18 +288,18 @@ impl Pair {
         let seen = self.core.observe(self.at(self.model.now));
         let ready = self
             .model
-            .wishes
+            .requests
             .values()
-            .filter(|wish| wish.when <= self.model.now)
+            .filter(|request| request.when <= self.model.now)
             .count();
         assert_eq!(seen.ready, ready);
-        assert_eq!(seen.delayed, self.model.wishes.len() - ready);
+        assert_eq!(seen.delayed, self.model.requests.len() - ready);
         assert_eq!(seen.running, self.model.running.len());
     }
 
-    /// Checks that every key is in exactly the order of its state, and that there are no stale
-    /// entries or keys without a wish.
-    fn check_orders(&self) {
+    /// Checks that every key is in exactly the ordered map of its state, and that there are no
+    /// other entries or keys without a request.
+    fn check_ordered_maps(&self) {
         let Core {
             items,
             waiting: Waiting {
@@ -306,7 +308,7 @@ impl Pair {
             running,
             ..
         } = &self.core;
-        assert_eq!(items.len(), self.model.wishes.len() + self.model.running.len());
+        assert_eq!(items.len(), self.model.requests.len() + self.model.running.len());
         assert_eq!(items.len(), delayed.len() + ready_queue.len() + running.len());
         for (key, item) in items {
             let found = match item.state {
@@ -319,7 +321,7 @@ impl Pair {
         }
     }
 
-    /// Takes and finishes all keys. It terminates because the model holds each wish once.
+    /// Takes and finishes all keys. It terminates because the model holds each request once.
     fn drain(&mut self) {
         for _ in 0..self.model.running.len() {
             self.call(Call::Done(0, End::Forget));
@@ -331,7 +333,7 @@ impl Pair {
                 Taken::Idle | Taken::Closed => break,
             }
         }
-        self.check_orders();
+        self.check_ordered_maps();
         assert!(self.core.items.is_empty());
     }
 }

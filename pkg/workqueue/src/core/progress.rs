@@ -176,7 +176,7 @@ mod tests {
         fixture.take(0, "failing");
         fixture.done(0, "failing", Outcome::RetryAfter(Duration::from_mins(15)));
         assert_eq!(fixture.progress(899), (0, None, Some(899), None));
-        // A missed timer shows as well: both keys are due now.
+        // A key whose time has come counts as ready, even if no taker was woken for it.
         assert_eq!(fixture.progress(1001), (2, Some(101), Some(1001), None));
     }
 

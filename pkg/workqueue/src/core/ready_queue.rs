@@ -9,19 +9,21 @@ use std::collections::BTreeMap;
 ///
 /// This gives the routine lane a share of the takes under any load of urgent keys, so that a resync
 /// completes. (controller-runtime's priority queue can starve it forever.) A burst of a few hundred
-/// urgent keys still comes before everything else. Tests use a larger share to make it visible.
+/// urgent keys still comes before everything else. Tests use a small number, so that
+/// they see routine keys being taken.
 pub(super) const MAX_PASSED_OVER: u32 = if cfg!(test) { 7 } else { 511 };
 
 /// The priority of a key. The smaller value is served first.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Lane {
-    /// A change was made whose effect is awaited.
+    /// Somebody waits for the effect of a change.
     Urgent,
     /// Nobody waits for the result: the initial list, a resync.
     Routine,
 }
 
-/// A position in an order: unique in a queue, and smaller than every later one.
+/// The position of a key in an ordered map. It is unique in a queue, and smaller than every later
+/// position.
 pub(super) type Ticket = u64;
 
 #[derive(Debug)]

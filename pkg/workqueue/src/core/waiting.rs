@@ -1,7 +1,7 @@
 //! The waiting keys, which are either delayed until a time or ready for a taker.
 //!
-//! Architecture Invariant: a placed key is in one of the two orders until it is taken out, and no
-//! stale entry remains.
+//! Architecture Invariant: every waiting key is in exactly one of the delayed keys and the ready
+//! queue, and no other key is in either.
 
 use std::{collections::BTreeMap, mem};
 
@@ -22,8 +22,10 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Returns the earlier time in the higher lane. The urgency of a timed due only applies with
-    /// its own time.
+    /// Merges two due times: returns the earlier time in the higher lane.
+    ///
+    /// If only one of the two is timed, the earlier one is returned unchanged, because a timed key
+    /// becomes urgent only at its own time. If both have the same time, the timed one is returned.
     pub(super) fn or(self, other: Self) -> Self {
         if self.timed == other.timed {
             return Self {
@@ -32,8 +34,8 @@ impl Due {
                 timed: self.timed,
             };
         }
-        let (timed, wish) = if self.timed { (self, other) } else { (other, self) };
-        if wish.when < timed.when { wish } else { timed }
+        let (timed, untimed) = if self.timed { (self, other) } else { (other, self) };
+        if untimed.when < timed.when { untimed } else { timed }
     }
 }
 
@@ -56,7 +58,7 @@ impl<K> Waiting<K> {
         }
     }
 
-    /// Adds a key that is in neither order.
+    /// Adds a key that is not waiting yet.
     pub(super) fn place(&mut self, key: K, due: Due, failures: u32, now: Instant) -> (Item, Wake) {
         let Due { when, lane, timed } = due;
         let lane = if timed && when <= now { Lane::Urgent } else { lane };

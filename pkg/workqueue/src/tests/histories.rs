@@ -1,6 +1,6 @@
 //! Runs random histories of a queue under paused time: takers arrive, are cancelled, work and fail;
-//! keys are added for now and for later; clocks are set; the queue is closed. No key is lost,
-//! invented, late or held twice.
+//! keys are added for now and for later; requested times become due at once; the queue is closed.
+//! No key is lost, invented, late or held twice.
 
 use std::collections::BTreeSet;
 
@@ -144,7 +144,7 @@ impl Simulation {
         assert!(self.takers.is_empty() || seen.ready == 0, "a taker sleeps: {seen:?}");
         assert!(
             !self.held.is_empty() || self.drainers.is_empty(),
-            "nothing runs, but a waiter for the end still waits"
+            "nothing runs, but a call of `drained` still waits"
         );
         assert!(
             self.takers.is_empty() || !self.queue.is_closed(),

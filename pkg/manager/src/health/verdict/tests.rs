@@ -81,7 +81,7 @@ const LIMITS: Limits = Limits {
     queue: Duration::from_mins(5),
 };
 
-/// A queue of Foos. Ages are in seconds: since the last progress of the item in work, since the
+/// A queue of Foos. Ages are in seconds: since the last progress of the running item, since the
 /// oldest ready item was due, and since the last progress of the queue.
 fn queue(still: Option<u64>, oldest: Option<u64>, since_progress: Option<u64>) -> QueueHealth {
     QueueHealth {
