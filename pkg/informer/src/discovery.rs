@@ -50,19 +50,20 @@ const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "AP
 const PERIOD: Duration = Duration::from_secs(30);
 /// How long to collect watch events before a request. One change usually causes several events.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// The waits between the requests that follow a watch event, in milliseconds. Discovery shows a
+/// The delays between the requests that follow a watch event, in milliseconds. Discovery shows a
 /// change later than the watch does, usually by tens of milliseconds, on a busy apiserver by 500
 /// ms.
-const HURRY: [u64; 13] = [30, 50, 100, 100, 100, 100, 100, 200, 200, 200, 500, 500, 1_000];
+const EVENT_POLL_DELAYS: [u64; 13] = [30, 50, 100, 100, 100, 100, 100, 200, 200, 200, 500, 500, 1_000];
 /// The minimum pause after a request, as a multiple of its duration, so that a stream of changes
 /// does not keep the apiserver busy.
-const REST: u32 = 4;
-/// The upper limit of that pause. A slow apiserver is busy with other clients.
-const LONGEST_REST: Duration = Duration::from_millis(200);
-/// The longest wait before a watch event triggers a request after a failure, unless the apiserver
-/// asks for a longer one.
-const CALM: Duration = Duration::from_secs(1);
-/// How long the names of API services stay valid while the apiserver refuses the watch on them.
+const PAUSE_FACTOR: u32 = 4;
+/// The upper limit of that pause. If the apiserver is slow because of other clients, a longer pause
+/// would not help it.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+/// How long watch events trigger no request after a failure. It is less if the backoff is shorter,
+/// and more if the apiserver asks for a longer wait.
+const FAILURE_HOLDOFF: Duration = Duration::from_secs(1);
+/// How long the names of API services stay valid while the apiserver rejects the watch on them.
 const OUTDATED: Duration = Duration::from_mins(2);
 
 /// Keeps the set of served resources up to date until it is dropped.
@@ -196,29 +197,29 @@ struct Follower {
 impl Follower {
     async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let mut hurry = [].iter();
+        let mut poll_delays = [].iter();
         loop {
             let asked = Instant::now();
             let answer = self.client.fetch().await;
-            let rest = LONGEST_REST.min(asked.elapsed() * REST);
-            let (calm, wait) = match answer {
+            let pause = MAX_PAUSE.min(asked.elapsed() * PAUSE_FACTOR);
+            let (holdoff, wait) = match answer {
                 Ok(()) => {
                     self.publish();
-                    let next = hurry.next().map(|wait| rest.max(Duration::from_millis(*wait)));
+                    let next = poll_delays.next().map(|delay| pause.max(Duration::from_millis(*delay)));
                     let wait = next.unwrap_or_else(|| self.settle());
                     (Duration::ZERO, wait)
                 }
                 Err(error) => {
                     let wait = self.fail(&error);
-                    (wait.min(CALM).max(error.retry_after()), wait)
+                    (wait.min(FAILURE_HOLDOFF).max(error.retry_after()), wait)
                 }
             };
-            sleep(calm).await;
+            sleep(holdoff).await;
             tokio::select! {
-                () = sleep(wait.saturating_sub(calm)) => {}
+                () = sleep(wait.saturating_sub(holdoff)) => {}
                 () = shared.changed.notified() => {
-                    hurry = HURRY.iter();
-                    sleep(rest.max(DEBOUNCE)).await;
+                    poll_delays = EVENT_POLL_DELAYS.iter();
+                    sleep(pause.max(DEBOUNCE)).await;
                 }
             }
         }
@@ -227,7 +228,7 @@ impl Follower {
     /// Publishes the known resources if they have changed.
     fn publish(&mut self) {
         if self.shared.reporter.record_contact(Instant::now()) {
-            tracing::info!("recovered discovery");
+            tracing::info!("resumed discovery");
         }
         self.backoff = Backoff::new();
         let before = self.tx.borrow().clone();
@@ -244,7 +245,7 @@ impl Follower {
             // This does not log changes of verbs. `settle` logs group versions that stay
             // undiscovered.
             if !(added.is_empty() && removed.is_empty()) {
-                tracing::info!(added, removed, "changed served resources");
+                tracing::info!(added, removed, "updated known resources");
             }
         }
         self.tx.send_replace(Some(Arc::new(served)));
@@ -253,16 +254,16 @@ impl Follower {
 
     /// Returns the names of the API services that are known to exist.
     ///
-    /// Names that the watch no longer updates would keep deleted services forever, so they expire.
-    /// They do not expire at once, because a starting apiserver may refuse every request for a
-    /// moment.
+    /// If the watch no longer updates the names, deleted services would stay known forever, so the
+    /// names expire. They do not expire at once, because a starting apiserver may reject every
+    /// request for a moment.
     fn services(&self) -> BTreeSet<Box<str>> {
         let status = self.names_reporter.status();
-        let is_refused = status
+        let is_rejected = status
             .failure
             .is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound));
         let is_recent = status.last_contact.is_some_and(|contact| contact.elapsed() < OUTDATED);
-        if is_refused && !is_recent {
+        if is_rejected && !is_recent {
             return BTreeSet::new();
         }
         self.names.lock().clone()
@@ -277,7 +278,7 @@ impl Follower {
             tracing::warn!(%version, "keeping the last known resources of a group version that cannot be discovered");
         }
         for version in self.reported.difference(&failed) {
-            tracing::info!(%version, "recovered discovery of group version");
+            tracing::info!(%version, "resumed discovery of group version");
         }
         self.reported = failed;
         PERIOD

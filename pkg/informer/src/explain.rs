@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    fn told(fields: &str) -> String {
+    fn explained(fields: &str) -> String {
         let text = format!(r#"{{"metadata":{{"name":"a"}},{fields}}}"#);
         let raw: Box<RawValue> = serde_json::from_str(&text).unwrap();
         let error = serde_json::from_str::<Everything>(raw.get()).unwrap_err();
@@ -181,9 +181,9 @@ mod tests {
             (r#""custom":"hunter2""#, "custom: unexpected value"),
         ];
         for (fields, expected) in table {
-            assert_eq!(told(fields), expected, "{fields}");
+            assert_eq!(explained(fields), expected, "{fields}");
         }
-        let unknown = told(r#""hunter2":1"#);
+        let unknown = explained(r#""hunter2":1"#);
         assert!(
             unknown.starts_with("unknown field, expected one of `metadata`, "),
             "{unknown}"

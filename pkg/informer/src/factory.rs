@@ -30,7 +30,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct InformerConfig {
     /// How long a watch may receive nothing before its connection counts as dead. The apiserver
-    /// sends a bookmark about once a minute.
+    /// sends a bookmark about once a minute, except for a resource that has not changed since the
+    /// apiserver started.
     pub idle_timeout: Duration,
     /// The number of objects in one page of a list.
     pub page_size: u32,

@@ -91,7 +91,7 @@ pub struct CacheSyncTimeout {
     pub name: String,
     /// How long the caller waited.
     pub limit: Duration,
-    /// The current failure, or the statement that the first list is not complete.
+    /// The current failure, or the statement that the list is not complete.
     pub reason: String,
 }
 
@@ -154,7 +154,7 @@ impl<T: Projection> Informer<T> {
         Err(CacheSyncTimeout {
             name: core.name.clone(),
             limit,
-            reason: failure.map_or_else(|| "the first list is not complete".to_owned(), |t| t.message),
+            reason: failure.map_or_else(|| "the list is not complete".to_owned(), |t| t.message),
         })
     }
 
@@ -170,8 +170,8 @@ pub trait Cache: Send + Sync {
     /// waits for that list.
     ///
     /// Call it when this process takes over from another one. The cache may lack the last writes of
-    /// that process, because a watch can be late or its connection dead without a sign. A list that
-    /// starts now contains them.
+    /// that process, because a watch can lag, or its connection can be dead without the client
+    /// noticing. A list that starts now contains them.
     fn begin_term(&self);
 }
 

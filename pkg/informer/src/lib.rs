@@ -12,8 +12,8 @@
 //! A handler that panics does not affect other handlers, and the informer redelivers the changes
 //! that it missed. After a panic of an index function or a sink, the loop lists again.
 //!
-//! Architecture Invariant: a handler never blocks and never fails. Memory is bounded by the number
-//! of distinct objects and keys, not by the number of events.
+//! Architecture Invariant: a handler must not block and returns no error. Memory is bounded by the
+//! number of distinct objects and keys, not by the number of events.
 
 mod backoff;
 mod discovery;

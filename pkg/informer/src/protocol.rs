@@ -119,7 +119,7 @@ impl Lines {
 pub(crate) enum WatchMessage<T> {
     /// An object changed. The watch resumes after `version`.
     Event { event: Event<T>, version: Option<String> },
-    /// No further change up to `version`.
+    /// All changes up to `version` have been sent.
     Bookmark { version: Option<String> },
     /// The apiserver ends the watch with an error.
     Failed(Box<kube::core::Status>),
@@ -285,9 +285,9 @@ mod tests {
     #[test]
     fn a_deleted_object_that_cannot_be_decoded_is_still_deleted() {
         let line = br#"{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"5"},"spec":7}}"#;
-        let heard = decode_line::<Sized>(line).unwrap();
+        let message = decode_line::<Sized>(line).unwrap();
         assert!(
-            matches!(heard, WatchMessage::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
+            matches!(message, WatchMessage::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
             if &*key.name == "a" && v == "5")
         );
     }
@@ -320,11 +320,11 @@ mod tests {
             }
         }
         let line = br#"{"type":"MODIFIED","object":{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}}"#;
-        let heard = decode_line::<Panics>(line).unwrap();
+        let message = decode_line::<Panics>(line).unwrap();
         assert!(
-            matches!(&heard, WatchMessage::Event { event: Event::Undecodable { key, uid, error }, version: Some(v) }
+            matches!(&message, WatchMessage::Event { event: Event::Undecodable { key, uid, error }, version: Some(v) }
             if &*key.name == "a" && &**uid == "u" && error == "the decoder panicked" && v == "5"),
-            "{heard:?}"
+            "{message:?}"
         );
     }
 
@@ -335,9 +335,9 @@ mod tests {
             r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#,
             r#"{"type":"ADDED","object":{"metadata":{"name":7}}}"#,
         ] {
-            let heard = decode_line::<MetadataOnly>(line.as_bytes());
-            let Ok(WatchMessage::Event { version, .. } | WatchMessage::Bookmark { version }) = heard else {
-                panic!("{heard:?}");
+            let message = decode_line::<MetadataOnly>(line.as_bytes());
+            let Ok(WatchMessage::Event { version, .. } | WatchMessage::Bookmark { version }) = message else {
+                panic!("{message:?}");
             };
             assert_eq!(version, None, "{line}");
         }

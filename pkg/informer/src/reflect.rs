@@ -34,18 +34,18 @@ use crate::{
     watch::Query,
 };
 
-/// The attempts per page before the list starts over, for example with an invalid continue token.
+/// The attempts per page before the list starts over.
 const PAGE_ATTEMPTS: u32 = 5;
 /// A watch that ended sooner and without a line is a failure: an apiserver that shuts down ends
 /// watches as soon as they open.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
-/// The number of consecutive watches without any result before the loop lists again. With the
-/// longest backoff, that is still before the store counts as stale.
-const FRUITLESS: u32 = 3;
-/// The initial number of doublings of the idle timeout for silent watches: 6 min by default.
-const PATIENCE: u32 = 2;
-/// The maximum number of doublings, reached while nothing changes: 24 min by default.
-const LONGEST_PATIENCE: u32 = 4;
+/// The number of consecutive watches that are accepted and end early without a line before the loop
+/// lists again. Even with the longest backoff, this is sooner than the default `stale_after`.
+const MAX_EARLY_ENDS: u32 = 3;
+/// The initial silence limit, in doublings of the idle timeout: 6 min by default.
+const INITIAL_DOUBLINGS: u32 = 2;
+/// The longest silence limit, reached while nothing changes: 24 min by default.
+const MAX_DOUBLINGS: u32 = 4;
 /// A watch that lasted this long resets the backoff.
 const GOOD_WATCH: Duration = Duration::from_secs(10);
 
@@ -100,9 +100,9 @@ pub fn reflect<S: Sink>(config: ReflectorConfig, sink: S) -> impl Future<Output 
         listed: false,
         lists_fail: false,
         lines: 0,
-        evidence: Instant::now(),
+        silent_since: Instant::now(),
         known: None,
-        patience: PATIENCE,
+        doublings: INITIAL_DOUBLINGS,
         term: 0,
         config,
         sink,
@@ -140,11 +140,11 @@ struct Reflector<S> {
     /// The number of lines from the last watch.
     lines: usize,
     /// When the last line arrived or the last list completed.
-    evidence: Instant,
+    silent_since: Instant,
     /// The hash of the last list, until a line reports a change.
     known: Option<u64>,
-    /// The current number of doublings of the idle timeout for silent watches.
-    patience: u32,
+    /// The current silence limit, in doublings of the idle timeout.
+    doublings: u32,
     term: u64,
 }
 
@@ -200,18 +200,18 @@ impl<S: Sink> Reflector<S> {
         }
     }
 
-    /// Compares a list with the previous one and adapts the trust in silent watches.
+    /// Compares a list with the previous one and adapts the silence limit.
     ///
-    /// If objects changed without a line, something withholds events, and trust drops to one idle
-    /// timeout. If nothing changed, trust grows, because not every server sends bookmarks for an
-    /// unchanged resource.
+    /// If objects changed without a line, something withholds events, and the limit drops to one
+    /// idle timeout. If nothing changed, the limit doubles, because not every server sends
+    /// bookmarks for an unchanged resource.
     fn compare(&mut self, content: u64) {
         match self.known.replace(content) {
-            Some(before) if before != content => self.patience = 0,
-            Some(_) => self.patience = (self.patience + 1).min(LONGEST_PATIENCE),
+            Some(before) if before != content => self.doublings = 0,
+            Some(_) => self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS),
             None => {}
         }
-        self.evidence = Instant::now();
+        self.silent_since = Instant::now();
     }
 
     /// Returns the bytes of one page. Retries a page after the first, because the previous pages
@@ -249,30 +249,30 @@ impl<S: Sink> Reflector<S> {
     /// Watches from `version`, across reconnects, until a list is needed.
     async fn follow(&mut self, mut version: String) {
         let since_list = Instant::now();
-        // The number of consecutive watches that the apiserver accepted and that ended at once.
-        let mut fruitless = 0;
+        // The number of consecutive watches that were accepted and ended early without a line.
+        let mut early_ends = 0;
         let mut was_answered = true;
         loop {
             let started = Instant::now();
-            let ended = self.watch(&mut version, fruitless == 0 || !was_answered).await;
+            let ended = self.watch(&mut version, early_ends == 0 || !was_answered).await;
             let lasted = started.elapsed();
             // Silence until the idle timeout is no failure of the apiserver.
             let is_good = lasted >= GOOD_WATCH.min(self.config.idle_timeout);
             was_answered = self.lines > 0 || !matches!(ended, Err(Error::Watch(_)));
-            fruitless = match ended {
+            early_ends = match ended {
                 _ if self.lines > 0 || is_good => 0,
                 Ok(()) if lasted >= SHORT_WATCH => 0,
-                _ if was_answered => fruitless + 1,
-                _ => fruitless,
+                _ if was_answered => early_ends + 1,
+                _ => early_ends,
             };
-            let is_mute = self.lines == 0 && was_answered && self.evidence.elapsed() >= self.believed();
+            let is_silent = self.lines == 0 && was_answered && self.silent_since.elapsed() >= self.silence_limit();
             if is_good {
                 self.backoff = Backoff::new();
             }
             let error = match ended {
                 Ok(()) if self.lines > 0 || lasted >= SHORT_WATCH => {
                     self.backoff = Backoff::new();
-                    if is_mute {
+                    if is_silent {
                         return;
                     }
                     continue;
@@ -289,20 +289,21 @@ impl<S: Sink> Reflector<S> {
                 return;
             }
             self.back_off(&error, pending()).await;
-            if error.calls_for_list() || is_mute || fruitless >= FRUITLESS {
+            if error.calls_for_list() || is_silent || early_ends >= MAX_EARLY_ENDS {
                 return;
             }
         }
     }
 
-    /// Returns how long silent watches are trusted. After that a list detects withheld events.
-    fn believed(&self) -> Duration {
-        self.config.idle_timeout * (1 << self.patience)
+    /// Returns how long watches may bring no line before the loop lists again, to detect withheld
+    /// events.
+    fn silence_limit(&self) -> Duration {
+        self.config.idle_timeout * (1 << self.doublings)
     }
 
     /// Sends one watch request and applies its lines. Returns `Ok` when the apiserver ends the
-    /// watch. The response counts as contact if `is_trusted`; each line always does.
-    async fn watch(&mut self, version: &mut String, is_trusted: bool) -> Result<(), Error> {
+    /// watch. Each line counts as contact, and the response does if `is_contact`.
+    async fn watch(&mut self, version: &mut String, is_contact: bool) -> Result<(), Error> {
         self.lines = 0;
         let mut query = Query::new(&self.config.watch);
         query.add("watch", "true");
@@ -310,16 +311,16 @@ impl<S: Sink> Reflector<S> {
         query.add("resourceVersion", version);
         query.add("timeoutSeconds", &fastrand::u32(300..600).to_string());
         let answer = self.config.send::<S::Object>(query, "").await.map_err(Error::Watch)?;
-        if is_trusted {
+        if is_contact {
             self.config.record_contact();
         }
         let mut body = answer.into_body();
         let idle_timeout = self.config.idle_timeout;
         let mut lines = Lines::default();
-        let mut heard = Instant::now();
+        let mut last_line = Instant::now();
         loop {
             // Only whole lines count as contact. Bytes that never form a line do not.
-            let frame = match timeout_at(heard + idle_timeout, body.frame()).await {
+            let frame = match timeout_at(last_line + idle_timeout, body.frame()).await {
                 Err(_) => return Err(Error::Silent(idle_timeout)),
                 Ok(None) => return Ok(()),
                 Ok(Some(frame)) => frame.map_err(|source| Error::Read(source.into()))?,
@@ -328,8 +329,8 @@ impl<S: Sink> Reflector<S> {
             lines.push(&data);
             while let Some(line) = lines.next() {
                 self.config.record_contact();
-                heard = Instant::now();
-                self.evidence = heard;
+                last_line = Instant::now();
+                self.silent_since = last_line;
                 self.lines += 1;
                 self.handle_line(&line, version)?;
             }
@@ -415,17 +416,19 @@ impl ReflectorConfig {
     /// Records that the apiserver responded or sent data.
     fn record_contact(&self) {
         if self.reporter.record_contact(Instant::now()) {
-            tracing::info!(resource = %self.watch, "recovered watch");
+            tracing::info!(resource = %self.watch, "resumed watch");
         }
     }
 
-    /// Sends a GET request and turns a refusal into an error. `form` is the suffix of the
-    /// metadata-only kind: `List` for a list, empty for a watch. With the list's form, a watch
-    /// would fail at its first event.
-    async fn send<T: WatchedObject>(&self, query: Query, form: &str) -> Result<http::Response<Body>, kube::Error> {
+    /// Sends a GET request and turns an unsuccessful response into an error.
+    ///
+    /// `suffix` completes the kind of metadata-only objects: `List` for a list, empty for a watch.
+    /// A watch that asks for `PartialObjectMetadataList` would fail at its first event.
+    async fn send<T: WatchedObject>(&self, query: Query, suffix: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
         if T::METADATA_ONLY {
-            let accept = format!("application/json;as=PartialObjectMetadata{form};g=meta.k8s.io;v=v1,application/json");
+            let accept =
+                format!("application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1,application/json");
             request = request.header(header::ACCEPT, accept);
         }
         let request = request.body(Body::empty()).map_err(kube::Error::HttpError)?;

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_new_once_and_so_is_its_end() {
+    fn only_a_new_failure_and_its_end_are_reported_as_new() {
         let reporter = StatusReporter::default();
         let failure = |kind| {
             let message = "why".to_owned();

@@ -31,12 +31,12 @@ pub(super) fn root(bytes: &[u8]) -> Result<Document, JsonError> {
 /// Decodes the document of one group version.
 pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[DiscoveredResource]>, JsonError> {
     let list = read_resources(bytes).map_err(|error| JsonError::new(&error))?;
-    let offers = list.resources.into_iter().flatten();
-    let offers = offers.filter_map(|plain| {
+    let resources = list.resources.into_iter().flatten();
+    let resources = resources.filter_map(|plain| {
         let PlainResource { name, kind, .. } = &plain;
-        offer(api_version, name, kind, plain.namespaced, plain.verbs.as_ref())
+        discovered_resource(api_version, name, kind, plain.namespaced, plain.verbs.as_ref())
     });
-    Ok(offers.collect())
+    Ok(resources.collect())
 }
 
 /// Decodes a resource list. The caller treats resources that the list does not name as not served,
@@ -76,26 +76,26 @@ fn whole(items: Vec<Group>) -> Groups {
     for group in items {
         let name = &group.metadata.name;
         let versions = group.versions.into_iter().flatten();
-        let said = versions.map(|version| said(name, version));
-        groups.entry(name.as_ref().into()).or_default().extend(said);
+        let versions = versions.map(|version| version_resources(name, version));
+        groups.entry(name.as_ref().into()).or_default().extend(versions);
     }
     groups
 }
 
 /// Converts one version. The apiserver marks a version as stale when the server behind it does not
 /// respond; its resources in the document are then unreliable.
-fn said(group: &str, version: Version) -> VersionResources {
+fn version_resources(group: &str, version: Version) -> VersionResources {
     let api_version: Box<str> = match group {
         "" => version.name.into(),
         group => format!("{group}/{}", version.name).into(),
     };
     let is_stale = version.freshness.is_some_and(|freshness| freshness == "Stale");
-    let offers = || {
+    let resources = || {
         let served = version.resources.into_iter().flatten();
-        let offers = served.filter_map(|served| {
+        let resources = served.filter_map(|served| {
             // An entry without a kind has only subresources and is not a resource.
             let kind = &served.response_kind?.kind;
-            offer(
+            discovered_resource(
                 &api_version,
                 &served.resource,
                 kind,
@@ -103,10 +103,10 @@ fn said(group: &str, version: Version) -> VersionResources {
                 served.verbs.as_ref(),
             )
         });
-        offers.collect()
+        resources.collect()
     };
-    let offers = (!is_stale).then(offers);
-    (api_version, offers)
+    let resources = (!is_stale).then(resources);
+    (api_version, resources)
 }
 
 fn preferred_first(group: PlainGroup) -> (Box<str>, Vec<Box<str>>) {
@@ -119,7 +119,7 @@ fn preferred_first(group: PlainGroup) -> (Box<str>, Vec<Box<str>>) {
 
 /// Returns `None` for an entry that is not a resource: a subresource, or an entry without a name or
 /// kind.
-fn offer(
+fn discovered_resource(
     api_version: &str,
     plural: &str,
     kind: &str,

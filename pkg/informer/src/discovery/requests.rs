@@ -102,8 +102,8 @@ impl DiscoveryClient {
         let [core, others] = &mut self.roots;
         let (core, others) = tokio::join!(core.fetch(&self.client), others.fetch(&self.client));
         core.and(others)?;
-        let something = self.groups().into_iter().any(says_something);
-        if something {
+        let is_nonempty = self.groups().into_iter().any(has_resources);
+        if is_nonempty {
             Ok(())
         } else {
             Err(Error::Empty("the apiserver"))
@@ -125,7 +125,7 @@ impl Root {
             Err(error) if error.kind() == ApiErrorKind::NotFound => (None, Groups::new()),
             Err(error) => return Err(error),
         };
-        if says_something(&self.groups) && !says_something(&groups) {
+        if has_resources(&self.groups) && !has_resources(&groups) {
             return Err(Error::Empty(self.path));
         }
         share(&self.groups, &mut groups);
@@ -148,9 +148,9 @@ impl Root {
 /// Requests the document of each version. A failed request does not affect the other versions.
 async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Box<str>>)>) -> Groups {
     let versions: Vec<_> = groups.iter().flat_map(|(_, versions)| versions).collect();
-    let mut offers = HashMap::new();
+    let mut resources = HashMap::new();
     for some in versions.chunks(AT_ONCE) {
-        let asked = some.iter().map(|version| {
+        let requests = some.iter().map(|version| {
             let (client, version) = (client.clone(), (*version).clone());
             async move {
                 let answer = one(&client, root, &version).await;
@@ -160,16 +160,16 @@ async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Bo
                 (version, answer.ok())
             }
         });
-        offers.extend(asked.collect::<JoinSet<_>>().join_all().await);
+        resources.extend(requests.collect::<JoinSet<_>>().join_all().await);
     }
-    let said = groups.into_iter().map(|(group, versions)| {
+    let groups = groups.into_iter().map(|(group, versions)| {
         let versions = versions.into_iter().map(|version| {
-            let offers = offers.remove(&version).flatten();
-            (version, offers)
+            let resources = resources.remove(&version).flatten();
+            (version, resources)
         });
         (group, versions.collect())
     });
-    said.collect()
+    groups.collect()
 }
 
 async fn one(client: &Client, root: &str, api_version: &str) -> Result<Arc<[DiscoveredResource]>, Error> {
@@ -187,7 +187,7 @@ async fn get(
     accept: &'static str,
     tag: Option<&HeaderValue>,
 ) -> Result<Option<(Option<HeaderValue>, Bytes)>, Error> {
-    let ask = |source| Error::Request {
+    let request_error = |source| Error::Request {
         path: path.to_owned(),
         source,
     };
@@ -196,12 +196,15 @@ async fn get(
         request = request.header(header::IF_NONE_MATCH, tag);
     }
     let request = request.body(Body::empty()).map_err(kube::Error::HttpError);
-    let answer = client.send(request.map_err(ask)?).await.map_err(ask)?;
+    let answer = client
+        .send(request.map_err(request_error)?)
+        .await
+        .map_err(request_error)?;
     if answer.status() == StatusCode::NOT_MODIFIED && tag.is_some() {
         return Ok(None);
     }
     if !answer.status().is_success() {
-        return Err(ask(refusal(answer).await));
+        return Err(request_error(refusal(answer).await));
     }
     let tag = answer.headers().get(header::ETAG).cloned();
     let body = answer.into_body().collect().await.map_err(|source| Error::Read {
@@ -216,18 +219,18 @@ async fn get(
 fn share(before: &Groups, now: &mut Groups) {
     for (group, versions) in now {
         let before = before.get(group).into_iter().flatten();
-        let before: HashMap<_, _> = before.map(|(version, offers)| (version, offers)).collect();
-        for (version, offers) in versions {
-            if let Some(same) = before.get(version).filter(|before| **before == offers) {
-                offers.clone_from(same);
+        let before: HashMap<_, _> = before.map(|(version, resources)| (version, resources)).collect();
+        for (version, resources) in versions {
+            if let Some(same) = before.get(version).filter(|before| **before == resources) {
+                resources.clone_from(same);
             }
         }
     }
 }
 
-fn says_something(groups: &Groups) -> bool {
+fn has_resources(groups: &Groups) -> bool {
     let mut versions = groups.values().flatten();
-    versions.any(|(_, offers)| offers.as_ref().is_some_and(|offers| !offers.is_empty()))
+    versions.any(|(_, resources)| resources.as_ref().is_some_and(|resources| !resources.is_empty()))
 }
 
 #[cfg(test)]
@@ -236,7 +239,7 @@ mod tests {
 
     use super::{super::served::Verbs, *};
 
-    fn offers(verbs: Verbs) -> Arc<[DiscoveredResource]> {
+    fn resources(verbs: Verbs) -> Arc<[DiscoveredResource]> {
         let resource = CRDS;
         Arc::from([DiscoveredResource { resource, verbs }])
     }
@@ -250,9 +253,9 @@ mod tests {
                 vec![("g/v2".into(), Some(same)), ("g/v1".into(), Some(other))],
             )])
         };
-        let before = groups(offers(listed), offers(listed));
-        let expected = groups(offers(listed), offers(Verbs::default()));
-        let mut now = groups(offers(listed), offers(Verbs::default()));
+        let before = groups(resources(listed), resources(listed));
+        let expected = groups(resources(listed), resources(Verbs::default()));
+        let mut now = groups(resources(listed), resources(Verbs::default()));
         share(&before, &mut now);
         assert_eq!(now, expected);
         let is_shared = |place: usize| match (&before["g"][place].1, &now["g"][place].1) {

@@ -84,22 +84,22 @@ struct GroupVersion {
     /// The group version, in the form of `apiVersion`.
     api_version: Box<str>,
     /// The resources, shared with the response that listed them.
-    offers: Arc<[DiscoveredResource]>,
+    resources: Arc<[DiscoveredResource]>,
     failed: bool,
 }
 
 impl ServedResources {
     /// Returns a set with exactly these resources, as if an apiserver had listed them. The first
     /// version of each group is the preferred one.
-    pub fn of(offers: &[(Resource, &[Verb])]) -> Self {
+    pub fn of(resources: &[(Resource, &[Verb])]) -> Self {
         let mut answer = Groups::new();
-        for (resource, _) in offers {
+        for (resource, _) in resources {
             let api_version = resource.api_version();
             let versions = answer.entry((*resource.group).into()).or_default();
             if versions.iter().any(|(version, _)| **version == *api_version) {
                 continue;
             }
-            let of_version = offers.iter().filter(|(other, _)| other.api_version() == api_version);
+            let of_version = resources.iter().filter(|(other, _)| other.api_version() == api_version);
             let of_version = of_version.map(|(resource, verbs)| DiscoveredResource {
                 resource: resource.clone(),
                 verbs: Verbs::of(verbs),
@@ -119,12 +119,12 @@ impl ServedResources {
         let wanted = Verbs::of(verbs);
         let each_once = self.groups.values().flat_map(|versions| {
             let mut seen = HashSet::new();
-            let offers = versions.iter().flat_map(|version| &*version.offers);
-            offers.filter(move |offer| seen.insert(&*offer.resource.plural))
+            let resources = versions.iter().flat_map(|version| &*version.resources);
+            resources.filter(move |discovered| seen.insert(&*discovered.resource.plural))
         });
         each_once
-            .filter(move |offer| offer.verbs.has_all(wanted))
-            .map(|offer| &offer.resource)
+            .filter(move |discovered| discovered.verbs.has_all(wanted))
+            .map(|discovered| &discovered.resource)
     }
 
     /// Returns the resource of an `apiVersion` and a kind, in any served version. Returns `None` if
@@ -135,13 +135,13 @@ impl ServedResources {
     pub fn lookup(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let version = self.version(api_version)?;
         let matching = |matches: fn(&str, &str) -> bool| {
-            let mut offers = version.offers.iter();
-            offers.find(|offer| matches(&offer.resource.kind, kind))
+            let mut resources = version.resources.iter();
+            resources.find(|discovered| matches(&discovered.resource.kind, kind))
         };
         let exact = matching(|known, asked| known == asked);
         let loose =
             || matching(|known, asked| known.to_lowercase() == asked || asked.strip_suffix("List") == Some(known));
-        exact.or_else(loose).map(|offer| &offer.resource)
+        exact.or_else(loose).map(|discovered| &discovered.resource)
     }
 
     /// Returns the group versions that could not be discovered, in the form of `apiVersion`. Their
@@ -172,7 +172,7 @@ impl ServedResources {
     pub(super) fn updated_by(&self, answers: &[&Groups], services: &BTreeSet<Box<str>>) -> Self {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (group, versions) in answers.iter().copied().flatten() {
-            let versions = versions.iter().map(|said| self.heard(said));
+            let versions = versions.iter().map(|version| self.merged(version));
             groups.entry(group.clone()).or_default().extend(versions);
         }
         for (group, versions) in &self.groups {
@@ -190,14 +190,15 @@ impl ServedResources {
         Self { groups }
     }
 
-    fn heard(&self, (api_version, offers): &VersionResources) -> GroupVersion {
-        let now = |offers, failed| GroupVersion {
+    /// Returns the state of a group version after a response.
+    fn merged(&self, (api_version, resources): &VersionResources) -> GroupVersion {
+        let now = |resources, failed| GroupVersion {
             api_version: api_version.clone(),
-            offers,
+            resources,
             failed,
         };
-        match (offers, self.version(api_version)) {
-            (Some(offers), _) => now(Arc::clone(offers), false),
+        match (resources, self.version(api_version)) {
+            (Some(resources), _) => now(Arc::clone(resources), false),
             (None, Some(before)) => before.failing(),
             (None, None) => now(Arc::default(), true),
         }
@@ -207,8 +208,8 @@ impl ServedResources {
     pub(super) fn names_missing_from(&self, other: &Self) -> String {
         let names = |served: &Self| -> BTreeSet<String> {
             let versions = served.groups.values().flatten();
-            let offers = versions.flat_map(|version| &*version.offers);
-            offers.map(|offer| offer.resource.to_string()).collect()
+            let resources = versions.flat_map(|version| &*version.resources);
+            resources.map(|discovered| discovered.resource.to_string()).collect()
         };
         let (ours, others) = (names(self), names(other));
         let beyond: Vec<_> = ours.difference(&others).map(String::as_str).collect();

@@ -68,7 +68,8 @@ impl FakeApiserver {
     }
 
     fn fail(&mut self, path: &str) {
-        self.answers.insert(path.to_owned(), (500, "no".to_owned()));
+        self.answers
+            .insert(path.to_owned(), (500, "etcd is unavailable".to_owned()));
     }
 }
 
@@ -176,9 +177,9 @@ async fn an_event_triggers_requests_soon_and_for_a_while() {
     sleep(PERIOD / 2).await;
     fixture.known();
     fixture.discovery.refresh();
-    let heard = Instant::now();
+    let refreshed = Instant::now();
     let asked = fixture.asked_within(Duration::from_secs(1)).await;
-    assert_eq!(asked[0].0 - heard, DEBOUNCE);
+    assert_eq!(asked[0].0 - refreshed, DEBOUNCE);
     fixture.set(&[foos(), bars()]);
     let late = Instant::now();
     fixture.known.changed().await.expect("discovery is running");
@@ -187,7 +188,7 @@ async fn an_event_triggers_requests_soon_and_for_a_while() {
     // Afterwards there are no further requests.
     let asked = fixture.asked_within(PERIOD).await;
     assert!(
-        asked.iter().all(|(at, ..)| *at - heard <= Duration::from_secs(4)),
+        asked.iter().all(|(at, ..)| *at - refreshed <= Duration::from_secs(4)),
         "{asked:?}"
     );
 }
@@ -201,7 +202,7 @@ async fn simultaneous_events_trigger_one_series_of_requests() {
     }
     let asked = fixture.asked_within(LONG).await;
     // The series of requests, and two or three periodic ones.
-    assert!(asked.len() <= 2 * (HURRY.len() + 4), "{}", asked.len());
+    assert!(asked.len() <= 2 * (EVENT_POLL_DELAYS.len() + 4), "{}", asked.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,7 +224,7 @@ async fn a_failure_keeps_the_known_resources_and_ends_with_the_next_response() {
     let failure = fixture.discovery.failure().expect("discovery fails");
     assert_eq!(
         failure.message,
-        "discovery request to /api failed: no (InternalServerError)"
+        "discovery request to /api failed: etcd is unavailable (InternalServerError)"
     );
     fixture
         .apiserver
@@ -311,7 +312,7 @@ async fn a_missing_group_is_kept_while_its_api_service_exists() {
         .apiserver
         .lock()
         .answers
-        .insert(services.to_owned(), (403, "no".to_owned()));
+        .insert(services.to_owned(), (403, "denied".to_owned()));
     sleep(LONG * 10).await;
     assert_eq!(
         fixture.known(),

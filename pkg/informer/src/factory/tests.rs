@@ -61,7 +61,7 @@ struct ChangeLog(Arc<Mutex<Vec<String>>>);
 
 impl ChangeLog {
     fn handler(&self) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
-        let told = self.clone();
+        let changes = self.clone();
         move |delta| {
             let word = match &delta.change {
                 Change::Added(_) => "added",
@@ -69,7 +69,7 @@ impl ChangeLog {
                 Change::Deleted { .. } => "deleted",
             };
             let line = format!("{word} {} {:?}", print(&**delta.change.object()), delta.cause);
-            told.0.lock().push(line);
+            changes.0.lock().push(line);
         }
     }
 
@@ -138,11 +138,11 @@ async fn a_subscriber_during_the_first_list_receives_every_object_once() {
     let page = crate::scripted::page(10, "p2", &[foo("a", 1)]);
     fixture.foos().await.answer(&page);
     let second = fixture.foos().await;
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     second.answer(&list(10, &[foo("b", 2)]));
     settle().await;
-    assert_eq!(told.take(), ["added a@1 Replayed", "added b@2 Listed"]);
+    assert_eq!(changes.take(), ["added a@1 Replayed", "added b@2 Listed"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +244,7 @@ async fn a_sync_timeout_names_the_informer_and_the_reason() {
     let name = "foos.v1alpha1.samplecontroller.k8s.io";
     assert_eq!(
         error,
-        format!("informer {name} did not sync within 50ms: the first list is not complete")
+        format!("informer {name} did not sync within 50ms: the list is not complete")
     );
     fixture.foos().await.answer(&status(403, "Forbidden"));
     let error = informer.wait_for_sync(limit).await.unwrap_err().to_string();
@@ -262,13 +262,13 @@ async fn a_sync_timeout_names_the_informer_and_the_reason() {
 async fn subscribers_receive_every_change_before_the_sync_completes() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     let waiting = informer.wait_for_sync(Duration::from_secs(1));
     let call = fixture.foos().await;
     let (synced, ()) = tokio::join!(waiting, async { call.answer(&list(10, &[foo("a", 1), foo("b", 2)])) });
     synced.unwrap();
-    assert_eq!(told.take().len(), 2);
+    assert_eq!(changes.take().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,8 +293,8 @@ async fn a_resync_sends_every_object_to_every_subscriber() {
     tokio::time::sleep(Duration::from_secs(599)).await;
     assert!(first.take().is_empty(), "the resync came before the period had passed");
     tokio::time::sleep(Duration::from_secs(602)).await;
-    for told in [&first, &second] {
-        assert_eq!(told.take(), ["updated a@1 Resynced", "updated b@2 Resynced"]);
+    for changes in [&first, &second] {
+        assert_eq!(changes.take(), ["updated a@1 Resynced", "updated b@2 Resynced"]);
     }
 }
 

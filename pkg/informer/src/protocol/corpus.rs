@@ -17,7 +17,7 @@ fn corpus(folder: &str) -> anyhow::Result<Corpus> {
 
 /// Decodes all messages from bytes that arrive in these pieces, until the first error, as the loop
 /// does.
-fn hear_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>, JsonError>> {
+fn decode_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>, JsonError>> {
     let mut lines = Lines::default();
     let mut all = Vec::new();
     for piece in pieces {
@@ -34,7 +34,7 @@ fn hear_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>, J
 
 fn print<T: Projection>(all: &[Result<WatchMessage<T>, JsonError>]) -> Vec<String> {
     let object = |object: &T| format!("{:?}", object.metadata());
-    let print = |heard: &Result<WatchMessage<T>, JsonError>| match heard {
+    let print = |message: &Result<WatchMessage<T>, JsonError>| match message {
         Err(error) => format!("error {error}"),
         Ok(WatchMessage::Bookmark { version }) => format!("bookmark {version:?}"),
         Ok(WatchMessage::Failed(status)) => format!("failed {status:?}"),
@@ -63,32 +63,32 @@ fn check_event<T: Projection>(event: &Event<T>) {
 
 /// Applies the events to a store, and checks that its changes rebuild its contents.
 fn take_in<T: Projection>(events: impl IntoIterator<Item = Event<T>>) {
-    let (mut store, mut told) = (Store::default(), BTreeMap::new());
+    let (mut store, mut replayed) = (Store::default(), BTreeMap::new());
     for event in events {
         check_event(&event);
         for delta in store.apply(event) {
             let (key, object) = (delta.key(), delta.change.object());
             match &delta.change {
-                Change::Deleted { .. } => told.remove(&key),
-                Change::Added(_) | Change::Updated { .. } => told.insert(key, object.metadata().clone()),
+                Change::Deleted { .. } => replayed.remove(&key),
+                Change::Added(_) | Change::Updated { .. } => replayed.insert(key, object.metadata().clone()),
             };
         }
     }
     let objects = store.iter().map(|object| object.metadata().clone());
     let held: BTreeMap<_, _> = objects.map(|metadata| (metadata.key(), metadata)).collect();
-    assert_eq!(held, told);
+    assert_eq!(held, replayed);
 }
 
 fn check_watch<T: Projection>(input: &[u8]) {
-    let heard = hear_all::<T>(&[input]);
+    let messages = decode_all::<T>(&[input]);
     // The messages do not depend on how the bytes are cut. The cut depends on the input.
     let (first, second) = input.split_at(input.len() * (input.len() % 7) / 7);
-    let whole = print(&heard);
-    assert_eq!(print(&hear_all::<T>(&[first, second])), whole);
+    let whole = print(&messages);
+    assert_eq!(print(&decode_all::<T>(&[first, second])), whole);
     // A watch that ends at the cut has a prefix of the messages.
-    let begun = print(&hear_all::<T>(&[first]));
+    let begun = print(&decode_all::<T>(&[first]));
     assert!(whole.starts_with(&begun), "{begun:?} is no prefix of {whole:?}");
-    let events = heard.into_iter().filter_map(|heard| match heard {
+    let events = messages.into_iter().filter_map(|message| match message {
         Ok(WatchMessage::Event { event, version }) => {
             assert_ne!(version.as_deref(), Some(""), "an event has an empty version");
             Some(event)

@@ -59,8 +59,8 @@ impl Error {
     ///
     /// - A broken connection loses nothing, because the next watch resumes where the last one
     ///   ended.
-    /// - After a refusal, a list determines the current state, unless the apiserver only asked to
-    ///   retry later.
+    /// - After a rejected watch, a list determines the current state, unless the apiserver only
+    ///   asked to retry later.
     /// - An unreadable line would only be sent again.
     /// - After a panic of the sink, it is unknown which events it has applied.
     pub(super) fn calls_for_list(&self) -> bool {

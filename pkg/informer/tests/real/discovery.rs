@@ -89,7 +89,11 @@ async fn when(api: &Api<CustomResourceDefinition>, group: &str, here: bool) -> R
 }
 
 /// Creates the definition. Returns the delay between its establishment and its discovery.
-async fn come(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
+async fn create_and_await_discovery(
+    api: &Api<CustomResourceDefinition>,
+    known: &Known,
+    group: &str,
+) -> Result<Duration> {
     api.create(&PostParams::default(), &definition(group)?).await?;
     let here = |served: &ServedResources| has_widgets(served, group);
     let (established, seen) = tokio::join!(when(api, group, true), until(known, here));
@@ -99,7 +103,7 @@ async fn come(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -
 }
 
 /// Deletes the definition. Returns the delay between its deletion and its removal from discovery.
-async fn go(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
+async fn delete_and_await_removal(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
     api.delete(&format!("widgets.{group}"), &DeleteParams::default())
         .await?;
     let gone = |served: &ServedResources| !has_widgets(served, group);
@@ -121,20 +125,27 @@ async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> 
     until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     let groups = [0, 1, 2, 3, 4, 5, 6].map(|number| format!("one-by-one-{number}.example.com"));
-    let (mut to_come, mut to_go) = (Vec::new(), Vec::new());
+    let (mut discovery_delays, mut removal_delays) = (Vec::new(), Vec::new());
     for group in &groups {
-        to_come.push(come(&api, &known, group).await?);
+        discovery_delays.push(create_and_await_discovery(&api, &known, group).await?);
     }
     let others = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|number| format!("at-once-{number}.example.com"));
-    let at_once = try_join_all(others.iter().map(|group| come(&api, &known, group))).await?;
+    let at_once = try_join_all(
+        others
+            .iter()
+            .map(|group| create_and_await_discovery(&api, &known, group)),
+    )
+    .await?;
     // Delete only now: a definition that is deleted right after its establishment sometimes stays
     // terminating for a long time.
     for group in &groups {
-        to_go.push(go(&api, &known, group).await?);
+        removal_delays.push(delete_and_await_removal(&api, &known, group).await?);
     }
-    println!("one by one: discovered {to_come:?} after establishment, removed {to_go:?} after deletion");
+    println!(
+        "one by one: discovered {discovery_delays:?} after establishment, removed {removal_delays:?} after deletion"
+    );
     println!("ten at once: discovered {at_once:?} after establishment");
-    assert!(median(to_come) < SOON && median(to_go) < SOON);
+    assert!(median(discovery_delays) < SOON && median(removal_delays) < SOON);
     assert_eq!(discovery.failures(), 0);
     discovery.stop().await;
     Ok(())
@@ -202,7 +213,7 @@ async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Re
     assert!(failing.preferred(&[]).eq(before.preferred(&[])));
     // Other groups are still discovered.
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
-    come(&api, &known, "meanwhile.discovery.example.com").await?;
+    create_and_await_discovery(&api, &known, "meanwhile.discovery.example.com").await?;
     services
         .delete("v1.nowhere.example.com", &DeleteParams::default())
         .await?;

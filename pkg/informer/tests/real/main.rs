@@ -97,7 +97,7 @@ struct ChangeLog(Arc<Mutex<Vec<String>>>);
 
 impl ChangeLog {
     fn handler<T: Projection>(&self) -> impl Fn(&Delta<T>) + Send + Sync + 'static {
-        let told = self.clone();
+        let changes = self.clone();
         move |delta| {
             let name = &delta.change.object().metadata().name;
             let line = match &delta.change {
@@ -106,7 +106,7 @@ impl ChangeLog {
                 Change::Deleted { is_final: true, .. } => format!("deleted {name}"),
                 Change::Deleted { is_final: false, .. } => format!("deleted {name}, unobserved"),
             };
-            told.0.lock().push(line);
+            changes.0.lock().push(line);
         }
     }
 

@@ -16,10 +16,10 @@ async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>,
     create(&api, "deleted", "1").await?;
     let informer = factory.informer::<Note>(config_maps("default"));
     informer.wait_for_sync(LIMIT).await?;
-    let told = ChangeLog::default();
-    let subscription = informer.subscribe(told.handler());
-    told.0.lock().clear();
-    Ok((informer, subscription, told))
+    let changes = ChangeLog::default();
+    let subscription = informer.subscribe(changes.handler());
+    changes.0.lock().clear();
+    Ok((informer, subscription, changes))
 }
 
 /// Returns the names of the stored objects, sorted.
@@ -37,13 +37,15 @@ fn names(informer: &Informer<Note>) -> Vec<String> {
 async fn a_restart_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let (factory, _) = factory(plane.config()?)?;
-    let (_informer, _subscription, told) = informer(&factory, &plane.client()?).await?;
+    let (_informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
     plane.apiserver().restart().await?;
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
     create(&api, "new", "1").await?;
     set_text(&api, "kept", "2").await?;
     delete(&api, "deleted").await?;
-    told.becomes(&["added new", "updated kept", "deleted deleted"]).await?;
+    changes
+        .becomes(&["added new", "updated kept", "deleted deleted"])
+        .await?;
     factory.stop().await;
     Ok(())
 }
@@ -52,12 +54,12 @@ async fn a_restart_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Resul
 async fn a_crash_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let (factory, _) = factory(plane.config()?)?;
-    let (_informer, _subscription, told) = informer(&factory, &plane.client()?).await?;
+    let (_informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
     plane.apiserver().kill().await?;
     plane.apiserver().start().await?;
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
     set_text(&api, "kept", "2").await?;
-    told.becomes(&["updated kept"]).await?;
+    changes.becomes(&["updated kept"]).await?;
     factory.stop().await;
     Ok(())
 }
@@ -71,18 +73,20 @@ async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
     let proxy = FaultProxy::start(plane).await?;
     let (factory, _) = factory(proxy.config(plane.config()?))?;
     let informer = factory.informer::<Note>(config_maps(namespace.name()));
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     informer.wait_for_sync(LIMIT).await?;
     create(&api, "a", "1").await?;
-    told.becomes(&["added a"]).await?;
+    changes.becomes(&["added a"]).await?;
     proxy.cut();
     create(&api, "b", "1").await?;
     set_text(&api, "a", "2").await?;
     delete(&api, "b").await?;
     proxy.heal();
     // Each change arrives in order. A list would have shown only the last state.
-    told.becomes(&["added a", "added b", "updated a", "deleted b"]).await?;
+    changes
+        .becomes(&["added a", "added b", "updated a", "deleted b"])
+        .await?;
     factory.stop().await;
     Ok(())
 }
@@ -92,24 +96,24 @@ async fn a_relist_reports_a_missed_deletion() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let (factory, _) = factory(proxy.config(plane.config()?))?;
-    let (informer, _subscription, told) = informer(&factory, &plane.client()?).await?;
+    let (informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
     proxy.cut();
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
     delete(&api, "deleted").await?;
     create(&api, "new", "1").await?;
-    // The compaction clears etcd's history and the restart the apiserver's cache, so the version
-    // gets a 410.
+    // The compaction clears etcd's history, and the restart clears the apiserver's cache, so a
+    // watch from the old version gets a 410.
     plane.compact().await?;
     plane.apiserver().restart().await?;
     proxy.heal();
-    told.becomes(&["added new", "deleted deleted, unobserved"]).await?;
+    changes.becomes(&["added new", "deleted deleted, unobserved"]).await?;
     assert_eq!(names(&informer), ["kept", "new"]);
     factory.stop().await;
     Ok(())
 }
 
-/// Tests the real 410 as a status, for a page of a list from before the compaction. A watch gets it
-/// as an event.
+/// Tests a real 410 response for the next page of a list that started before the compaction. (A
+/// watch gets its 410 as an event.)
 #[tokio::test]
 async fn a_list_whose_next_page_has_expired_is_requested_without_pages() -> Result<()> {
     // Make the apiserver read pages from etcd instead of its cache.

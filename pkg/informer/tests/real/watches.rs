@@ -13,20 +13,21 @@ async fn changes_reach_a_subscriber_in_order() -> Result<()> {
     create(&api, "before", "1").await?;
     let (factory, _) = factory(plane.config()?)?;
     let informer = factory.informer::<Note>(config_maps(namespace.name()));
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     informer.wait_for_sync(LIMIT).await?;
-    assert_eq!(told.lines(), ["added before"]);
+    assert_eq!(changes.lines(), ["added before"]);
     create(&api, "a", "1").await?;
     set_text(&api, "a", "2").await?;
-    told.becomes(&["added before", "added a", "updated a"]).await?;
+    changes.becomes(&["added before", "added a", "updated a"]).await?;
     let key = ObjectKey::namespaced(namespace.name(), "a");
     assert_eq!(
         informer.get(&key).map(|note| note.data["text"].clone()).as_deref(),
         Some("2")
     );
     delete(&api, "a").await?;
-    told.becomes(&["added before", "added a", "updated a", "deleted a"])
+    changes
+        .becomes(&["added before", "added a", "updated a", "deleted a"])
         .await?;
     assert!(informer.get(&key).is_none());
     factory.stop().await;
@@ -41,12 +42,14 @@ async fn metadata_alone_is_listed_and_watched() -> Result<()> {
     create(&api, "before", "1").await?;
     let (factory, _) = factory(plane.config()?)?;
     let informer = factory.informer::<MetadataOnly>(config_maps(namespace.name()));
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     informer.wait_for_sync(LIMIT).await?;
     create(&api, "after", "1").await?;
     delete(&api, "before").await?;
-    told.becomes(&["added before", "added after", "deleted before"]).await?;
+    changes
+        .becomes(&["added before", "added after", "deleted before"])
+        .await?;
     factory.stop().await;
     Ok(())
 }
@@ -61,8 +64,8 @@ async fn an_object_that_no_longer_matches_the_selector_is_deleted() -> Result<()
         labels: "tier in (front, back)".to_owned(),
         ..config_maps(namespace.name())
     });
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     informer.wait_for_sync(LIMIT).await?;
     create(&api, "never", "1").await?;
     create(&api, "a", "1").await?;
@@ -70,7 +73,7 @@ async fn an_object_that_no_longer_matches_the_selector_is_deleted() -> Result<()
         let patch = Patch::Merge(json!({"metadata": {"labels": {"tier": tier}}}));
         api.patch("a", &PatchParams::default(), &patch).await?;
     }
-    told.becomes(&["added a", "deleted a"]).await?;
+    changes.becomes(&["added a", "deleted a"]).await?;
     factory.stop().await;
     Ok(())
 }
@@ -94,11 +97,11 @@ async fn a_kind_that_is_chosen_at_run_time_can_be_watched() -> Result<()> {
         ..Watch::all(resource)
     };
     let informer = factory.informer::<MetadataOnly>(watch);
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     informer.wait_for_sync(LIMIT).await?;
     create(&namespace.api(), "a", "1").await?;
-    told.becomes(&["added a"]).await?;
+    changes.becomes(&["added a"]).await?;
     factory.stop().await;
     Ok(())
 }

@@ -16,8 +16,8 @@ fn corpus(folder: &str) -> anyhow::Result<Corpus> {
 }
 
 fn check(groups: &Groups) {
-    for (api_version, offers) in groups.values().flatten() {
-        for DiscoveredResource { resource, .. } in offers.iter().flat_map(|offers| offers.iter()) {
+    for (api_version, resources) in groups.values().flatten() {
+        for DiscoveredResource { resource, .. } in resources.iter().flat_map(|resources| resources.iter()) {
             assert!(!resource.plural.is_empty() && !resource.kind.is_empty());
             assert!(
                 !resource.plural.contains('/'),
@@ -46,10 +46,10 @@ fn an_aggregated_document_is_decoded_or_rejected() -> anyhow::Result<()> {
 #[test]
 fn a_resource_list_is_decoded_or_rejected() -> anyhow::Result<()> {
     corpus("version")?.check(MUTATIONS, |input| {
-        if let Ok(offers) = version("batch/v1", input) {
+        if let Ok(resources) = version("batch/v1", input) {
             check(&Groups::from([(
                 "batch".into(),
-                vec![("batch/v1".into(), Some(offers))],
+                vec![("batch/v1".into(), Some(resources))],
             )]));
         }
     })

@@ -9,18 +9,18 @@ use crate::discovery::{ServedResources, Verb};
 /// Formats a response: each resource with its scope, in order, and the versions with unknown
 /// resources.
 fn print(groups: &Groups) -> String {
-    let versions = groups.values().flatten().map(|(api_version, offers)| {
-        let Some(offers) = offers else {
+    let versions = groups.values().flatten().map(|(api_version, resources)| {
+        let Some(resources) = resources else {
             return format!("{api_version}: unknown\n");
         };
-        let offers = offers.iter().map(|DiscoveredResource { resource, .. }| {
+        let resources = resources.iter().map(|DiscoveredResource { resource, .. }| {
             assert_eq!(resource.api_version(), **api_version);
             let Resource {
                 kind, plural, scope, ..
             } = resource;
             format!(" {plural}={kind}/{scope:?}")
         });
-        format!("{api_version}:{}\n", offers.collect::<String>())
+        format!("{api_version}:{}\n", resources.collect::<String>())
     });
     versions.collect()
 }
@@ -143,8 +143,8 @@ fn subresources_in_a_resource_list_are_skipped() {
         {"name": "deployments/scale", "group": "autoscaling", "namespaced": true, "kind": "Scale", "verbs": ["get"]},
         {"name": "things", "namespaced": false, "kind": "Thing", "verbs": null},
     ]});
-    let offers = version("apps/v1", document.to_string().as_bytes()).expect("the document is a resource list");
-    let groups = Groups::from([("apps".into(), vec![("apps/v1".into(), Some(offers))])]);
+    let resources = version("apps/v1", document.to_string().as_bytes()).expect("the document is a resource list");
+    let groups = Groups::from([("apps".into(), vec![("apps/v1".into(), Some(resources))])]);
     assert_eq!(
         print(&groups),
         "apps/v1: deployments=Deployment/Namespaced things=Thing/Cluster\n"

@@ -21,21 +21,21 @@ fn resource(api_version: &str, kind: &str) -> Resource {
 /// Kinds with their verbs.
 type Kinds<'a> = &'a [(&'a str, &'a [Verb])];
 
-fn offers(api_version: &str, kinds: Kinds) -> Arc<[DiscoveredResource]> {
-    let offer = |(kind, verbs): &(&str, &[Verb])| DiscoveredResource {
+fn resources(api_version: &str, kinds: Kinds) -> Arc<[DiscoveredResource]> {
+    let discovered = |(kind, verbs): &(&str, &[Verb])| DiscoveredResource {
         resource: resource(api_version, kind),
         verbs: Verbs::of(verbs),
     };
-    kinds.iter().map(offer).collect()
+    kinds.iter().map(discovered).collect()
 }
 
 /// Returns a response with these versions. `None` represents unknown resources.
 fn answer(versions: &[(&str, Option<Kinds>)]) -> Groups {
     let mut groups = Groups::new();
     for (api_version, kinds) in versions {
-        let offers = kinds.map(|kinds| offers(api_version, kinds));
+        let resources = kinds.map(|kinds| resources(api_version, kinds));
         let group = groups.entry(group_of(api_version).into()).or_default();
-        group.push(((*api_version).into(), offers));
+        group.push(((*api_version).into(), resources));
     }
     groups
 }
@@ -69,7 +69,7 @@ fn each_resource_has_the_preferred_version_of_its_group_or_the_first_that_serves
 }
 
 #[test]
-fn lookup_accepts_any_version_and_the_kinds_that_kcm_accepts() {
+fn lookup_accepts_any_version_and_the_kinds_that_kube_controller_manager_accepts() {
     let served = ServedResources::of(&[
         (resource("v1", "Pod"), GC),
         (resource("apps/v2", "Deployment"), GC),
@@ -164,18 +164,18 @@ fn any_answer() -> impl Strategy<Value = Groups> {
     let version = (0..3_u8, option::weighted(0.7, (kinds, vec(verbs, 3))));
     vec(version, API_VERSIONS.len()).prop_map(|versions| {
         let mut groups = Groups::new();
-        for (api_version, (place, said)) in API_VERSIONS.iter().zip(versions) {
+        for (api_version, (place, content)) in API_VERSIONS.iter().zip(versions) {
             // A third of the versions is missing.
             if place == 0 {
                 continue;
             }
-            let offers = said.map(|(kinds, verbs)| {
+            let resources = content.map(|(kinds, verbs)| {
                 let kinds: Vec<_> = kinds.into_iter().zip(verbs.iter().map(Vec::as_slice)).collect();
-                offers(api_version, &kinds)
+                resources(api_version, &kinds)
             });
             let group = groups.entry(group_of(api_version).into()).or_default();
             let place = usize::from(place).min(group.len());
-            group.insert(place, ((*api_version).into(), offers));
+            group.insert(place, ((*api_version).into(), resources));
         }
         groups
     })
@@ -187,7 +187,7 @@ fn any_services() -> impl Strategy<Value = BTreeSet<Box<str>>> {
 }
 
 /// Returns the resources that the response lists for a version, if it names the version.
-fn said<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a VersionResources> {
+fn find_version<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a VersionResources> {
     let mut versions = answer.values().flatten();
     versions.find(|(version, _)| **version == *api_version)
 }
@@ -200,15 +200,15 @@ proptest! {
             let now = known.updated_by(&[&answer], &services);
             for api_version in API_VERSIONS {
                 let (before, after) = (known.version(api_version), now.version(api_version));
-                match said(&answer, api_version) {
-                    Some((_, Some(offers))) => {
+                match find_version(&answer, api_version) {
+                    Some((_, Some(resources))) => {
                         let after = after.expect("the response names the version");
-                        prop_assert_eq!(&after.offers, offers);
+                        prop_assert_eq!(&after.resources, resources);
                         prop_assert!(!after.failed);
                     }
                     Some((_, None)) => {
                         let after = after.expect("the response names the version");
-                        prop_assert_eq!(&*after.offers, before.map_or(&[][..], |before| &*before.offers));
+                        prop_assert_eq!(&*after.resources, before.map_or(&[][..], |before| &*before.resources));
                         prop_assert!(after.failed);
                     }
                     None => {
@@ -232,9 +232,9 @@ proptest! {
         }
         let all: HashSet<_> = served.preferred(&[]).map(|resource| (&resource.group, &resource.plural)).collect();
         prop_assert!(seen.is_subset(&all));
-        let offers = answer.values().flatten().filter_map(|(_, offers)| offers.as_deref()).flatten();
-        for offer in offers {
-            prop_assert!(all.contains(&(&offer.resource.group, &offer.resource.plural)));
+        let resources = answer.values().flatten().filter_map(|(_, resources)| resources.as_deref()).flatten();
+        for discovered in resources {
+            prop_assert!(all.contains(&(&discovered.resource.group, &discovered.resource.plural)));
         }
     }
 }

@@ -30,11 +30,11 @@ async fn a_new_definition_wakes_the_loop_of_its_resource() {
 /// subscription.
 async fn holding(fixture: &mut Fixture) -> (Informer<Foo>, ResponseBody, ChangeLog, Subscription) {
     let informer = fixture.informer();
-    let told = ChangeLog::default();
-    let subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let subscription = informer.subscribe(changes.handler());
     let watch = fixture.sync(&[foo("a", 1)]).await;
-    told.take();
-    (informer, watch, told, subscription)
+    changes.take();
+    (informer, watch, changes, subscription)
 }
 
 /// Breaks the watch and responds to the next requests with 404.
@@ -50,30 +50,30 @@ async fn unserve(fixture: &mut Fixture, watch: ResponseBody) {
 async fn objects_are_removed_with_their_definition() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
-    let (informer, watch, told, _subscription) = holding(&mut fixture).await;
+    let (informer, watch, changes, _subscription) = holding(&mut fixture).await;
     fixture.definitions.event("DELETED", &definition(FOO, 6));
     unserve(&mut fixture, watch).await;
-    assert_eq!(told.take(), ["deleted a@1 Relisted"]);
+    assert_eq!(changes.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty() && informer.is_synced());
     // The definition is recreated, and so is the object.
     fixture.definitions.event("ADDED", &definition(FOO, 7));
     let _watch = fixture.sync(&[foo("a", 12)]).await;
-    assert_eq!(told.take(), ["added a@12 Relisted"]);
+    assert_eq!(changes.take(), ["added a@12 Relisted"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn objects_are_removed_when_a_list_shows_the_deletion_of_their_definition() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
-    let (informer, watch, told, _subscription) = holding(&mut fixture).await;
+    let (informer, watch, changes, _subscription) = holding(&mut fixture).await;
     unserve(&mut fixture, watch).await;
-    assert!(told.take().is_empty(), "a 404 alone removed objects");
+    assert!(changes.take().is_empty(), "a 404 alone removed objects");
     fixture.definitions.event("ERROR", &status(410, "Expired"));
     fixture.server.call_for(DEFINITIONS).await.answer(&list(20, &[]));
     // The loop is woken and lists at once.
     fixture.foos().await.answer_text(404, "404 page not found\n");
     settle().await;
-    assert_eq!(told.take(), ["deleted a@1 Relisted"]);
+    assert_eq!(changes.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty());
 }
 
@@ -84,11 +84,11 @@ async fn objects_of_a_temporarily_unserved_resource_are_kept() {
     fixture
         .definitions
         .event("ADDED", &definition("bars.samplecontroller.k8s.io", 6));
-    let (informer, watch, told, _subscription) = holding(&mut fixture).await;
+    let (informer, watch, changes, _subscription) = holding(&mut fixture).await;
     fixture
         .definitions
         .event("DELETED", &definition("bars.samplecontroller.k8s.io", 7));
     unserve(&mut fixture, watch).await;
-    assert!(told.take().is_empty());
+    assert!(changes.take().is_empty());
     assert_eq!(informer.list().len(), 1);
 }

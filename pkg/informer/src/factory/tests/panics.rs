@@ -3,8 +3,8 @@
 use super::*;
 
 /// Returns a handler that panics while `mood` is set, and otherwise logs the change.
-fn moody(told: &ChangeLog, mood: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
-    let (handler, mood) = (told.handler(), Arc::clone(mood));
+fn moody(changes: &ChangeLog, mood: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
+    let (handler, mood) = (changes.handler(), Arc::clone(mood));
     move |delta| {
         assert!(!mood.load(Ordering::Relaxed), "the test makes this panic");
         handler(delta);
@@ -53,18 +53,18 @@ async fn a_handler_that_panics_in_a_resync_stops_nothing() {
     })
     .await;
     let informer = fixture.informer();
-    let told = ChangeLog::default();
+    let changes = ChangeLog::default();
     let panics = Arc::new(AtomicBool::new(false));
-    let _subscription = informer.subscribe(moody(&told, &panics));
+    let _subscription = informer.subscribe(moody(&changes, &panics));
     let watch = fixture.sync(&[foo("a", 1)]).await;
     panics.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_mins(2)).await;
     panics.store(false, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_mins(3)).await;
-    told.take();
+    changes.take();
     watch.event("MODIFIED", &foo("a", 3));
     settle().await;
-    assert_eq!(told.take(), ["updated a@3 Watched"]);
+    assert_eq!(changes.take(), ["updated a@3 Watched"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,13 +77,13 @@ async fn an_index_function_that_panics_once_only_causes_a_list() {
         assert!(!once.swap(false, Ordering::Relaxed), "the test makes this panic");
         indexes::by_namespace(object)
     });
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     let watch = fixture.sync(&[foo("a", 1)]).await;
-    told.take();
+    changes.take();
     panics.store(true, Ordering::Relaxed);
     watch.event("MODIFIED", &foo("a", 11));
     let _watch = fixture.sync(&[foo("a", 11)]).await;
-    assert_eq!(told.take(), ["updated a@11 Relisted"]);
+    assert_eq!(changes.take(), ["updated a@11 Relisted"]);
     assert_eq!(index.get("n").len(), 1);
 }

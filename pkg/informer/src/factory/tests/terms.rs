@@ -7,10 +7,10 @@ use crate::Cache;
 async fn a_new_term_lists_again_and_a_sync_waits_for_that_list() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
-    let told = ChangeLog::default();
-    let _subscription = informer.subscribe(told.handler());
+    let changes = ChangeLog::default();
+    let _subscription = informer.subscribe(changes.handler());
     let watch = fixture.sync(&[foo("a", 1), foo("b", 2)]).await;
-    told.take();
+    changes.take();
     informer.begin_term();
     let limit = Duration::from_secs(1);
     let (synced, _watch) = tokio::join!(informer.wait_for_sync(limit), async {
@@ -19,7 +19,7 @@ async fn a_new_term_lists_again_and_a_sync_waits_for_that_list() {
     });
     synced.unwrap();
     assert!(watch.is_abandoned());
-    assert_eq!(told.take(), ["deleted b@2 Relisted", "updated a@3 Relisted"]);
+    assert_eq!(changes.take(), ["deleted b@2 Relisted", "updated a@3 Relisted"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,7 +62,7 @@ async fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn responses_to_fruitless_watches_do_not_count_as_contact() {
+async fn responses_after_a_watch_that_ended_early_do_not_count_as_contact() {
     let mut fixture = Fixture::listed(&[]).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     fixture.server.expect_watch(10).await.watch().cut();

@@ -89,7 +89,7 @@ async fn a_page_that_keeps_failing_restarts_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_page_restarts_the_list() {
+async fn a_rejected_page_restarts_the_list() {
     let mut fixture = Fixture::new();
     fixture
         .server

@@ -237,7 +237,7 @@ async fn silent_until_list(fixture: &mut Fixture, limit: Duration) -> (usize, Ca
 
 /// Not every server sends bookmarks for an unchanged resource, and some proxies hold lines back.
 #[tokio::test(start_paused = true)]
-async fn silent_watches_are_trusted_longer_after_each_unchanged_list() {
+async fn the_silence_limit_doubles_after_each_unchanged_list() {
     let limit = Duration::from_secs(3);
     let mut fixture = Fixture::with_idle_timeout(limit);
     fixture.server.expect_list().await.answer(&list(10, &[foo("a", 1)]));

@@ -67,8 +67,8 @@ fn a_panicking_index_function_does_not_change_the_store() {
         let panicked = catch_unwind(AssertUnwindSafe(|| store.apply(event(line))));
         assert!(panicked.is_err(), "{line}");
         panics.store(false, Ordering::Relaxed);
-        let told: Vec<_> = store.apply(event(line)).iter().map(show).collect();
-        assert_eq!(told, expected, "{line}");
+        let deltas: Vec<_> = store.apply(event(line)).iter().map(show).collect();
+        assert_eq!(deltas, expected, "{line}");
         [first, index].map(|index| found(&store, index, "1"))
     };
     check("applied a@2", &["updated a@1 to a@2, Watched"]);

@@ -40,16 +40,16 @@ fn contents(store: &Store<Foo>) -> BTreeMap<ObjectKey, String> {
 }
 
 /// Applies a change like a subscriber, and checks that it fits the changes before it.
-pub(super) fn replay(told: &mut BTreeMap<ObjectKey, String>, delta: &Delta<Foo>) {
+pub(super) fn replay(replayed: &mut BTreeMap<ObjectKey, String>, delta: &Delta<Foo>) {
     let key = delta.key();
     match &delta.change {
-        Change::Added(object) => assert_eq!(told.insert(key, identity(object)), None),
+        Change::Added(object) => assert_eq!(replayed.insert(key, identity(object)), None),
         Change::Updated { old, new } => {
             assert_eq!(old.metadata.uid, new.metadata.uid, "an update must not change the UID");
-            assert_eq!(told.insert(key, identity(new)), Some(identity(old)));
+            assert_eq!(replayed.insert(key, identity(new)), Some(identity(old)));
         }
         Change::Deleted { last, is_final } => {
-            let known = told.remove(&key).expect("only a known object can be deleted");
+            let known = replayed.remove(&key).expect("only a known object can be deleted");
             assert!(*is_final || known == identity(last));
         }
     }
@@ -81,12 +81,12 @@ proptest! {
     #[test]
     fn replaying_the_changes_rebuilds_the_store(events in events()) {
         let mut store = Store::default();
-        let mut told = BTreeMap::new();
+        let mut replayed = BTreeMap::new();
         for line in &events {
             for delta in store.apply(event(line)) {
-                replay(&mut told, &delta);
+                replay(&mut replayed, &delta);
             }
-            prop_assert_eq!(&told, &contents(&store));
+            prop_assert_eq!(&replayed, &contents(&store));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
     informer::{Core, Handle},
 };
 
-type Told = Arc<Mutex<BTreeMap<ObjectKey, String>>>;
+type Replayed = Arc<Mutex<BTreeMap<ObjectKey, String>>>;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -44,14 +44,14 @@ fn informer(core: &Arc<Core<Foo>>) -> Informer<Foo> {
     }))
 }
 
-fn subscribe(informer: &Informer<Foo>) -> (Told, Subscription) {
-    let told = Told::default();
-    let teller = Arc::clone(&told);
+fn subscribe(informer: &Informer<Foo>) -> (Replayed, Subscription) {
+    let replayed = Replayed::default();
+    let target = Arc::clone(&replayed);
     let subscription = informer.subscribe(move |delta| {
-        let mut told = teller.lock().expect("no handler has panicked");
-        replay(&mut told, delta);
+        let mut replayed = target.lock().expect("no handler has panicked");
+        replay(&mut replayed, delta);
     });
-    (told, subscription)
+    (replayed, subscription)
 }
 
 proptest! {
@@ -71,10 +71,10 @@ proptest! {
                 Step::Subscribe => subscribers.push(subscribe(&informer)),
                 Step::Leave(n) if !subscribers.is_empty() => {
                     let n = n % subscribers.len();
-                    let (told, subscription) = subscribers.remove(n);
+                    let (replayed, subscription) = subscribers.remove(n);
                     drop(subscription);
-                    let last = told.lock().expect("no handler has panicked").clone();
-                    gone.push((told, last));
+                    let last = replayed.lock().expect("no handler has panicked").clone();
+                    gone.push((replayed, last));
                 }
                 Step::Resync => core.resync(),
                 Step::Leave(_) => {}
@@ -84,11 +84,11 @@ proptest! {
                 .iter()
                 .map(|object| (object.metadata.key(), identity(object)))
                 .collect();
-            for (told, _) in &subscribers {
-                prop_assert_eq!(&*told.lock().expect("no handler has panicked"), &held);
+            for (replayed, _) in &subscribers {
+                prop_assert_eq!(&*replayed.lock().expect("no handler has panicked"), &held);
             }
-            for (told, last) in &gone {
-                prop_assert_eq!(&*told.lock().expect("no handler has panicked"), last, "a dropped subscription received a change");
+            for (replayed, last) in &gone {
+                prop_assert_eq!(&*replayed.lock().expect("no handler has panicked"), last, "a dropped subscription received a change");
             }
         }
     }
