@@ -61,10 +61,11 @@ pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
     Plan::of(effects)
 }
 
-/// Returns the effects that create the Deployment. If the Foo has a status, the Deployment existed
-/// before, so the apiserver must first confirm that the Foo still exists. If somebody deletes both,
-/// the cache may learn of the Deployment's deletion first. Nobody would ever delete a Deployment
-/// that is created then.
+/// Returns the effects that create the Deployment.
+///
+/// If the Foo has a status, its Deployment existed before. If somebody deleted both, the cache may
+/// have learned only of the Deployment's deletion, and nobody would ever delete a Deployment that
+/// is created now. So the apiserver must first confirm that the Foo still exists.
 fn creation(foo: &CachedFoo) -> Vec<Effect> {
     let create = Effect::Create(deployment::desired(foo));
     if foo.status == FooStatus::default() {
@@ -78,7 +79,7 @@ fn creation(foo: &CachedFoo) -> Vec<Effect> {
     vec![present, create]
 }
 
-/// Returns the plan after the apiserver refused a write: it sets Ready to false and reports the
+/// Returns the plan after the apiserver rejected a write: it sets Ready to false and reports the
 /// reason.
 pub(crate) fn refused(observed: &Observed, why: &str, now: Timestamp) -> Plan {
     let available_replicas = observed
@@ -184,7 +185,7 @@ fn report(foo: &CachedFoo, verdict: &Verdict, available_replicas: i32, now: Time
         };
         Effect::Event(target.clone(), note)
     });
-    // The event follows the status patch: if the cache was stale, the apiserver refuses the patch,
+    // The event follows the status patch: if the cache was stale, the apiserver rejects the patch,
     // and no event is sent.
     let patch = Effect::PatchStatus {
         target: target.clone(),

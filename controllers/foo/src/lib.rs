@@ -84,7 +84,7 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
         .watch(&foos, |delta| [delta.key()])
-        // Changes of Deployments have low priority, so that with many Foos all Deployments are
+        // Changes of Deployments are routine, so that with many Foos all Deployments are
         // created before any status is written.
         .watch_routine(&deployments, move |delta| {
             foos_for_deployment(delta, &foos_by_deployment)

@@ -224,8 +224,8 @@ impl fmt::Display for Effect {
             Self::Apply { object, .. } => write!(f, "apply {} {}", object.resource.kind, object.key),
             Self::PatchStatus { target, .. } => write!(f, "patch status of {} {}", target.resource.kind, target.key),
             Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
-            Self::RequireAbsent { resource, key, .. } => write!(f, "make sure that {} {key} is gone", resource.kind),
-            Self::RequirePresent { resource, key, .. } => write!(f, "make sure that {} {key} is there", resource.kind),
+            Self::RequireAbsent { resource, key, .. } => write!(f, "check that {} {key} does not exist", resource.kind),
+            Self::RequirePresent { resource, key, .. } => write!(f, "check that {} {key} exists", resource.kind),
             Self::Event(target, note) => {
                 write!(f, "event {} on {} {}", note.reason, target.resource.kind, target.key)
             }

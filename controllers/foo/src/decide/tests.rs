@@ -1,6 +1,6 @@
-//! A table of cases with their plans, and properties that hold for every case: a carried-out plan
-//! leaves nothing to do, a stale plan is harmless, and a crash after any effect changes neither the
-//! result nor how often anything is done.
+//! A table of cases with their plans, and properties that hold for every case: an executed plan
+//! leaves nothing to do, a stale plan is harmless, and a crash after any effect neither changes the
+//! final state nor repeats an effect.
 
 mod cases;
 mod corpus;
@@ -26,7 +26,7 @@ fn every_case_has_the_expected_plan() {
         only the generation changed           patch status of Foo n/a
         others added a label and a field      nothing
         rescaled                              apply Deployment n/web
-        the Deployment was deleted            make sure that Foo n/a is there, create Deployment n/web
+        the Deployment was deleted            check that Foo n/a exists, create Deployment n/web
         drift of replicas                     apply Deployment n/web
         drift of the image                    apply Deployment n/web
         another container                     apply Deployment n/web
@@ -40,13 +40,13 @@ fn every_case_has_the_expected_plan() {
         a Deployment of an earlier Foo        patch status of Foo n/a, event ErrResourceExists on Foo n/a
         the Foo owns but does not control it  patch status of Foo n/a, event ErrResourceExists on Foo n/a
         a reported conflict                   nothing
-        a conflict that ended                 make sure that Foo n/a is there, create Deployment n/web
+        a conflict that ended                 check that Foo n/a exists, create Deployment n/web
         the Deployment is terminating         patch status of Foo n/a
         terminating Foo, no Deployment        nothing
         terminating Foo, drift                nothing
         terminating Foo, conflict             nothing
         terminating Foo, renamed              nothing
-        renamed                               make sure that Foo n/a is there, create Deployment n/web
+        renamed                               check that Foo n/a exists, create Deployment n/web
         renamed, the new one exists           delete Deployment n/old, patch status of Foo n/a
         renamed, the old one is terminating   patch status of Foo n/a
         renamed into a conflict               patch status of Foo n/a, event ErrResourceExists on Foo n/a
@@ -55,7 +55,7 @@ fn every_case_has_the_expected_plan() {
 }
 
 #[test]
-fn carried_out_plan_leaves_nothing_to_do() {
+fn an_executed_plan_leaves_nothing_to_do() {
     for (case, mut simulation) in all_cases() {
         let rounds = simulation.converge();
         assert!(rounds <= 3, "{case}: {rounds} rounds");
@@ -64,7 +64,7 @@ fn carried_out_plan_leaves_nothing_to_do() {
 }
 
 #[test]
-fn crash_after_any_effect_changes_no_result_and_repeats_no_effect() {
+fn a_crash_after_any_effect_changes_no_result_and_repeats_no_effect() {
     let mut crashes = 0;
     for (case, start) in all_cases() {
         let mut undisturbed = start.clone();
@@ -99,16 +99,16 @@ fn crash_after_any_effect_changes_no_result_and_repeats_no_effect() {
 }
 
 #[test]
-fn plan_from_a_stale_cache_changes_nothing() {
+fn a_plan_from_a_stale_cache_changes_nothing() {
     for (case, mut simulation) in all_cases() {
         let stale = simulation.plan();
         simulation.converge();
         let (picture, history) = (simulation.snapshot(), simulation.history());
-        // The applier stops at the first refused effect; events come last.
+        // The applier stops at the first rejected effect; events come last.
         let outcomes = stale.effects.iter().map(|effect| (effect, simulation.perform(effect)));
         let mut outcomes = outcomes.skip_while(|(effect, _)| matches!(effect, Effect::RequirePresent { .. }));
-        let refused = outcomes.next().map(|(_, outcome)| outcome);
-        assert_ne!(refused, Some(Outcome::Done), "{case}: {stale}");
+        let rejected = outcomes.next().map(|(_, outcome)| outcome);
+        assert_ne!(rejected, Some(Outcome::Done), "{case}: {stale}");
         assert_eq!(
             (simulation.snapshot(), simulation.history()),
             (picture, history),
@@ -143,26 +143,26 @@ fn every_write_except_create_has_preconditions() {
 }
 
 #[test]
-fn refusal_is_reported_once_and_cleared_when_it_ends() {
+fn a_rejection_is_reported_once_and_cleared_when_it_ends() {
     let mut simulation = foo();
-    let said = simulation.plan_refused("quota exceeded");
+    let plan = simulation.plan_after_rejection("quota exceeded");
     assert_eq!(
-        said.to_string(),
+        plan.to_string(),
         "patch status of Foo n/a, event FailedCreate on Foo n/a"
     );
-    for effect in &said.effects {
+    for effect in &plan.effects {
         simulation.perform(effect);
     }
     assert_eq!(
-        simulation.plan_refused("quota exceeded"),
+        simulation.plan_after_rejection("quota exceeded"),
         Plan::nothing(),
-        "the status already reports the refusal"
+        "the status already reports the rejection"
     );
-    let again = "make sure that Foo n/a is there, create Deployment n/web";
+    let again = "check that Foo n/a exists, create Deployment n/web";
     assert_eq!(simulation.plan().to_string(), again, "the create is retried");
     simulation.converge();
     assert_eq!(simulation.events(), ["FailedCreate", "Synced"]);
-    let drifted = drifted("/spec/replicas", 9.into()).plan_refused("denied");
+    let drifted = drifted("/spec/replicas", 9.into()).plan_after_rejection("denied");
     assert_eq!(
         drifted.to_string(),
         "patch status of Foo n/a, event FailedUpdate on Foo n/a"

@@ -17,7 +17,7 @@ fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
 
 fn check(observed: &Observed) {
     let now = Timestamp::UNIX_EPOCH;
-    let plans = [decide(observed, now), refused(observed, "the write was refused", now)];
+    let plans = [decide(observed, now), refused(observed, "the write was rejected", now)];
     for effect in plans.iter().flat_map(|plan| &plan.effects) {
         assert!(!effect.to_string().is_empty());
         match effect {

@@ -1,7 +1,7 @@
 //! Random histories of a Foo and of changes that others make to Deployments, with stale caches and
 //! a process that crashes between any two effects. The controller never touches objects that are
-//! not the Foo's, and no effect works twice. Once nobody interferes, the cluster converges to what
-//! the Foo asks for.
+//! not the Foo's, and no write succeeds twice. Once nobody interferes, the cluster converges to
+//! what the Foo asks for.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -45,9 +45,9 @@ enum Event {
     /// Garbage collection removes the Deployments of earlier Foos.
     Collect,
     /// The caches receive this many more changes.
-    Hear(usize, usize),
+    UpdateCaches(usize, usize),
     /// The process reconciles, and crashes after this many effects.
-    Look(usize),
+    Reconcile(usize),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -70,8 +70,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => name().prop_map(Event::Occupy),
         5 => (name(), foreign_change).prop_map(|(name, foreign_change)| Event::ChangeForeign(name, foreign_change)),
         1 => Just(Event::Collect),
-        8 => (0..4_usize, 0..4_usize).prop_map(|(foos, deployments)| Event::Hear(foos, deployments)),
-        10 => prop_oneof![3 => Just(usize::MAX), 1 => 0..3_usize].prop_map(Event::Look),
+        8 => (0..4_usize, 0..4_usize).prop_map(|(foos, deployments)| Event::UpdateCaches(foos, deployments)),
+        10 => prop_oneof![3 => Just(usize::MAX), 1 => 0..3_usize].prop_map(Event::Reconcile),
     ];
     vec(event, 0..50)
 }
@@ -114,12 +114,12 @@ impl CheckedSimulation {
             }
             Event::ChangeForeign(name, foreign_change) => self.change_foreign(name, foreign_change),
             Event::Collect => self.collect(),
-            Event::Hear(foos, deployments) => {
+            Event::UpdateCaches(foos, deployments) => {
                 let last = self.history.len() - 1;
                 self.foos = self.foos.saturating_add(foos).min(last);
                 self.deployments = self.deployments.saturating_add(deployments).min(last);
             }
-            Event::Look(effects) => _ = self.look(effects),
+            Event::Reconcile(effects) => _ = self.reconcile(effects),
         }
         self.remember();
     }
@@ -182,14 +182,14 @@ impl CheckedSimulation {
         }
     }
 
-    /// Decides on the caches and carries out the first effects of the plan. Returns whether the
+    /// Decides on the caches and executes the first effects of the plan. Returns whether the
     /// plan had effects.
-    fn look(&mut self, effects: usize) -> bool {
+    fn reconcile(&mut self, effects: usize) -> bool {
         let (foos, deployments) = (&self.history[self.foos], &self.history[self.deployments]);
         let plan = self.simulation.observed_through(foos, deployments).plan();
         for effect in plan.effects.iter().take(effects) {
             let before = self.simulation.clone();
-            if self.simulation.perform(effect) == Outcome::Refused {
+            if self.simulation.perform(effect) == Outcome::Rejected {
                 break;
             }
             self.remember();
@@ -199,8 +199,8 @@ impl CheckedSimulation {
                 let after = self.simulation.snapshot();
                 assert_eq!(
                     self.simulation.perform(effect),
-                    Outcome::Refused,
-                    "{effect} works twice"
+                    Outcome::Rejected,
+                    "{effect} succeeded twice"
                 );
                 assert_eq!(self.simulation.snapshot(), after);
             }
@@ -218,9 +218,11 @@ impl CheckedSimulation {
         }
         self.collect();
         for _ in 0..8 {
-            self.apply(Event::Hear(usize::MAX, usize::MAX));
-            self.apply(Event::Hear(usize::MAX, usize::MAX));
-            if !self.look(usize::MAX) {
+            // The first call records the current state, and the second one delivers it to the
+            // caches.
+            self.apply(Event::UpdateCaches(usize::MAX, usize::MAX));
+            self.apply(Event::UpdateCaches(usize::MAX, usize::MAX));
+            if !self.reconcile(usize::MAX) {
                 return;
             }
         }

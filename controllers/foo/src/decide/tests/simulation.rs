@@ -1,5 +1,5 @@
-//! A model of the apiserver for the plans of a Foo. It refuses the writes that the real one
-//! refuses.
+//! A model of the apiserver for the plans of a Foo. It rejects the writes that the real one
+//! rejects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::decide::{Observed, decide};
 
-/// One Foo, the Deployments of its namespace, and the effects that were carried out.
+/// One Foo, the Deployments of its namespace, and the effects that were executed.
 #[derive(Clone, Debug)]
 pub(super) struct Simulation {
     pub(super) foo: Value,
@@ -23,7 +23,7 @@ pub(super) struct Simulation {
 pub(super) enum Outcome {
     Done,
     /// A 409 or 404: observe and decide again.
-    Refused,
+    Rejected,
 }
 
 impl Simulation {
@@ -49,16 +49,16 @@ impl Simulation {
     /// Somebody else sets one field of a Deployment.
     pub(super) fn change(&mut self, name: &str, pointer: &str, value: Value) {
         let version = self.next_version();
-        let deployment = self.deployments.get_mut(name).expect("the Deployment is there");
+        let deployment = self.deployments.get_mut(name).expect("the Deployment exists");
         let (parent, field) = pointer.rsplit_once('/').expect("a JSON pointer");
-        let parent = deployment.pointer_mut(parent).expect("the field's parent is there");
+        let parent = deployment.pointer_mut(parent).expect("the field's parent exists");
         parent[field] = value;
         deployment["metadata"]["resourceVersion"] = version.into();
     }
 
     /// Somebody else deletes a Deployment.
     pub(super) fn remove(&mut self, name: &str) {
-        assert!(self.deployments.remove(name).is_some(), "{name} is there");
+        assert!(self.deployments.remove(name).is_some(), "{name} must exist");
     }
 
     /// Somebody else changes the Foo's spec, or creates another Foo of the same name.
@@ -88,8 +88,8 @@ impl Simulation {
         decide(&self.observed(), self.now())
     }
 
-    /// Returns the plan after a write was refused in the current state.
-    pub(super) fn plan_refused(&self, why: &str) -> Plan {
+    /// Returns the plan after a write was rejected in the current state.
+    pub(super) fn plan_after_rejection(&self, why: &str) -> Plan {
         crate::decide::refused(&self.observed(), why, self.now())
     }
 
@@ -114,14 +114,14 @@ impl Simulation {
         }
     }
 
-    /// Decides once and carries out the plan.
+    /// Decides once and executes the plan.
     pub(super) fn step(&mut self) {
         for effect in self.plan().effects {
             assert_eq!(self.perform(&effect), Outcome::Done, "{effect}");
         }
     }
 
-    /// Decides and carries out plans until there is nothing to do. Returns the number of plans.
+    /// Decides and executes plans until there is nothing to do. Returns the number of plans.
     pub(super) fn converge(&mut self) -> usize {
         for round in 0..10 {
             if self.plan().effects.is_empty() {
@@ -136,7 +136,7 @@ impl Simulation {
         let outcome = match effect {
             Effect::Create(object) => {
                 if self.deployments.contains_key(&*object.key.name) {
-                    return Outcome::Refused;
+                    return Outcome::Rejected;
                 }
                 self.insert(&object.key.name, object.body.clone());
                 Outcome::Done
@@ -144,7 +144,7 @@ impl Simulation {
             Effect::Apply { object, uid, version } => {
                 let name = &*object.key.name;
                 if !self.is_current(name, uid, version) {
-                    return Outcome::Refused;
+                    return Outcome::Rejected;
                 }
                 let version = self.next_version();
                 let deployment = self.deployments.get_mut(name).expect("it is current");
@@ -154,14 +154,14 @@ impl Simulation {
             }
             Effect::Delete { target, .. } => {
                 if !self.is_current(&target.key.name, &target.uid, &target.version) {
-                    return Outcome::Refused;
+                    return Outcome::Rejected;
                 }
                 self.deployments.remove(&*target.key.name);
                 Outcome::Done
             }
             Effect::PatchStatus { target, status } => {
                 if (Arc::clone(&target.uid), Arc::clone(&target.version)) != self.foo_identity() {
-                    return Outcome::Refused;
+                    return Outcome::Rejected;
                 }
                 self.foo["status"] = status.clone();
                 self.foo["metadata"]["resourceVersion"] = self.next_version().into();
@@ -173,7 +173,7 @@ impl Simulation {
                 return if *uid == self.foo_identity().0 && !is_going {
                     Outcome::Done
                 } else {
-                    Outcome::Refused
+                    Outcome::Rejected
                 };
             }
             Effect::Event(..) => Outcome::Done,
@@ -189,7 +189,7 @@ impl Simulation {
         self.done.clear();
     }
 
-    /// Returns how often each effect was carried out.
+    /// Returns how often each effect was executed.
     pub(super) fn history(&self) -> BTreeMap<String, usize> {
         let mut history = BTreeMap::new();
         for done in &self.done {
