@@ -173,7 +173,7 @@ fn refusal_of_one_write_does_not_block_the_others() {
 fn absence_of_an_active_job_from_the_cache_is_verified() {
     for policy in ["Forbid", "Replace"] {
         let mut simulation = with_recorded(routine::<CachedCronTab>(), "concurrencyPolicy", policy);
-        simulation.refusal = Some(("make sure", "no"));
+        simulation.refusal = Some(("check that", "no"));
         simulation.set_clock("10:00");
         simulation.converge();
         simulation.remove_job(&slot("10:00"));

@@ -207,7 +207,7 @@ impl<'a> Given<'a> {
         if self.has("exists") {
             add_job(&mut simulation, moment("10:00"));
         }
-        simulation.refusal = self.has("refuse").then_some(("make sure", "request is invalid"));
+        simulation.refusal = self.has("refuse").then_some(("check that", "request is invalid"));
         simulation.is_namespace_terminating = self.has("terminating");
         simulation
     }
