@@ -1,5 +1,5 @@
-//! A daemon with one custom controller. Append `portreeve::CONTROLLERS` to run the built-in ones,
-//! too.
+//! A daemon with one custom controller. To run the built-in controllers too, pass a slice that also
+//! contains those of `portreeve::CONTROLLERS`.
 
 fn main() -> std::process::ExitCode {
     portreeve::main(&[portreeve_example::DESCRIPTOR])
