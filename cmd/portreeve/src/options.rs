@@ -174,8 +174,8 @@ pub(crate) struct ManagerArgs {
     /// server-side apply. A definition with other versions in the cluster is left unchanged.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) install_crds: bool,
-    /// Log what the controllers would do, without writing any object, event, definition or Lease.
-    /// Disables leader election.
+    /// Log what the controllers would do, without writing any object, event,
+    /// CustomResourceDefinition or Lease. Disables leader election.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) dry_run: bool,
 }

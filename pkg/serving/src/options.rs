@@ -20,8 +20,8 @@ const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 #[command(next_help_heading = "Secure serving")]
 #[group(skip)]
 pub struct Args {
-    /// The port on which to serve HTTPS. Paths that are not always allowed answer 401. If 0, don't
-    /// serve HTTPS at all.
+    /// The port on which to serve HTTPS. Paths that --authorization-always-allow-paths does not
+    /// allow answer 401. If 0, don't serve HTTPS at all.
     #[arg(long, value_name = "PORT", default_value_t = SECURE_PORT)]
     pub secure_port: u16,
 
@@ -158,8 +158,8 @@ mod tests {
 
             Secure serving:
                   --secure-port <PORT>
-                      The port on which to serve HTTPS. Paths that are not always allowed answer 401. If 0,
-                      don't serve HTTPS at all [default: 10257]
+                      The port on which to serve HTTPS. Paths that --authorization-always-allow-paths does not
+                      allow answer 401. If 0, don't serve HTTPS at all [default: 10257]
                   --bind-address <IP>
                       The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4
                       interface; :: means every interface of both IP families [default: 0.0.0.0]
