@@ -1,8 +1,8 @@
 //! A cache of the owners that are proven absent. Pure.
 //!
-//! A proof is an observed deletion, a consistent list without the object, or a 404 that names the
-//! object. UIDs are never reused, so a proof holds until an apiserver's resourceVersions go back.
-//! The cache keeps it as long as anything refers to the UID.
+//! A proof is an observed deletion, a consistent list without the object, a 404 that names the
+//! object, or another UID under its name. UIDs are never reused, so a proof holds until an
+//! apiserver's resourceVersions decrease. The cache keeps it as long as anything refers to the UID.
 
 use std::collections::HashMap;
 

@@ -16,7 +16,7 @@ pub(crate) struct ExplainContext {
     pub(crate) unsynced: Vec<String>,
     /// Why deletions are stopped, and how to resume them.
     pub(crate) tripped: Option<String>,
-    /// Whether the collector only observes: `--gc-mode=observe`.
+    /// Whether the collector only observes: `--gc-mode=observe` or `--dry-run`.
     pub(crate) observes: bool,
 }
 
@@ -45,7 +45,9 @@ pub(crate) fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String>
         sentences.push(format!("Deletions are stopped: {tripped}."));
     }
     if around.observes {
-        sentences.push("The collector changes nothing: it runs with --gc-mode=observe.".to_owned());
+        sentences.push(
+            "The collector deletes and changes no object: it runs with --gc-mode=observe or --dry-run.".to_owned(),
+        );
     }
     sentences
 }
@@ -56,7 +58,7 @@ fn state(view: &NodeView) -> String {
         return format!("{identity} does not exist; objects still refer to it.");
     }
     if view.is_virtual {
-        return format!("{identity} is known only by references: no watch has shown it.");
+        return format!("{identity} is known only from references: no watch has reported it.");
     }
     let deletion = match view.stage {
         DeletionStage::Present => "exists",
@@ -72,7 +74,7 @@ fn sentence_of_owner(owner: &Identity, blocks: bool, owner_state: Option<OwnerSt
         "not known to exist; the collector reads it from the apiserver if its kind is served",
         OwnerState::word,
     );
-    let blocking = if blocks { ", whose deletion it blocks," } else { "" };
+    let blocking = if blocks { " (blockOwnerDeletion)" } else { "" };
     format!("Its owner {owner}{blocking} is {owner_state}.")
 }
 
@@ -81,6 +83,9 @@ fn dependents(view: &NodeView) -> String {
         1 => "One reference names it as an owner".to_owned(),
         count => format!("{count} references name it as an owner"),
     };
+    if view.is_absent {
+        return format!("{refer}.");
+    }
     if view.blockers.is_empty() {
         return format!("{refer}; none blocks its deletion.");
     }
@@ -89,15 +94,22 @@ fn dependents(view: &NodeView) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("{refer}; its deletion is blocked by {}{more}.", named.join(", "))
+    let blocked = if view.stage == DeletionStage::WaitingForDependents {
+        "its deletion is blocked by"
+    } else {
+        "its foreground deletion would be blocked by"
+    };
+    format!("{refer}; {blocked} {}{more}.", named.join(", "))
 }
 
 fn outcome(view: &NodeView) -> String {
     let Some(verdict) = &view.verdict else {
         return if view.is_absent {
             "The collector deletes its dependents unless another owner keeps them.".to_owned()
+        } else if view.is_virtual {
+            "The collector reads it from the apiserver if its kind is served.".to_owned()
         } else {
-            "It is kept until the apiserver answers whether that object exists.".to_owned()
+            "It is kept until the apiserver has confirmed whether its owners exist.".to_owned()
         };
     };
     let sentence = match verdict {
@@ -109,20 +121,24 @@ fn outcome(view: &NodeView) -> String {
         Verdict::Keep(KeepReason::OwnerMisplaced) => {
             "It is kept and never collected: a cluster-scoped object cannot have a namespaced owner. Correct its ownerReferences."
         }
-        Verdict::RemoveFinalizer => "Its finalizer foregroundDeletion is removed: no dependent blocks its deletion.",
-        Verdict::RemoveReferences(_) => "It is kept: an owner exists. Its references to the other owners are removed.",
+        Verdict::RemoveFinalizer => {
+            "Its finalizer foregroundDeletion will be removed: no dependent blocks its deletion."
+        }
+        Verdict::RemoveReferences(_) => {
+            "It is kept: an owner exists. Its references to the other owners will be removed."
+        }
         Verdict::Delete {
             policy: PropagationPolicy::Background,
             ..
-        } => "It is deleted: no owner keeps it.",
+        } => "It will be deleted: no owner keeps it.",
         Verdict::Delete {
             policy: PropagationPolicy::Foreground,
             ..
-        } => "It is deleted after its own dependents: no owner keeps it.",
+        } => "It will be deleted after its own dependents: no owner keeps it.",
         Verdict::Delete {
             policy: PropagationPolicy::Orphan,
             ..
-        } => "It is deleted and its dependents stay: no owner keeps it.",
+        } => "It will be deleted and its dependents will stay: no owner keeps it.",
     };
     sentence.to_owned()
 }
@@ -139,8 +155,8 @@ pub(crate) fn json(view: &NodeView, around: &ExplainContext) -> Value {
     let verdict = match &view.verdict {
         None => "unknown",
         Some(Verdict::Keep(_)) => "keep",
-        Some(Verdict::RemoveFinalizer) => "finish",
-        Some(Verdict::RemoveReferences(_)) => "release",
+        Some(Verdict::RemoveFinalizer) => "removeFinalizer",
+        Some(Verdict::RemoveReferences(_)) => "removeReferences",
         Some(Verdict::Delete { .. }) => "delete",
     };
     json!({
@@ -227,33 +243,33 @@ mod tests {
             &around,
             &expect![[r"
                 [v1/Pod, namespace: n, name: child, uid: child] exists; it was seen in version 7.
-                Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting], whose deletion it blocks, is waiting for its dependents to be deleted.
-                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen], whose deletion it blocks, is not known to exist; the collector reads it from the apiserver if its kind is served.
-                It is kept until the apiserver answers whether that object exists."]],
+                Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting] (blockOwnerDeletion) is waiting for its dependents to be deleted.
+                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen] (blockOwnerDeletion) is not known to exist; the collector reads it from the apiserver if its kind is served.
+                It is kept until the apiserver has confirmed whether its owners exist."]],
         );
         check(
             "orphan",
             &around,
             &expect![[r"
             [v1/Pod, namespace: n, name: orphan, uid: orphan] exists; it was seen in version 7.
-            Its owner [v1/Pod, namespace: n, name: gone, uid: gone], whose deletion it blocks, is absent.
-            It is deleted: no owner keeps it."]],
+            Its owner [v1/Pod, namespace: n, name: gone, uid: gone] (blockOwnerDeletion) is absent.
+            It will be deleted: no owner keeps it."]],
         );
         check(
             "gone",
             &around,
             &expect![[r"
             [v1/Pod, namespace: n, name: gone, uid: gone] does not exist; objects still refer to it.
-            One reference names it as an owner; its deletion is blocked by [v1/Pod, namespace: n, name: orphan, uid: orphan].
+            One reference names it as an owner.
             The collector deletes its dependents unless another owner keeps them."]],
         );
         check(
             "unseen",
             &around,
             &expect![[r"
-                [v1/Pod, namespace: n, name: unseen, uid: unseen] is known only by references: no watch has shown it.
-                One reference names it as an owner; its deletion is blocked by [v1/Pod, namespace: n, name: child, uid: child].
-                It is kept until the apiserver answers whether that object exists."]],
+                [v1/Pod, namespace: n, name: unseen, uid: unseen] is known only from references: no watch has reported it.
+                One reference names it as an owner; its foreground deletion would be blocked by [v1/Pod, namespace: n, name: child, uid: child].
+                The collector reads it from the apiserver if its kind is served."]],
         );
     }
 
@@ -270,11 +286,11 @@ mod tests {
             &around,
             &expect![[r"
             [v1/Pod, namespace: n, name: orphan, uid: orphan] exists; it was seen in version 7.
-            Its owner [v1/Pod, namespace: n, name: gone, uid: gone], whose deletion it blocks, is absent.
-            It is deleted: no owner keeps it.
+            Its owner [v1/Pod, namespace: n, name: gone, uid: gone] (blockOwnerDeletion) is absent.
+            It will be deleted: no owner keeps it.
             Attempts have been failing for 12 s: the apiserver is away.
             Deletions are stopped: tripped at noon.
-            The collector changes nothing: it runs with --gc-mode=observe."]],
+            The collector deletes and changes no object: it runs with --gc-mode=observe or --dry-run."]],
         );
     }
 }

@@ -1,16 +1,16 @@
 //! The graph of objects and their owner references. It is the collector's only store.
 //!
-//! A node is an object that a watch has shown, or one that other objects refer to. An edge is one
-//! reference from a dependent to an owner. Changes go in, and the graph returns the work that
-//! follows: the objects to look at ([`FollowUps`]), and the requests and actions of an attempt at
-//! one object ([`Attempt`]).
+//! A node is an object that a watch has reported, or one that other objects refer to. An edge is
+//! one reference from a dependent to an owner. Changes go in, and the graph returns the work that
+//! follows: the objects to look at ([`FollowUps`]), and the requests and actions of an attempt to
+//! process one object ([`Attempt`]).
 //!
 //! Architecture Invariant: synchronous and pure. No clock, no lock, no I/O. The resulting graph
 //! does not depend on the order in which the changes of different resources arrive.
 //!
 //! Architecture Invariant: an owner counts as absent only when that is proven: its deletion was
-//! observed, a consistent list lacked it, or the apiserver answered that it does not exist. A
-//! resource that is no longer watched proves nothing.
+//! observed, a consistent list lacked it, the apiserver answered that it does not exist, or its
+//! name now has another UID. A resource that is no longer watched proves nothing.
 
 mod arena;
 mod attempt;
@@ -44,7 +44,8 @@ use crate::{
 
 /// The version of a node whose resourceVersion is unknown or not a number.
 const NO_VERSION: u64 = 0;
-/// The number that represents no namespace, and coordinates that agree with the owner's own.
+/// The number that represents no namespace. As the coordinates of a reference, it means that they
+/// are the owner's own.
 const NONE: u32 = 0;
 
 /// The group, version and kind of a resource's objects.
@@ -56,7 +57,8 @@ pub struct Kind {
     pub kind: Box<str>,
 }
 
-/// The number of a watched resource.
+/// Identifies the monitor of one resource: the watch that reports the resource's objects to the
+/// graph.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Monitor(u16);
 
@@ -133,7 +135,7 @@ pub struct Graph {
     last_namespace: u32,
 }
 
-/// The coordinates that a reference gives for its owner.
+/// The coordinates that a reference gives for its owner. The namespace is that of the dependent.
 #[derive(Debug, Eq, Hash, PartialEq)]
 struct Coordinates {
     kind: u32,
@@ -154,13 +156,14 @@ struct Watched {
     generation: u32,
     /// The latest resourceVersion seen.
     version: u64,
-    /// The number of its nodes, and how many of them the current list or a later event has shown.
+    /// The number of its nodes, and how many of them the current list or a later event has
+    /// reported.
     nodes: u32,
     listed: u32,
     /// Whether the current list contains an object that could not be decoded at all. Such a list
     /// does not prove that other objects are absent.
     has_gaps: bool,
-    /// When its watch was added, as a serial number. If two monitors show one object, the later
+    /// When its watch was added, as a serial number. If two monitors report one object, the later
     /// monitor owns it.
     born: u64,
 }
@@ -188,8 +191,8 @@ struct Node {
 struct Flags(u8);
 
 impl Flags {
-    /// A watch has shown the object, and has not shown its deletion. A node without this flag is
-    /// virtual: it is known only by references.
+    /// A watch has reported the object, and has not reported its deletion. A node without this flag
+    /// is virtual: it is known only from references.
     const OBSERVED: u8 = 1;
     const DELETING: u8 = 2;
     const FOREGROUND: u8 = 4;
@@ -338,7 +341,7 @@ impl Graph {
             .map(|namespace| &**namespace)
     }
 
-    /// Inserts a node that no watch has shown yet.
+    /// Inserts a node that no watch has reported yet.
     fn insert(&mut self, uid: Uid, kind: u32, namespace: u32, name: &str) -> Id {
         let id = self.nodes.insert(Node {
             uid,
@@ -391,8 +394,8 @@ impl Graph {
         }
     }
 
-    /// Makes a node virtual: forgets what watches have shown of it, except its references and the
-    /// references to it.
+    /// Makes a node virtual: forgets what watches have reported of it, except its references and
+    /// the references to it.
     fn unobserve(&mut self, id: Id) {
         self.waiting.remove(&id);
         let node = &mut self.nodes[id];

@@ -1,4 +1,4 @@
-//! Names of objects outside the graph.
+//! How objects are identified outside the graph.
 
 use std::fmt;
 
@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 
 use crate::metadata::Reference;
 
-/// The full identity of an object: the coordinates by which the apiserver finds it, and its UID.
+/// The full identity of an object: its coordinates and its UID. The coordinates of an object are
+/// its apiVersion, kind, namespace and name, by which the apiserver finds it.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Identity {
     /// The group and version.
     pub api_version: Box<str>,
     /// The kind.
     pub kind: Box<str>,
-    /// The namespace; `None` for a cluster-scoped object. For an object that is known only by
+    /// The namespace; `None` for a cluster-scoped object. For an object that is known only from
     /// references, it is the namespace of the dependent.
     pub namespace: Option<Box<str>>,
     /// The name.

@@ -1,9 +1,9 @@
-//! Reference-counted strings that many nodes share. Each is stored once, for as long as it has
+//! Reference-counted values that many nodes share. Each is stored once, for as long as it has
 //! users.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
-/// A set of values by number, with a count of users each. Number 0 is never assigned.
+/// A set of numbered values, each with a count of its users. Number 0 is never assigned.
 #[derive(Debug)]
 pub(crate) struct Interner<T: ?Sized> {
     slots: Vec<Option<Slot<T>>>,

@@ -3,12 +3,13 @@
 //!
 //! The graph is the collector's only store: metadata-only watches decode straight into its nodes.
 //! It is pure. [`Graph`] takes changes and returns the objects to look at. [`Graph::step`] returns
-//! the next request or action for one object. [`verdict::decide`] is the rule. The shell around the
-//! graph watches resources, sends the requests and carries out the decisions.
+//! the next request or action for one object. [`verdict::decide`] decides whether the object is
+//! kept, changed or deleted. The shell (the part that does I/O) watches resources, sends the
+//! requests and carries out the decisions.
 //!
-//! Architecture Invariant: the collector never deletes an object whose owner is alive. A deletion
-//! carries the UID and resourceVersion that it was decided on. Every owner that it relies on is
-//! proven absent, or was just read from the apiserver and waits for its dependents.
+//! Architecture Invariant: the collector never deletes an object that one of its owners keeps. A
+//! deletion carries the UID and resourceVersion that the decision was based on. At that time, each
+//! owner was proven absent, or was just read from the apiserver and waited for its dependents.
 
 mod absent_owner_cache;
 mod dump;
@@ -103,7 +104,7 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         return Err(BuildError::Refused {
             controller: setup.name,
             reason: format!(
-                "--{LIMIT}={limit} needs leader election: the collector records on the Lease that the limit was reached, so that a restart does not lift it. \
+                "--{LIMIT}={limit} needs leader election: the collector records on the Lease that the limit was reached, so that a restart does not resume deletions. \
                  Remove --leader-elect=false, or set --{LIMIT}=0"
             ),
         });

@@ -35,8 +35,8 @@ pub struct PartialMetadata {
     pub name: Box<str>,
     /// The UID, unique in space and time.
     pub uid: Box<str>,
-    /// The resourceVersion. It is opaque, except that the greater of two numbers of one resource is
-    /// the later.
+    /// The resourceVersion. It is opaque, except that numeric versions of one resource can be
+    /// compared: the greater one is newer.
     pub resource_version: Box<str>,
     /// Whether its deletion has been requested.
     #[serde(rename = "deletionTimestamp", deserialize_with = "is_set")]
@@ -96,7 +96,7 @@ impl PartialMetadata {
             .collect()
     }
 
-    /// Returns how far its deletion has progressed. An object with both finalizers is orphaning
+    /// Returns how far its deletion has progressed. With both finalizers, orphaning comes
     /// first.
     pub(crate) fn stage(&self) -> DeletionStage {
         match (self.deleting, self.finalizers) {

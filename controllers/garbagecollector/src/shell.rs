@@ -61,7 +61,7 @@ const INITIAL_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Settings {
     /// The number of objects to work on at once.
     pub(crate) workers: usize,
-    /// Whether to write nothing.
+    /// Whether to delete and change no object.
     pub(crate) observe: bool,
     /// The resources that are neither watched nor collected, as `plural.group`.
     pub(crate) ignored: HashSet<String>,
@@ -392,7 +392,7 @@ impl CollectorContext {
 }
 
 /// Waits for a turn. Reports progress whenever another holder makes progress, so that the waiting
-/// item is not taken for stuck.
+/// item is not considered stuck.
 async fn wait_with_progress<T>(turn: impl Future<Output = T>, moved: &Notify, work: &Work<Uid>) -> T {
     let mut turn = pin!(turn);
     loop {

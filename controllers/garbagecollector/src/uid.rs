@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_in_any_other_form_keep_their_text() {
+    fn uids_of_every_form_keep_their_text() {
         let mut uids = Uids::default();
         for text in [
             "",

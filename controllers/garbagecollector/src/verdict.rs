@@ -1,7 +1,7 @@
-//! Decides what happens to an object, given the state of each of its owners. Pure: [`decide`] is
-//! the whole rule.
+//! Decides what happens to an object, given the state of each of its owners. Pure: [`decide`]
+//! makes the whole decision.
 //!
-//! The rule follows `attemptToDeleteItem` of Kubernetes' garbage collector.
+//! It follows `attemptToDeleteItem` of Kubernetes' garbage collector.
 
 /// The state of one of an object's owners.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -12,7 +12,8 @@ pub enum OwnerState {
     Dangling,
     /// The owner exists and waits until its dependents are deleted.
     WaitingForDependents,
-    /// It is unknown whether the owner exists: its kind is not served, or could not be read.
+    /// It is unknown whether the owner exists: its kind is not served, or the owner could not be
+    /// read.
     Unknown,
     /// The object is cluster-scoped and the owner's kind is namespaced, which is invalid. The
     /// collector never deletes an object because of such a reference.
@@ -114,8 +115,8 @@ pub fn decide(case: &DecisionInput) -> Verdict {
     } else if has(OwnerState::Unknown) {
         Verdict::Keep(KeepReason::OwnerUnknown)
     } else if has(OwnerState::Solid) {
-        // An owner that waits for its dependents would wait forever for one that a solid owner
-        // keeps.
+        // The solid owner keeps the object. Another owner that waits for its dependents would wait
+        // for the object forever, so the reference to it is removed.
         let places = case.owners.iter().enumerate();
         let released: Vec<_> = places
             .filter(|(_, owner_state)| **owner_state != OwnerState::Solid)

@@ -1,4 +1,5 @@
-//! An attempt at one object: the requests that are needed to decide, and the action that follows.
+//! An attempt to process one object: the requests that are needed to decide, and the action that
+//! follows.
 //!
 //! The caller records the apiserver's answers with [`Attempt::record`] and calls [`Graph::step`]
 //! again. So tests cover the whole rule, with every possible answer, without a server.
@@ -15,7 +16,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Attempt {
     uid: Uid,
-    /// The object as just read from the apiserver. It takes precedence over what a watch has shown.
+    /// The object as just read from the apiserver. It takes precedence over what a watch has
+    /// reported.
     live: Option<(Identity, Box<PartialObject>)>,
     /// The answers about owners, by the identity that the dependent's reference gives.
     facts: Vec<(Identity, ReadResult)>,
@@ -65,8 +67,8 @@ pub enum NoopReason {
     Absent,
     /// The node is virtual, and some of the objects that it could be cannot be read now.
     Unknown,
-    /// The object exists, but no watch has shown it yet. Attempt it again, because it may be
-    /// deleted before any watch shows it.
+    /// The object exists, but no watch has reported it yet. Process it again, because it may be
+    /// deleted before any watch reports it.
     Unobserved,
     /// The object is kept, for this reason.
     Kept(KeepReason),
@@ -75,7 +77,7 @@ pub enum NoopReason {
 /// References of an object: the position of each, and the UID that it has there.
 pub type ReferencePositions = Vec<(usize, Box<str>)>;
 
-/// A change to the cluster that an attempt has decided on.
+/// A change to the cluster that an attempt ends with.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Intent {
     /// Delete the object, in this version only.
@@ -125,7 +127,7 @@ pub struct Orphaning {
 }
 
 impl Attempt {
-    /// Creates an attempt at the object with this UID.
+    /// Creates an attempt to process the object with this UID.
     pub fn new(uid: Uid) -> Self {
         Self {
             uid,
@@ -156,7 +158,8 @@ impl Attempt {
         self.facts.len() + usize::from(self.live.is_some())
     }
 
-    /// Returns the state of an owner by the answers of this attempt, or the request that is needed.
+    /// Returns the state of an owner according to the answers in this attempt, or the request that
+    /// is needed.
     fn stand(&self, owner: Identity) -> Known {
         let owner_state = match self.fact(&owner) {
             None => return Known::Read(owner),
@@ -165,8 +168,9 @@ impl Attempt {
             }
             Some(ReadResult::Found(_)) => OwnerState::Solid,
             Some(ReadResult::Misplaced) => OwnerState::Misplaced,
-            // The graph knows which owners are absent. If it does not, a watch has shown the owner
-            // since, and another attempt follows.
+            // The graph was asked for a proof of absence first. If it has none although the read
+            // found nothing, a watch has reported the owner since. Its state is then unknown, and
+            // the next attempt decides.
             Some(ReadResult::Absent | ReadResult::Unknown) => OwnerState::Unknown,
         };
         Known::OwnerState(owner_state)
@@ -308,8 +312,8 @@ impl Graph {
             .filter(|id| self.matches_reference(*id, reference, &owner))
         {
             Some(id) if !self.nodes[id].is_waiting_for_dependents() => Known::OwnerState(OwnerState::Solid),
-            // Before a dependent is deleted for a waiting owner, read the owner again: it may
-            // orphan its dependents by now.
+            // Before a dependent is deleted for a waiting owner, read the owner again: its deletion
+            // may have been changed to `propagationPolicy: Orphan`.
             _ => attempt.stand(owner),
         }
     }
@@ -348,7 +352,8 @@ impl Graph {
                         is_item: true,
                     });
                 }
-                // Misplaced objects are never collected, so there is no other request to try.
+                // Misplaced: a cluster-scoped dependent gives no namespace from which its
+                // namespaced owner could be read.
                 Some(ReadResult::Absent | ReadResult::Found(_) | ReadResult::Misplaced) => {}
                 Some(ReadResult::Unknown) => is_unknown = true,
             }
@@ -389,7 +394,7 @@ impl Graph {
         Some(Orphaning { owner, dependents })
     }
 
-    /// Returns whether the object is known only by references.
+    /// Returns whether the object is known only from references.
     pub fn is_virtual(&self, uid: Uid) -> bool {
         self.find(uid).is_some_and(|id| !self.nodes[id].is_observed())
     }

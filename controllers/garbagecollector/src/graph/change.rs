@@ -51,18 +51,19 @@ impl Graph {
         }
     }
 
-    /// Completes the list, which is as of `version`. Objects that it lacks no longer exist, unless
-    /// the list is older than what was seen before. In that case resourceVersions have gone back,
-    /// and all proofs are dropped.
+    /// Completes the list at `version`. Objects missing from it are gone, unless the list has gaps,
+    /// has no numeric version, or is older than what was seen before: then their nodes become
+    /// virtual. In the last case resourceVersions have decreased, and all proofs of absence are
+    /// dropped.
     pub fn complete_list(&mut self, monitor: Monitor, version: Option<&str>, follow_ups: &mut FollowUps) {
         let Some(watched) = self.watched(monitor) else { return };
         let has_gaps = watched.has_gaps;
         let (generation, before) = (watched.generation, watched.version);
         let listed = version.and_then(number);
-        let went_back = listed.is_some_and(|listed| listed < before);
+        let has_decreased = listed.is_some_and(|listed| listed < before);
         watched.version = listed.unwrap_or(before);
         let lacks_some = watched.nodes != watched.listed;
-        if went_back {
+        if has_decreased {
             self.absent.clear();
             let unsure: Vec<_> = self.nodes.iter().filter(|(_, node)| !node.is_observed()).collect();
             follow_ups.attempt.extend(unsure.iter().map(|(_, node)| node.uid));
@@ -71,8 +72,7 @@ impl Graph {
             return;
         }
         for id in self.nodes_of(monitor, |missing| missing != generation) {
-            // Removing their owner may have removed the node already.
-            if went_back || has_gaps || listed.is_none() {
+            if has_decreased || has_gaps || listed.is_none() {
                 self.lose(id, follow_ups);
             } else {
                 self.remove(id, follow_ups);
@@ -117,8 +117,8 @@ impl Graph {
         let is_known = self.nodes[id].is_observed() && self.nodes[id].monitor == monitor;
         self.enlist(id, monitor, generation, version);
         let is_news = !self.nodes[id].is_observed();
-        // Names do not change, so an object that the same monitor has shown before still has its
-        // name.
+        // Names do not change, so an object that the same monitor has reported before still has
+        // its name.
         let is_it = is_known
             || self.nodes[id].kind == kind
                 && *self.nodes[id].name == *meta.name
@@ -159,7 +159,7 @@ impl Graph {
         }
     }
 
-    /// Returns whether a later monitor has shown the object, and this version is not newer.
+    /// Returns whether a later monitor has reported the object, and this version is not newer.
     fn is_anothers(&self, id: Id, monitor: Monitor, version: u64) -> bool {
         let node = &self.nodes[id];
         let born = |monitor: Monitor| {
@@ -177,7 +177,7 @@ impl Graph {
         }
     }
 
-    /// Returns whether a watch has shown the object in a later version than this answer.
+    /// Returns whether a watch has reported the object in a later version than this answer.
     pub fn is_newer_than(&self, seen: &PartialObject) -> bool {
         let id = self.uids.find(&seen.metadata.uid).and_then(|uid| self.find(uid));
         let then = number(&seen.metadata.resource_version);
@@ -238,8 +238,8 @@ impl Graph {
         if self.nodes[id].is_observed() {
             return self.remove(id, follow_ups);
         }
-        // A virtual node has the coordinates of its first reference, which may be wrong. They do
-        // not prove anything absent, so use those of the event.
+        // A virtual node has the coordinates of its first reference, which may be wrong. They
+        // cannot be used for a proof of absence, so use those of the event.
         if let Some(kind) = kind {
             let owner = self.build_identity(kind, meta.namespace.as_deref(), &meta.name, self.nodes[id].uid);
             self.mark_absent(&owner, follow_ups);
@@ -265,8 +265,8 @@ impl Graph {
         }
     }
 
-    /// Records that the apiserver no longer has an object that was to be changed in `version`. Does
-    /// nothing if a watch has shown the object in another version since.
+    /// Records that the apiserver no longer has an object that the collector tried to change at
+    /// `version`. Does nothing if a watch has reported the object in another version since.
     pub fn mark_gone(&mut self, uid: Uid, version: &str, follow_ups: &mut FollowUps) {
         if let Some(id) = self.find(uid)
             && self.nodes[id].is_observed()
@@ -276,7 +276,7 @@ impl Graph {
         }
     }
 
-    /// Records that the apiserver does not have an owner. Does nothing if a watch has shown the
+    /// Records that the apiserver does not have an owner. Does nothing if a watch has reported the
     /// owner meanwhile.
     pub fn mark_absent(&mut self, owner: &Identity, follow_ups: &mut FollowUps) {
         let Some(id) = self.uids.find(&owner.uid).and_then(|uid| self.find(uid)) else {
@@ -335,7 +335,7 @@ impl Graph {
         self.settle(id, follow_ups);
     }
 
-    /// Marks the dependents of the node for deletion and queues an attempt at each.
+    /// Starts the cascade of the node: queues an attempt for each dependent.
     fn begin(&mut self, id: Id, follow_ups: &mut FollowUps) {
         if self.nodes[id].dependent_count == 0 {
             return;
@@ -366,8 +366,8 @@ impl Graph {
         }
     }
 
-    /// Returns whether a dependent in the second namespace may refer to an owner in the first, by
-    /// their numbers.
+    /// Returns whether a dependent in the namespace `dependent` may refer to an owner in the
+    /// namespace `owner`. Both arguments are numbers of namespaces.
     pub(super) fn may_refer(owner: u32, dependent: u32) -> bool {
         owner == NONE || owner == dependent
     }

@@ -133,7 +133,7 @@ impl Graph {
         self.take_coordinates(kind, &reference.name)
     }
 
-    /// Interns coordinates. The caller's use of `kind` passes to them.
+    /// Interns coordinates, and takes over the caller's use of `kind`, which is counted.
     fn take_coordinates(&mut self, kind: u32, name: &str) -> u32 {
         let coordinates = Coordinates {
             kind,
@@ -183,7 +183,7 @@ impl Graph {
         *name == *owner.name && self.is_kind(kind, &owner.api_version, &owner.kind)
     }
 
-    /// Corrects the coordinates of a node to those that a watch has shown. The coordinates that
+    /// Corrects the coordinates of a node to those that a watch has reported. The coordinates that
     /// references give stay as they are.
     pub(super) fn rename(&mut self, id: Id, kind: u32, namespace: Option<&str>, name: &str) {
         let mut next = self.nodes[id].dependents;
@@ -223,7 +223,7 @@ impl Graph {
         self.namespaces.release(former_namespace);
     }
 
-    /// Checks every reference to a node that a watch has just shown.
+    /// Checks every reference to a node that a watch has just reported.
     pub(super) fn check_references_to(&mut self, id: Id, follow_ups: &mut FollowUps) {
         let mut next = self.nodes[id].dependents;
         while let Some(edge) = next {
@@ -239,8 +239,8 @@ impl Graph {
         let invalid = self.invalidity(edge);
         let (owner_node, dependent_node) = (&self.nodes[owner], &self.nodes[dependent]);
         let is_observed = owner_node.is_observed();
-        // If a cluster-scoped object first named a virtual owner, the owner may still be
-        // namespaced.
+        // A virtual owner that was created from the reference of a cluster-scoped object has no
+        // namespace, but the object itself may be namespaced.
         let is_vague = !is_observed && owner_node.namespace == NONE && dependent_node.namespace != NONE;
         if invalid.is_some() || is_vague {
             follow_ups.attempt.push(dependent_node.uid);

@@ -6,8 +6,8 @@ use crate::absent_owner_cache::Lookups;
 /// The size of the graph.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Statistics {
-    /// For each kind: apiVersion, kind, the number of nodes that a watch shows, and the number of
-    /// virtual nodes.
+    /// For each kind: apiVersion, kind, the number of nodes that a watch reports, and the number
+    /// of virtual nodes.
     pub nodes: Vec<(Box<str>, Box<str>, u32, u32)>,
     /// The number of references.
     pub edges: usize,
@@ -57,13 +57,13 @@ impl Graph {
         }
     }
 
-    /// Returns whether one of its owners may not keep it.
+    /// Returns whether the node has an owner that possibly does not keep it.
     fn is_doubtful(&self, node: &Node) -> bool {
         let mut next = node.owners;
         while let Some(edge) = next {
             let Edge { owner, next_owner, .. } = self.edges[edge];
             let is_kept = self.nodes[owner].is_observed() && self.invalidity(edge).is_none();
-            // A virtual owner is attempted itself, and its answer queues its dependents.
+            // A virtual owner gets its own attempt, whose result queues the dependents.
             let is_asked = !self.nodes[owner].is_observed() && self.known_owner_state(edge).is_none();
             if !is_kept && !is_asked {
                 return true;

@@ -18,9 +18,9 @@ const NAMED: usize = 5;
 pub struct NodeView {
     /// Its identity.
     pub identity: Identity,
-    /// The version in which a watch has shown it; empty if none has.
+    /// The version in which a watch has reported it; empty if none has.
     pub version: Box<str>,
-    /// Whether it is known only by references, because no watch shows it.
+    /// Whether it is known only from references, because no watch reports it.
     pub is_virtual: bool,
     /// Whether it is proven absent, and others still refer to it.
     pub is_absent: bool,
@@ -112,7 +112,7 @@ impl Graph {
         self.edges_of(id).map(reference).collect()
     }
 
-    /// Returns the object as watches have shown it.
+    /// Returns the object as watches have reported it.
     pub(super) fn partial_object(&self, id: Id) -> PartialObject {
         let node = &self.nodes[id];
         let version = match node.version {
@@ -179,8 +179,8 @@ impl Graph {
         }
     }
 
-    /// Returns every node that has an edge. If `around` is not empty, returns only its nodes that
-    /// have an edge, and all that are connected with them.
+    /// Returns every node that has an edge. If `around` is not empty, returns only those of its
+    /// nodes that have an edge, and every node connected to them.
     pub fn select(&self, around: &[&str]) -> Vec<Uid> {
         let is_linked = |node: &Node| node.owners.is_some() || node.dependents.is_some();
         let chosen: BTreeSet<Id> = if around.is_empty() {

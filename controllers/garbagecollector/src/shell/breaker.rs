@@ -1,8 +1,8 @@
 //! The breaker: stops all deletions after a maximum number within one minute, until a person
 //! resumes them.
 //!
-//! An annotation of the Lease records that the breaker has tripped, so that it holds for restarts
-//! and other replicas. Removing the annotation resumes deletions.
+//! An annotation of the Lease records that the breaker has tripped, so that it stays tripped after
+//! a restart and on other replicas. Removing the annotation resumes deletions.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -49,8 +49,7 @@ struct Window {
 }
 
 impl Window {
-    /// Counts one more deletion, if the last minute then stays within the limit. Returns whether it
-    /// does.
+    /// Counts a deletion and returns true, unless that would exceed the limit for the last minute.
     fn admit(&mut self, now: Instant, limit: u32) -> bool {
         while let Some((begun, count)) = self.seconds.front() {
             if now.duration_since(*begun) < MINUTE {
@@ -72,7 +71,7 @@ impl Window {
 }
 
 impl Window {
-    /// Takes back the last deletion that was counted.
+    /// Subtracts the last counted deletion.
     fn refund(&mut self) {
         if let Some((_, count)) = self.seconds.iter_mut().rev().find(|(_, count)| *count > 0) {
             *count -= 1;
@@ -91,8 +90,8 @@ impl Breaker {
         }
     }
 
-    /// Returns whether one more object may be deleted now, and counts it. Trips the breaker if the
-    /// limit is reached.
+    /// Counts a deletion and returns true, unless deletions are stopped. Trips the breaker if the
+    /// deletion would exceed the limit.
     pub(super) fn admit(&self, ctx: &CollectorContext) -> bool {
         if self.limit == 0 {
             return true;
@@ -119,7 +118,7 @@ impl Breaker {
         false
     }
 
-    /// Keeps the object, to attempt it again once deletions resume.
+    /// Remembers the object, to process it again once deletions resume.
     pub(super) fn park(&self, ctx: &CollectorContext, item: &Identity) {
         let Some(uid) = ctx.graph.lock().uid(&item.uid) else {
             return;
@@ -134,7 +133,7 @@ impl Breaker {
         }
     }
 
-    /// Takes back an admitted deletion that was not carried out.
+    /// Subtracts an admitted deletion that was not carried out.
     pub(super) fn refund(&self) {
         if self.limit > 0 {
             self.state.lock().window.refund();
@@ -162,7 +161,7 @@ impl Breaker {
             .and_then(|lease_annotations| lease_annotations.target());
         let lease = lease.map_or_else(|| "its Lease".to_owned(), |lease| format!("Lease {}", lease.key));
         Some(format!(
-            "{sentence}; {} objects are waiting to be deleted; check them, then remove the annotation {TRIPPED} from {lease} to resume",
+            "{sentence}; {} objects are waiting to be deleted; check the debug pages /decisions and /explain, then remove the annotation {TRIPPED} from {lease} to resume",
             state.parked.len()
         ))
     }

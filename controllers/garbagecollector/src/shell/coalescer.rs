@@ -59,7 +59,7 @@ impl CollectorContext {
         fact
     }
 
-    /// Returns whether a watch has shown the object in a later version.
+    /// Returns whether a watch has reported the object in a later version.
     fn is_outdated(&self, fact: &ReadResult) -> bool {
         matches!(fact, ReadResult::Found(seen) if self.graph.lock().is_newer_than(seen))
     }

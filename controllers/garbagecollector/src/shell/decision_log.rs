@@ -11,8 +11,8 @@ use crate::{
     verdict::{OwnerState, PropagationPolicy},
 };
 
-/// The number of decisions that are kept.
-const KEPT: usize = 1_000;
+/// The maximum number of decisions that are kept.
+const CAPACITY: usize = 1_000;
 
 /// The action of a decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,7 +23,7 @@ pub(super) enum Action {
     Orphan,
 }
 
-/// A decision that was carried out, or that failed.
+/// A decision that was carried out, failed, or was only observed.
 pub(super) struct Decision {
     pub(super) at: Timestamp,
     pub(super) action: Action,
@@ -68,7 +68,7 @@ impl Action {
 impl DecisionLog {
     pub(super) fn write(&self, decision: Decision) {
         let mut kept = self.0.lock();
-        if kept.len() == KEPT {
+        if kept.len() == CAPACITY {
             kept.pop_front();
         }
         kept.push_back(decision);
@@ -94,6 +94,6 @@ impl DecisionLog {
                 "result": decision.result,
             })
         });
-        json!({ "kept": KEPT, "decisions": decisions.collect::<Vec<_>>() })
+        json!({ "capacity": CAPACITY, "decisions": decisions.collect::<Vec<_>>() })
     }
 }

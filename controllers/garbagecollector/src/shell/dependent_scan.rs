@@ -1,5 +1,5 @@
 //! A scan for dependents: lists every collectable resource in one namespace, or in all, to find
-//! dependents that no watch has shown yet.
+//! dependents that no watch has reported yet.
 //!
 //! Owners in the same namespace share the lists. A list serves every owner that was registered
 //! before it began.
@@ -36,7 +36,7 @@ type Found = Vec<(Identity, ReferencePositions)>;
 #[derive(Default)]
 pub(super) struct DependentScans {
     waiting: Mutex<HashMap<Uid, Waiting>>,
-    counts: Mutex<HashMap<Namespace, SharedScan>>,
+    scans: Mutex<HashMap<Namespace, SharedScan>>,
 }
 
 type Namespace = Option<Box<str>>;
@@ -53,15 +53,15 @@ type SharedScan = Arc<DependentScan>;
 /// The scan of one namespace. One worker at a time runs it.
 #[derive(Default)]
 struct DependentScan {
-    count: tokio::sync::Mutex<ScanResults>,
-    /// Notified of each page that has been received, or has failed.
+    results: tokio::sync::Mutex<ScanResults>,
+    /// Notified whenever a page has arrived or failed.
     pages: Notify,
 }
 
 impl DependentScan {
     /// Waits until no other worker runs this scan.
     async fn turn(&self, work: &Work<Uid>) -> MutexGuard<'_, ScanResults> {
-        wait_with_progress(self.count.lock(), &self.pages, work).await
+        wait_with_progress(self.results.lock(), &self.pages, work).await
     }
 }
 
@@ -77,8 +77,8 @@ struct Listed {
 }
 
 impl DependentScans {
-    /// Registers an owner, and returns since when it has been waiting. Lists that began at that
-    /// time or later count for it.
+    /// Registers an owner and returns when it started waiting. Lists that began at or after that
+    /// time are valid for it.
     fn enlist(&self, uid: Uid, owner: &Identity) -> Instant {
         let mut waiting = self.waiting.lock();
         let new = || Waiting {
@@ -94,7 +94,7 @@ impl DependentScans {
         let mut waiting = self.waiting.lock();
         waiting.remove(&uid);
         let is_wanted = |namespace: &Namespace| waiting.values().any(|waiting| waiting.namespace == *namespace);
-        self.counts.lock().retain(|namespace, _| is_wanted(namespace));
+        self.scans.lock().retain(|namespace, _| is_wanted(namespace));
     }
 
     /// Returns those of the referenced owners that wait for a scan, each once.
@@ -118,7 +118,7 @@ impl DependentScans {
     }
 
     fn scan_of(&self, namespace: &Namespace) -> SharedScan {
-        Arc::clone(self.counts.lock().entry(namespace.clone()).or_default())
+        Arc::clone(self.scans.lock().entry(namespace.clone()).or_default())
     }
 }
 
@@ -128,24 +128,24 @@ impl CollectorContext {
     pub(super) async fn scan_dependents(&self, work: &Work<Uid>, owner: &Identity) -> Result<Found, RequestError> {
         let since = self.dependent_scans.enlist(*work.key(), owner);
         let scan = self.dependent_scans.scan_of(&owner.namespace);
-        let mut count = scan.turn(work).await;
+        let mut results = scan.turn(work).await;
         let page = || {
             work.report_progress();
             scan.pages.notify_waiters();
         };
-        self.complete(&mut count, owner.namespace.as_deref(), since, &page)
+        self.complete(&mut results, owner.namespace.as_deref(), since, &page)
             .await?;
-        let all = count.0.values().flat_map(|listed| &listed.found);
+        let all = results.0.values().flat_map(|listed| &listed.found);
         let found = all
             .filter(|(of, _)| *of == owner.uid)
             .map(|(_, dependent)| dependent.clone());
         Ok(found.collect())
     }
 
-    /// Lists the resources that have no list since then.
+    /// Lists the resources whose last complete list began before `since`, or that have none.
     async fn complete(
         &self,
-        count: &mut ScanResults,
+        results: &mut ScanResults,
         namespace: Option<&str>,
         since: Instant,
         page: &(dyn Fn() + Sync),
@@ -157,12 +157,12 @@ impl CollectorContext {
             .map(|state| state.resource.clone())
             .filter(|resource| namespace.is_none() || resource.scope == Scope::Namespaced)
             .collect();
-        count
+        results
             .0
             .retain(|resource, listed| watched.contains(resource) && listed.began >= since);
         let missing: Vec<_> = watched
             .into_iter()
-            .filter(|resource| !count.0.contains_key(resource))
+            .filter(|resource| !results.0.contains_key(resource))
             .collect();
         let lists = missing.into_iter().map(|resource| async move {
             let began = Instant::now();
@@ -173,7 +173,7 @@ impl CollectorContext {
         let mut failed = None;
         while let Some((resource, listed)) = lists.next().await {
             match listed {
-                Ok(listed) => drop(count.0.insert(resource, listed)),
+                Ok(listed) => drop(results.0.insert(resource, listed)),
                 // Keep the failure with the longest requested delay.
                 Err(failure)
                     if failed.is_none() || requested_delay(&failure) > failed.as_ref().and_then(requested_delay) =>

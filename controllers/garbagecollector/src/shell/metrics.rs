@@ -79,7 +79,7 @@ pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -
         ctx: Arc::downgrade(ctx),
         nodes: gauges(
             "gc_graph_nodes",
-            "Number of objects in the graph, by resource and state: observed by a watch, or virtual (known only by references).",
+            "Number of objects in the graph, by resource and state: observed by a watch, or virtual (known only from references).",
             &["gvr", "state"],
         )?,
         edges: IntGauge::new("gc_graph_edges", "Number of references to owners in the graph.")?,

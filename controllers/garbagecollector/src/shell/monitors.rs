@@ -141,12 +141,12 @@ impl Monitors {
         }
     }
 
-    /// Makes the nodes of resources that may no longer be read virtual. Attempts read them from the
-    /// apiserver until the resources are listed again.
+    /// Turns the nodes of resources that can no longer be read into virtual nodes. Attempts read
+    /// them from the apiserver until the resources are listed again.
     fn distrust(&self) {
         for running in self.running.values() {
             if running.state.is_lost() && running.state.complete.swap(false, Ordering::Relaxed) {
-                tracing::warn!(resource = %running.state.resource, "lost access to resource, its nodes become virtual");
+                tracing::warn!(resource = %running.state.resource, "lost access to resource; its objects are read individually until it can be listed again");
                 self.ctx
                     .change(|graph, follow_ups| graph.invalidate_monitor(running.monitor, follow_ups));
             }
@@ -251,7 +251,7 @@ impl Monitors {
         }
     }
 
-    /// Ends the watches whose time has come.
+    /// Ends the watches whose grace period is over.
     async fn leave(&mut self, now: Instant) {
         let (due, later): (Vec<_>, Vec<_>) = self.leaving.drain(..).partition(|(until, _)| *until <= now);
         self.leaving = later;
@@ -287,7 +287,7 @@ struct GraphSink {
     monitor: Monitor,
     complete: Arc<AtomicBool>,
     /// Whether a list is in progress. Its follow-ups are queued when it is complete, because only
-    /// then is it known whether resourceVersions have gone back.
+    /// then is it known whether resourceVersions have decreased.
     listing: bool,
     follow_ups: FollowUps,
 }

@@ -1,9 +1,10 @@
 //! Orphaning: removes the references to an owner that is deleted with `Orphan` from every
-//! dependent, and then lets the owner go.
+//! dependent, and then removes the finalizer `orphan` from the owner.
 //!
 //! Two things differ from kube-controller-manager. At most as many requests run at once as there
-//! are workers. And before the owner goes, every collectable resource is listed in its namespace: a
-//! dependent that no watch has shown yet would otherwise be collected later.
+//! are workers. And before the finalizer is removed, every collectable resource is listed in the
+//! owner's namespace: a dependent that no watch has reported yet would otherwise be collected
+//! later.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{Identity, Orphaning, ReadResult, ReferencePositions, Uid, metadata::ORPHAN, verdict::OwnerState};
 
-/// The number of times that a dependent is read again at once after a conflict.
+/// How often a dependent is read again immediately after a conflict.
 const CONFLICTS: u32 = 10;
 
 /// Processes owners until the queue is closed. A long orphaning ends early when `stop` is
@@ -78,7 +79,7 @@ impl CollectorContext {
             .filter(|(item, _)| released.insert(item.uid.clone()))
             .collect();
         if !strays.is_empty() {
-            tracing::info!(%owner, dependents = strays.len(), "orphaning dependents that no watch has shown yet");
+            tracing::info!(%owner, dependents = strays.len(), "orphaning dependents that no watch has reported yet");
             self.release_all(work, &owner, strays).await?;
         }
         if !self.graph.lock().is_orphaning(uid) {
@@ -114,7 +115,7 @@ impl CollectorContext {
         let mut running = stream::iter(releases).buffer_unordered(self.settings.workers);
         let mut failed = None;
         while let Some(end) = running.next().await {
-            // An owner with thousands of dependents takes long, and is not stuck.
+            // An owner with thousands of dependents takes a long time but is not stuck.
             work.report_progress();
             self.orphaned.notify_waiters();
             let result = match &end {
@@ -177,7 +178,7 @@ impl OwnerState {
             Self::Dangling => "absent",
             Self::WaitingForDependents => "waiting for its dependents to be deleted",
             Self::Unknown => "unknown",
-            Self::Misplaced => "namespaced, which the owner of a cluster-scoped object cannot be",
+            Self::Misplaced => "namespaced, which is invalid for the owner of a cluster-scoped object",
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn all(ctx: &Arc<CollectorContext>) -> Vec<DebugPage> {
                 ctx.map_or_else(
                     || DebugResponse::not_found("the garbage collector has stopped"),
                     |ctx| match unknown_format(query) {
-                        Some(refusal) => refusal,
+                        Some(error) => error,
                         None => show(&ctx, query),
                     },
                 )
@@ -112,7 +112,7 @@ fn decisions(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
 }
 
 /// Returns two checks that never fail readiness. Another replica could not list a failing resource
-/// either, and a reached limit holds for all replicas.
+/// either, and the deletion limit, once reached, applies to all replicas.
 pub(super) fn readiness_checks(ctx: &Arc<CollectorContext>) -> ReadinessChecker {
     let weak = Arc::downgrade(ctx);
     Arc::new(move || {

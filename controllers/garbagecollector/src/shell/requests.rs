@@ -47,8 +47,8 @@ impl RequestError {
         }
     }
 
-    /// Returns whether the apiserver has answered and has changed nothing.
-    pub(super) fn is_refusal(&self) -> bool {
+    /// Returns whether it is certain that the request has changed nothing.
+    pub(super) fn changed_nothing(&self) -> bool {
         match self {
             Self::NotFound | Self::Conflict => true,
             Self::Other { kind, after, .. } => {
@@ -283,9 +283,9 @@ pub(super) fn remove_references_patch(uid: &str, references: &[(usize, Box<str>)
     operations.into()
 }
 
-/// Returns the patch that unsets `blockOwnerDeletion` in references. It tests the version that was
-/// decided on, because the object is then deleted in the version that the patch creates, and it may
-/// have a new owner by now.
+/// Returns the patch that unsets `blockOwnerDeletion` in references. It tests the version of the
+/// decision: the deletion that follows uses the new version, so a new owner that was added in
+/// between must make the patch fail.
 pub(super) fn unblock_patch(uid: &str, version: &str, references: &[(usize, Box<str>)]) -> Value {
     let mut operations = vec![
         json!({ "op": "test", "path": "/metadata/uid", "value": uid }),

@@ -21,7 +21,7 @@ use crate::{
     verdict::{KeepReason, OwnerState, PropagationPolicy},
 };
 
-/// The number of times that an object is decided on again at once after a conflict.
+/// How often a conflict is retried immediately with a new decision.
 const CONFLICTS: u32 = 10;
 /// The maximum number of steps of an attempt, far above the number of references that an object can
 /// hold.
@@ -46,7 +46,7 @@ enum End {
 }
 
 impl CollectorContext {
-    /// Makes one attempt at one object.
+    /// Runs one attempt to process one object.
     async fn attempt(&self, work: &Work<Uid>) -> Outcome {
         let uid = *work.key();
         let mut attempt = Attempt::new(uid);
@@ -68,7 +68,7 @@ impl CollectorContext {
                     End::Parked => return Outcome::Forget,
                     End::Done => {
                         self.succeeded(uid, false);
-                        // No watch will show what has become of a virtual node, so attempt it
+                        // No watch will report what has become of a virtual node, so process it
                         // again.
                         let is_virtual = self.graph.lock().is_virtual(uid);
                         return if is_virtual { Outcome::Retry } else { Outcome::Forget };
@@ -133,7 +133,8 @@ impl CollectorContext {
                 );
                 Outcome::Retry
             }
-            // The object may be deleted before any watch shows it: see kubernetes/kubernetes#56121.
+            // The object may be deleted before any watch reports it: see
+            // kubernetes/kubernetes#56121.
             NoopReason::Unobserved => Outcome::Retry,
             NoopReason::Gone | NoopReason::Absent | NoopReason::Kept(_) => {
                 self.succeeded(uid, false);
@@ -151,7 +152,7 @@ impl CollectorContext {
             // This failure has already been reported.
             return again(failure);
         }
-        if matches!(failure, RequestError::Other { kind, .. } if is_refused(*kind)) {
+        if matches!(failure, RequestError::Other { kind, .. } if is_rejected(*kind)) {
             tracing::warn!(item = %intent.item(), reason = message, "failed to change object: the apiserver rejected the request");
             let note = EventContent::warning(
                 "GarbageCollectionRefused",
@@ -188,7 +189,7 @@ impl CollectorContext {
             return End::Parked;
         }
         let sent = self.send(intent, &resource).await;
-        if matches!(intent, Intent::Delete { .. }) && sent.as_ref().is_err_and(RequestError::is_refusal) {
+        if matches!(intent, Intent::Delete { .. }) && sent.as_ref().is_err_and(RequestError::changed_nothing) {
             self.breaker.refund();
         }
         let result = match &sent {
@@ -266,7 +267,7 @@ impl CollectorContext {
     }
 }
 
-fn is_refused(kind: ApiErrorKind) -> bool {
+fn is_rejected(kind: ApiErrorKind) -> bool {
     matches!(kind, ApiErrorKind::Forbidden | ApiErrorKind::Invalid)
 }
 

@@ -3,8 +3,8 @@
 use super::fixtures::{Fixture, Named, PODS};
 use crate::verdict::PropagationPolicy;
 
-const CONTROLLERS: &str = "v1/Node";
-const OWNER: Named = (CONTROLLERS, "", "owner1", "123");
+const OWNER_KIND: &str = "v1/Node";
+const OWNER: Named = (OWNER_KIND, "", "owner1", "123");
 const POD: Named = (PODS, "ns1", "ToBeDeletedPod", "456");
 
 #[test]
@@ -41,7 +41,7 @@ fn attempt_to_delete_item_delete_object_not_found() {
     assert_eq!(
         fixture.is_virtual("456"),
         None,
-        "the graph drops it before any watch shows its deletion"
+        "the graph drops it before any watch reports its deletion"
     );
     assert!(fixture.queue().is_empty());
 }
@@ -52,7 +52,7 @@ fn attempt_to_delete_item_delete_object_not_found_waiting_for_dependents() {
     fixture.create_and_observe(OWNER, &[]);
     fixture.create_and_observe(POD, &[OWNER]);
     fixture.simulation.delete(
-        &(CONTROLLERS.to_owned(), None, "owner1".into()),
+        &(OWNER_KIND.to_owned(), None, "owner1".into()),
         PropagationPolicy::Foreground,
     );
     fixture.observe(OWNER);

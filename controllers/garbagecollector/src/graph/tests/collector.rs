@@ -97,7 +97,7 @@ impl Collector {
         self.follow(follow_ups);
     }
 
-    /// Returns the UIDs of the objects to attempt.
+    /// Returns the UIDs of the objects to process.
     pub(super) fn queue(&self) -> Vec<String> {
         let attempts = self.attempts.iter().chain(&self.later);
         attempts
@@ -237,7 +237,7 @@ impl Collector {
             self.vanish(uid, &tried);
         }
         match outcome {
-            // No watch will show what has become of a virtual node.
+            // No watch will report what has become of a virtual node.
             Outcome::Done | Outcome::Gone if self.graph.is_virtual(uid) => drop(self.later.insert(uid)),
             Outcome::Done | Outcome::Gone => {}
             // Like the shell, read the object again at once, and make another attempt with the live

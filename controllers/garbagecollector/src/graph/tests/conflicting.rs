@@ -1,6 +1,6 @@
 //! The cases of Kubernetes' `TestConflictingData`, under their names there, applied to the graph.
-//! Two things differ by design. An object that a watch has shown is not read again before it is
-//! deleted. An attempt at a virtual node tries every identity that references give it.
+//! Two things differ by design. An object that a watch has reported is not read again before it is
+//! deleted. An attempt to process a virtual node tries every identity that references give it.
 
 use super::fixtures::{DEPLOYMENTS, Fixture, NODES, Named, OLD_DEPLOYMENTS, OLD_ROLES, PODS, ROLES, SECRETS};
 
@@ -31,7 +31,7 @@ fn good_child_in_ns1_to_cluster_scoped_owner() {
     assert_eq!(
         fixture.queue(),
         ["nodeuid1"],
-        "it is attempted again until a watch shows it"
+        "it is processed again until a watch reports it"
     );
     fixture.observe(NODE1);
     assert_eq!(fixture.is_virtual("nodeuid1"), Some(false));
@@ -55,7 +55,7 @@ fn bad_child_in_ns1_to_owner_in_ns2_child_first() {
     assert_eq!(
         fixture.attempt(),
         NOTHING,
-        "a watch has shown the owner, and it has no owner"
+        "a watch has reported the owner, and it has no owner"
     );
     assert_eq!(
         fixture.attempt(),
@@ -164,7 +164,7 @@ fn child_to_existing_owner_with_inaccessible_api_version_child_first() {
     assert_eq!(
         fixture.queue(),
         ["poduid1", "deploymentuid1"],
-        "the answer is unknown, so it is attempted again"
+        "the answer is unknown, so it is processed again"
     );
     fixture.delete_and_observe(DEPLOYMENT1);
     assert_eq!(fixture.attempt(), asked);
@@ -247,7 +247,7 @@ fn bad_child_to_existing_owner_with_incorrect_api_version_bad_good_parent_absenc
     fixture.create(DEPLOYMENT1, &[]);
     fixture.create_and_observe(BAD_POD, &[SECRET_WITH_UID_OF_DEPLOYMENT]);
     fixture.create_and_observe(GOOD_POD, &[DEPLOYMENT1]);
-    // A watch shows the parent between the request and its answer.
+    // A watch reports the parent between the request and its answer.
     fixture.collector.begin();
     fixture.collector.step(&mut fixture.simulation, 0);
     fixture.observe(DEPLOYMENT1);
@@ -343,7 +343,7 @@ fn resource_version_conflict_while_processing_object_deletion() {
     fixture.create_and_observe(ROLE1, &[]);
     fixture.create_and_observe(POD2, &[POD1]);
     fixture.delete_and_observe(POD1);
-    // Somebody gives it another owner. No watch has shown that yet.
+    // Somebody gives it another owner. No watch has reported that yet.
     fixture.change(POD2, &[ROLE1]);
     assert_eq!(fixture.attempt(), ["delete v1/Pod ns1/podname2 Background"]);
     assert!(

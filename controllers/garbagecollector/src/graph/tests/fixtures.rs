@@ -1,4 +1,5 @@
-//! A fixture for table tests: creates and shows objects one by one, and makes attempts one by one.
+//! A fixture for table tests: creates objects, shows them to the collector and runs attempts, one
+//! at a time.
 
 use super::{
     collector::Collector,
@@ -82,7 +83,7 @@ impl Fixture {
         self.collector.observe_deleted(object.0, &seen);
     }
 
-    /// Shows the deletion of an object that the collector itself has deleted.
+    /// Shows the collector the deletion of an object that it has deleted itself.
     pub(super) fn observe_deleted(&mut self, object: Named) {
         assert!(!self.is_there(object), "{object:?} still exists");
         let mut seen = PartialObject::default();
@@ -100,13 +101,14 @@ impl Fixture {
         self.simulation.objects.contains_key(&place(object))
     }
 
-    /// Makes one attempt at the object that has waited longest. Returns the requests that it sent.
+    /// Runs one attempt to process the object that has waited longest. Returns the requests that it
+    /// sent.
     pub(super) fn attempt(&mut self) -> Vec<String> {
         self.simulation.requests.clear();
         if !self.collector.begin() {
             let later = std::mem::take(&mut self.collector.later);
             self.collector.attempts.extend(later);
-            assert!(self.collector.begin(), "there is nothing to attempt");
+            assert!(self.collector.begin(), "no object waits for an attempt");
         }
         while !self.collector.under_way.is_empty() {
             self.collector.step(&mut self.simulation, 0);
@@ -134,7 +136,7 @@ impl Fixture {
             .collect()
     }
 
-    /// Returns whether no watch has shown the node; `None` if there is no node.
+    /// Returns whether no watch has reported the node; `None` if there is no node.
     pub(super) fn is_virtual(&self, uid: &str) -> Option<bool> {
         let graph = &self.collector.graph;
         Some(graph.view(graph.uid(uid)?)?.is_virtual)

@@ -32,26 +32,38 @@ enum Way {
     NobodysUid,
 }
 
+/// One step of a history. Objects, kinds, namespaces and names are given by number.
 #[derive(Clone, Debug)]
-enum Event {
+enum Operation {
+    /// A user creates an object.
     Create {
         kind: usize,
         namespace: usize,
         name: usize,
         owners: Vec<(usize, Way, bool)>,
     },
-    Own {
+    /// A user replaces the owner references of an object.
+    SetOwners {
         object: usize,
         owners: Vec<(usize, Way, bool)>,
     },
+    /// A user deletes an object.
     Delete(usize, PropagationPolicy),
-    Hold(usize, bool),
-    Hear(usize, usize),
+    /// Another controller adds or removes its finalizer.
+    SetFinalizer(usize, bool),
+    /// The watch on a kind delivers this number of events to the collector.
+    DeliverEvents(usize, usize),
+    /// The collector lists a kind.
     List(usize),
+    /// The apiserver starts or stops serving [`LATE`].
     Serve(bool),
+    /// The collector restarts.
     Restart,
+    /// The collector begins an attempt.
     Begin,
+    /// One of the running attempts takes a step.
     Step(usize),
+    /// The collector orphans the dependents of an owner.
     Orphan,
 }
 
@@ -77,20 +89,20 @@ fn policy() -> impl Strategy<Value = PropagationPolicy> {
     ]
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         8 => (0..4_usize, 0..2_usize, 0..6_usize, owners())
-            .prop_map(|(kind, namespace, name, owners)| Event::Create { kind, namespace, name, owners }),
-        2 => (0..32_usize, owners()).prop_map(|(object, owners)| Event::Own { object, owners }),
-        4 => (0..32_usize, policy()).prop_map(|(object, policy)| Event::Delete(object, policy)),
-        2 => (0..32_usize, any::<bool>()).prop_map(|(object, on)| Event::Hold(object, on)),
-        10 => (0..4_usize, 1..4_usize).prop_map(|(kind, count)| Event::Hear(kind, count)),
-        2 => (0..4_usize).prop_map(Event::List),
-        1 => any::<bool>().prop_map(Event::Serve),
-        1 => Just(Event::Restart),
-        6 => Just(Event::Begin),
-        12 => (0..8_usize).prop_map(Event::Step),
-        2 => Just(Event::Orphan),
+            .prop_map(|(kind, namespace, name, owners)| Operation::Create { kind, namespace, name, owners }),
+        2 => (0..32_usize, owners()).prop_map(|(object, owners)| Operation::SetOwners { object, owners }),
+        4 => (0..32_usize, policy()).prop_map(|(object, policy)| Operation::Delete(object, policy)),
+        2 => (0..32_usize, any::<bool>()).prop_map(|(object, on)| Operation::SetFinalizer(object, on)),
+        10 => (0..4_usize, 1..4_usize).prop_map(|(kind, count)| Operation::DeliverEvents(kind, count)),
+        2 => (0..4_usize).prop_map(Operation::List),
+        1 => any::<bool>().prop_map(Operation::Serve),
+        1 => Just(Operation::Restart),
+        6 => Just(Operation::Begin),
+        12 => (0..8_usize).prop_map(Operation::Step),
+        2 => Just(Operation::Orphan),
     ]
 }
 
@@ -121,9 +133,9 @@ fn place(simulation: &Simulation, number: usize) -> Option<(String, Option<Box<s
     simulation.objects.keys().nth(number % count).cloned()
 }
 
-fn happen(simulation: &mut Simulation, collector: &mut Collector, event: &Event) {
-    match event {
-        Event::Create {
+fn happen(simulation: &mut Simulation, collector: &mut Collector, operation: &Operation) {
+    match operation {
+        Operation::Create {
             kind,
             namespace,
             name,
@@ -133,29 +145,29 @@ fn happen(simulation: &mut Simulation, collector: &mut Collector, event: &Event)
             let name = format!("o{name}");
             simulation.create(KINDS[*kind].0, Some(NAMESPACES[*namespace]), &name, None, owners);
         }
-        Event::Own { object, owners } => {
+        Operation::SetOwners { object, owners } => {
             let owners = references(simulation, owners);
             if let Some(place) = place(simulation, *object) {
                 simulation.change(&place, |object| object.meta.owner_references = owners);
             }
         }
-        Event::Delete(object, policy) => {
+        Operation::Delete(object, policy) => {
             if let Some(place) = place(simulation, *object).filter(|place| !simulation.objects[place].meta.deleting) {
                 simulation.delete(&place, *policy);
             }
         }
-        Event::Hold(object, on) => {
+        Operation::SetFinalizer(object, on) => {
             if let Some(place) = place(simulation, *object) {
                 simulation.change(&place, |object| {
                     object.has_foreign_finalizer = *on && (object.has_foreign_finalizer || !object.meta.deleting);
                 });
             }
         }
-        Event::Hear(kind, count) => {
+        Operation::DeliverEvents(kind, count) => {
             collector.deliver_events(simulation, KINDS[*kind].0, *count);
         }
-        Event::List(kind) => collector.list(simulation, KINDS[*kind].0),
-        Event::Serve(on) => {
+        Operation::List(kind) => collector.list(simulation, KINDS[*kind].0),
+        Operation::Serve(on) => {
             simulation.serve(LATE, *on);
             if *on {
                 collector.list(simulation, LATE);
@@ -163,10 +175,10 @@ fn happen(simulation: &mut Simulation, collector: &mut Collector, event: &Event)
                 collector.stop_watching(LATE);
             }
         }
-        Event::Restart => restart(simulation, collector),
-        Event::Begin => drop(collector.begin()),
-        Event::Step(number) => collector.step(simulation, *number),
-        Event::Orphan => drop(collector.orphan(simulation)),
+        Operation::Restart => restart(simulation, collector),
+        Operation::Begin => drop(collector.begin()),
+        Operation::Step(number) => collector.step(simulation, *number),
+        Operation::Orphan => drop(collector.orphan(simulation)),
     }
 }
 
@@ -233,13 +245,13 @@ proptest! {
 
     #[test]
     fn kept_objects_stay_and_all_other_dependents_are_deleted(
-        events in proptest::collection::vec(event(), 1..120),
+        operations in proptest::collection::vec(operation(), 1..120),
     ) {
         let mut simulation = Simulation::new(&KINDS);
         let mut collector = Collector::default();
         restart(&simulation, &mut collector);
-        for event in &events {
-            happen(&mut simulation, &mut collector, event);
+        for operation in &operations {
+            happen(&mut simulation, &mut collector, operation);
             prop_assert!(simulation.violations.is_empty(), "{:?}", simulation.violations);
         }
         simulation.serve(LATE, true);

@@ -241,7 +241,7 @@ fn dependent_deleted_while_unwatched_does_not_block_its_owner() {
     );
 }
 
-/// Returns a graph in which two monitors have shown an owner and its dependent.
+/// Returns a graph in which two monitors have reported an owner and its dependent.
 fn owned() -> (Graph, [Monitor; 2], FollowUps) {
     let mut graph = Graph::default();
     let monitors = [("v1", "Node"), ("v1", "Pod")].map(|(version, kind)| graph.add_monitor(version, kind));
@@ -274,7 +274,7 @@ fn list_without_a_usable_resource_version_proves_nothing() {
         graph.complete_list(nodes, version, &mut follow_ups);
         let child = graph.uid("child").and_then(|uid| graph.view(uid)).unwrap();
         assert_eq!(child.owners[0].2, None, "{version:?}: a request is needed");
-        assert_eq!(follow_ups.attempt.len(), 1, "the owner is attempted");
+        assert_eq!(follow_ups.attempt.len(), 1, "the owner is processed");
     }
     let (mut graph, [nodes, _], mut follow_ups) = owned();
     graph.begin_list(nodes);

@@ -15,9 +15,9 @@ pub(super) struct Object {
     pub(super) meta: PartialMetadata,
     /// Whether it has a finalizer of another controller.
     pub(super) has_foreign_finalizer: bool,
-    /// Whether it was deleted in the foreground. A collector that saw this may act on it later,
-    /// when the object waits only for the other finalizer.
-    pub(super) waited: bool,
+    /// Whether it has been a waiting owner. A collector that read it then may still delete its
+    /// dependents after the finalizer `foregroundDeletion` is gone.
+    pub(super) has_waited: bool,
 }
 
 /// An event of the watch on a kind.
@@ -33,7 +33,7 @@ pub(super) struct Simulation {
     /// Each kind, and whether it is namespaced.
     kinds: BTreeMap<String, bool>,
     pub(super) unserved: BTreeSet<String>,
-    /// Kinds that serve the objects of another kind too.
+    /// Kinds (API versions) under which the objects of another kind are served as well.
     aliases: BTreeMap<String, String>,
     pub(super) logs: BTreeMap<String, Vec<WatchEvent>>,
     pub(super) version: u64,
@@ -130,7 +130,7 @@ impl Simulation {
                 ..PartialMetadata::default()
             },
             has_foreign_finalizer: false,
-            waited: false,
+            has_waited: false,
         };
         self.write(&place, object);
         Some(uid)
@@ -161,7 +161,7 @@ impl Simulation {
         }
     }
 
-    /// Restores a backup: resourceVersions go back, and deleted objects exist again.
+    /// Restores a backup: resourceVersions decrease, and deleted objects exist again.
     pub(super) fn restore_backup(&mut self, version: u64, objects: BTreeMap<ObjectLocation, Object>) {
         self.version = version;
         self.objects = objects;
@@ -171,7 +171,7 @@ impl Simulation {
     pub(super) fn delete(&mut self, place: &ObjectLocation, policy: PropagationPolicy) {
         self.change(place, |object| {
             object.meta.deleting = true;
-            object.waited = policy == PropagationPolicy::Foreground;
+            object.has_waited = policy == PropagationPolicy::Foreground;
             object.meta.finalizers = Finalizers {
                 foreground: policy == PropagationPolicy::Foreground,
                 orphan: policy == PropagationPolicy::Orphan,
@@ -243,7 +243,7 @@ impl Simulation {
             let place = self.place(&Identity::of_owner(owner, namespace));
             let has_waited = place
                 .and_then(|place| self.objects.get(&place))
-                .is_some_and(|owner| owner.waited);
+                .is_some_and(|owner| owner.has_waited);
             self.keeps(owner, namespace) && !has_waited
         });
         if let Some(keeper) = keeper {
