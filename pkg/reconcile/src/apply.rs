@@ -1,4 +1,4 @@
-//! The only writer: runs a plan's effects in order and reports the result.
+//! The only writer of keyed controllers: runs a plan's effects in order and reports the result.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,8 @@ pub struct Applier {
 /// The result of a plan.
 #[derive(Debug)]
 pub enum Applied {
-    /// All effects are done.
+    /// All effects are done, or the rest is not needed: the namespace is terminating, or this is a
+    /// dry run.
     Done,
     /// The plan was based on outdated state: observe and decide again.
     Stale(EffectError),
@@ -39,7 +40,7 @@ pub enum Applied {
         /// The `Retry-After` delay that the apiserver requested.
         after: Duration,
     },
-    /// An effect was refused, which needs manual intervention.
+    /// An effect was rejected, which needs manual intervention.
     Refused(EffectError),
 }
 
@@ -181,8 +182,8 @@ fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
     let error = EffectError::of(effect, error);
     match (kind, effect) {
         (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) if is_proven => None,
-        // The object that needs this one is deleted with its namespace, so its deletion event will
-        // follow.
+        // The namespace is terminating, so the owner will be deleted too, and its deletion triggers
+        // the next reconcile.
         (ApiErrorKind::Forbidden, Effect::Create(_)) if gone => Some(Applied::Done),
         (ApiErrorKind::Invalid, _) if replaced => Some(Applied::Stale(error)),
         // The namespace or the resource does not exist.

@@ -26,7 +26,7 @@ pub struct SystemClock;
 /// How often the wall clock and the monotonic clock are compared. A comparison takes a few
 /// microseconds.
 const LOOK: Duration = Duration::from_secs(1);
-/// The difference from which the clock counts as set. Smaller differences come from slewing or
+/// The clock counts as set if the difference exceeds this. Smaller differences come from slewing or
 /// delayed readings.
 const STEP: SignedDuration = SignedDuration::from_millis(250);
 

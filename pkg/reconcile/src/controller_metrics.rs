@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, Registry};
 
-/// Buckets in seconds: finer for our latencies, then powers of two as in Kubernetes, so that both
-/// fit one dashboard.
+/// Buckets in seconds: finer for our latencies, then powers of two as in Kubernetes, so that our
+/// metrics and Kubernetes' can share a dashboard.
 const LATENCY_BUCKETS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0,
 ];

@@ -6,9 +6,9 @@ use futures::future::BoxFuture;
 
 use crate::Target;
 
-/// A page under `/debug/controllers/<controller>/`, for GET. Pages are rendered on request, one at
-/// a time, on a thread that may compute for seconds. The handler must only read existing state and
-/// must not block.
+/// A page under `/debug/controllers/<controller>/`, for GET. It is rendered on request, on a thread
+/// that may compute for seconds. Concurrent requests for the same page are rendered one after
+/// another. The handler must only read existing state and must not block.
 #[derive(Clone)]
 pub struct DebugPage {
     /// The name in the controller's descriptor.
@@ -68,8 +68,8 @@ pub enum ReadinessStatus {
     Failed(String),
 }
 
-/// Runs a controller's readiness checks. It is called for each request, on the runtime's own
-/// threads, so it must not block or compute for long.
+/// Runs a controller's readiness checks. It is called for each request, on the health thread, so
+/// it must not block or compute for long.
 pub type ReadinessChecker = Arc<dyn Fn() -> Vec<ReadinessCheck> + Send + Sync>;
 
 /// State that survives the process: annotations on the Lease of the controller's group. Standbys

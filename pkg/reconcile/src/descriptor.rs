@@ -30,7 +30,7 @@ pub struct Descriptor {
     pub rules: &'static [Rule],
     /// Its own flags, named as in Kubernetes: `--concurrent-foo-syncs`.
     pub flags: fn() -> Vec<clap::Arg>,
-    /// Builds the controller. Sends no requests.
+    /// Builds the controller. Must not block; informers and other tasks start in the background.
     pub build: fn(&mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError>,
 }
 
@@ -157,7 +157,7 @@ pub struct QueueHealth {
     pub longest_stalled: Option<(String, Duration)>,
     /// The number of items that are ready and not being worked on.
     pub ready: usize,
-    /// How long the next ready item has been ready.
+    /// How long the item at the head of a lane has been ready; the longer time of both lanes.
     pub oldest_ready: Option<Duration>,
     /// How long ago an item was last taken, finished or made progress; `None` before the first
     /// time.
@@ -175,7 +175,7 @@ pub struct QueueHealthChecker {
 
 impl QueueHealthChecker {
     /// Creates the check of a work queue. `name` is the queue's name in metrics, and `tell` formats
-    /// a key. The check runs on the runtime's own threads and must not block.
+    /// a key. The check runs on the health thread and must not block.
     ///
     /// The queue must hold keys only while there are workers, because a standby's keys would wait
     /// for days.
@@ -210,7 +210,8 @@ impl Setup<'_> {
         informer
     }
 
-    /// Returns the value of one of the controller's own flags, which needs a default.
+    /// Returns the value of one of the controller's own flags. The flag should have a default
+    /// value; otherwise an absent flag has the default of `T`.
     ///
     /// # Errors
     ///

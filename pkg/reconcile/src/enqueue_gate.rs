@@ -10,7 +10,7 @@ use portreeve_api::ObjectKey;
 use portreeve_workqueue::{Lane, Queue};
 
 /// How many keys are held before the gate drops those of deleted objects.
-const PATIENCE: usize = 1_024;
+const PRUNE_THRESHOLD: usize = 1_024;
 
 /// The entrance to a queue, to which informers add keys.
 pub(crate) struct EnqueueGate {
@@ -23,7 +23,7 @@ pub(crate) struct EnqueueGate {
 struct Held {
     keys: HashSet<ObjectKey>,
     /// The number of keys above which those of deleted objects are dropped. It stays below twice
-    /// the number of existing objects plus `PATIENCE`, whatever the churn.
+    /// the number of existing objects plus `PRUNE_THRESHOLD`, whatever the churn.
     most: usize,
 }
 
@@ -32,7 +32,7 @@ impl EnqueueGate {
     pub(crate) fn new(queue: Queue<ObjectKey>, is_known: impl Fn(&ObjectKey) -> bool + Send + Sync + 'static) -> Self {
         let held = Held {
             keys: HashSet::new(),
-            most: PATIENCE,
+            most: PRUNE_THRESHOLD,
         };
         Self {
             queue,
@@ -54,7 +54,7 @@ impl EnqueueGate {
             // Keys of deleted objects need no reconcile.
             held.keys.retain(|key| (self.is_known)(key));
             held.keys.shrink_to(held.keys.len() * 2);
-            held.most = held.keys.len() * 2 + PATIENCE;
+            held.most = held.keys.len() * 2 + PRUNE_THRESHOLD;
         }
     }
 
@@ -103,10 +103,10 @@ mod tests {
         for number in 0..100_000 {
             gate.add(key(number), Lane::Urgent);
             let held = gate.held.lock().as_ref().map_or(0, |held| held.keys.len());
-            assert!(held <= 2 * 100 + PATIENCE, "{held} keys are held");
+            assert!(held <= 2 * 100 + PRUNE_THRESHOLD, "{held} keys are held");
         }
         gate.open();
         let ready = queue.observe().ready;
-        assert!((100..=2 * 100 + PATIENCE).contains(&ready), "{ready}");
+        assert!((100..=2 * 100 + PRUNE_THRESHOLD).contains(&ready), "{ready}");
     }
 }

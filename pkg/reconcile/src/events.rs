@@ -227,8 +227,9 @@ impl EventWriter {
         }
     }
 
-    /// Writes events until `stop` is requested, each once no event was queued for a second or after
-    /// at most five seconds. Then writes all remaining events at once.
+    /// Writes events until `stop` is requested. An event is written when no other event has been
+    /// queued for one second, after five seconds, or when the queue is half full. On `stop`, writes
+    /// all remaining events at once.
     pub async fn run(mut self, stop: Shutdown) {
         let mut recorders = Recorders::default();
         loop {

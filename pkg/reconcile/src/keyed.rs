@@ -12,7 +12,7 @@ use crate::{
     BuildError, Controller, ControllerFailure, ControllerMetrics, QueueHealthChecker, Reconciler, Setup, Shutdown,
     apply::Applier,
     enqueue_gate::EnqueueGate,
-    worker::{Refusals, Worker},
+    worker::{Rejections, Worker},
 };
 
 /// How long to wait for caches before logging it. The wait then continues.
@@ -172,7 +172,7 @@ impl<R: Reconciler> KeyedController<R> {
         Box::new(self)
     }
 
-    /// Waits for every cache without a limit: a resource may only be served a day later.
+    /// Waits for every cache without a limit: it may take a day until a resource is served.
     async fn wait_for_caches(&self) {
         for sync in &self.syncs {
             while let Err(missing) = sync().await {
@@ -205,7 +205,7 @@ impl<R: Reconciler> KeyedController<R> {
             queue: self.queue.clone(),
             clock: Arc::clone(&clock),
             metrics: self.shared.metrics.clone(),
-            refusals: Refusals::default(),
+            rejections: Rejections::default(),
         });
         self.gate.open();
         let mut workers = JoinSet::new();

@@ -1,4 +1,4 @@
-//! The controller framework: what a controller provides, and everything that it need not do itself.
+//! The controller framework: what a controller provides, and what the framework does for it.
 //!
 //! A controller consists of a [`Descriptor`] and usually a [`Reconciler`]. Its `observe` method
 //! reads caches and its `decide` method returns a [`Plan`]; both are sync. This crate provides the

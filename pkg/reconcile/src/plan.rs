@@ -1,7 +1,7 @@
 //! The result of a decision: effects as data, and when to decide again.
 //!
-//! Architecture Invariant: values only. A plan can be compared, printed, and stopped after any
-//! prefix.
+//! Architecture Invariant: values only. A plan can be compared and printed, and it is safe to stop
+//! after any effect.
 
 use std::{fmt, sync::Arc};
 
@@ -172,8 +172,8 @@ pub struct EventContent {
     pub action: &'static str,
     /// The human-readable message.
     pub message: String,
-    /// The subject of an Event that each process sends only once per object, reason and subject.
-    /// Use it when no status field prevents repetition. With `None`, the Event is sent every time.
+    /// If set, each process sends the Event once per object, reason and this text. Use it when no
+    /// status field prevents repetition. With `None`, the Event is sent every time.
     pub report_once: Option<String>,
 }
 

@@ -30,14 +30,14 @@ pub(crate) fn client(script: Vec<(u16, Value)>) -> (Client, RecordedRequests) {
 }
 
 /// Returns an error response with a `Status` body.
-pub(crate) fn refusal(code: u16, reason: &str) -> (u16, Value) {
+pub(crate) fn error_response(code: u16, reason: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason});
     (code, status)
 }
 
 /// Returns the apiserver's 404 response that names the missing Pod.
 pub(crate) fn no_pod(name: &str) -> (u16, Value) {
-    let (code, mut status) = refusal(404, "NotFound");
+    let (code, mut status) = error_response(404, "NotFound");
     status["details"] = json!({"name": name, "kind": "pods"});
     (code, status)
 }

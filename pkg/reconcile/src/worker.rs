@@ -29,12 +29,12 @@ pub trait Reconciler: Send + Sync + 'static {
     /// applied and observed, the next plan is empty.
     fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
 
-    /// Decides how to report an effect that the apiserver refused or that keeps failing, usually by
-    /// a condition and an event. The plan may also contain effects that do not depend on the
-    /// refused one.
+    /// Decides how to report an effect that the apiserver rejected or that keeps failing, usually
+    /// by a condition and an event. The plan may also contain effects that do not depend on the
+    /// failed one.
     ///
-    /// Pure, and like `decide` empty once the refusal was reported. The worker retries the refused
-    /// plan in any case.
+    /// Pure. Like `decide`, it must return an empty plan once the failure has been reported. The
+    /// worker retries the failed plan in any case.
     fn refused(&self, _seen: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
         Plan::nothing()
     }
@@ -43,8 +43,8 @@ pub trait Reconciler: Send + Sync + 'static {
 /// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
 /// another cause and is logged as a warning.
 const STALE_TOO_OFTEN: u32 = 8;
-/// An effect that fails this many times in a row, over a second or more, is reported like a
-/// refusal.
+/// An effect that fails this many times in a row is reported like a rejection. With the backoff,
+/// that takes at least a second.
 const FAILED_TOO_OFTEN: u32 = 8;
 
 /// After this many failures in a row, which take ten seconds, the apiserver's fence is not just
@@ -58,18 +58,18 @@ pub(crate) struct Worker<R> {
     pub(crate) queue: Queue<ObjectKey>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
-    pub(crate) refusals: Refusals,
+    pub(crate) rejections: Rejections,
 }
 
-/// The last refusal of each key, so that each refusal is logged once and not on every retry.
+/// The last rejection of each key, so that each rejection is logged once and not on every retry.
 ///
-/// Bounded by the currently refused keys: an entry is removed when its key succeeds or its object
+/// Bounded by the currently rejected keys: an entry is removed when its key succeeds or its object
 /// is gone.
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<HashMap<ObjectKey, String>>);
+pub(crate) struct Rejections(Mutex<HashMap<ObjectKey, String>>);
 
-impl Refusals {
-    /// Records a refusal, and returns whether it differs from the key's previous one.
+impl Rejections {
+    /// Records a rejection, and returns whether it differs from the key's previous one.
     fn is_new(&self, key: &ObjectKey, text: &str) -> bool {
         let before = self.0.lock().insert(key.clone(), text.to_owned());
         before.as_deref() != Some(text)
@@ -127,7 +127,7 @@ impl<R: Reconciler> Worker<R> {
         let (key, failures) = (work.key(), work.failures());
         let now = self.clock.now();
         let Some(seen) = self.reconciler.observe(key) else {
-            self.refusals.clear(key);
+            self.rejections.clear(key);
             return (Outcome::Forget, ReconcileResult::Success);
         };
         let plan = self.reconciler.decide(&seen, now);
@@ -146,13 +146,13 @@ impl<R: Reconciler> Worker<R> {
         }
         match applied {
             Applied::Done => {
-                self.refusals.clear(key);
+                self.rejections.clear(key);
                 // Applying took time, so the remaining wait is computed from the current time.
                 after(plan.next, self.clock.now())
             }
             Applied::Stale(error) if failures >= STALE_TOO_OFTEN => {
                 let err = error_chain(&error);
-                tracing::warn!(err, failures, "retrying a plan that is stale repeatedly");
+                tracing::warn!(err, failures, "retrying a plan that is repeatedly stale");
                 (Outcome::Retry, ReconcileResult::Error)
             }
             Applied::Stale(error) => {
@@ -164,8 +164,9 @@ impl<R: Reconciler> Worker<R> {
                 tracing::warn!(err = why, "retrying failed plan");
                 if failures == FENCED_TOO_OFTEN && why.contains(FENCED_BY_SERVER) {
                     tracing::error!(
-                        "refused repeatedly by the apiserver's fence although this replica leads: the fence does not see changes \
-                         of the Lease; set its action to Audit and restart the kube-apiservers (docs/deploying.md)"
+                        "rejected repeatedly by the apiserver's fence although this replica leads: the fence does not see changes \
+                         of the Lease; set its action to Audit, restart the kube-apiservers, then set it back to Deny \
+                         (docs/deploying.md)"
                     );
                 }
                 if failures >= FAILED_TOO_OFTEN {
@@ -176,8 +177,8 @@ impl<R: Reconciler> Worker<R> {
             }
             Applied::Refused(error) => {
                 let why = error_chain(&error);
-                self.note_refusal(key, &why);
-                // Best effort: the report itself may be refused.
+                self.note_rejection(key, &why);
+                // Best effort: the report itself may be rejected.
                 let said = self.reconciler.refused(&seen, &error.effect, &why, now);
                 self.applier.run_with_progress(&said, || work.report_progress()).await;
                 (Outcome::Retry, ReconcileResult::Error)
@@ -194,12 +195,12 @@ impl<R: Reconciler> Worker<R> {
         }
     }
 
-    fn note_refusal(&self, key: &ObjectKey, why: &str) {
+    fn note_rejection(&self, key: &ObjectKey, why: &str) {
         self.metrics.terminal_errors.with_label_values(&[self.name]).inc();
-        if self.refusals.is_new(key, why) {
+        if self.rejections.is_new(key, why) {
             tracing::error!(
                 err = why,
-                "refused by the apiserver; retrying with backoff, at least every 30 s"
+                "rejected by the apiserver; retrying with backoff, at least every 30 s"
             );
         }
     }

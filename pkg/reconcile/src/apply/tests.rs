@@ -11,7 +11,7 @@ use tokio::{
 use super::*;
 use crate::{
     EventContent, EventSeverity, EventWriter, Next, Object, Propagation, Shutdown, SystemClock, Target,
-    scripted::{self, no_pod, refusal},
+    scripted::{self, error_response, no_pod},
 };
 
 const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
@@ -99,7 +99,7 @@ async fn each_response_maps_to_one_result() {
         (delete(), 504, "Timeout", "failed"),
     ];
     for (effect, code, reason, expected) in table {
-        let (doer, _writer, _) = applier(vec![refusal(code, reason)]);
+        let (doer, _writer, _) = applier(vec![error_response(code, reason)]);
         let applied = doer.run(&Plan::of(vec![effect.clone()])).await;
         assert_eq!(name(&applied), expected, "{effect}: {code} {reason}");
     }
@@ -107,7 +107,7 @@ async fn each_response_maps_to_one_result() {
 
 #[tokio::test]
 async fn a_plan_stops_at_the_first_effect_that_does_not_succeed() {
-    let (doer, _writer, asked) = applier(vec![(201, json!({})), refusal(409, "Conflict")]);
+    let (doer, _writer, asked) = applier(vec![(201, json!({})), error_response(409, "Conflict")]);
     let applied = doer.run(&Plan::of(vec![create(), patch(), delete()])).await;
     assert_eq!(name(&applied), "stale");
     assert_eq!(
@@ -129,7 +129,7 @@ async fn an_object_that_is_gone_already_does_not_stop_the_plan() {
 
 #[tokio::test]
 async fn retry_after_is_passed_on_from_the_response() {
-    let (code, mut status) = refusal(429, "TooManyRequests");
+    let (code, mut status) = error_response(429, "TooManyRequests");
     status["details"] = json!({"retryAfterSeconds": 7});
     let (doer, _writer, _) = applier(vec![(code, status)]);
     let applied = doer.run(&Plan::of(vec![create()])).await;
@@ -138,7 +138,7 @@ async fn retry_after_is_passed_on_from_the_response() {
 
 #[tokio::test]
 async fn creating_in_a_terminating_namespace_is_not_an_error() {
-    let (code, mut status) = refusal(403, "Forbidden");
+    let (code, mut status) = error_response(403, "Forbidden");
     status["details"] = json!({"causes": [{"reason": "NamespaceTerminating"}]});
     let (doer, _writer, asked) = applier(vec![(code, status)]);
     assert_eq!(name(&doer.run(&Plan::of(vec![create(), patch()])).await), "done");
@@ -216,9 +216,9 @@ async fn events_beyond_the_queue_limit_are_dropped_and_counted() {
 
 #[tokio::test]
 async fn an_error_names_the_effect_and_the_cause() {
-    let (doer, _writer, _) = applier(vec![refusal(403, "Forbidden")]);
+    let (doer, _writer, _) = applier(vec![error_response(403, "Forbidden")]);
     let Applied::Refused(error) = doer.run(&Plan::of(vec![create()])).await else {
-        panic!("a 403 must be a refusal");
+        panic!("a 403 must count as rejected");
     };
     let text = portreeve_client::error_chain(&error);
     assert!(text.starts_with("failed to create Pod n/a: "), "{text}");
@@ -243,13 +243,13 @@ async fn require_absent_reads_the_object_before_the_plan_continues() {
     let table = [
         (no_pod("a"), "done", 2),
         (no_pod("b"), "failed", 1),
-        (refusal(404, "NotFound"), "failed", 1),
+        (error_response(404, "NotFound"), "failed", 1),
         (found("another", "o"), "done", 2),
         (found("u", "another"), "done", 2),
         (found("u", "o"), "stale", 1),
         ((200, json!({"kind": "Status", "metadata": {}})), "failed", 1),
-        (refusal(403, "Forbidden"), "refused", 1),
-        (refusal(503, "ServiceUnavailable"), "failed", 1),
+        (error_response(403, "Forbidden"), "refused", 1),
+        (error_response(503, "ServiceUnavailable"), "failed", 1),
     ];
     for (answer, expected, requests) in table {
         let (doer, _writer, asked) = applier(vec![answer.clone()]);
@@ -277,9 +277,9 @@ async fn require_present_reads_the_object_before_the_plan_continues() {
         (found("u", json!("2026-01-01T00:00:00Z")), "stale", 1),
         (found("another", serde_json::Value::Null), "stale", 1),
         ((200, json!({"kind": "Status", "metadata": {}})), "failed", 1),
-        (refusal(404, "NotFound"), "stale", 1),
-        (refusal(403, "Forbidden"), "refused", 1),
-        (refusal(503, "ServiceUnavailable"), "failed", 1),
+        (error_response(404, "NotFound"), "stale", 1),
+        (error_response(403, "Forbidden"), "refused", 1),
+        (error_response(503, "ServiceUnavailable"), "failed", 1),
     ];
     for (answer, expected, requests) in table {
         let (doer, _writer, asked) = applier(vec![answer.clone()]);
@@ -325,7 +325,7 @@ async fn an_event_is_written_a_second_after_it_was_queued() {
 
 #[tokio::test]
 async fn metrics_are_updated_only_after_all_previous_effects_succeed() {
-    let (mut doer, _writer, _) = applier(vec![(201, json!({})), refusal(409, "AlreadyExists")]);
+    let (mut doer, _writer, _) = applier(vec![(201, json!({})), error_response(409, "AlreadyExists")]);
     let registry = Registry::new();
     doer.controller_metrics
         .add_counter(&registry, "runs_total", "runs")

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     Effect, Events, Object, Target,
-    scripted::{self, refusal},
+    scripted::{self, error_response},
 };
 
 const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
@@ -82,7 +82,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
         queue: Queue::new("tests", &portreeve_workqueue::Metrics::register(&registry).unwrap()),
         clock: Arc::new(FixedClock),
         metrics: Metrics::register(&registry).unwrap(),
-        refusals: Refusals::default(),
+        rejections: Rejections::default(),
     };
     Fixture {
         worker: Arc::new(worker),
@@ -175,33 +175,33 @@ async fn a_key_without_an_object_sends_no_requests() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_plan_is_decided_again() {
-    let script = vec![refusal(409, "AlreadyExists")];
+    let script = vec![error_response(409, "AlreadyExists")];
     let fixture = fixture(script, |times| if times == 1 { create() } else { Plan::nothing() });
     fixture.until_asked("a", 2).await;
     assert_eq!(fixture.asked.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_reported_and_retried_every_30_seconds() {
-    let refusals = vec![refusal(403, "Forbidden"); 80];
-    let fixture = fixture(refusals, |_| create());
+async fn a_rejection_is_reported_and_retried_every_30_seconds() {
+    let rejections = vec![error_response(403, "Forbidden"); 80];
+    let fixture = fixture(rejections, |_| create());
     let started = Instant::now();
     fixture.until_asked("a", 20).await;
-    // The backoff grows from 5 ms over 41 s in total, and is then 30 s. Without the limit, the test
-    // would take 45 minutes.
+    // The backoff starts at 5 ms; the delays add up to 41 s before it reaches its limit of 30 s.
+    // Without the limit, the test would take 45 minutes.
     let waited = started.elapsed().as_secs();
     assert!((150..=260).contains(&waited), "{waited}");
     assert!(fixture.count("controller_runtime_terminal_reconcile_errors_total") >= 19.0);
     let said = "PATCH /api/v1/namespaces/n/pods/a/status";
     assert!(
         fixture.asked.lock().iter().any(|asked| asked == said),
-        "the refusal must be reported"
+        "the rejection must be reported"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_permanently_stale_plan_counts_as_an_error() {
-    let fixture = fixture(vec![refusal(409, "Conflict"); 20], |_| create());
+    let fixture = fixture(vec![error_response(409, "Conflict"); 20], |_| create());
     fixture.until_asked("a", 10).await;
     assert!(fixture.count("controller_runtime_reconcile_errors_total") >= 1.0);
 }
@@ -219,12 +219,12 @@ async fn a_plan_with_a_next_time_is_decided_again_at_that_time() {
 }
 
 #[test]
-fn the_same_refusal_is_new_only_once() {
-    let refusals = Refusals::default();
+fn the_same_rejection_is_new_only_once() {
+    let rejections = Rejections::default();
     let key = ObjectKey::namespaced("n", "a");
-    assert!(refusals.is_new(&key, "forbidden"));
-    assert!(!refusals.is_new(&key, "forbidden"));
-    assert!(refusals.is_new(&key, "invalid"));
-    refusals.clear(&key);
-    assert!(refusals.is_new(&key, "invalid"));
+    assert!(rejections.is_new(&key, "forbidden"));
+    assert!(!rejections.is_new(&key, "forbidden"));
+    assert!(rejections.is_new(&key, "invalid"));
+    rejections.clear(&key);
+    assert!(rejections.is_new(&key, "invalid"));
 }
