@@ -17,6 +17,7 @@ const PURE: &[&str] = &[
     "core",
     "decide",
     "elector",
+    "evaluate",
     "graph",
     "limiter",
     "plan",

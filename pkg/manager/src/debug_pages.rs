@@ -23,8 +23,8 @@ type Name = (&'static str, &'static str);
 #[derive(Clone)]
 pub struct DebugPages {
     state: Arc<RwLock<ManagerState>>,
-    /// The pages that are being rendered. A page may need as much memory as a graph of a million
-    /// nodes rendered as text, so each page is rendered only once at a time.
+    /// The pages that are being rendered. Rendering a graph of a million nodes takes much
+    /// memory, so concurrent requests for the same page are rendered one after another.
     turns: Arc<Mutex<BTreeMap<Name, Weak<Semaphore>>>>,
 }
 

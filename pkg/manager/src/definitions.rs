@@ -1,5 +1,5 @@
-//! `--install-crds`: server-side apply of the enabled controllers' CustomResourceDefinitions, and
-//! the wait until they are served.
+//! `--install-crds`: server-side apply of the enabled controllers' CRDs, and the wait until they are
+//! served.
 //!
 //! All writes go through the applier, so the fence, the preconditions and the dry run apply here as
 //! well.
@@ -15,39 +15,39 @@ use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan, S
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// The time limit for a written definition to be served.
+/// The time limit for a written CRD to be served.
 const ESTABLISHED_LIMIT: Duration = Duration::from_secs(30);
 /// The first and the longest pause between two checks. The pause doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// An error while installing a definition.
+/// An error while installing a CRD.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The definition cannot be read.
+    /// The CRD cannot be read.
     #[error("failed to read {definition}")]
     Read {
-        /// The name of the definition.
+        /// The name of the CRD.
         definition: String,
         /// The cause.
         #[source]
         source: kube::Error,
     },
-    /// The definition cannot be converted to JSON.
+    /// The CRD cannot be converted to JSON.
     #[error("failed to encode {definition}")]
     Encode {
-        /// The name of the definition.
+        /// The name of the CRD.
         definition: String,
         /// The cause.
         #[source]
         source: serde_json::Error,
     },
-    /// The apiserver rejected the definition.
+    /// The apiserver rejected the CRD.
     #[error(transparent)]
     Write(EffectError),
-    /// The definition was written, but the apiserver does not serve it.
+    /// The CRD was written, but the apiserver does not serve it.
     #[error("{definition} is not established after {ESTABLISHED_LIMIT:?}: {reason}")]
     NotEstablished {
-        /// The name of the definition.
+        /// The name of the CRD.
         definition: String,
         /// The reason that the apiserver reports.
         reason: String,
@@ -62,7 +62,7 @@ pub(crate) async fn apiserver_ready(client: &Client) -> Result<(), kube::Error> 
     client.request_text(request).await.map(drop)
 }
 
-/// Applies each definition and waits until it is established. Retries while the apiserver is
+/// Applies each CRD and waits until it is established. Retries while the apiserver is
 /// unavailable.
 ///
 /// A stop request takes effect between two writes and never interrupts one.
@@ -106,7 +106,7 @@ async fn install_one(
                 tracing::error!(
                     definition,
                     versions,
-                    "skipping CustomResourceDefinition: the cluster's definition has versions that this program does not know; install a \
+                    "skipping CustomResourceDefinition: the cluster's CRD has versions that this program does not know; install a \
                      matching one with `portreeve crds`, or start without --install-crds"
                 );
                 return Ok(());
@@ -153,16 +153,16 @@ fn announce(applier: &Applier, plan: &Plan) {
     }
 }
 
-/// The next step for one definition.
+/// The next step for one CRD.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// The definition is served as wanted.
+    /// The CRD is served as wanted.
     Done,
-    /// The definition has versions that belong to somebody else and must stay.
+    /// The CRD has versions that belong to somebody else and must stay.
     Leave(String),
-    /// Wait until the apiserver has processed the definition.
+    /// Wait until the apiserver has processed the CRD.
     Wait(String),
-    /// Write the definition.
+    /// Write the CRD.
     Write(Plan),
 }
 
@@ -187,7 +187,7 @@ fn decide(
     if present.metadata.deletion_timestamp.is_some() {
         return Ok(Step::Wait("it is being deleted".to_owned()));
     }
-    // A new leader finds the definition as its predecessor wrote it and writes nothing.
+    // A new leader finds the CRD as its predecessor wrote it and writes nothing.
     if !written && !is_as_wanted(wanted, present)? {
         let said = |text: Option<String>| text.filter(|text| !text.is_empty());
         let (Some(uid), Some(version)) = (said(present.uid()), said(present.resource_version())) else {
@@ -216,7 +216,7 @@ fn decide(
 }
 
 /// Returns whether a write would change nothing: the schemas are equal, and `present` contains
-/// everything else in `wanted`. The apiserver adds defaults to a definition, but never to a schema.
+/// everything else in `wanted`. The apiserver adds defaults to a CRD, but never to a schema.
 fn is_as_wanted(
     wanted: &CustomResourceDefinition,
     present: &CustomResourceDefinition,

@@ -2,13 +2,13 @@
 //!
 //! `/livez` fails only for a stuck process, which a restart fixes. A busy daemon is alive, and so
 //! is one whose apiserver is unavailable. `/readyz` fails for conditions that an operator must fix:
-//! a watch that is forbidden, stale or not synced yet. A missing definition and an undecodable
-//! object are listed but fail nothing: one tenant's object must not block a rollout. Checks of
-//! controllers count with the status that they report.
+//! a watch that is forbidden, stale or not synced yet. A missing CRD and an undecodable
+//! object are listed but fail nothing: one tenant's object must not block a rollout. A controller's
+//! own check passes or fails as the controller reports.
 //!
-//! This module reads the state and the time. The `verdict` module derives the result.
+//! This module reads the state and the time. The `evaluate` module derives the result.
 
-mod verdict;
+mod evaluate;
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::HEARTBEAT_INTERVAL;
 
-pub(crate) use self::verdict::Limits;
+pub(crate) use self::evaluate::Limits;
 
 /// The progress and the components of the manager, as the health checks see them.
 #[derive(Default)]
@@ -32,7 +32,7 @@ pub(crate) struct ManagerState {
     pub(crate) waiting_for: String,
     /// Whether every controller is built.
     pub(crate) started: bool,
-    /// The number of groups that lead and are still installing definitions.
+    /// The number of groups that lead and are still installing CRDs.
     pub(crate) installing: u32,
     /// Whether the manager is stopping.
     pub(crate) stopping: bool,
@@ -69,7 +69,7 @@ pub(crate) fn providers(state: &Arc<RwLock<ManagerState>>, informers: &Factory, 
                 let age = report.last_contact.map(|at| now.saturating_duration_since(at));
                 Check {
                     name: format!("informer/{}", report.name.replace(' ', "_")),
-                    state: verdict::watch(report, stale_after, age),
+                    state: evaluate::watch(report, stale_after, age),
                 }
             }));
             checks.extend(inspections.iter().flat_map(|inspect| inspect()).map(found));
@@ -105,7 +105,7 @@ fn alive(state: &ManagerState, limits: Limits) -> Vec<Check> {
         .map(|at| Instant::now().saturating_duration_since(at));
     let mut checks = vec![Check {
         name: "runtime".to_owned(),
-        state: verdict::runtime(age.map(|age| age.saturating_sub(HEARTBEAT_INTERVAL)), limits.item),
+        state: evaluate::runtime(age.map(|age| age.saturating_sub(HEARTBEAT_INTERVAL)), limits.item),
     }];
     checks.extend(workers(state, limits));
     checks.extend(election(&state.elections));
@@ -137,7 +137,7 @@ fn workers(state: &ManagerState, limits: Limits) -> Vec<Check> {
     };
     let check = |name: &&'static str| Check {
         name: (*name).to_owned(),
-        state: verdict::workers(&health_of(name), limits, state.stopping),
+        state: evaluate::workers(&health_of(name), limits, state.stopping),
     };
     state.controllers.iter().map(check).collect()
 }

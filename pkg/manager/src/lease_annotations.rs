@@ -26,8 +26,8 @@ pub(crate) struct GroupLeaseAnnotations {
     election: Election,
     leases: Api<Lease>,
     program: &'static str,
-    /// The current state of the Lease. The receiver marks the state that the last call of `changed`
-    /// returned.
+    /// The current state of the Lease. The receiver remembers the state that the last call of
+    /// `changed` saw.
     snapshot: Mutex<watch::Receiver<LeaseSnapshot>>,
 }
 

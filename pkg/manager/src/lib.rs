@@ -1,10 +1,10 @@
 //! Starts controllers, monitors them, and stops them in reverse order.
 //!
-//! On start, the manager waits for the apiserver and builds every controller, so that caches sync
-//! and queues fill. Each [`ControllerGroup`] then installs definitions (when enabled) and runs once
-//! it leads. On stop, workers take no new items, running reconciles finish, events are flushed,
-//! Leases are released, and watches end. The listener for health and metrics belongs to the caller,
-//! who opens it first and closes it last.
+//! On start, the manager waits for the apiserver and builds every controller, so that caches sync.
+//! Each [`ControllerGroup`] then installs CRDs (when enabled) and runs once it leads. On stop,
+//! workers take no new items, running reconciles finish, events are flushed, Leases are released,
+//! and watches end. The listener for health and metrics belongs to the caller, who opens it first
+//! and closes it last.
 //!
 //! Architecture Invariant: every task that the manager starts is joined here. A Lease is released
 //! only after everything that it protects has stopped.
@@ -55,11 +55,11 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// The settings of the manager.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The program's name: the field manager of definitions and a label of metrics.
+    /// The program's name: the field manager of CRDs and a label of metrics.
     pub program: &'static str,
     /// The name of this replica in events.
     pub instance: String,
-    /// Whether to install the controllers' definitions.
+    /// Whether to install the controllers' CRDs.
     pub install_crds: bool,
     /// Whether to log plans and write nothing.
     pub dry_run: bool,
@@ -103,7 +103,7 @@ pub enum Error {
     /// Two metrics have the same name.
     #[error("failed to register metrics")]
     Metrics(#[source] prometheus::Error),
-    /// A definition cannot be installed.
+    /// A CRD cannot be installed.
     #[error("failed to install CustomResourceDefinitions")]
     Install(#[source] CrdInstallError),
     /// A controller cannot be built.
@@ -240,7 +240,7 @@ impl Manager {
     }
 }
 
-/// Records every second that the runtime runs tasks.
+/// Once a second, records that the runtime is still running tasks.
 async fn heartbeat(state: Arc<RwLock<ManagerState>>) {
     loop {
         state.write().last_heartbeat = Some(Instant::now());
@@ -319,8 +319,9 @@ impl ManagerContext {
     }
 }
 
-/// Returns the most severe error. Controllers that did not drain may still write. A lost Lease may
-/// belong to another replica. All other errors are crashes.
+/// Returns the most severe error: first a drain timeout (its controllers may still write), then a
+/// lost Lease (which another replica may hold), then any other error. Also returns the elections
+/// whose Leases can be released.
 fn conclude(ends: Vec<Result<GroupExit, tokio::task::JoinError>>) -> (Result<(), Error>, Vec<Election>) {
     let mut worst: Option<Error> = None;
     let mut drained = Vec::new();

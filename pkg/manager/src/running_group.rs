@@ -18,12 +18,12 @@ use crate::{ControllerGroup, Error, ManagerContext, definitions, health::Manager
 
 type ControllerExit = (&'static str, Result<(), ControllerFailure>);
 
-/// A group whose controllers are built: their caches sync and their queues fill.
+/// A group whose controllers are built: their caches sync, but no key is queued before it runs.
 pub(crate) struct RunningGroup {
     election: Option<Election>,
     controllers: Vec<RunningController>,
     descriptors: Vec<Descriptor>,
-    /// Installs definitions, when `--install-crds` is set.
+    /// Installs CRDs, when `--install-crds` is set.
     installer: Option<Applier>,
     caches: Vec<Arc<dyn Cache>>,
     state: Arc<RwLock<ManagerState>>,

@@ -35,14 +35,14 @@ impl fmt::Display for UnknownNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (name, nearest)) in self.0.iter().enumerate() {
             if number > 0 {
-                f.write_str("; ")?;
+                f.write_str(", ")?;
             }
-            write!(f, "{name:?} is not in the list of known controllers")?;
+            write!(f, "unknown controller {name:?}")?;
             if let Some(nearest) = nearest {
-                write!(f, ", did you mean {nearest:?}?")?;
+                write!(f, " (did you mean {nearest:?}?)")?;
             }
         }
-        f.write_str(" (--list-controllers prints them)")
+        f.write_str("; --list-controllers prints the known names")
     }
 }
 

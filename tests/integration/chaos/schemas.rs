@@ -84,7 +84,7 @@ impl UndecodableObject {
     /// help.
     pub(super) async fn wait_until_reported(&self, scenario: &Scenario) -> Result<()> {
         let namespace = scenario.work.fixture.name();
-        let named = format!("skipped undecodable objects: 1 ({namespace}/{}", Self::NAME);
+        let named = format!("undecodable objects: 1 ({namespace}/{}", Self::NAME);
         let is_named = |status, text: &str| status == StatusCode::OK && text.contains(&named);
         let reported = scenario
             .daemon

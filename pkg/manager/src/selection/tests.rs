@@ -89,16 +89,16 @@ fn unknown_name_error_suggests_the_nearest_name() {
     let error = |items: &[&str]| Selection::parse(items, KNOWN).unwrap_err().to_string();
     assert_eq!(
         error(&["fop"]),
-        r#""fop" is not in the list of known controllers, did you mean "foo"? (--list-controllers prints them)"#
+        r#"unknown controller "fop" (did you mean "foo"?); --list-controllers prints the known names"#
     );
     assert_eq!(
         // A single letter is equally far from every name.
         error(&["q"]),
-        r#""q" is not in the list of known controllers (--list-controllers prints them)"#
+        r#"unknown controller "q"; --list-controllers prints the known names"#
     );
     assert_eq!(
         error(&["*", "-crontab-controler", "qqqqqqqq"]),
-        r#""crontab-controler" is not in the list of known controllers, did you mean "crontab-controller"?; "qqqqqqqq" is not in the list of known controllers (--list-controllers prints them)"#
+        r#"unknown controller "crontab-controler" (did you mean "crontab-controller"?), unknown controller "qqqqqqqq"; --list-controllers prints the known names"#
     );
 }
 

@@ -130,7 +130,10 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
         let count = report.undecodable.len();
         let shown = report.undecodable.iter().take(NAMED);
         let shown: Vec<_> = shown.map(|(key, error)| format!("{key}: {error}")).collect();
-        notes.push(format!("skipped undecodable objects: {count} ({})", shown.join("; ")));
+        notes.push(format!(
+            "undecodable objects: {count} ({}); their last decodable state is used, if there is one",
+            shown.join("; ")
+        ));
     }
     if notes.is_empty() {
         HealthStatus::Ok

@@ -236,13 +236,13 @@ fn reason_names_the_queue_the_item_the_limit_and_the_remedy() {
 #[test]
 fn blocked_runtime_fails_the_check_after_the_limit() {
     let limit = Duration::from_mins(5);
-    let is_red = |age, limit| matches!(runtime(age, limit), HealthStatus::Failed(_));
+    let is_failed = |age, limit| matches!(runtime(age, limit), HealthStatus::Failed(_));
     for (age, limit, expected) in [
         (None, limit, false),
         (Some(limit), limit, false),
         (Some(limit + SOON), limit, true),
         (Some(limit * 9), Duration::ZERO, false),
     ] {
-        assert_eq!(is_red(age, limit), expected, "{age:?} {limit:?}");
+        assert_eq!(is_failed(age, limit), expected, "{age:?} {limit:?}");
     }
 }
