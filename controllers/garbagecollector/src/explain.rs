@@ -155,8 +155,8 @@ pub(crate) fn json(view: &NodeView, around: &ExplainContext) -> Value {
     let verdict = match &view.verdict {
         None => "unknown",
         Some(Verdict::Keep(_)) => "keep",
-        Some(Verdict::RemoveFinalizer) => "removeFinalizer",
-        Some(Verdict::RemoveReferences(_)) => "removeReferences",
+        Some(Verdict::RemoveFinalizer) => "finish",
+        Some(Verdict::RemoveReferences(_)) => "release",
         Some(Verdict::Delete { .. }) => "delete",
     };
     json!({

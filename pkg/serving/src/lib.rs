@@ -4,8 +4,8 @@
 //! `/readyz` and `/healthz` for checks that the caller evaluates ([`HealthCheckers`], [`Check`]),
 //! Prometheus' text format for a registry that the caller owns, and the paths that are open to
 //! everybody ([`AllowedPaths`]). It does not define the checks, and it has no delegated
-//! authentication and authorization yet. Until it does, paths that are not always allowed return
-//! 401.
+//! authentication and authorization yet. Until it does, paths that
+//! `--authorization-always-allow-paths` does not allow return 401.
 //!
 //! Architecture Invariant: this crate depends on none of our other crates. Checks and routes are
 //! passed in as values.

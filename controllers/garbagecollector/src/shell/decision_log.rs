@@ -94,6 +94,6 @@ impl DecisionLog {
                 "result": decision.result,
             })
         });
-        json!({ "capacity": CAPACITY, "decisions": decisions.collect::<Vec<_>>() })
+        json!({ "kept": CAPACITY, "decisions": decisions.collect::<Vec<_>>() })
     }
 }
