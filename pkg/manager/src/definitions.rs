@@ -1,5 +1,5 @@
-//! `--install-crds`: server-side apply of the enabled controllers' CRDs, and the wait until they are
-//! served.
+//! `--install-crds`: server-side apply of the enabled controllers' CRDs, and the wait until they
+//! are served.
 //!
 //! All writes go through the applier, so the fence, the preconditions and the dry run apply here as
 //! well.
