@@ -105,7 +105,7 @@ fn errors_about_settings_name_the_place_in_the_config_file() -> Result<()> {
     }
     let said = config_error("v: 1\ncontrollers: [fooo]\n", &[])?;
     ensure!(
-        said.contains("portreeve.yaml:4: controllers: invalid --controllers: \"fooo\""),
+        said.contains("portreeve.yaml:4: controllers: invalid --controllers: unknown controller \"fooo\""),
         "{said}"
     );
     let said = config_error("controllers: [fooo]\n", &["--controllers=barr"])?;
