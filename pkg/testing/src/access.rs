@@ -67,7 +67,7 @@ impl ControlPlane {
             ..ObjectMeta::default()
         };
         let namespaces: Api<NamespaceObject> = Api::all(client.clone());
-        let made = namespaces
+        let created = namespaces
             .create(
                 &PostParams::default(),
                 &NamespaceObject {
@@ -77,7 +77,7 @@ impl ControlPlane {
             )
             .await
             .with_context(|| format!("failed to create a namespace {prefix}-"))?;
-        let name = made.metadata.name.context("the created namespace has no name")?;
+        let name = created.metadata.name.context("the created namespace has no name")?;
         Ok(Namespace { name, client })
     }
 
@@ -160,14 +160,14 @@ impl ControlPlane {
             spec: Some(TokenRequestSpec::default()),
             ..TokenRequest::default()
         };
-        let answer = accounts
+        let response = accounts
             .create_token_request(name, &PostParams::default(), &request)
             .await
             .with_context(|| format!("failed to request a token for {namespace}/{name}"))?;
         if let Some(rule) = first {
             wait_until_granted(&client, format!("system:serviceaccount:{namespace}:{name}"), rule).await?;
         }
-        answer
+        response
             .status
             .and_then(|status| status.token)
             .context("the response to the token request contains no token")
@@ -203,11 +203,11 @@ where
 /// Waits until the apiserver grants the first rule. All rules are in one role, so it grants them
 /// together.
 async fn wait_until_granted(client: &Client, user: String, rule: PolicyRule) -> Result<()> {
-    let any = |values: Option<Vec<String>>| values.into_iter().flatten().next();
+    let first_of = |values: Option<Vec<String>>| values.into_iter().flatten().next();
     let verb = rule.verbs.into_iter().next();
     let what = format!("the apiserver to grant {user} its rules");
-    let path = any(rule.non_resource_urls);
-    let resource = any(rule.resources);
+    let path = first_of(rule.non_resource_urls);
+    let resource = first_of(rule.resources);
     ensure!(
         path.is_some() || resource.is_some(),
         "the first rule of {user} names neither a resource nor a path"
@@ -218,8 +218,8 @@ async fn wait_until_granted(client: &Client, user: String, rule: PolicyRule) -> 
             None => (resource, None),
         };
         ResourceAttributes {
-            group: any(rule.api_groups),
-            name: any(rule.resource_names),
+            group: first_of(rule.api_groups),
+            name: first_of(rule.resource_names),
             resource: Some(resource),
             subresource,
             verb: verb.clone(),
@@ -239,8 +239,8 @@ async fn wait_until_granted(client: &Client, user: String, rule: PolicyRule) -> 
     };
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
     eventually(RIGHTS_LIMIT, &what, || async {
-        let answer = reviews.create(&PostParams::default(), &review).await?;
-        let status = answer.status.context("the access review has no status")?;
+        let response = reviews.create(&PostParams::default(), &review).await?;
+        let status = response.status.context("the access review has no status")?;
         if status.allowed {
             Ok(())
         } else {

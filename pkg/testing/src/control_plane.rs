@@ -64,7 +64,7 @@ impl Builder {
         self
     }
 
-    /// Adds a flag for the apiserver, in the form `--name=value`. The last one wins if a flag is
+    /// Adds a flag for the apiserver, in the form `--name=value`. The last value wins if a flag is
     /// repeated.
     #[must_use]
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
@@ -268,7 +268,8 @@ impl ControlPlane {
         &self.access
     }
 
-    /// Waits for the default namespace. The apiserver is ready shortly before it has created that.
+    /// Waits for the default namespace. The apiserver reports that it is ready before it creates
+    /// the namespace.
     async fn wait_for_default_namespace(&self) -> Result<()> {
         let namespaces: Api<NamespaceObject> = Api::all(self.client()?);
         eventually(NAMESPACE_LIMIT, "the namespace \"default\" to exist", || {
@@ -284,7 +285,7 @@ fn etcd_args(folder: &Path, url: &str) -> Vec<String> {
         format!("--data-dir={}", folder.join("etcd").display()),
         format!("--listen-client-urls={url}"),
         format!("--advertise-client-urls={url}"),
-        // etcd requires an address for peers although it has none, so any port will do.
+        // etcd requires an address for peers even without peers, so any port will do.
         "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
         // Writes survive a crash of etcd but not of the machine, which is enough for tests.
         "--unsafe-no-fsync=true".to_owned(),

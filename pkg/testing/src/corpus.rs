@@ -1,7 +1,7 @@
 //! Recorded inputs from files, and mutations of them that are the same in every run.
 //!
-//! [`Corpus::check`] is a fuzzer without a search, so its quality depends on the corpus. Add every
-//! input that has ever caused a failure.
+//! [`Corpus::check`] is a fuzzer without coverage feedback, so its quality depends on the corpus.
+//! Add every input that has ever caused a failure.
 
 use std::{
     fs,
@@ -14,17 +14,18 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 /// The time limit per input, far above the normal time.
-const LONGEST: Duration = Duration::from_secs(10);
-/// The maximum length of an input of which every prefix is tried.
-const SHORT: usize = 2_048;
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Prefixes of an input are tried up to this length in bytes.
+const MAX_PREFIX: usize = 2_048;
 /// The number of bytes of a failing input that the error shows.
-const SHOWN: usize = 2_000;
-/// Levels of nesting: near the recursion limit of JSON parsers, and deeper than any stack allows.
+const MAX_SHOWN: usize = 2_000;
+/// Levels of nesting: two near the recursion limit of JSON parsers, and one deeper than any stack
+/// allows.
 const DEPTHS: [usize; 3] = [120, 130, 50_000];
 /// A placeholder for bytes that a JSON tree cannot hold.
-const HOLE: &str = "@hole@";
+const PLACEHOLDER: &str = "@hole@";
 /// Replacements for JSON values.
-const ODD: [&str; 30] = [
+const ODD_VALUES: [&str; 30] = [
     "null",
     "true",
     "false",
@@ -125,8 +126,8 @@ impl Corpus {
 
     /// Runs `property` on every input and its mutations. The property panics when it does not hold.
     ///
-    /// These are, in this order: each input; each prefix of a short one; each input with one JSON
-    /// value removed or replaced; and `mutations` random mutations.
+    /// The mutations are the prefixes of each input up to 2 KiB, each input with one JSON value
+    /// removed or replaced, and `mutations` random ones.
     ///
     /// # Errors
     ///
@@ -134,12 +135,12 @@ impl Corpus {
     /// property that never returns hangs the test.
     pub fn check(&self, mutations: usize, property: impl Fn(&[u8])) -> Result<()> {
         for (name, input) in &self.inputs {
-            show(name, input, &property)?;
-            for end in 0..input.len().min(SHORT) {
-                show(name, &input[..end], &property)?;
+            check_input(name, input, &property)?;
+            for end in 0..input.len().min(MAX_PREFIX) {
+                check_input(name, &input[..end], &property)?;
             }
-            for changed in one_by_one(input) {
-                show(name, &changed, &property)?;
+            for changed in single_changes(input) {
+                check_input(name, &changed, &property)?;
             }
         }
         let mut random = Random(0);
@@ -150,58 +151,58 @@ impl Corpus {
                 let (_, other) = &self.inputs[random.below(self.inputs.len())];
                 mutate(&mut random, &mut input, other);
             }
-            show(&format!("mutation {number}, of {name}"), &input, &property)?;
+            check_input(&format!("mutation {number}, of {name}"), &input, &property)?;
         }
         Ok(())
     }
 }
 
-fn show(name: &str, input: &[u8], property: &impl Fn(&[u8])) -> Result<()> {
-    let begun = Instant::now();
-    let held = catch_unwind(AssertUnwindSafe(|| property(input))).is_ok();
+fn check_input(name: &str, input: &[u8], property: &impl Fn(&[u8])) -> Result<()> {
+    let started = Instant::now();
+    let holds = catch_unwind(AssertUnwindSafe(|| property(input))).is_ok();
     let text = || {
-        let shown = &input[..input.len().min(SHOWN)];
+        let shown = &input[..input.len().min(MAX_SHOWN)];
         format!("{name}, {} bytes: {}", input.len(), String::from_utf8_lossy(shown))
     };
-    ensure!(held, "the property does not hold for {}", text());
-    let took = begun.elapsed();
-    ensure!(took < LONGEST, "the property took {took:?} for {}", text());
+    ensure!(holds, "the property does not hold for {}", text());
+    let took = started.elapsed();
+    ensure!(took < TIME_LIMIT, "the property took {took:?} for {}", text());
     Ok(())
 }
 
 /// Returns the input with one JSON value in one line removed or replaced by each odd value. The
 /// other lines stay unchanged.
-fn one_by_one(input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+fn single_changes(input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
-    (0..lines.len()).flat_map(move |place| {
-        let tree: Option<Value> = serde_json::from_slice(lines[place]).ok();
+    (0..lines.len()).flat_map(move |index| {
+        let tree: Option<Value> = serde_json::from_slice(lines[index]).ok();
         let lines = lines.clone();
         let pointers = tree.as_ref().map(pointers).unwrap_or_default();
         pointers.into_iter().flat_map(move |pointer| {
             let (tree, lines) = (tree.clone().unwrap_or_default(), lines.clone());
-            [None].into_iter().chain(ODD.map(Some)).map(move |odd| {
+            [None].into_iter().chain(ODD_VALUES.map(Some)).map(move |odd| {
                 let mut changed = tree.clone();
                 if odd.is_none() {
                     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
-                    take_out(&mut changed, parent, key);
+                    remove_at(&mut changed, parent, key);
                 } else if let Some(value) = changed.pointer_mut(&pointer) {
-                    *value = HOLE.into();
+                    *value = PLACEHOLDER.into();
                 }
-                with_line(&lines, place, &changed, odd.unwrap_or_default())
+                with_line(&lines, index, &changed, odd.unwrap_or_default())
             })
         })
     })
 }
 
-/// Joins the lines, with one of them replaced by `tree`, whose placeholder becomes `filling`.
-fn with_line(lines: &[&[u8]], place: usize, tree: &Value, filling: &str) -> Vec<u8> {
-    let line = tree.to_string().replace(&format!("\"{HOLE}\""), filling);
+/// Joins the lines, with one of them replaced by `tree`, whose placeholder becomes `replacement`.
+fn with_line(lines: &[&[u8]], index: usize, tree: &Value, replacement: &str) -> Vec<u8> {
+    let line = tree.to_string().replace(&format!("\"{PLACEHOLDER}\""), replacement);
     let mut lines = lines.to_vec();
-    lines[place] = line.as_bytes();
+    lines[index] = line.as_bytes();
     lines.join(&b'\n')
 }
 
-/// Changes an input in one place, as text or as JSON, or joins it with another input.
+/// Changes an input in one index, as text or as JSON, or joins it with another input.
 fn mutate(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
     if random.below(2) == 0 && mutate_json(random, input, other).is_some() {
         return;
@@ -226,19 +227,19 @@ fn mutate(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
 /// Changes one value in one line of JSON. Returns `None` if the line is not JSON.
 fn mutate_json(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) -> Option<()> {
     let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
-    let place = random.below(lines.len());
-    let mut tree: Value = serde_json::from_slice(lines.get(place)?).ok()?;
+    let index = random.below(lines.len());
+    let mut tree: Value = serde_json::from_slice(lines.get(index)?).ok()?;
     let pointers = pointers(&tree);
     let pointer = pointers.get(random.below(pointers.len()))?;
     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
     let old = tree.pointer(pointer)?.clone();
-    let mut hole = String::new();
+    let mut replacement = String::new();
     match random.below(6) {
-        0 => take_out(&mut tree, parent, key),
+        0 => remove_at(&mut tree, parent, key),
         1 => {
-            take_out(&mut tree, parent, key);
+            remove_at(&mut tree, parent, key);
             if let Some(fields) = tree.pointer_mut(parent).and_then(Value::as_object_mut) {
-                fields.insert(unescaped(key) + "x", old);
+                fields.insert(decode_key(key) + "x", old);
             }
         }
         2 => {
@@ -248,25 +249,25 @@ fn mutate_json(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) -> Option
             *tree.pointer_mut(pointer)? = value.clone();
         }
         choice => {
-            hole = odd(random);
+            replacement = odd_value(random);
             if choice == 3 && tree.pointer(parent).is_some_and(Value::is_object) {
                 // A duplicate key.
-                hole = format!("{old},{}:{hole}", Value::from(unescaped(key)));
+                replacement = format!("{old},{}:{replacement}", Value::from(decode_key(key)));
             }
-            *tree.pointer_mut(pointer)? = HOLE.into();
+            *tree.pointer_mut(pointer)? = PLACEHOLDER.into();
         }
     }
-    let changed = with_line(&lines, place, &tree, &hole);
+    let changed = with_line(&lines, index, &tree, &replacement);
     *input = changed;
     Some(())
 }
 
-fn take_out(tree: &mut Value, parent: &str, key: &str) {
+fn remove_at(tree: &mut Value, parent: &str, key: &str) {
     match tree.pointer_mut(parent) {
-        Some(Value::Object(fields)) => drop(fields.remove(&unescaped(key))),
+        Some(Value::Object(fields)) => drop(fields.remove(&decode_key(key))),
         Some(Value::Array(elements)) => {
-            if let Some(place) = key.parse().ok().filter(|place| *place < elements.len()) {
-                elements.remove(place);
+            if let Some(index) = key.parse().ok().filter(|index| *index < elements.len()) {
+                elements.remove(index);
             }
         }
         _ => {}
@@ -274,14 +275,14 @@ fn take_out(tree: &mut Value, parent: &str, key: &str) {
 }
 
 /// Decodes a key of a JSON pointer.
-fn unescaped(key: &str) -> String {
+fn decode_key(key: &str) -> String {
     key.replace("~1", "/").replace("~0", "~")
 }
 
 /// Returns unusual JSON, rarely a deeply nested value because those are long.
-fn odd(random: &mut Random) -> String {
+fn odd_value(random: &mut Random) -> String {
     if random.below(20) > 0 {
-        return random.one_of(&ODD).to_owned();
+        return random.one_of(&ODD_VALUES).to_owned();
     }
     let depth = random.one_of(&DEPTHS);
     if random.below(2) == 0 {
@@ -302,7 +303,7 @@ fn pointers(tree: &Value) -> Vec<String> {
             Some(Value::Object(fields)) => {
                 found.extend(fields.keys().map(|key| format!("{pointer}/{}", escaped(key))));
             }
-            Some(Value::Array(elements)) => found.extend((0..elements.len()).map(|place| format!("{pointer}/{place}"))),
+            Some(Value::Array(elements)) => found.extend((0..elements.len()).map(|index| format!("{pointer}/{index}"))),
             _ => {}
         }
     }

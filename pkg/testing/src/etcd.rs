@@ -1,4 +1,4 @@
-//! The direct requests to etcd, over its JSON gateway.
+//! Requests to etcd, over its JSON gateway.
 
 use std::time::Duration;
 
@@ -31,12 +31,12 @@ impl Etcd {
 
     /// Drops every revision before the current one, also on disk, and returns the current one.
     pub(crate) async fn compact(&self) -> Result<i64> {
-        // Every response includes the revision, so any key will do. This one, a zero byte, does not
-        // exist.
-        let answer = self
+        // Every response includes the revision, so any key will do. The key of this request, a zero
+        // byte, does not exist.
+        let response = self
             .call(Method::POST, "/v3/kv/range", Some(json!({"key": "AA=="})))
             .await?;
-        let revision = answer["header"]["revision"]
+        let revision = response["header"]["revision"]
             .as_str()
             .context("etcd's response contains no revision")?;
         self.call(

@@ -7,21 +7,21 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The shortest interval between polls: short compared to the usual waits, and long enough that a
-/// poll costs two busy cores little.
+/// The shortest interval between polls: short compared to the usual waits, and long enough that
+/// polls use little CPU time on a busy machine.
 const INTERVAL: Duration = Duration::from_millis(25);
 /// The longest interval between polls.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The result of one poll.
 ///
-/// An `Option` is the value or nothing. The error of a `Result` also describes the state that was
-/// seen instead; the last one becomes part of the failure.
+/// `None` and `Err` mean that the condition does not hold yet. An error describes the state that
+/// was found instead; the failure of [`eventually`] includes the last one.
 pub trait PollResult {
     /// The value once the condition holds.
     type Found;
 
-    /// Returns the value, or the state that was seen instead.
+    /// Returns the value, or a description of the state that was found instead.
     ///
     /// # Errors
     /// Returns an error if the condition does not hold yet.
@@ -53,7 +53,7 @@ impl<T, E: Display> PollResult for Result<T, E> {
 /// # Errors
 /// Returns an error if the condition does not hold within `limit`. The error names the condition
 /// and the last state.
-pub async fn eventually<O, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> Result<O::Found>
+pub async fn eventually<O, F>(limit: Duration, what: &str, mut poll: impl FnMut() -> F) -> Result<O::Found>
 where
     O: PollResult,
     F: Future<Output = O>,
@@ -62,7 +62,7 @@ where
     let deadline = began + limit;
     let mut seen = "no answer yet".to_owned();
     // The deadline also ends a poll that hangs.
-    while let Ok(observation) = timeout_at(deadline, look()).await {
+    while let Ok(observation) = timeout_at(deadline, poll()).await {
         match observation.into_result() {
             Ok(found) => return Ok(found),
             Err(state) => seen = state,
@@ -84,11 +84,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn returns_the_value_once_the_condition_holds() {
-        let mut looks = 0;
+        let mut polls = 0;
         let found = eventually(Duration::from_secs(1), "the third look", || {
-            looks += 1;
-            let looks = looks;
-            async move { (looks == 3).then_some(looks) }
+            polls += 1;
+            let polls = polls;
+            async move { (polls == 3).then_some(polls) }
         });
         assert_eq!(found.await.ok(), Some(3));
     }

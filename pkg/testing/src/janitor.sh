@@ -4,8 +4,8 @@
 #   sh -c SCRIPT NAME FOLDER
 #
 # stdin is a pipe. The starter and every process that works in the folder (see supervisor.sh) hold
-# its other end. It closes when the last of them has ended, normally or by a kill. The waiting part
-# is reparented to init, so nobody has to reap it.
+# its other end, which closes when the last of them has ended, normally or by a kill. The subshell
+# that waits is reparented to init, so the starter need not reap it.
 
 exec 3<&0 </dev/null
 (

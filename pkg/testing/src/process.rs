@@ -5,8 +5,8 @@
 //! process closes, whether by SIGKILL, Ctrl-C, an abort or a normal exit. Nothing here depends on
 //! an async runtime, so tests with different runtimes may share a process.
 //!
-//! Architecture Invariant: only the waiter thread reaps, under the same lock that every signal
-//! takes. So a signal never reaches another process with a reused pid.
+//! Architecture Invariant: only the waiter thread reaps the child, under the same lock that every
+//! signal takes. So no signal reaches another process that has got the same pid.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -50,7 +50,8 @@ pub struct Process {
     ended: watch::Receiver<Option<ExitStatus>>,
     reaping: Arc<Mutex<()>>,
     waiter: Option<JoinHandle<()>>,
-    /// Nothing is written to it. The watchdog waits for it to close.
+    /// The pipe to the watchdog, which kills the group when the pipe closes. Nothing is written to
+    /// it.
     _lifeline: Option<ChildStdin>,
 }
 
@@ -85,7 +86,7 @@ impl Process {
         Self::launch(name, program, args, envs, &Output::Attached, Stdio::null())
     }
 
-    /// Starts `program`. `held` stays open while the process lives.
+    /// Starts `program`. The process holds `held` open while it runs.
     pub(crate) fn launch(
         name: &str,
         program: &Path,
@@ -117,8 +118,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(held)
             .stderr(stderr)
-            // Its own group: a Ctrl-C in the terminal must reach only us, and we decide how to stop
-            // our processes.
+            // With its own process group, a Ctrl-C in the terminal reaches only this process, which
+            // then decides how to stop the child.
             .process_group(0)
             .spawn()
             .with_context(|| format!("failed to start {name}"))?;

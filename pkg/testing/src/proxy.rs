@@ -43,14 +43,14 @@ pub use canned::CannedResponse;
 pub use fault::{BodyFault, Fault};
 pub use rules::{Matcher, Repeat};
 
-/// The maximum number of connections, far more than a client opens. Only the kernel accepts further
-/// ones, which hang until others end.
+/// The maximum number of connections, far more than a client opens. The kernel queues further
+/// connections, which hang until others end.
 const CONNECTIONS: usize = 512;
 
 /// A fault proxy in front of the apiserver of a control plane. It must not outlive the control
 /// plane. Dropping it closes all its connections.
 ///
-/// Faults apply as soon as their method returns, to open and new connections, until
+/// A fault applies to open and new connections from the moment its method returns until
 /// [`heal`](Self::heal). [`cut`](Self::cut), [`black_hole`](Self::black_hole) and
 /// [`hold_responses`](Self::hold_responses) replace each other. [`slow`](Self::slow) and
 /// [`fault`](Self::fault) combine with each of them.
@@ -179,15 +179,15 @@ impl FaultProxy {
         self.relay.rules.send_modify(|rules| rules.heal(fault.rule));
     }
 
-    /// Applies `fault` to matching requests, as often as `times` says. If several rules are due,
-    /// the oldest one acts.
+    /// Applies `fault` to matching requests, as often as `times` determines. If several rules are
+    /// due, the oldest one acts.
     pub fn fault(&self, matcher: Matcher, fault: Fault, times: Repeat) -> RequestCounter {
         self.add(matcher, Some(fault), times)
     }
 
     /// Responds to matching requests without forwarding them.
-    pub fn respond(&self, matcher: Matcher, answer: CannedResponse, times: Repeat) -> RequestCounter {
-        self.fault(matcher, Fault::Respond(answer), times)
+    pub fn respond(&self, matcher: Matcher, response: CannedResponse, times: Repeat) -> RequestCounter {
+        self.fault(matcher, Fault::Respond(response), times)
     }
 
     /// Delays each part of the responses to matching requests, for example each event of a watch.
@@ -297,7 +297,7 @@ impl RequestCounter {
     }
 }
 
-/// Accepts clients until it is dropped, which ends their connections.
+/// Accepts clients. Dropping this future ends their connections.
 async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Sender<usize>, counted: Arc<AtomicU64>) {
     let mut open = JoinSet::new();
     loop {

@@ -14,12 +14,11 @@ use tempfile::TempDir;
 
 const JANITOR: &str = include_str!("janitor.sh");
 
-/// The folder. Fields are dropped in this order, so the janitor is released after the normal
-/// removal.
+/// The folder. Fields are dropped in this order, so the pipe closes after the normal removal.
 #[derive(Debug)]
 pub(crate) struct ScratchDir {
     folder: TempDir,
-    lease: PipeWriter,
+    pipe_writer: PipeWriter,
 }
 
 impl ScratchDir {
@@ -29,7 +28,7 @@ impl ScratchDir {
             .prefix("portreeve-")
             .tempdir()
             .context("failed to create a temporary folder")?;
-        let (reader, lease) = pipe().context("failed to create a pipe")?;
+        let (reader, pipe_writer) = pipe().context("failed to create a pipe")?;
         let status = Command::new("/bin/sh")
             .args(["-c", JANITOR, "janitor"])
             .arg(folder.path())
@@ -43,7 +42,7 @@ impl ScratchDir {
             status.success(),
             "the janitor of the temporary folder ended with {status}"
         );
-        Ok(Self { folder, lease })
+        Ok(Self { folder, pipe_writer })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -52,7 +51,7 @@ impl ScratchDir {
 
     /// Returns a handle that keeps the folder alive, to pass to a process that works in it.
     pub(crate) fn hold(&self) -> Result<Stdio> {
-        let lease = self.lease.try_clone().context("failed to duplicate a pipe")?;
-        Ok(Stdio::from(lease))
+        let pipe_writer = self.pipe_writer.try_clone().context("failed to duplicate a pipe")?;
+        Ok(Stdio::from(pipe_writer))
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct ServerSpec {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) probe: Probe,
-    /// The signal that asks it to stop.
+    /// The signal that stops it.
     pub(crate) stop: Signal,
 }
 
@@ -96,8 +96,8 @@ impl ServerProcess {
         let process = Process::launch(name, program, args, &[], &Output::Log(&self.log), self.scratch.hold()?)?;
         let deadline = Instant::now() + READY_LIMIT;
         loop {
-            let look = timeout(PROBE_LIMIT, probe.ready()).await;
-            let state = match look.unwrap_or_else(|_| Err(anyhow!("no answer in {PROBE_LIMIT:?}"))) {
+            let probed = timeout(PROBE_LIMIT, probe.ready()).await;
+            let state = match probed.unwrap_or_else(|_| Err(anyhow!("no answer in {PROBE_LIMIT:?}"))) {
                 Ok(()) => break,
                 Err(state) => state,
             };
@@ -119,8 +119,8 @@ impl ServerProcess {
     /// Stops the server and returns once it has ended.
     ///
     /// The apiserver gets a SIGTERM, and a SIGKILL if it still runs after 10 s. etcd gets a SIGKILL
-    /// at once: after a SIGTERM it would wait 7 s for the apiserver's streams, and it has already
-    /// written all that it has acknowledged.
+    /// at once: after a SIGTERM it would wait 7 s for the apiserver's streams, and it has
+    /// already stored every write that it has acknowledged.
     ///
     /// # Errors
     /// Returns an error if it does not run.

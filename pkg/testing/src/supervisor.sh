@@ -5,14 +5,14 @@
 #
 # stdin   a pipe whose other end only the starter holds; the kernel closes it when the starter
 #         ends in any way
-# stdout  held open without output while the command runs; its end tells others that the command has
-#         ended
+# stdout  held open without output while the command runs; it closes when the command has ended,
+#         which the janitor waits for
 # stderr  the destination of the command's stdout and stderr
 #
-# The shell replaces itself by the command. So the starter is the command's parent and gets its real
-# exit status, and no other process can have a pid that the starter has not reaped. A watchdog stays
-# in the group; it is forked twice, so it is no child of the command. It does not end with the
-# command: the starter kills the whole group when the command has ended.
+# The shell replaces itself with the command. So the starter is the command's parent and gets its
+# real exit status, and the kernel does not reuse the pid before the starter has reaped it. A
+# watchdog stays in the group; it is forked twice, so it is no child of the command. The watchdog
+# does not end with the command: the starter kills the whole group when the command has ended.
 
 exec 3<&0 </dev/null
 (

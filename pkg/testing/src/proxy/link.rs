@@ -48,13 +48,13 @@ enum Decision {
 }
 
 impl LinkState {
-    /// Decides on bytes of a connection that was opened after `born` cuts.
-    fn decide(&self, born: u64, is_answer: bool) -> Decision {
+    /// Decides on bytes of a connection that was opened after `born_after` cuts.
+    fn decide(&self, born_after: u64, is_response: bool) -> Decision {
         match self.mode {
-            _ if self.cuts != born => Decision::Break,
+            _ if self.cuts != born_after => Decision::Break,
             LinkMode::Cut => Decision::Break,
             LinkMode::BlackHole => Decision::Wait,
-            LinkMode::HoldResponses if is_answer => Decision::Wait,
+            LinkMode::HoldResponses if is_response => Decision::Wait,
             LinkMode::Open | LinkMode::HoldResponses => Decision::Pass,
         }
     }
@@ -79,43 +79,43 @@ pub(crate) async fn delayed(mut link: watch::Receiver<LinkState>, arrival: Insta
 pub(crate) struct FaultStream {
     stream: TcpStream,
     link: watch::Receiver<LinkState>,
-    born: u64,
+    born_after: u64,
     /// Whether written bytes are responses, which the link may hold back.
-    writes_answers: bool,
+    writes_responses: bool,
     /// The future of the next change of the link, while a read or a write waits for it.
-    change: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    next_change: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl FaultStream {
-    /// Wraps a socket of a connection that was opened after `born` cuts.
-    pub(crate) fn new(stream: TcpStream, link: watch::Receiver<LinkState>, born: u64) -> io::Result<Self> {
+    /// Wraps a socket of a connection that was opened after `born_after` cuts.
+    pub(crate) fn new(stream: TcpStream, link: watch::Receiver<LinkState>, born_after: u64) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
             link,
-            born,
-            writes_answers: false,
-            change: None,
+            born_after,
+            writes_responses: false,
+            next_change: None,
         })
     }
 
-    /// Treats bytes as responses from now on. The TLS handshake is no response, so clients can
-    /// connect while responses are held back.
-    pub(crate) fn write_answers(&mut self) {
-        self.writes_answers = true;
+    /// Treats written bytes as responses from now on. The TLS handshake is no response, so clients
+    /// can connect while responses are held back.
+    pub(crate) fn start_responses(&mut self) {
+        self.writes_responses = true;
     }
 
-    /// Calls `io` once the link lets such bytes pass.
+    /// Calls `io` once the link lets bytes of this direction pass.
     fn poll_through<T>(
         &mut self,
         ctx: &mut Context<'_>,
-        is_answer: bool,
+        is_response: bool,
         mut io: impl FnMut(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         loop {
             {
                 let link = self.link.borrow_and_update();
-                match link.decide(self.born, is_answer) {
+                match link.decide(self.born_after, is_response) {
                     Decision::Pass => return io(Pin::new(&mut self.stream), ctx),
                     Decision::Break => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
                     Decision::Wait => {}
@@ -124,16 +124,18 @@ impl FaultStream {
             // Both directions share this future. If it reports an outdated change, the loop checks
             // again.
             let link = &self.link;
-            let change = self.change.get_or_insert_with(|| Box::pin(change(link.clone())));
-            ready!(change.as_mut().poll(ctx));
-            self.change = None;
+            let next_change = self
+                .next_change
+                .get_or_insert_with(|| Box::pin(next_change(link.clone())));
+            ready!(next_change.as_mut().poll(ctx));
+            self.next_change = None;
         }
     }
 }
 
-async fn change(mut link: watch::Receiver<LinkState>) {
+async fn next_change(mut link: watch::Receiver<LinkState>) {
     if link.changed().await.is_err() {
-        // No sender is left to heal the link.
+        // The sender is gone, so nothing can heal the link.
         std::future::pending::<()>().await;
     }
 }
@@ -141,7 +143,7 @@ async fn change(mut link: watch::Receiver<LinkState>) {
 impl Drop for FaultStream {
     /// Resets the connection if it was cut, and closes it normally otherwise.
     fn drop(&mut self) {
-        if self.link.borrow().cuts != self.born {
+        if self.link.borrow().cuts != self.born_after {
             let _ = self.stream.set_zero_linger();
         }
     }
@@ -155,8 +157,8 @@ impl AsyncRead for FaultStream {
 
 impl AsyncWrite for FaultStream {
     fn poll_write(mut self: Pin<&mut Self>, ctx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let is_answer = self.writes_answers;
-        self.poll_through(ctx, is_answer, |stream, ctx| stream.poll_write(ctx, buf))
+        let is_response = self.writes_responses;
+        self.poll_through(ctx, is_response, |stream, ctx| stream.poll_write(ctx, buf))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, ctx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -164,8 +166,8 @@ impl AsyncWrite for FaultStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, ctx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let is_answer = self.writes_answers;
-        self.poll_through(ctx, is_answer, AsyncWrite::poll_shutdown)
+        let is_response = self.writes_responses;
+        self.poll_through(ctx, is_response, AsyncWrite::poll_shutdown)
     }
 }
 
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn each_mode_decides_on_requests_and_responses() {
-        for (mode, request, answer) in [
+        for (mode, request, response) in [
             (LinkMode::Open, Pass, Pass),
             (LinkMode::Cut, Break, Break),
             (LinkMode::BlackHole, Wait, Wait),
@@ -189,7 +191,7 @@ mod tests {
             };
             assert_eq!(
                 (link.decide(3, false), link.decide(3, true)),
-                (request, answer),
+                (request, response),
                 "{mode:?}"
             );
             // A connection from before the cut stays broken.

@@ -1,5 +1,5 @@
 //! One client connection, with its connection to the apiserver. It forwards each request or
-//! responds to it, as the rules say.
+//! responds to it itself, as the rules decide.
 //!
 //! Bodies are streamed and never buffered as a whole. A request is dropped if its sender gives up
 //! while the proxy holds it.
@@ -32,11 +32,11 @@ use super::body_fault::{Body, Broken, HealSignal, apply_fault, broken};
 use super::canned::CannedResponse;
 use super::fault::{BodyFault, Fault};
 use super::link::{FaultStream, LinkMode, LinkState, delayed};
-use super::rules::{Rules, in_pages_of, is_watch};
+use super::rules::{Rules, is_watch, with_page_size};
 
 /// The maximum number of delayed parts of a watch. The apiserver writes one event at a time;
 /// further events wait in its socket.
-const PARTS: usize = 256;
+const MAX_PARTS: usize = 256;
 
 type Sender = client::conn::http1::SendRequest<Incoming>;
 
@@ -50,25 +50,25 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Serves a client until it, the apiserver or a cut ends the connection. The connection was
-    /// opened after `born` cuts.
-    pub(crate) async fn serve(&self, client: TcpStream, born: u64) -> Result<()> {
+    /// Serves a client until the client, the apiserver or a cut ends the connection. `born_after`
+    /// is the number of cuts before the connection was opened.
+    pub(crate) async fn serve(&self, client: TcpStream, born_after: u64) -> Result<()> {
         let mut link = self.link.subscribe();
-        let client = FaultStream::new(client, link.clone(), born)?;
+        let client = FaultStream::new(client, link.clone(), born_after)?;
         let cut = async move {
-            let _ = link.wait_for(|link| link.cuts != born).await;
+            let _ = link.wait_for(|link| link.cuts != born_after).await;
         };
         // Both sockets are dropped when either future ends.
         tokio::select! {
             biased;
             () = cut => Ok(()),
-            ended = self.connect(client, born) => ended,
+            ended = self.connect(client, born_after) => ended,
         }
     }
 
-    async fn connect(&self, client: FaultStream, born: u64) -> Result<()> {
+    async fn connect(&self, client: FaultStream, born_after: u64) -> Result<()> {
         let mut link = self.link.subscribe();
-        // In a black hole, the client must not even see a refusal.
+        // In a black hole, the client must not even see that the apiserver refuses connections.
         link.wait_for(|link| link.mode != LinkMode::BlackHole).await?;
         let apiserver = TcpStream::connect(self.apiserver)
             .await
@@ -78,27 +78,27 @@ impl Relay {
             .accept(client)
             .await
             .context("failed to shake hands with the client")?;
-        client.get_mut().0.write_answers();
+        client.get_mut().0.start_responses();
         let name = ServerName::IpAddress(self.apiserver.ip().into());
         let apiserver = self
             .connector
-            .connect(name, FaultStream::new(apiserver, link, born)?)
+            .connect(name, FaultStream::new(apiserver, link, born_after)?)
             .await
             .context("failed to shake hands with the apiserver")?;
         let (sender, upstream) = client::conn::http1::handshake(TokioIo::new(apiserver)).await?;
 
         let sender = Mutex::new(sender);
-        let service = service_fn(|request| self.answer(&sender, request));
+        let service = service_fn(|request| self.respond(&sender, request));
         let mut downstream = pin!(server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service));
         tokio::select! {
             ended = &mut downstream => return ended.context("failed to serve the client"),
-            // Still forward the received part of its last response.
+            // Forward what the apiserver has sent of its last response.
             _ = upstream => downstream.as_mut().graceful_shutdown(),
         }
         downstream.await.context("the apiserver ended the connection")
     }
 
-    async fn answer(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
+    async fn respond(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
         let arrival = Instant::now();
         let (mut head, body) = request.into_parts();
         let mut decision = None;
@@ -108,7 +108,7 @@ impl Relay {
         // On a slow link, the fault may be healed before the request arrives.
         let decision = decision.filter(|(_, heal_signal)| !heal_signal.is_healed());
         match decision {
-            Some((Fault::Respond(canned), _)) => return answer_with(&canned, body).await,
+            Some((Fault::Respond(canned), _)) => return send_canned(&canned, body).await,
             Some((Fault::Cut, _)) => return Err(broken()),
             Some((Fault::BlackHole, heal_signal)) => {
                 heal_signal.healed().await;
@@ -116,7 +116,7 @@ impl Relay {
             }
             Some((Fault::DelayRequest(delay), _)) => sleep(delay).await,
             Some((Fault::LimitPageSize(count), _)) => {
-                if let Some(smaller) = in_pages_of(count, &head) {
+                if let Some(smaller) = with_page_size(count, &head) {
                     head.uri = smaller.into();
                 }
             }
@@ -124,26 +124,26 @@ impl Relay {
         }
         let is_watch = is_watch(&head);
         poll_fn(|ctx| sender.lock().poll_ready(ctx)).await?;
-        let answer = sender.lock().send_request(Request::from_parts(head, body));
-        let mut answer = answer.await?;
+        let response = sender.lock().send_request(Request::from_parts(head, body));
+        let mut response = response.await?;
         match decision {
             Some((Fault::DropResponse, _)) => return Err(broken()),
             Some((Fault::Body(how), heal_signal)) => {
                 if matches!(how, BodyFault::TruncateAt(_)) {
                     // Otherwise the early end would count as a broken connection.
-                    answer.headers_mut().remove(CONTENT_LENGTH);
+                    response.headers_mut().remove(CONTENT_LENGTH);
                 }
-                return Ok(answer.map(|body| apply_fault(body, how, heal_signal)));
+                return Ok(response.map(|body| apply_fault(body, how, heal_signal)));
             }
             _ => {}
         }
-        let lag = match decision {
-            Some((Fault::DelayResponse(lag), _)) => Some(lag),
+        let delay = match decision {
+            Some((Fault::DelayResponse(delay), _)) => Some(delay),
             _ => None,
         };
-        Ok(answer.map(|body| {
-            if lag.is_some() || is_watch {
-                in_parts(body, self.link.subscribe(), lag.unwrap_or_default())
+        Ok(response.map(|body| {
+            if delay.is_some() || is_watch {
+                in_parts(body, self.link.subscribe(), delay.unwrap_or_default())
             } else {
                 body.map_err(Broken::from).boxed_unsync()
             }
@@ -151,42 +151,42 @@ impl Relay {
     }
 }
 
-async fn answer_with(canned: &CannedResponse, mut body: Incoming) -> Result<Response<Body>, Broken> {
+async fn send_canned(canned: &CannedResponse, mut body: Incoming) -> Result<Response<Body>, Broken> {
     // Read the request first. A client that is still writing could see the connection break before
     // the response.
     while let Some(part) = body.frame().await {
         part?;
     }
-    let never = |never: Infallible| match never {};
-    Ok(canned.response().map(|body| body.map_err(never).boxed_unsync()))
+    let infallible = |infallible: Infallible| match infallible {};
+    Ok(canned.response().map(|body| body.map_err(infallible).boxed_unsync()))
 }
 
-/// Returns a body whose parts are each delayed by `lag` and then by the link's delay. The delays of
-/// several parts do not add up.
-fn in_parts(body: Incoming, link: watch::Receiver<LinkState>, lag: Duration) -> Body {
+/// Returns a body whose parts are each delayed by `delay` and then by the link's delay. The delays
+/// of several parts do not add up.
+fn in_parts(body: Incoming, link: watch::Receiver<LinkState>, delay: Duration) -> Body {
     struct Parts {
         body: Incoming,
         is_ended: bool,
-        under_way: VecDeque<(Instant, hyper::Result<Frame<Bytes>>)>,
+        in_flight: VecDeque<(Instant, hyper::Result<Frame<Bytes>>)>,
     }
     let parts = Parts {
         body,
         is_ended: false,
-        under_way: VecDeque::new(),
+        in_flight: VecDeque::new(),
     };
     let next = move |mut parts: Parts| {
         let link = link.clone();
         async move {
             loop {
-                let first = parts.under_way.front().map(|(arrival, _)| *arrival);
+                let first = parts.in_flight.front().map(|(arrival, _)| *arrival);
                 tokio::select! {
                     biased;
                     () = delayed(link.clone(), first.unwrap_or_else(Instant::now)), if first.is_some() => {
-                        let (_, part) = parts.under_way.pop_front()?;
+                        let (_, part) = parts.in_flight.pop_front()?;
                         return Some((part.map_err(Broken::from), parts));
                     }
-                    part = parts.body.frame(), if !parts.is_ended && parts.under_way.len() < PARTS => match part {
-                        Some(part) => parts.under_way.push_back((Instant::now() + lag, part)),
+                    part = parts.body.frame(), if !parts.is_ended && parts.in_flight.len() < MAX_PARTS => match part {
+                        Some(part) => parts.in_flight.push_back((Instant::now() + delay, part)),
                         None => parts.is_ended = true,
                     },
                     else => return None,

@@ -142,9 +142,9 @@ impl Matcher {
         } = self;
         let path = head.uri.path();
         let target = Target::of(path);
-        let says = |header, part: &str| {
-            let said = head.headers.get(header).map_or(&b""[..], |said| said.as_bytes());
-            String::from_utf8_lossy(said).contains(part)
+        let header_contains = |header, part: &str| {
+            let value = head.headers.get(header).map_or(&b""[..], |value| value.as_bytes());
+            String::from_utf8_lossy(value).contains(part)
         };
         let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
         (methods.is_empty() || methods.iter().any(|method| method == head.method.as_str()))
@@ -152,12 +152,12 @@ impl Matcher {
             && is(resource, target.resource.as_deref())
             && is(namespace, target.namespace)
             && is(name, target.name)
-            && user_agent.as_ref().is_none_or(|part| says(USER_AGENT, part))
-            && is_metadata.is_none_or(|wanted| wanted == says(ACCEPT, "as=PartialObjectMetadata"))
+            && user_agent.as_ref().is_none_or(|part| header_contains(USER_AGENT, part))
+            && is_metadata.is_none_or(|wanted| wanted == header_contains(ACCEPT, "as=PartialObjectMetadata"))
             && reads.is_none_or(|read| match read {
                 Read::Watch => is_watch(head),
                 Read::List => is_list(head, &target),
-                Read::LaterPage => is_list(head, &target) && asks(head, |key, _| key == "continue"),
+                Read::LaterPage => is_list(head, &target) && has_query(head, |key, _| key == "continue"),
                 Read::Object => head.method == "GET" && target.name.is_some() && !is_watch(head),
             })
     }
@@ -167,7 +167,7 @@ fn is_list(head: &Parts, target: &Target<'_>) -> bool {
     head.method == "GET" && target.resource.is_some() && target.name.is_none() && !is_watch(head)
 }
 
-fn asks(head: &Parts, what: impl Fn(&str, &str) -> bool) -> bool {
+fn has_query(head: &Parts, what: impl Fn(&str, &str) -> bool) -> bool {
     let query = head.uri.query().unwrap_or_default();
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.any(|(key, value)| what(key, value))
@@ -175,7 +175,7 @@ fn asks(head: &Parts, what: impl Fn(&str, &str) -> bool) -> bool {
 
 /// Returns the path and query with the `limit` of a paged list set to `count`, or `None` without a
 /// query.
-pub(crate) fn in_pages_of(count: u32, head: &Parts) -> Option<PathAndQuery> {
+pub(crate) fn with_page_size(count: u32, head: &Parts) -> Option<PathAndQuery> {
     let pairs = head.uri.query()?.split('&').map(|pair| match pair.split_once('=') {
         Some(("limit", _)) => format!("limit={count}"),
         _ => pair.to_owned(),
@@ -186,7 +186,7 @@ pub(crate) fn in_pages_of(count: u32, head: &Parts) -> Option<PathAndQuery> {
 
 /// Returns whether the request opens a watch.
 pub(crate) fn is_watch(head: &Parts) -> bool {
-    asks(head, |key, value| key == "watch" && matches!(value, "true" | "1"))
+    has_query(head, |key, value| key == "watch" && matches!(value, "true" | "1"))
 }
 
 /// The parts of a path that identify objects.
@@ -204,8 +204,8 @@ impl<'a> Target<'a> {
             return Self::default();
         };
         let (namespace, rest) = match rest {
-            // Subresources of the namespace itself. Otherwise the third segment is a resource in
-            // the namespace.
+            // The namespace itself and its subresources. Otherwise the third segment is a resource
+            // in the namespace.
             ["namespaces", _, "status" | "finalize"] | ["namespaces"] | ["namespaces", _] => (None, rest),
             ["namespaces", namespace, rest @ ..] => (Some(*namespace), rest),
             _ => (None, rest),
@@ -260,20 +260,20 @@ struct Rule {
 }
 
 impl Rule {
-    /// Returns whether the rule acts on the request that it has just counted.
+    /// Returns whether the rule acts on the request that was counted last.
     fn is_due(&self) -> bool {
         let due = match self.times {
             Repeat::Nth(nth) => self.counts.matched == nth,
             Repeat::Next(count) => self.counts.applied < count,
             Repeat::UntilHealed => true,
-            Repeat::Chance { percent, seed } => scattered(seed, self.counts.matched) % 100 < u64::from(percent),
+            Repeat::Chance { percent, seed } => mix(seed, self.counts.matched) % 100 < u64::from(percent),
         };
         due && !self.is_healed && self.fault.is_some()
     }
 }
 
 /// Mixes two numbers into a pseudo-random one, with the steps of `SplitMix64`.
-fn scattered(seed: u64, count: u64) -> u64 {
+fn mix(seed: u64, count: u64) -> u64 {
     let mut mixed = seed.wrapping_add(count.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -304,43 +304,43 @@ impl Rules {
     }
 
     /// Returns the fault for a request, or `None` to forward it unchanged. Every matching rule
-    /// counts the request. Only the oldest due rule acts on it, and the others keep their remaining
-    /// turns.
+    /// counts the request. Only the oldest due rule acts on it, and the other rules do not
+    /// count it as applied.
     pub(crate) fn decide(&mut self, head: &Parts) -> Option<(RuleId, Fault)> {
         let mut decision = None;
-        for (place, rule) in self.all.iter_mut().enumerate() {
+        for (index, rule) in self.all.iter_mut().enumerate() {
             if !rule.matcher.matches(head) {
                 continue;
             }
             rule.counts.matched += 1;
             if decision.is_none() && rule.is_due() {
                 rule.counts.applied += 1;
-                decision = rule.fault.clone().map(|fault| (RuleId(place), fault));
+                decision = rule.fault.clone().map(|fault| (RuleId(index), fault));
             }
         }
         decision
     }
 
-    /// Stops all rules from acting. They continue to count.
+    /// Stops all rules from acting. They still count requests.
     pub(crate) fn heal_all(&mut self) {
         for rule in &mut self.all {
             rule.is_healed = true;
         }
     }
 
-    /// Stops one rule from acting. It continues to count.
-    pub(crate) fn heal(&mut self, RuleId(place): RuleId) {
-        if let Some(rule) = self.all.get_mut(place) {
+    /// Stops one rule from acting. It still counts requests.
+    pub(crate) fn heal(&mut self, RuleId(index): RuleId) {
+        if let Some(rule) = self.all.get_mut(index) {
             rule.is_healed = true;
         }
     }
 
-    pub(crate) fn is_healed(&self, RuleId(place): RuleId) -> bool {
-        self.all.get(place).is_some_and(|rule| rule.is_healed)
+    pub(crate) fn is_healed(&self, RuleId(index): RuleId) -> bool {
+        self.all.get(index).is_some_and(|rule| rule.is_healed)
     }
 
-    pub(crate) fn counts(&self, RuleId(place): RuleId) -> RequestCounts {
-        self.all.get(place).map(|rule| rule.counts).unwrap_or_default()
+    pub(crate) fn counts(&self, RuleId(index): RuleId) -> RequestCounts {
+        self.all.get(index).map(|rule| rule.counts).unwrap_or_default()
     }
 }
 

@@ -38,25 +38,25 @@ async fn the_proxy_responds_to_exactly_the_matching_requests() -> Result<()> {
     }
     ensure!(codes == [Some(503), Some(503), Some(200)], "{codes:?}");
 
-    let busy = fixture
+    let throttled = fixture
         .proxy
         .respond(matcher(), CannedResponse::too_many_requests(7), Repeat::UntilHealed);
     let path = format!("/api/v1/namespaces/{}/configmaps/a", fixture.namespace.name());
     let through = fixture.through.clone().into_client();
     for _ in 0..2 {
-        let answer = through.send(Request::get(&path).body(Body::empty())?).await?;
-        ensure!(answer.status() == StatusCode::TOO_MANY_REQUESTS);
+        let response = through.send(Request::get(&path).body(Body::empty())?).await?;
+        ensure!(response.status() == StatusCode::TOO_MANY_REQUESTS);
         ensure!(
-            answer
+            response
                 .headers()
                 .get(header::RETRY_AFTER)
                 .is_some_and(|seconds| seconds == "7")
         );
     }
-    busy.wait_for_applied(2, LIMIT).await?;
+    throttled.wait_for_applied(2, LIMIT).await?;
     fixture.proxy.heal();
     fixture.through.get("a").await?;
-    busy.wait_for_matched(3, LIMIT).await?;
+    throttled.wait_for_matched(3, LIMIT).await?;
     ensure!(reads.matched() == 6, "the proxy counted {} reads", reads.matched());
     Ok(())
 }
@@ -74,8 +74,8 @@ async fn canned_responses_have_the_codes_of_their_names() -> Result<()> {
         (CannedResponse::timeout(), 504),
     ] {
         fixture.proxy.respond(Matcher::objects(), canned, Repeat::Next(1));
-        let answer = code(fixture.through.get("a").await);
-        ensure!(answer == Some(expected), "got {answer:?}, not {expected}");
+        let response = code(fixture.through.get("a").await);
+        ensure!(response == Some(expected), "got {response:?}, not {expected}");
     }
     ensure!(code(fixture.through.get("a").await) == Some(200));
     Ok(())

@@ -1,5 +1,5 @@
-//! Tests of the faults of single requests: what each does, to which requests, and that it ends when
-//! healed.
+//! Tests of the faults of single requests: their effects, the requests that they affect, and that
+//! healing ends them.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use kube::client::Body;
 use portreeve_testing::{BodyFault, CannedResponse, Fault, Matcher, Repeat};
 use tokio::time::timeout;
 
-use super::proxy::{Events, Fixture, LIMIT, NO_ANSWER, added, broken, code, create};
+use super::proxy::{Events, Fixture, LIMIT, NO_RESPONSE, added, broken, code, create};
 
 fn creates() -> Matcher {
     Matcher::any().method("POST").resource("configmaps")
@@ -32,8 +32,8 @@ fn reads() -> Matcher {
 async fn read(fixture: &Fixture) -> Result<(Vec<u8>, bool)> {
     let path = format!("/api/v1/namespaces/{}/configmaps/a", fixture.namespace.name());
     let client = fixture.through.clone().into_client();
-    let answer = client.send(Request::get(path).body(Body::empty())?).await?;
-    let (mut body, mut read) = (answer.into_body(), Vec::new());
+    let response = client.send(Request::get(path).body(Body::empty())?).await?;
+    let (mut body, mut read) = (response.into_body(), Vec::new());
     loop {
         match timeout(LIMIT, body.frame()).await.context("the response body hangs")? {
             Some(Ok(frame)) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
@@ -43,9 +43,11 @@ async fn read(fixture: &Fixture) -> Result<(Vec<u8>, bool)> {
     }
 }
 
-/// Returns the next event, or `None` if none arrives within `NO_ANSWER`.
-async fn soon(events: &mut Events) -> Result<Option<kube::Result<WatchEvent<k8s_openapi::api::core::v1::ConfigMap>>>> {
-    match timeout(NO_ANSWER, events.next()).await {
+/// Returns the next event, or `None` if none arrives within `NO_RESPONSE`.
+async fn next_event(
+    events: &mut Events,
+) -> Result<Option<kube::Result<WatchEvent<k8s_openapi::api::core::v1::ConfigMap>>>> {
+    match timeout(NO_RESPONSE, events.next()).await {
         Ok(Some(event)) => Ok(Some(event)),
         Ok(None) => bail!("the watch ended"),
         Err(_) => Ok(None),
@@ -78,20 +80,20 @@ async fn a_write_is_cut_before_or_after_the_apiserver_handles_it() -> Result<()>
 #[tokio::test]
 async fn a_black_hole_holds_matching_requests_and_healing_breaks_them() -> Result<()> {
     let fixture = Fixture::new("hole").await?;
-    let hole = fixture.proxy.fault(creates(), Fault::BlackHole, Repeat::Next(1));
-    let mut hangs = Box::pin(create(&fixture.through, "swallowed"));
+    let fault = fixture.proxy.fault(creates(), Fault::BlackHole, Repeat::Next(1));
+    let mut request = Box::pin(create(&fixture.through, "swallowed"));
     tokio::select! {
-        answer = &mut hangs => bail!("the request got the response {answer:?}"),
-        met = hole.wait_for_applied(1, LIMIT) => met?,
+        response = &mut request => bail!("the request got the response {response:?}"),
+        fault = fault.wait_for_applied(1, LIMIT) => fault?,
     }
     ensure!(
-        timeout(NO_ANSWER, &mut hangs).await.is_err(),
+        timeout(NO_RESPONSE, &mut request).await.is_err(),
         "the request got a response"
     );
     ensure!(code(create(&fixture.through, "other").await) == Some(200));
     fixture.proxy.heal();
     ensure!(
-        code(timeout(LIMIT, hangs).await?).is_none(),
+        code(timeout(LIMIT, request).await?).is_none(),
         "the request got a response"
     );
     ensure!(
@@ -141,14 +143,14 @@ async fn a_body_is_cut_truncated_or_corrupted_at_the_given_offset() -> Result<()
     }
     // A body that ends before the offset is unchanged.
     let far = 1 << 20;
-    for how in [
+    for body_fault in [
         BodyFault::CutAt(far),
         BodyFault::TruncateAt(far),
         BodyFault::StallAt(far),
         BodyFault::CorruptAt(far),
     ] {
-        fixture.proxy.fault(reads(), Fault::Body(how), Repeat::Next(1));
-        ensure!(read(&fixture).await? == (whole.clone(), true), "{how:?}");
+        fixture.proxy.fault(reads(), Fault::Body(body_fault), Repeat::Next(1));
+        ensure!(read(&fixture).await? == (whole.clone(), true), "{body_fault:?}");
     }
     Ok(())
 }
@@ -159,11 +161,11 @@ async fn a_throttled_body_arrives_in_small_pieces() -> Result<()> {
     fixture.create("a").await?;
     let (whole, _) = read(&fixture).await?;
     let pause = Duration::from_millis(20);
-    let drip = BodyFault::Throttle {
+    let throttle = BodyFault::Throttle {
         bytes: whole.len().div_ceil(20),
         pause,
     };
-    fixture.proxy.fault(reads(), Fault::Body(drip), Repeat::Next(1));
+    fixture.proxy.fault(reads(), Fault::Body(throttle), Repeat::Next(1));
     let begun = Instant::now();
     ensure!(read(&fixture).await? == (whole, true));
     ensure!(
@@ -178,19 +180,22 @@ async fn a_throttled_body_arrives_in_small_pieces() -> Result<()> {
 async fn a_watch_stalls_or_is_cut_in_the_middle_of_an_event() -> Result<()> {
     let fixture = Fixture::new("watches").await?;
     let mut whole = fixture.watch().await?;
-    let silent = Fault::Body(BodyFault::StallAt(10));
-    let met = fixture.proxy.fault(Matcher::watches(), silent, Repeat::Next(1));
-    let mut silent = fixture.watch().await?;
+    let stalled = Fault::Body(BodyFault::StallAt(10));
+    let fault = fixture.proxy.fault(Matcher::watches(), stalled, Repeat::Next(1));
+    let mut stalled = fixture.watch().await?;
     let cut = Fault::Body(BodyFault::CutAt(10));
     fixture.proxy.fault(Matcher::watches(), cut, Repeat::Next(1));
     let mut cut = fixture.watch().await?;
     fixture.create("a").await?;
     ensure!(added(&mut whole).await? == "a");
     broken(&mut cut).await?;
-    ensure!(soon(&mut silent).await?.is_none(), "the stalled watch sent an event");
+    ensure!(
+        next_event(&mut stalled).await?.is_none(),
+        "the stalled watch sent an event"
+    );
     fixture.proxy.heal();
-    broken(&mut silent).await?;
-    ensure!((met.matched(), met.applied()) == (2, 1));
+    broken(&mut stalled).await?;
+    ensure!((fault.matched(), fault.applied()) == (2, 1));
     Ok(())
 }
 
@@ -230,28 +235,28 @@ async fn paged_lists_get_smaller_pages_from_the_apiserver() -> Result<()> {
     fixture
         .proxy
         .fault(lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
-    let asked = ListParams::default().limit(500);
-    let first = fixture.through.list(&asked).await?;
+    let parameters = ListParams::default().limit(500);
+    let first = fixture.through.list(&parameters).await?;
     ensure!(first.items.iter().map(ResourceExt::name_any).eq(["a"]));
     let rest = ListParams {
         continue_token: first.metadata.continue_,
-        ..asked.clone()
+        ..parameters.clone()
     };
     let second = fixture.through.list(&rest).await?;
     ensure!(second.items.iter().map(ResourceExt::name_any).eq(["b"]));
     ensure!(fixture.through.list(&ListParams::default()).await?.items.len() == 3);
     fixture.proxy.heal();
-    ensure!(fixture.through.list(&asked).await?.items.len() == 3);
+    ensure!(fixture.through.list(&parameters).await?.items.len() == 3);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_fault_that_is_healed_before_it_takes_effect_has_none() -> Result<()> {
     let fixture = Fixture::new("healed").await?;
-    // The offset is beyond the bytes before the healing, and within the bytes after it.
+    // The bodies reach this offset only after the faults are healed.
     let at = 2_000;
     let mut watches = Vec::new();
-    for how in [
+    for body_fault in [
         BodyFault::CutAt(at),
         BodyFault::TruncateAt(at),
         BodyFault::StallAt(at),
@@ -259,8 +264,8 @@ async fn a_fault_that_is_healed_before_it_takes_effect_has_none() -> Result<()> 
     ] {
         fixture
             .proxy
-            .fault(Matcher::watches(), Fault::Body(how), Repeat::Next(1));
-        watches.push((how, fixture.watch().await?));
+            .fault(Matcher::watches(), Fault::Body(body_fault), Repeat::Next(1));
+        watches.push((body_fault, fixture.watch().await?));
     }
     fixture.create("before").await?;
     for (_, watch) in &mut watches {
@@ -271,18 +276,18 @@ async fn a_fault_that_is_healed_before_it_takes_effect_has_none() -> Result<()> 
     for name in &names {
         fixture.create(name).await?;
     }
-    for (how, watch) in &mut watches {
+    for (body_fault, watch) in &mut watches {
         for name in &names {
-            ensure!(added(watch).await? == *name, "{how:?}");
+            ensure!(added(watch).await? == *name, "{body_fault:?}");
         }
     }
 
-    // On a slow link, before the request has reached the apiserver.
+    // On a slow link, the fault is healed before the request has reached the apiserver.
     fixture.proxy.slow(LIMIT);
-    let met = fixture.proxy.fault(lists(), Fault::BlackHole, Repeat::Next(1));
+    let fault = fixture.proxy.fault(lists(), Fault::BlackHole, Repeat::Next(1));
     let all = ListParams::default();
     let healed = async {
-        met.wait_for_applied(1, LIMIT).await?;
+        fault.wait_for_applied(1, LIMIT).await?;
         fixture.proxy.heal();
         anyhow::Ok(())
     };
@@ -295,22 +300,22 @@ async fn a_fault_that_is_healed_before_it_takes_effect_has_none() -> Result<()> 
 #[tokio::test]
 async fn a_chance_selects_the_same_requests_with_the_same_seed() -> Result<()> {
     let fixture = Fixture::new("storm").await?;
-    let storm = async |seed| {
+    let run_with_seed = async |seed| {
         let times = Repeat::Chance { percent: 40, seed };
-        let met = fixture
+        let fault = fixture
             .proxy
             .respond(lists(), CannedResponse::too_many_requests(1), times);
-        let mut told = Vec::new();
+        let mut codes = Vec::new();
         for _ in 0..30 {
-            told.push(code(fixture.through.list(&ListParams::default()).await));
+            codes.push(code(fixture.through.list(&ListParams::default()).await));
         }
-        ensure!(told.iter().filter(|code| **code == Some(429)).count() as u64 == met.applied());
+        ensure!(codes.iter().filter(|code| **code == Some(429)).count() as u64 == fault.applied());
         fixture.proxy.heal();
-        Ok(told)
+        Ok(codes)
     };
-    let first = storm(7).await?;
+    let first = run_with_seed(7).await?;
     ensure!(first.contains(&Some(429)) && first.contains(&Some(200)), "{first:?}");
-    ensure!(storm(7).await? == first && storm(8).await? != first);
+    ensure!(run_with_seed(7).await? == first && run_with_seed(8).await? != first);
     ensure!(code(fixture.through.list(&ListParams::default()).await) == Some(200));
     Ok(())
 }

@@ -19,7 +19,7 @@ struct Traces {
 }
 
 impl Traces {
-    async fn vanish(&self) -> Result<()> {
+    async fn wait_until_gone(&self) -> Result<()> {
         eventually(LIMIT, "the control plane to disappear", || async {
             if let Some(group) = self.groups.iter().find(|group| is_alive(**group)) {
                 bail!("the process group {group} is still alive");
@@ -59,9 +59,10 @@ async fn holder(log: &Path) -> Result<(Process, Traces)> {
     holder
         .wait_for_log(LIMIT * 2, |line| line.starts_with("kubeconfig "))
         .await?;
-    let said = fs::read_to_string(log)?;
+    let output = fs::read_to_string(log)?;
     let value = |key: &str| {
-        said.lines()
+        output
+            .lines()
             .find_map(|line| line.strip_prefix(key))
             .context("the output of the holder is incomplete")
     };
@@ -107,7 +108,7 @@ async fn a_kill_ends_the_control_plane_even_when_a_server_is_paused() -> Result<
         .context("the pid is not valid")?;
     kill_process(etcd, Signal::STOP)?;
     holder.signal(Signal::KILL)?;
-    traces.vanish().await
+    traces.wait_until_gone().await
 }
 
 #[tokio::test]
@@ -117,7 +118,7 @@ async fn ctrl_c_ends_the_control_plane_and_its_holder_succeeds() -> Result<()> {
     holder.signal(Signal::INT)?;
     let status = holder.wait(LIMIT).await?;
     ensure!(status.success(), "the holder ended with {status}{}", holder.log_tail());
-    traces.vanish().await
+    traces.wait_until_gone().await
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ async fn arguments_environment_output_and_status_pass_through() -> Result<()> {
 #[tokio::test]
 async fn signals_reach_the_program_itself() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // Unlike in a shell's background job, SIGINT is not ignored.
+    // The program does not ignore SIGINT, as a background job of a shell would.
     for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
         let process = shell(&folder, "echo ready; exec sleep 1000")?;
         process.wait_for_log(LIMIT, |line| line == "ready").await?;
@@ -52,15 +52,15 @@ async fn signals_reach_the_program_itself() -> Result<()> {
             status.signal() == Some(signal.as_raw()),
             "{signal:?} ended it with {status}"
         );
-        let refused = process
+        let error = process
             .signal(signal)
             .err()
             .context("the signal to an ended process succeeded")?;
         ensure!(
-            refused
+            error
                 .to_string()
                 .starts_with("cannot signal shell: it has ended with signal"),
-            "{refused}"
+            "{error}"
         );
     }
     Ok(())

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// Long enough for a running server to respond, and short enough to wait for a missing response.
-pub(super) const NO_ANSWER: Duration = Duration::from_millis(500);
+pub(super) const NO_RESPONSE: Duration = Duration::from_millis(500);
 
 pub(super) type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Send>>;
 
@@ -150,8 +150,8 @@ async fn a_cut_breaks_open_connections_and_refuses_new_ones_until_healed() -> Re
     fixture.proxy.cut();
     broken(&mut events).await?;
     fixture.proxy.until_connections(0, LIMIT).await?;
-    let answer = timeout(LIMIT, fixture.through.get("a")).await?;
-    ensure!(answer.is_err(), "the cut proxy responded: {answer:?}");
+    let response = timeout(LIMIT, fixture.through.get("a")).await?;
+    ensure!(response.is_err(), "the cut proxy responded: {response:?}");
 
     fixture.proxy.heal();
     fixture.through.get("a").await?;
@@ -177,15 +177,15 @@ async fn a_black_hole_holds_all_data_and_closes_nothing() -> Result<()> {
 
     fixture.proxy.black_hole();
     fixture.create("b").await?;
-    let event = timeout(NO_ANSWER, events.next()).await;
+    let event = timeout(NO_RESPONSE, events.next()).await;
     ensure!(event.is_err(), "the watch sent {event:?}");
     // One request on the open, idle connection, and one on a new connection.
     let (one, other) = (fixture.through.get("a"), fixture.through.get("a"));
-    let answers = timeout(NO_ANSWER, async {
-        tokio::select! { answer = one => answer, answer = other => answer }
+    let responses = timeout(NO_RESPONSE, async {
+        tokio::select! { response = one => response, response = other => response }
     })
     .await;
-    ensure!(answers.is_err(), "a request got the response {answers:?}");
+    ensure!(responses.is_err(), "a request got the response {responses:?}");
     ensure!(fixture.proxy.connections() > open, "the proxy accepted no connection");
 
     fixture.proxy.heal();
@@ -204,8 +204,8 @@ async fn healing_forwards_requests_in_a_black_hole_unless_they_were_cut() -> Res
         fixture.through.list(&ListParams::default()).await?;
         fixture.proxy.black_hole();
         let mut request = Box::pin(create(&fixture.through, name));
-        let answer = timeout(NO_ANSWER, &mut request).await;
-        ensure!(answer.is_err(), "a request got the response {answer:?}");
+        let response = timeout(NO_RESPONSE, &mut request).await;
+        ensure!(response.is_err(), "a request got the response {response:?}");
         if is_cut {
             fixture.proxy.cut();
         }
@@ -214,8 +214,11 @@ async fn healing_forwards_requests_in_a_black_hole_unless_they_were_cut() -> Res
             "the proxy forwarded {name}"
         );
         fixture.proxy.heal();
-        let answer = timeout(LIMIT, request).await?;
-        ensure!(answer.is_err() == is_cut, "the request to create {name} got {answer:?}");
+        let response = timeout(LIMIT, request).await?;
+        ensure!(
+            response.is_err() == is_cut,
+            "the request to create {name} got {response:?}"
+        );
         ensure!(fixture.direct.get_opt(name).await?.is_none() == is_cut, "{name}");
     }
     Ok(())
@@ -231,13 +234,13 @@ async fn a_link_that_holds_responses_still_forwards_writes() -> Result<()> {
     for name in ["a", "b"] {
         let mut write = Box::pin(create(&fixture.through, name));
         tokio::select! {
-            answer = &mut write => bail!("the write got the response {answer:?}"),
+            response = &mut write => bail!("the write got the response {response:?}"),
             done = eventually(LIMIT, name, || fixture.direct.get(name)) => done.map(|_| ())?,
         }
-        let answer = timeout(NO_ANSWER, write).await;
-        ensure!(answer.is_err(), "the write got the response {answer:?}");
+        let response = timeout(NO_RESPONSE, write).await;
+        ensure!(response.is_err(), "the write got the response {response:?}");
     }
-    let event = timeout(NO_ANSWER, events.next()).await;
+    let event = timeout(NO_RESPONSE, events.next()).await;
     ensure!(event.is_err(), "the watch sent {event:?}");
     fixture.proxy.heal();
     ensure!(added(&mut events).await? == "a");
@@ -275,10 +278,13 @@ async fn a_slow_link_delays_requests_and_events_without_adding_up() -> Result<()
     ensure!(took >= DELAY && took < 20 * DELAY, "20 events took {took:?}");
 
     fixture.proxy.slow(LIMIT);
-    let unanswered = timeout(NO_ANSWER, create(&fixture.through, "given-up")).await;
-    ensure!(unanswered.is_err(), "a request got the response {unanswered:?}");
+    let without_response = timeout(NO_RESPONSE, create(&fixture.through, "given-up")).await;
+    ensure!(
+        without_response.is_err(),
+        "a request got the response {without_response:?}"
+    );
     let mut waiting = Box::pin(fixture.through.get("a"));
-    ensure!(timeout(NO_ANSWER, &mut waiting).await.is_err());
+    ensure!(timeout(NO_RESPONSE, &mut waiting).await.is_err());
     fixture.proxy.heal();
     timeout(LIMIT / 2, waiting).await??;
     ensure!(
@@ -389,7 +395,7 @@ async fn faults_apply_to_a_bare_connection() -> Result<()> {
     proxy.black_hole();
     let mut hanging = TcpStream::connect(&address).await?;
     ensure!(
-        timeout(NO_ANSWER, hanging.read_u8()).await.is_err(),
+        timeout(NO_RESPONSE, hanging.read_u8()).await.is_err(),
         "the connection was closed"
     );
     ensure!(proxy.connections() == 1);

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Long enough for a running server to respond, and short enough to wait for a missing response.
-const NO_ANSWER: Duration = Duration::from_secs(1);
+const NO_RESPONSE: Duration = Duration::from_secs(1);
 
 fn config_map(name: &str) -> Result<ConfigMap> {
     Ok(from_value(json!({"metadata": {"name": name}}))?)
@@ -71,10 +71,10 @@ async fn a_paused_server_does_not_respond_until_resumed() -> Result<()> {
 
     plane.etcd().pause()?;
     let (write, object) = (PostParams::default(), config_map("late")?);
-    let unanswered = timeout(NO_ANSWER, config_maps.create(&write, &object)).await;
+    let without_response = timeout(NO_RESPONSE, config_maps.create(&write, &object)).await;
     ensure!(
-        unanswered.is_err(),
-        "a write got the response {unanswered:?} while etcd is paused"
+        without_response.is_err(),
+        "a write got the response {without_response:?} while etcd is paused"
     );
     plane.etcd().resume()?;
     eventually(LIMIT, "a write after etcd was resumed", || {
@@ -91,10 +91,10 @@ async fn a_paused_server_does_not_respond_until_resumed() -> Result<()> {
     })?;
 
     plane.apiserver().pause()?;
-    let unanswered = timeout(NO_ANSWER, config_maps.get("late")).await;
+    let without_response = timeout(NO_RESPONSE, config_maps.get("late")).await;
     ensure!(
-        unanswered.is_err(),
-        "a read got the response {unanswered:?} while the apiserver is paused"
+        without_response.is_err(),
+        "a read got the response {without_response:?} while the apiserver is paused"
     );
     plane.apiserver().resume()?;
     eventually(LIMIT, "a read after the apiserver was resumed", || {

@@ -17,8 +17,8 @@ fn head(line: &str) -> Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn check(matcher: &Matcher, meant: &[&str], others: &[&str]) {
-    for line in meant {
+fn check(matcher: &Matcher, matching: &[&str], others: &[&str]) {
+    for line in matching {
         assert!(matcher.matches(&head(line)), "{matcher:?} does not match {line}");
     }
     for line in others {
@@ -140,7 +140,7 @@ fn metadata_requests_are_recognised_by_their_accept_header() {
 
 #[test]
 fn only_paged_requests_get_smaller_pages() {
-    for (asked, given) in [
+    for (request, expected) in [
         ("GET /api/v1/pods", None),
         (
             "GET /api/v1/pods?labelSelector=a%3Db",
@@ -152,13 +152,13 @@ fn only_paged_requests_get_smaller_pages() {
             Some("/api/v1/pods?x=1&limit=2&continue=abc"),
         ),
     ] {
-        let given = given.map(|given| given.parse().unwrap());
-        assert_eq!(in_pages_of(2, &head(asked)), given, "{asked}");
+        let expected = expected.map(|expected| expected.parse().unwrap());
+        assert_eq!(with_page_size(2, &head(request)), expected, "{request}");
     }
 }
 
 /// Returns the fate of equal requests: `a` for a fault, `-` for forwarded.
-fn answered(rules: &mut Rules, requests: usize) -> String {
+fn outcomes_of(rules: &mut Rules, requests: usize) -> String {
     let put = head(&format!("PUT {LEASE}"));
     let action = |_| match rules.decide(&put) {
         None => '-',
@@ -167,7 +167,7 @@ fn answered(rules: &mut Rules, requests: usize) -> String {
     (0..requests).map(action).collect()
 }
 
-fn answering(times: Repeat) -> (Rules, RuleId) {
+fn responding(times: Repeat) -> (Rules, RuleId) {
     let mut rules = Rules::default();
     let id = rules.add(
         Matcher::writes(),
@@ -187,8 +187,8 @@ fn a_rule_acts_as_often_as_its_repeat_says() {
         (Repeat::Next(0), "-----"),
         (Repeat::UntilHealed, "aaaaa"),
     ] {
-        let (mut rules, id) = answering(times);
-        assert_eq!(answered(&mut rules, 5), expected, "{times:?}");
+        let (mut rules, id) = responding(times);
+        assert_eq!(outcomes_of(&mut rules, 5), expected, "{times:?}");
         assert_eq!(rules.counts(id).matched, 5, "{times:?}");
         assert_eq!(
             rules.counts(id).applied,
@@ -200,17 +200,17 @@ fn a_rule_acts_as_often_as_its_repeat_says() {
 
 #[test]
 fn a_healed_rule_still_counts_but_no_longer_acts() {
-    let (mut rules, id) = answering(Repeat::UntilHealed);
-    assert_eq!(answered(&mut rules, 2), "aa");
+    let (mut rules, id) = responding(Repeat::UntilHealed);
+    assert_eq!(outcomes_of(&mut rules, 2), "aa");
     rules.heal_all();
-    assert_eq!(answered(&mut rules, 2), "--");
+    assert_eq!(outcomes_of(&mut rules, 2), "--");
     assert_eq!(rules.counts(id), RequestCounts { matched: 4, applied: 2 });
     rules.add(
         Matcher::any(),
         Some(Fault::Respond(CannedResponse::unavailable())),
         Repeat::Next(1),
     );
-    assert_eq!(answered(&mut rules, 2), "a-");
+    assert_eq!(outcomes_of(&mut rules, 2), "a-");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn healing_one_rule_does_not_affect_the_others() {
         .map(|canned| rules.add(Matcher::any(), Some(Fault::Respond(canned)), Repeat::UntilHealed));
     rules.heal(ids[0]);
     assert_eq!(ids.map(|id| rules.is_healed(id)), [true, false]);
-    assert_eq!(answered(&mut rules, 2), "aa");
+    assert_eq!(outcomes_of(&mut rules, 2), "aa");
     assert_eq!(ids.map(|id| rules.counts(id).applied), [0, 2]);
 }
 
@@ -251,15 +251,15 @@ fn the_oldest_rule_acts_first_and_counting_rules_do_not_interfere() {
 #[test]
 fn a_chance_has_its_frequency_and_depends_only_on_its_seed() {
     let hits = |percent, seed| {
-        let (mut rules, _) = answering(Repeat::Chance { percent, seed });
-        answered(&mut rules, 2_000)
+        let (mut rules, _) = responding(Repeat::Chance { percent, seed });
+        outcomes_of(&mut rules, 2_000)
     };
     for seed in 0..5 {
-        let told = hits(30, seed);
-        let count = told.matches('a').count();
+        let outcomes = hits(30, seed);
+        let count = outcomes.matches('a').count();
         assert!((500..700).contains(&count), "seed {seed}: {count}");
-        assert_eq!(told, hits(30, seed));
-        assert_ne!(told, hits(30, seed + 1));
+        assert_eq!(outcomes, hits(30, seed));
+        assert_ne!(outcomes, hits(30, seed + 1));
     }
     assert_eq!(hits(0, 1).matches('a').count(), 0);
     assert_eq!(hits(100, 1).matches('a').count(), 2_000);
