@@ -4,10 +4,10 @@
 //! "At that moment" is an order, not a time. One etcd counts every change of every object,
 //! including the Lease, in its revisions, and a stored object carries the revision of its change.
 //! So a write of revision r was legal if the last change of the Lease before r names its sender.
-//! Decisions use no clock; timestamps only serve to measure.
+//! Decisions use no clock; timestamps serve for measurements only.
 //!
-//! Architecture Invariant: no IO. A log is a text, and a report is a value. `audit_log.rs` verifies
-//! on the real server the assumptions that this module makes about the log.
+//! Architecture Invariant: no I/O. A log is a text, and a report is a value. `audit_log.rs`
+//! verifies on the real server the assumptions that this module makes about the log.
 
 mod bounds;
 mod checker;

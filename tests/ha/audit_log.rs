@@ -28,7 +28,7 @@ struct AuditLogFixture {
 }
 
 impl AuditLogFixture {
-    async fn begin() -> Result<Self> {
+    async fn new() -> Result<Self> {
         let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
         let namespace = plane.namespace("facts").await?;
         let name = namespace.name().to_owned();
@@ -62,7 +62,7 @@ impl AuditLogFixture {
     }
 
     /// Makes a pod the holder of the Lease, as the administrator.
-    async fn give_to(&self, pod: &str) -> Result<()> {
+    async fn set_holder(&self, pod: &str) -> Result<()> {
         let leases: Api<Lease> = self.namespace.api();
         let lease = json!({"metadata": {"name": "lock"}, "spec": {"holderIdentity": format!("{pod}_1")}});
         if leases.get_opt("lock").await?.is_none() {
@@ -145,14 +145,14 @@ fn map_to_apply() -> serde_json::Value {
 
 #[tokio::test]
 async fn the_checker_decides_on_every_kind_of_write() -> Result<()> {
-    let facts = AuditLogFixture::begin().await?;
-    let (a, b) = (facts.client("a").await?, facts.client("b").await?);
-    let namespace = facts.namespace.name();
-    facts.give_to("a").await?;
+    let fixture = AuditLogFixture::new().await?;
+    let (a, b) = (fixture.client("a").await?, fixture.client("b").await?);
+    let namespace = fixture.namespace.name();
+    fixture.set_holder("a").await?;
     let legal = write_in_every_way(namespace, a).await?;
     let illegal = write_in_every_way(namespace, b).await?;
-    facts.give_to("b").await?;
-    let report = facts.check()?;
+    fixture.set_holder("b").await?;
+    let report = fixture.check()?;
     ensure!(
         report.replicas["a"].written == legal && report.terms[0].writes.count == legal,
         "{report}"
@@ -162,69 +162,69 @@ async fn the_checker_decides_on_every_kind_of_write() -> Result<()> {
         report.violations.iter().all(|violation| violation.write.pod == "b"),
         "{report}"
     );
-    ensure!(report.undecided.is_empty() && report.refused.is_empty(), "{report}");
+    ensure!(report.undecided.is_empty() && report.rejected.is_empty(), "{report}");
     Ok(())
 }
 
 #[tokio::test]
-async fn the_checker_counts_requests_that_change_nothing_apart() -> Result<()> {
-    let facts = AuditLogFixture::begin().await?;
-    let maps = facts.maps(facts.client("b").await?);
-    facts.give_to("a").await?;
-    let by_admin: Api<ConfigMap> = facts.namespace.api();
+async fn the_checker_counts_requests_that_change_nothing_separately() -> Result<()> {
+    let fixture = AuditLogFixture::new().await?;
+    let maps = fixture.maps(fixture.client("b").await?);
+    fixture.set_holder("a").await?;
+    let by_admin: Api<ConfigMap> = fixture.namespace.api();
     by_admin
         .create(&PostParams::default(), &map("web", &[("a", "b")]))
         .await?;
     let same = Patch::Merge(json!({"data": {"a": "b"}}));
     maps.patch("web", &PatchParams::default(), &same).await?;
-    let for_show = PatchParams {
+    let dry_run = PatchParams {
         dry_run: true,
         ..PatchParams::default()
     };
-    maps.patch("web", &for_show, &Patch::Merge(json!({"data": {"a": "c"}})))
+    maps.patch("web", &dry_run, &Patch::Merge(json!({"data": {"a": "c"}})))
         .await?;
-    let refused = maps.create(&PostParams::default(), &map("web", &[])).await;
-    ensure!(refused.is_err_and(|error| error.to_string().contains("AlreadyExists")));
+    let rejected = maps.create(&PostParams::default(), &map("web", &[])).await;
+    ensure!(rejected.is_err_and(|error| error.to_string().contains("AlreadyExists")));
     let stale = Patch::Merge(json!({"metadata": {"resourceVersion": "1"}, "data": {"a": "d"}}));
     ensure!(maps.patch("web", &PatchParams::default(), &stale).await.is_err());
-    let report = facts.check()?;
+    let report = fixture.check()?;
     let expected = WriteCounts {
         unchanged: 1,
-        refused: 2,
+        rejected: 2,
         dry_runs: 1,
         ..WriteCounts::default()
     };
     ensure!(report.replicas["b"] == expected, "{report}");
-    let codes: Vec<_> = report.refused.iter().map(|refused| refused.code).collect();
+    let codes: Vec<_> = report.rejected.iter().map(|rejected| rejected.code).collect();
     ensure!(codes == [409, 409] && report.is_clean(), "{report}");
     Ok(())
 }
 
 #[tokio::test]
 async fn responses_carry_revisions_that_order_them_with_the_lease() -> Result<()> {
-    let facts = AuditLogFixture::begin().await?;
-    let clients = [("a", facts.client("a").await?), ("b", facts.client("b").await?)];
+    let fixture = AuditLogFixture::new().await?;
+    let clients = [("a", fixture.client("a").await?), ("b", fixture.client("b").await?)];
     for round in 0..20 {
         for (pod, client) in &clients {
-            facts.give_to(pod).await?;
-            let maps = facts.maps(client.clone());
+            fixture.set_holder(pod).await?;
+            let maps = fixture.maps(client.clone());
             let name = format!("{pod}-{round}");
             maps.create(&PostParams::default(), &map(&name, &[])).await?;
             maps.delete(&name, &DeleteParams::default()).await?;
         }
     }
-    let report = facts.check()?;
+    let report = fixture.check()?;
     ensure!(report.is_clean() && report.terms.len() == 40, "{report}");
     let counts = report.terms.iter().map(|term| term.writes.count);
     ensure!(counts.clone().all(|count| count == 2), "{report}");
     // With the users swapped, the checker reports every write.
-    let mut swapped = facts.audit_checker.clone();
+    let mut swapped = fixture.audit_checker.clone();
     let (first, second) = swapped.replicas.split_at_mut(1);
     std::mem::swap(
         &mut first.first_mut().context("there are fewer than two replicas")?.1,
         &mut second.first_mut().context("there are fewer than two replicas")?.1,
     );
-    let report = swapped.check(&whole_lines(&facts.plane)?)?;
+    let report = swapped.check(&whole_lines(&fixture.plane)?)?;
     ensure!(report.violations.len() == 80, "{report}");
     Ok(())
 }

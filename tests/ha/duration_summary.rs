@@ -51,7 +51,7 @@ impl fmt::Display for DurationSummary {
 
 #[test]
 fn a_summary_shows_the_median_and_the_maximum() {
-    let figures = DurationSummary::of([30, 10, -1, 20, 40].map(SignedDuration::from_millis));
-    assert_eq!(figures.to_string(), "median 20 ms, max 40 ms of 5");
+    let summary = DurationSummary::of([30, 10, -1, 20, 40].map(SignedDuration::from_millis));
+    assert_eq!(summary.to_string(), "median 20 ms, max 40 ms of 5");
     assert_eq!(DurationSummary::default().to_string(), "median 0 ms, max 0 ms of 0");
 }

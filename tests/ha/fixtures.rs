@@ -46,8 +46,8 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// Short, so that tests are fast, but long enough that a leader on a busy machine does not lose
-    /// its Lease.
+    /// Short, so that tests are fast, but long enough for a leader on a busy machine to keep its
+    /// Lease.
     pub(crate) const SHORT: Self = Self {
         lease: Duration::from_secs(4),
         renew_deadline: Duration::from_secs(3),
@@ -61,8 +61,9 @@ impl Timing {
     };
 }
 
-/// How many tests run at a time. Tests mostly wait, but the start of a control plane uses every
-/// processor, and a leader that gets no processor for seconds loses its Lease.
+/// The maximum number of tests that run at the same time. Tests mostly wait, but the start of a
+/// control plane uses every processor, and a leader that gets no CPU time for seconds loses its
+/// Lease.
 const CONCURRENT_ENVIRONMENTS: usize = 2;
 
 /// The environment of one test.
@@ -237,16 +238,16 @@ impl HaEnvironment {
         audit_checker.check(&whole_lines(&self.plane)?)
     }
 
-    /// Returns the sender that the audit checker reads from a pod's requests.
+    /// Returns the sender of a pod's requests, as the audit checker identifies it.
     fn sender(&self, pod: &str) -> String {
-        let home = self.system_namespace.name();
+        let namespace = self.system_namespace.name();
         match self.fencing {
-            Fencing::Client => user(home, pod),
-            Fencing::Server => format!("{}/{pod}", user(home, fence::ACCOUNT)),
+            Fencing::Client => user(namespace, pod),
+            Fencing::Server => format!("{}/{pod}", user(namespace, fence::ACCOUNT)),
         }
     }
 
-    /// Returns a text that the audit log's lines of a pod's requests contain, and no other line.
+    /// Returns a text that the audit log's lines for a pod's requests contain, and no other lines.
     pub(crate) fn audit_marker(&self, pod: &str) -> String {
         match self.fencing {
             Fencing::Client => format!("\"username\":\"{}\"", user(self.system_namespace.name(), pod)),
@@ -263,9 +264,9 @@ fn user(namespace: &str, account: &str) -> String {
 fn rules() -> Result<Vec<PolicyRule>> {
     let mut rules = Vec::new();
     for document in manifests::documents(&printed(&["rbac", "--controllers=foo"])?)? {
-        let of_role = document.get("rules").cloned().unwrap_or_default();
-        let of_role: Option<Vec<PolicyRule>> = serde_json::from_value(of_role)?;
-        rules.extend(of_role.into_iter().flatten());
+        let role_rules = document.get("rules").cloned().unwrap_or_default();
+        let role_rules: Option<Vec<PolicyRule>> = serde_json::from_value(role_rules)?;
+        rules.extend(role_rules.into_iter().flatten());
     }
     ensure!(!rules.is_empty(), "`portreeve rbac` printed no rules");
     Ok(rules)

@@ -3,8 +3,7 @@
 //!
 //! No client-side fence can prevent it, because the write has already been sent. The apiserver
 //! rejects most such writes anyway, because of their UID and resourceVersion, or because the name
-//! is taken by then. This test builds the worst case: nothing that the write would collide with
-//! exists any more.
+//! is taken by then. This test builds the worst case, in which the write conflicts with no object.
 
 use std::time::Duration;
 
@@ -24,8 +23,8 @@ use crate::{
 const NAME: &str = "late";
 
 impl Timing {
-    /// Long enough for the test to pause a process that has just sent a request, before the process
-    /// gives the request up.
+    /// Long enough for the test to pause a process that has just sent a request before the process
+    /// cancels the request.
     const PATIENT: Self = Self {
         lease: Duration::from_secs(6),
         renew_deadline: Duration::from_secs(5),
@@ -46,9 +45,9 @@ async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
 
     // The leader retries without waiting for events, so that one retry falls into the black hole.
     let creations = Matcher::any().method("POST").resource("deployments");
-    let refusals = proxy.respond(creations, CannedResponse::unavailable(), Repeat::UntilHealed);
+    let failures = proxy.respond(creations, CannedResponse::unavailable(), Repeat::UntilHealed);
     environment.fixture.create_foo(NAME, NAME, 1).await?;
-    refusals.wait_for_applied(3, LIMIT).await?;
+    failures.wait_for_applied(3, LIMIT).await?;
     proxy.black_hole();
     wait_until_it_hangs(&daemon).await?;
     // A paused process cannot cancel the request, as it would at its deadline.
@@ -65,17 +64,17 @@ async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
         .foos()
         .delete(NAME, &DeleteParams::default())
         .await?;
-    // A replica that has reconciled this Foo has also observed the deletion of the other, and does
-    // not recreate its Deployment.
+    // A replica that has reconciled this Foo has also observed the deletion of the first Foo, and
+    // does not recreate its Deployment.
     environment.fixture.settled_foo("witness", 1).await?;
     environment.fixture.delete_deployment(NAME).await?;
     environment.fixture.wait_for_no_deployment(NAME).await?;
     proxy.heal();
     eventually(LIMIT, "a response to the late write", || async {
         let report = environment.check()?;
-        let is_granted = report.violations.iter().any(|violation| violation.write.pod == leader);
-        let is_refused = report.refused.iter().any(|refused| refused.pod == leader);
-        ensure!(is_granted || is_refused, "{report}");
+        let is_accepted = report.violations.iter().any(|violation| violation.write.pod == leader);
+        let is_rejected = report.rejected.iter().any(|rejected| rejected.pod == leader);
+        ensure!(is_accepted || is_rejected, "{report}");
         anyhow::Ok(())
     })
     .await?;
@@ -122,7 +121,11 @@ async fn the_servers_fence_rejects_a_write_that_is_delivered_late() -> Result<()
     let report = environment.check()?;
     ensure_two_terms(&report)?;
     ensure!(report.is_clean(), "{report}");
-    let refused: Vec<_> = report.refused.iter().filter(|refused| refused.pod == leader).collect();
-    ensure!(refused.len() == 1 && refused[0].code == 403, "{report}");
+    let rejected: Vec<_> = report
+        .rejected
+        .iter()
+        .filter(|rejected| rejected.pod == leader)
+        .collect();
+    ensure!(rejected.len() == 1 && rejected[0].code == 403, "{report}");
     Ok(())
 }

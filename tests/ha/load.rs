@@ -18,13 +18,13 @@ use crate::support::{
     fixtures::{NamespaceFixture, replicas},
 };
 
-/// A task that changes Foos one after the other until it is told to stop.
+/// A task that changes Foos one after the other until it is stopped.
 pub(crate) struct Load {
     ending: watch::Sender<bool>,
     running: JoinSet<Result<LoadSummary>>,
 }
 
-/// What a load did.
+/// The numbers of changes of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadSummary {
     /// Changes that the apiserver accepted.
@@ -51,7 +51,7 @@ impl Load {
         self.ending.send_replace(true);
         let end = self.running.join_next().await.context("the load ended by itself")?;
         let done = end.context("the load's task panicked")??;
-        wait_until_all_is_right(fixture).await?;
+        wait_until_converged(fixture).await?;
         Ok(done)
     }
 }
@@ -86,7 +86,7 @@ async fn change(
 
 /// Waits until every Foo is ready and has the Deployment of its spec, and no other Deployments
 /// exist.
-pub(crate) async fn wait_until_all_is_right(fixture: &NamespaceFixture) -> Result<()> {
+pub(crate) async fn wait_until_converged(fixture: &NamespaceFixture) -> Result<()> {
     eventually(LIMIT, "every Foo to have its Deployment", || async {
         let foos = fixture.foos().list(&ListParams::default()).await?.items;
         let deployments = fixture.deployments().list(&ListParams::default()).await?.items;
@@ -101,10 +101,10 @@ pub(crate) async fn wait_until_all_is_right(fixture: &NamespaceFixture) -> Resul
                 json!(status)
             );
             let wanted = &foo.spec.deployment_name;
-            let mut its = deployments.iter().filter(|deployment| deployment.name_any() == *wanted);
-            let deployment = its.next().with_context(|| format!("no Deployment {wanted}"))?;
-            let asked = replicas(deployment);
-            ensure!(asked == Some(foo.spec.replicas), "Deployment {wanted} has {asked:?}");
+            let mut matching = deployments.iter().filter(|deployment| deployment.name_any() == *wanted);
+            let deployment = matching.next().with_context(|| format!("no Deployment {wanted}"))?;
+            let found = replicas(deployment);
+            ensure!(found == Some(foo.spec.replicas), "Deployment {wanted} has {found:?}");
         }
         ensure!(deployments.len() == foos.len(), "{} Deployments", deployments.len());
         anyhow::Ok(())

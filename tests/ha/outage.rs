@@ -9,8 +9,9 @@ use crate::{
     load::Load,
 };
 
-/// Restarts a server in much less time than the renew deadline. The leader keeps the Lease.
-async fn survive(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) -> Result<()> {
+/// Restarts a server in much less time than the renew deadline, and ensures that the leader keeps
+/// the Lease.
+async fn restart_server(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) -> Result<()> {
     let environment = HaEnvironment::with_timing(name, Timing::LONG).await?;
     let running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 5, 10).await?;
@@ -45,10 +46,10 @@ async fn survive(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) 
 
 #[tokio::test]
 async fn the_leader_keeps_the_lease_when_the_apiserver_restarts() -> Result<()> {
-    survive("apiserver-restart", |environment| environment.plane.apiserver()).await
+    restart_server("apiserver-restart", |environment| environment.plane.apiserver()).await
 }
 
 #[tokio::test]
 async fn the_leader_keeps_the_lease_when_etcd_restarts() -> Result<()> {
-    survive("etcd-restart", |environment| environment.plane.etcd()).await
+    restart_server("etcd-restart", |environment| environment.plane.etcd()).await
 }

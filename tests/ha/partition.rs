@@ -128,7 +128,7 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
 async fn the_leader_keeps_the_lease_on_a_slow_network() -> Result<()> {
     let environment = HaEnvironment::new("slow").await?;
     let network = Network::new(&environment).await?;
-    let _cast = network.start_replicas(&environment).await?;
+    let _replicas = network.start_replicas(&environment).await?;
     let load = Load::start(&environment.fixture, 5, 10).await?;
     for pod in PODS {
         network.of(pod)?.slow(Duration::from_millis(300));

@@ -14,15 +14,16 @@ use crate::{
     support::LIMIT,
 };
 
-/// Timing with a retry period that is clearly longer than a handover without it.
+/// Timing with a retry period that is much longer than a handover that does not wait for it.
 const TIMING: Timing = Timing {
     lease: Duration::from_secs(8),
     renew_deadline: Duration::from_secs(6),
     retry_period: Duration::from_secs(2),
 };
-/// Less than a standby needs that polls once in a retry period. A handover takes a few
-/// milliseconds; the rest allows for busy machines.
-const AT_ONCE: Duration = Duration::from_millis(1_500);
+/// The maximum time from a release to the acquisition by a standby that watches the Lease. It is
+/// shorter than the retry period at which other standbys poll. A handover takes a few milliseconds;
+/// the rest allows for busy machines.
+const RELEASE_TAKEOVER_LIMIT: Duration = Duration::from_millis(1_500);
 
 /// A process that only runs client-go's elector: `hack/leaderelection`.
 struct Peer {
@@ -59,7 +60,7 @@ impl Peer {
         Ok(Self { process })
     }
 
-    async fn wait_until_it_says(&self, what: &str) -> Result<()> {
+    async fn wait_for_output(&self, what: &str) -> Result<()> {
         self.process.wait_for_log(LIMIT, |line| line.starts_with(what)).await?;
         Ok(())
     }
@@ -98,14 +99,14 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
     let ours = PODS[0];
 
     let go = Peer::start(&environment).await?;
-    go.wait_until_it_says("started leading").await?;
+    go.wait_for_output("started leading").await?;
     ensure_held(&spec(&environment).await?, GO, 0, &environment)?;
     let daemon = environment.replica(ours).await?;
     ensure!(environment.holder().await? == GO, "the standby took the Lease");
 
     // When client-go releases the Lease, Portreeve acquires it at once.
     go.process.signal(Signal::TERM)?;
-    go.wait_until_it_says("stopped leading").await?;
+    go.wait_for_output("stopped leading").await?;
     environment
         .wait_for_holder("Portreeve to lead", |holder| holder == ours)
         .await?;
@@ -114,9 +115,9 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
 
     // When Portreeve releases the Lease, client-go acquires it after its retry period.
     let go = Peer::start(&environment).await?;
-    go.wait_until_it_says("new leader replica-a_").await?;
+    go.wait_for_output("new leader replica-a_").await?;
     daemon.process.signal(Signal::TERM)?;
-    go.wait_until_it_says("started leading").await?;
+    go.wait_for_output("started leading").await?;
     ensure!(
         daemon.process.wait(LIMIT).await?.code() == Some(0),
         "{}",
@@ -135,9 +136,9 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
 
     // When Portreeve is killed, client-go waits for the lease to expire.
     let go = Peer::start(&environment).await?;
-    go.wait_until_it_says("new leader replica-a_").await?;
+    go.wait_for_output("new leader replica-a_").await?;
     daemon.process.signal(Signal::KILL)?;
-    go.wait_until_it_says("started leading").await?;
+    go.wait_for_output("started leading").await?;
     ensure_held(&spec(&environment).await?, GO, 4, &environment)?;
 
     let report = environment.check()?;
@@ -149,8 +150,12 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
             next.pod(),
             former.pod()
         );
-        // Our standby watches the Lease; client-go's polls after its retry period with jitter.
-        ensure!(next.pod() == GO || after < AT_ONCE.as_millis().try_into()?, "{report}");
+        // Our standby watches the Lease; client-go's standby polls it every retry period, with
+        // jitter.
+        ensure!(
+            next.pod() == GO || after < RELEASE_TAKEOVER_LIMIT.as_millis().try_into()?,
+            "{report}"
+        );
     }
     ensure!(report.is_clean(), "{report}");
     ensure!(holders(&report) == [GO, ours, GO, ours, GO], "{report}");
@@ -162,10 +167,10 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
 /// Ensures that Portreeve writes times as client-go does, in UTC with microseconds. The audit log
 /// shows them; a read would not, because the apiserver formats them itself.
 fn ensure_micro_times(environment: &HaEnvironment) -> Result<()> {
-    let mark = environment.audit_marker(PODS[0]);
+    let marker = environment.audit_marker(PODS[0]);
     let log = whole_lines(&environment.plane)?;
     let mut seen = 0;
-    for line in log.lines().filter(|line| line.contains(&mark)) {
+    for line in log.lines().filter(|line| line.contains(&marker)) {
         let event: Value = serde_json::from_str(line)?;
         let spec = &event["requestObject"]["spec"];
         for time in ["acquireTime", "renewTime"]

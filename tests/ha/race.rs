@@ -38,7 +38,7 @@ async fn exactly_one_of_several_candidates_acquires_an_expired_lease() -> Result
         daemon.process.signal(Signal::KILL)?;
         daemon.process.wait(LIMIT).await?;
         let tail = AuditTail::of(&environment)?;
-        give_to_the_ghost(&environment).await?;
+        set_ghost_as_holder(&environment).await?;
         let winner = environment.leader(&running).await?;
         tail.wait_for_write(&environment, winner).await?;
         running.insert(leader, environment.replica(leader).await?);
@@ -56,8 +56,8 @@ async fn exactly_one_of_several_candidates_acquires_an_expired_lease() -> Result
     Ok(())
 }
 
-/// Makes an identity without a process the holder of the Lease.
-async fn give_to_the_ghost(environment: &HaEnvironment) -> Result<()> {
+/// Makes [`GHOST`], an identity without a process, the holder of the Lease.
+async fn set_ghost_as_holder(environment: &HaEnvironment) -> Result<()> {
     let leases: Api<Lease> = environment.system_namespace.api();
     let now = MicroTime(Timestamp::now());
     let spec = json!({

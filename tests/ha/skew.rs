@@ -19,16 +19,16 @@ use crate::{
     },
 };
 
-/// The difference of the clocks: more than a lease.
+/// The difference between the clocks: longer than a lease.
 const SKEW: SignedDuration = SignedDuration::from_secs(20);
-/// The number of renewals during which the other replica must not acquire the Lease: longer than a
-/// lease.
+/// The number of renewals during which the other replica must not acquire the Lease. They take
+/// about as long as a lease.
 const RENEWALS: usize = 8;
 /// How many ports a replica tries: another process can take a port between the check and the
 /// daemon's start.
 const PORT_ATTEMPTS: usize = 5;
 
-/// A clock that is wrong by a constant.
+/// The system clock with a constant error.
 struct SkewedClock(SignedDuration);
 
 impl Clock for SkewedClock {
@@ -90,12 +90,12 @@ impl SkewedReplica {
 
 /// Runs a replica with a right clock and one with a wrong clock. Each leads for a while, and each
 /// takes over from the other.
-async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
+async fn run_with_skew(name: &str, skew: SignedDuration) -> Result<()> {
     let environment = HaEnvironment::new(name).await?;
     let (wrong, right) = (PODS[0], PODS[1]);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
 
-    let deluded = SkewedReplica::start(&environment, wrong, skew).await?;
+    let skewed = SkewedReplica::start(&environment, wrong, skew).await?;
     environment
         .wait_for_holder("the wrong clock to lead", |holder| holder == host)
         .await?;
@@ -108,13 +108,13 @@ async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
             "another replica took the Lease from the one with the wrong clock"
         );
     }
-    deluded.stop().await?;
+    skewed.stop().await?;
     environment
         .wait_for_holder("the right clock to lead", |holder| holder == right)
         .await?;
     environment.fixture.settled_foo("two", 1).await?;
 
-    let deluded = SkewedReplica::start(&environment, wrong, skew).await?;
+    let skewed = SkewedReplica::start(&environment, wrong, skew).await?;
     for _ in 0..RENEWALS {
         environment.wait_for_renewal().await?;
         ensure!(
@@ -127,7 +127,7 @@ async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
         .wait_for_holder("the wrong clock to lead again", |holder| holder == host)
         .await?;
     environment.fixture.settled_foo("three", 1).await?;
-    deluded.stop().await?;
+    skewed.stop().await?;
 
     let mut audit_checker = environment.audit_checker();
     for (_, pod) in audit_checker.replicas.iter_mut().filter(|(_, pod)| pod == wrong) {
@@ -141,10 +141,10 @@ async fn disagree(name: &str, skew: SignedDuration) -> Result<()> {
 
 #[tokio::test]
 async fn a_replica_with_a_clock_ahead_takes_and_loses_no_valid_lease() -> Result<()> {
-    disagree("ahead", SKEW).await
+    run_with_skew("ahead", SKEW).await
 }
 
 #[tokio::test]
 async fn a_replica_with_a_clock_behind_takes_and_loses_no_valid_lease() -> Result<()> {
-    disagree("behind", -SKEW).await
+    run_with_skew("behind", -SKEW).await
 }

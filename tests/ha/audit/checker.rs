@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::Revision;
 use super::bounds::Bounds;
-use super::report::{Refused, Report, Violation, Write, WriteRevision};
+use super::report::{Rejected, Report, Violation, Write, WriteRevision};
 use super::request::{Outcome, Request, Target, requests};
 use super::terms::{History, Term, pod};
 
@@ -32,7 +32,7 @@ pub(crate) struct GuardedLease {
 
 impl GuardedLease {
     /// Returns whether a request targets this Lease.
-    pub(crate) fn is(&self, target: &Target) -> bool {
+    pub(crate) fn matches(&self, target: &Target) -> bool {
         let is_lease = (&*target.group, &*target.resource) == ("coordination.k8s.io", "leases");
         is_lease && target.namespace == self.namespace && target.name == self.name
     }
@@ -44,7 +44,7 @@ impl fmt::Display for GuardedLease {
     }
 }
 
-/// A Lease while the writes that it guards are checked.
+/// The state of the check of one Lease.
 struct LeaseCheck {
     lease: String,
     history: History,
@@ -61,8 +61,8 @@ impl AuditChecker {
     /// - The response carries no revision, as for most deletions: the write is legal if the replica
     ///   held the Lease at every revision that the write can have, a violation if it held the Lease
     ///   at none, and undecided otherwise.
-    /// - The response carries a revision that was reported before the request came: the request
-    ///   changed nothing, and is not checked.
+    /// - The response carries a revision that was reported before the request was received: the
+    ///   request changed nothing, and is not checked.
     ///
     /// Requests without a response, or with 5xx, are not checked. Two processes of one pod are not
     /// distinguished.
@@ -83,7 +83,7 @@ impl AuditChecker {
         });
         let mut lease_checks = lease_checks.collect::<Result<Vec<_>>>()?;
         let mut report = Report::default();
-        for request in requests.iter().filter(|request| !is_set_aside(request)) {
+        for request in requests.iter().filter(|request| !is_exempt(request)) {
             let Some((_, pod)) = self.replicas.iter().find(|(sender, _)| *sender == request.sender) else {
                 continue;
             };
@@ -91,25 +91,25 @@ impl AuditChecker {
                 .leases
                 .iter()
                 .position(|lease| lease.components.is_empty() || lease.components.contains(&request.component));
-            let lease_check = guarded.and_then(|place| lease_checks.get_mut(place));
+            let lease_check = guarded.and_then(|index| lease_checks.get_mut(index));
             check_request(request, pod, &bounds, lease_check, &mut report);
         }
         let lease_conflicts = |request: &&Request| {
-            let is_guarded = self.leases.iter().any(|guarded| guarded.is(&request.target));
-            is_guarded && request.answer == Outcome::Refused { code: 409 }
+            let is_guarded = self.leases.iter().any(|guarded| guarded.matches(&request.target));
+            is_guarded && request.outcome == Outcome::Rejected { code: 409 }
         };
         report.lease_conflicts = requests.iter().filter(lease_conflicts).count();
         report.terms = lease_checks
             .into_iter()
             .flat_map(|lease_check| lease_check.terms)
             .collect();
-        report.date();
+        report.measure_violations();
         Ok(report)
     }
 }
 
-/// Returns whether every replica may send a request at any time.
-fn is_set_aside(request: &Request) -> bool {
+/// Returns whether any replica may send this request at any time.
+fn is_exempt(request: &Request) -> bool {
     let resource = request.target.resource.as_str();
     ["events", "leases"].contains(&resource) || resource.ends_with("reviews")
 }
@@ -126,20 +126,20 @@ fn check_request(
         tally.dry_runs += 1;
         return;
     }
-    let Some(answered) = request.answered else {
+    let Some(completed) = request.completed else {
         tally.unknown += 1;
         return;
     };
-    let came = request.received.line;
-    let place = match request.answer {
+    let received = request.received.line;
+    let revision = match request.outcome {
         Outcome::Unknown { .. } => {
             tally.unknown += 1;
             return;
         }
-        Outcome::Refused { code } => {
-            tally.refused += 1;
-            report.refused.push(Refused {
-                line: answered.line,
+        Outcome::Rejected { code } => {
+            tally.rejected += 1;
+            report.rejected.push(Rejected {
+                line: completed.line,
                 pod: pod.to_owned(),
                 component: request.component.clone(),
                 verb: request.verb.clone(),
@@ -148,24 +148,24 @@ fn check_request(
             });
             return;
         }
-        Outcome::Stored { revision, .. } if bounds.was_reported(revision, came) => {
+        Outcome::Stored { revision, .. } if bounds.was_reported(revision, received) => {
             tally.unchanged += 1;
             return;
         }
         Outcome::Stored { revision, .. } => WriteRevision::At(revision),
         Outcome::NoRevision { after } => {
-            WriteRevision::Between(after.max(bounds.before(came)), bounds.after(answered.line))
+            WriteRevision::Between(after.max(bounds.before(received)), bounds.after(completed.line))
         }
     };
     tally.written += 1;
     let write = Write {
         received: request.received,
-        answered,
+        completed,
         pod: pod.to_owned(),
         component: request.component.clone(),
         verb: request.verb.clone(),
         target: request.target.clone(),
-        place,
+        revision,
     };
     match lease_check {
         Some(lease_check) => lease_check.decide(write, report),
@@ -182,7 +182,7 @@ fn check_request(
 impl LeaseCheck {
     /// Decides whether a successful write was legal.
     fn decide(&mut self, write: Write, report: &mut Report) {
-        let changes = self.history.last_before(write.place);
+        let changes = self.history.last_before(write.revision);
         let held = changes.iter().copied().flatten();
         let rightful = held.filter(|change| pod(&change.holder) == write.pod).count();
         let last = changes.last().copied().flatten();
@@ -206,8 +206,8 @@ impl LeaseCheck {
 }
 
 impl Report {
-    /// Sets how long after the rightful holder's first write each violation came.
-    fn date(&mut self) {
+    /// Sets the time from the rightful holder's first write to each violation.
+    fn measure_violations(&mut self) {
         for violation in &mut self.violations {
             let since = violation.since;
             let term = self.terms.iter().find(|term| {
@@ -216,7 +216,7 @@ impl Report {
             let Some(writes) = term.map(|term| &term.writes) else {
                 continue;
             };
-            let highest: Option<Revision> = match violation.write.place {
+            let highest: Option<Revision> = match violation.write.revision {
                 WriteRevision::At(revision) => Some(revision),
                 WriteRevision::Between(_, before) => before,
             };

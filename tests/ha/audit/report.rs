@@ -20,9 +20,9 @@ pub(crate) struct Report {
     pub(crate) violations: Vec<Violation>,
     /// Writes without a revision that the log proves neither legal nor illegal.
     pub(crate) undecided: Vec<Write>,
-    /// Refused requests, in the order in which they came.
-    pub(crate) refused: Vec<Refused>,
-    /// Rejected changes of a Lease that another candidate had changed first.
+    /// Rejected requests, in the order in which they were received.
+    pub(crate) rejected: Vec<Rejected>,
+    /// Changes of a Lease that were rejected because another candidate had changed it first.
     pub(crate) lease_conflicts: usize,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct WriteCounts {
     /// Requests that succeeded and changed nothing.
     pub(crate) unchanged: usize,
     /// Requests that the apiserver rejected with 4xx. They changed nothing.
-    pub(crate) refused: usize,
+    pub(crate) rejected: usize,
     /// Requests without a response, or with 5xx. Their effect is unknown, and the checker does not
     /// check them.
     pub(crate) unknown: usize,
@@ -42,19 +42,19 @@ pub(crate) struct WriteCounts {
     pub(crate) dry_runs: usize,
 }
 
-/// A write and its place in etcd's order.
+/// A write and its position in etcd's order.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) received: LogPosition,
-    pub(crate) answered: LogPosition,
+    pub(crate) completed: LogPosition,
     pub(crate) pod: String,
     pub(crate) component: String,
     pub(crate) verb: String,
     pub(crate) target: Target,
-    pub(crate) place: WriteRevision,
+    pub(crate) revision: WriteRevision,
 }
 
-/// The place of a write in etcd's order.
+/// The position of a write in etcd's order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WriteRevision {
     At(Revision),
@@ -73,14 +73,14 @@ pub(crate) struct Violation {
     pub(crate) holder: String,
     /// The revision of the Lease's change that names the holder.
     pub(crate) since: Revision,
-    /// How long after the holder's first write it came. `None` when it precedes that write in
-    /// etcd's order.
+    /// The time from the holder's first write to this one. `None` when this write precedes that
+    /// one in etcd's order.
     pub(crate) after_first: Option<SignedDuration>,
 }
 
 /// A request that the apiserver rejected.
 #[derive(Clone, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct Rejected {
     pub(crate) line: usize,
     pub(crate) pod: String,
     pub(crate) component: String,
@@ -102,7 +102,7 @@ impl Report {
         pairs.filter(|(former, next)| former.lease == next.lease)
     }
 
-    /// Returns the pauses between the last write of a term and the first write of the next, when
+    /// Returns the times between the last write of a term and the first write of the next, when
     /// both terms have writes.
     pub(crate) fn gaps(&self) -> Vec<SignedDuration> {
         self.successions()
@@ -130,15 +130,15 @@ impl fmt::Display for Write {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             received: _,
-            answered,
+            completed,
             pod,
             component,
             verb,
             target,
-            place,
+            revision,
         } = self;
-        let line = answered.line;
-        write!(f, "line {line}: {pod} ({component}): {verb} {target} {place}")
+        let line = completed.line;
+        write!(f, "line {line}: {pod} ({component}): {verb} {target} {revision}")
     }
 }
 
@@ -147,14 +147,14 @@ impl fmt::Display for WriteCounts {
         let Self {
             written,
             unchanged,
-            refused,
+            rejected,
             unknown,
             dry_runs,
         } = self;
         write!(f, "{written} written")?;
         let others = [
             (unchanged, "unchanged"),
-            (refused, "refused"),
+            (rejected, "rejected"),
             (unknown, "unknown"),
             (dry_runs, "dry runs"),
         ];
@@ -186,7 +186,7 @@ impl fmt::Display for Violation {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             line,
@@ -208,7 +208,7 @@ impl fmt::Display for Report {
             terms,
             violations,
             undecided,
-            refused,
+            rejected,
             lease_conflicts,
         } = self;
         for term in terms {
@@ -223,8 +223,8 @@ impl fmt::Display for Report {
         for write in undecided {
             writeln!(f, "UNDECIDED {write}")?;
         }
-        for refused in refused {
-            writeln!(f, "refused {refused}")?;
+        for rejected in rejected {
+            writeln!(f, "rejected {rejected}")?;
         }
         if *lease_conflicts > 0 {
             writeln!(f, "{lease_conflicts} conflicting changes of a Lease")?;

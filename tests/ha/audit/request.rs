@@ -1,5 +1,5 @@
-//! Mutating requests: the line at which each came, the line of its response, and the revision that
-//! the response reports.
+//! Mutating requests: the line at which each was received, the line of its response, and the
+//! revision that the response reports.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,12 +12,12 @@ use super::event::{Event, Object, ObjectReference, Stage};
 
 const MUTATING: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 
-/// A place in the log, and its time.
+/// A position in the log, and its time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LogPosition {
     /// The number of the line, from 1.
     pub(crate) line: usize,
-    /// The time, only to measure.
+    /// The time, for measurements only.
     pub(crate) at: Timestamp,
 }
 
@@ -48,8 +48,8 @@ impl fmt::Display for Target {
 /// The response to a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Outcome {
-    /// The stored object: this request stored it at this revision, or an earlier one did and this
-    /// request changed nothing.
+    /// The response has the stored object. This request stored it at this revision, or an earlier
+    /// request did and this one changed nothing.
     Stored {
         revision: Revision,
         /// The holder, when the object is a Lease.
@@ -64,7 +64,7 @@ pub(crate) enum Outcome {
         after: Revision,
     },
     /// The apiserver rejected the request, which changed nothing.
-    Refused { code: u16 },
+    Rejected { code: u16 },
     /// A server error, a panic, or no response: the request may have succeeded, or may still
     /// succeed.
     Unknown { code: u16 },
@@ -81,11 +81,11 @@ pub(crate) struct Request {
     pub(crate) is_dry_run: bool,
     pub(crate) received: LogPosition,
     /// `None` when the log or the apiserver ended before the response.
-    pub(crate) answered: Option<LogPosition>,
-    pub(crate) answer: Outcome,
+    pub(crate) completed: Option<LogPosition>,
+    pub(crate) outcome: Outcome,
 }
 
-/// Returns the mutating requests of a log in the order in which they came.
+/// Returns the mutating requests of a log in the order in which they were received.
 ///
 /// # Errors
 /// Returns an error when a line cannot be parsed, or completes a request that the log does not
@@ -100,14 +100,14 @@ pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
         if !MUTATING.contains(&&*event.verb) {
             continue;
         }
-        let moment = LogPosition {
+        let position = LogPosition {
             line,
             at: event.stage_timestamp,
         };
         match event.stage {
             Stage::RequestReceived => {
                 let audit_id = event.audit_id.clone();
-                if let Some(request) = received(event, moment) {
+                if let Some(request) = received(event, position) {
                     open.insert(audit_id, requests.len());
                     requests.push(request);
                 }
@@ -119,15 +119,15 @@ pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
                 };
                 let request = open
                     .remove(&event.audit_id)
-                    .and_then(|place| requests.get_mut(place))
+                    .and_then(|index| requests.get_mut(index))
                     .with_context(|| format!("line {line} completes a request that the log does not contain"))?;
                 // The name of a created object may be only in the response.
                 let named = event.response_object.as_ref().and_then(|it| it.metadata.name.clone());
                 if let Some(name) = Some(reference.name.clone()).filter(|name| !name.is_empty()).or(named) {
                     request.target.name = name;
                 }
-                request.answered = Some(moment);
-                request.answer = answer(&event).with_context(|| format!("line {line} of the audit log"))?;
+                request.completed = Some(position);
+                request.outcome = outcome(&event).with_context(|| format!("line {line} of the audit log"))?;
             }
         }
     }
@@ -160,25 +160,25 @@ fn received(event: Event, received: LogPosition) -> Option<Request> {
         },
         is_dry_run: event.request_uri.contains("dryRun="),
         received,
-        answered: None,
-        answer: Outcome::Unknown { code: 0 },
+        completed: None,
+        outcome: Outcome::Unknown { code: 0 },
     })
 }
 
-fn answer(event: &Event) -> Result<Outcome> {
+fn outcome(event: &Event) -> Result<Outcome> {
     let code = event.response_status.as_ref().map_or(0, |status| status.code);
     Ok(match code {
         _ if event.stage == Stage::Panic => Outcome::Unknown { code },
         200..400 => match &event.response_object {
-            Some(object) => done(object)?,
+            Some(object) => outcome_of_success(object)?,
             None => Outcome::NoRevision { after: 0 },
         },
-        400..500 => Outcome::Refused { code },
+        400..500 => Outcome::Rejected { code },
         _ => Outcome::Unknown { code },
     })
 }
 
-fn done(object: &Object) -> Result<Outcome> {
+fn outcome_of_success(object: &Object) -> Result<Outcome> {
     let revision = object.metadata.resource_version.as_deref().unwrap_or_default();
     if revision.is_empty() || object.kind == "Status" {
         return Ok(Outcome::NoRevision { after: 0 });

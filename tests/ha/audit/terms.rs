@@ -17,7 +17,7 @@ pub(crate) struct Change {
     /// The holder from this revision on. Empty for nobody.
     pub(crate) holder: String,
     received: Timestamp,
-    answered: Timestamp,
+    completed: Timestamp,
 }
 
 /// The uninterrupted time of a holder.
@@ -27,13 +27,13 @@ pub(crate) struct Term {
     pub(crate) lease: String,
     /// The identity: `<pod>_<uuid>`.
     pub(crate) holder: String,
-    /// The revision at which it acquired the Lease.
+    /// The revision at which the holder acquired the Lease.
     pub(crate) first: Revision,
     /// The revision at which the Lease named another holder or nobody.
     pub(crate) last: Option<Revision>,
     /// When the apiserver had stored the acquisition.
     pub(crate) acquired: Timestamp,
-    /// When the last renewal came. A release is not a renewal.
+    /// When the apiserver received the last renewal. A release is not a renewal.
     pub(crate) renewed: Timestamp,
     /// When the apiserver had stored another holder or nobody.
     pub(crate) ended: Option<Timestamp>,
@@ -43,15 +43,15 @@ pub(crate) struct Term {
     pub(crate) writes: Writes,
 }
 
-/// The number and times of a term's writes, only to measure.
+/// The number and times of a term's writes, for measurements only.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writes {
     pub(crate) count: usize,
-    /// When the first one came.
+    /// When the apiserver received the first write.
     pub(crate) first: Option<Timestamp>,
-    /// When the last one got its response.
+    /// When the apiserver responded to the last write.
     pub(crate) last: Option<Timestamp>,
-    /// The lowest revision of a write.
+    /// The lowest revision of the writes.
     pub(crate) first_revision: Option<Revision>,
     /// The longest time from a renewal to a write before the next renewal.
     pub(crate) longest_since_renewal: SignedDuration,
@@ -105,23 +105,23 @@ impl History {
     /// # Errors
     /// Returns an error when the Lease was deleted, because its holder is then undefined.
     pub(crate) fn of(guarded: &GuardedLease, requests: &[Request]) -> Result<Self> {
-        let about = requests
+        let of_lease = requests
             .iter()
-            .filter(|request| !request.is_dry_run && guarded.is(&request.target));
+            .filter(|request| !request.is_dry_run && guarded.matches(&request.target));
         let mut changes = Vec::new();
-        for request in about {
-            let is_deletion = matches!(request.answer, Outcome::NoRevision { .. });
+        for request in of_lease {
+            let is_deletion = matches!(request.outcome, Outcome::NoRevision { .. });
             ensure!(
                 !is_deletion,
                 "the Lease {guarded} was deleted at line {}",
                 request.received.line
             );
-            if let (Outcome::Stored { revision, holder }, Some(answered)) = (&request.answer, request.answered) {
+            if let (Outcome::Stored { revision, holder }, Some(completed)) = (&request.outcome, request.completed) {
                 changes.push(Change {
                     revision: *revision,
                     holder: holder.clone(),
                     received: request.received.at,
-                    answered: answered.at,
+                    completed: completed.at,
                 });
             }
         }
@@ -133,15 +133,15 @@ impl History {
 
     /// Returns the last change before a write for every revision that the write can have: one
     /// change when the revision is known. `None` means the time before the first change.
-    pub(crate) fn last_before(&self, place: WriteRevision) -> Vec<Option<&Change>> {
-        let (after, before) = match place {
+    pub(crate) fn last_before(&self, revision: WriteRevision) -> Vec<Option<&Change>> {
+        let (after, before) = match revision {
             WriteRevision::At(revision) => (revision.saturating_sub(1), revision.saturating_add(1)),
             WriteRevision::Between(after, before) => (after, before.unwrap_or(Revision::MAX)),
         };
         let starts = std::iter::once(None).chain(self.0.iter().map(Some));
         let ends = self.0.iter().map(|change| change.revision).chain([Revision::MAX]);
         let periods = starts.zip(ends);
-        // Every change has its own revision, so a period without a free revision cannot contain a
+        // Each revision belongs to one change, so a period without a free revision contains no
         // write.
         let has_room = |(start, end): &(Option<&Change>, Revision)| {
             let start = start.map_or(0, |change| change.revision);
@@ -161,7 +161,7 @@ impl History {
                     continue;
                 }
                 term.last = Some(change.revision);
-                term.ended = Some(change.answered);
+                term.ended = Some(change.completed);
                 term.is_released = change.holder.is_empty();
             }
             if !change.holder.is_empty() {
@@ -170,7 +170,7 @@ impl History {
                     holder: change.holder.clone(),
                     first: change.revision,
                     last: None,
-                    acquired: change.answered,
+                    acquired: change.completed,
                     renewed: change.received,
                     ended: None,
                     is_released: false,
@@ -183,12 +183,12 @@ impl History {
 }
 
 impl Writes {
-    /// Counts a write that came after this renewal of the Lease.
+    /// Counts a write that follows this renewal of the Lease.
     pub(crate) fn count(&mut self, write: &Write, renewal: &Change) {
         self.count += 1;
         self.first = self.first.into_iter().chain([write.received.at]).min();
-        self.last = self.last.into_iter().chain([write.answered.at]).max();
-        if let WriteRevision::At(revision) = write.place {
+        self.last = self.last.into_iter().chain([write.completed.at]).max();
+        if let WriteRevision::At(revision) = write.revision {
             self.first_revision = self.first_revision.into_iter().chain([revision]).min();
         }
         let since = write.received.at.duration_since(renewal.received);

@@ -236,7 +236,7 @@ fn two_overlapping_requests_with_the_same_revision_both_count_as_writes() {
 }
 
 #[test]
-fn refused_unknown_and_dry_run_requests_are_counted_separately() {
+fn rejected_unknown_and_dry_run_requests_are_counted_separately() {
     check(
         "a lease a_1 @10
          b create deployments/web 409
@@ -247,9 +247,9 @@ fn refused_unknown_and_dry_run_requests_are_counted_separately() {
          1> b patch deployments/web",
         &expect![[r"
             system/lock: a_1 from 10 to now, 0 writes
-            b: 0 written, 2 refused, 3 unknown, 1 dry runs
-            refused line 4: b (foo-controller): create deployments.apps system/web: 409
-            refused line 6: b (foo-controller): patch deployments.apps system/web: 403
+            b: 0 written, 2 rejected, 3 unknown, 1 dry runs
+            rejected line 4: b (foo-controller): create deployments.apps system/web: 409
+            rejected line 6: b (foo-controller): patch deployments.apps system/web: 403
         "]],
     );
 }
@@ -319,15 +319,15 @@ fn check_returns_an_error_when_a_lease_is_deleted_or_the_log_is_incomplete() {
     "]],
     );
     let whole = script::log("a lease a_1 @10");
-    let answer_only = whole.lines().last().unwrap();
-    let error = audit_checker().check(answer_only).unwrap_err();
+    let completion = whole.lines().last().unwrap();
+    let error = audit_checker().check(completion).unwrap_err();
     expect!["line 1 completes a request that the log does not contain"].assert_eq(&format!("{error:#}"));
     let half = &whole[..whole.len() - 10];
     assert!(audit_checker().check(half).is_err());
 }
 
 #[test]
-fn times_are_measured_from_receipt_to_answer() {
+fn times_are_measured_from_the_request_to_the_response() {
     // The lines are a millisecond apart.
     let report = audit_checker().check(&script::log(
         "a lease a_1 @10

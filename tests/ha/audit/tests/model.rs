@@ -44,11 +44,12 @@ type Timed = (Step, usize, usize);
 #[derive(Default)]
 struct Simulation {
     script: String,
-    /// The numbers of the legal writes, and of the illegal ones.
-    right: BTreeSet<usize>,
-    wrong: BTreeSet<usize>,
+    /// The step numbers of the legal writes.
+    legal: BTreeSet<usize>,
+    /// The step numbers of the illegal writes.
+    illegal: BTreeSet<usize>,
     /// The illegal writes whose responses report their revision.
-    told: BTreeSet<usize>,
+    reported: BTreeSet<usize>,
 }
 
 fn simulation(steps: &[Timed]) -> Simulation {
@@ -61,7 +62,7 @@ fn simulation(steps: &[Timed]) -> Simulation {
     for (index, &(step, early, late)) in steps.iter().enumerate() {
         let revision = 100 + index as u64;
         let (begins, ends) = ((3 * index).saturating_sub(3 * early), 3 * index + 2 + 3 * late);
-        let (request, answer) = match step {
+        let (request, outcome) = match step {
             Step::Lease(next) => {
                 holder = next;
                 let identity = next.map_or("-".to_owned(), |pod| format!("{}_{index}", PODS[pod]));
@@ -73,8 +74,8 @@ fn simulation(steps: &[Timed]) -> Simulation {
             }
             Step::Delete(pod) => (format!("{} delete foos/{index}", PODS[pod]), "gone".to_owned()),
             Step::Repeat(pod) => {
-                // Repeats only a write that has its response already: of overlapping requests, the
-                // checker counts both.
+                // Repeat only a write that has completed, because the checker counts overlapping
+                // requests both as writes.
                 let Some((revision, _)) = last_write.filter(|(_, ended)| *ended < begins) else {
                     continue;
                 };
@@ -82,19 +83,19 @@ fn simulation(steps: &[Timed]) -> Simulation {
             }
         };
         if let Step::Write(pod) | Step::Delete(pod) = step {
-            let is_right = holder == Some(pod);
-            let judged = if is_right {
-                &mut simulation.right
+            let is_legal = holder == Some(pod);
+            let writes = if is_legal {
+                &mut simulation.legal
             } else {
-                &mut simulation.wrong
+                &mut simulation.illegal
             };
-            judged.insert(index);
-            if !is_right && matches!(step, Step::Write(_)) {
-                simulation.told.insert(index);
+            writes.insert(index);
+            if !is_legal && matches!(step, Step::Write(_)) {
+                simulation.reported.insert(index);
             }
         }
         lines.push((begins, format!("{index}> {request}")));
-        lines.push((ends, format!("<{index} {answer}")));
+        lines.push((ends, format!("<{index} {outcome}")));
     }
     lines.sort_by_key(|(when, _)| *when);
     for (_, line) in lines {
@@ -115,14 +116,14 @@ proptest! {
     ) {
         let simulation = simulation(&steps);
         let report = audit_checker().check(&script::log(&simulation.script)).unwrap();
-        let blamed = steps_of(report.violations.iter().map(|violation| &violation.write));
+        let violations = steps_of(report.violations.iter().map(|violation| &violation.write));
         let undecided = steps_of(report.undecided.iter());
-        prop_assert!(blamed.is_subset(&simulation.wrong), "{}\n{report}", simulation.script);
-        prop_assert!(blamed.is_superset(&simulation.told), "{}\n{report}", simulation.script);
-        let suspected: BTreeSet<_> = blamed.union(&undecided).copied().collect();
-        prop_assert!(suspected.is_superset(&simulation.wrong), "{}\n{report}", simulation.script);
-        let cleared: usize = report.terms.iter().map(|term| term.writes.count).sum();
-        prop_assert_eq!(cleared, simulation.right.difference(&undecided).count(), "{}\n{}", simulation.script, report);
+        prop_assert!(violations.is_subset(&simulation.illegal), "{}\n{report}", simulation.script);
+        prop_assert!(violations.is_superset(&simulation.reported), "{}\n{report}", simulation.script);
+        let reported_or_undecided: BTreeSet<_> = violations.union(&undecided).copied().collect();
+        prop_assert!(reported_or_undecided.is_superset(&simulation.illegal), "{}\n{report}", simulation.script);
+        let counted: usize = report.terms.iter().map(|term| term.writes.count).sum();
+        prop_assert_eq!(counted, simulation.legal.difference(&undecided).count(), "{}\n{}", simulation.script, report);
     }
 
     #[test]
@@ -131,7 +132,7 @@ proptest! {
         let simulation = simulation(&steps);
         let report = audit_checker().check(&script::log(&simulation.script)).unwrap();
         prop_assert!(report.undecided.is_empty(), "{}\n{report}", simulation.script);
-        let blamed = steps_of(report.violations.iter().map(|violation| &violation.write));
-        prop_assert_eq!(blamed, simulation.wrong);
+        let violations = steps_of(report.violations.iter().map(|violation| &violation.write));
+        prop_assert_eq!(violations, simulation.illegal);
     }
 }

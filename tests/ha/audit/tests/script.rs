@@ -13,7 +13,8 @@
 //! | `panic` | the handler panicked |
 //!
 //! `a lease a_1 @10` changes the Lease `lock`, and `a lease:other - @11` releases the Lease
-//! `other`. `1> ` before a request logs only its receipt; `<1` with a response completes it.
+//! `other`. `1> ` before a request logs only its first line; `<1` with a response logs its
+//! second line.
 
 use std::collections::HashMap;
 
@@ -32,7 +33,7 @@ pub(crate) fn log(script: &str) -> String {
         if let Some(rest) = line.strip_prefix('<') {
             let (label, outcome) = rest.split_once(' ').unwrap_or((rest, ""));
             let request = begun.remove(label).unwrap_or_else(|| panic!("no request {label}"));
-            lines.push(answered(&request, outcome));
+            lines.push(completed(&request, outcome));
             continue;
         }
         let (label, request) = match line.split_once("> ") {
@@ -43,7 +44,7 @@ pub(crate) fn log(script: &str) -> String {
         lines.push(received.clone());
         match label {
             Some(label) => drop(begun.insert(label, received)),
-            None => lines.push(answered(&received, outcome)),
+            None => lines.push(completed(&received, outcome)),
         }
     }
     let dated = lines.into_iter().enumerate().map(|(index, mut line)| {
@@ -89,7 +90,7 @@ fn received(index: usize, request: &str) -> (Value, &str) {
 }
 
 /// Returns the second line of a request, with its response.
-fn answered(request: &Value, outcome: &str) -> Value {
+fn completed(request: &Value, outcome: &str) -> Value {
     let mut line = request.clone();
     let holder = request["holder"].as_str().map(|holder| holder.trim_matches('-'));
     line["stage"] = json!(if outcome == "panic" {
