@@ -1,5 +1,4 @@
-//! `--config` and `/configz`: a file of settings, flags that override it, and the effective
-//! settings.
+//! `--config` and `/configz`: the config file, flags that override it, and the effective settings.
 
 use std::{
     fs,
@@ -24,7 +23,7 @@ const HEADER: &str = "apiVersion: portreeve.dev/v1alpha1\nkind: ControllerManage
 /// The endpoints that the daemons of these tests serve without authorization.
 const OPEN: &str = "authorizationAlwaysAllowPaths: [/healthz, /readyz, /livez, /configz]\n";
 
-fn written(folder: &Path, name: &str, body: &str) -> Result<PathBuf> {
+fn write_config(folder: &Path, name: &str, body: &str) -> Result<PathBuf> {
     let file = folder.join(name);
     fs::write(&file, format!("{HEADER}{body}"))?;
     Ok(file)
@@ -35,7 +34,7 @@ fn flag(file: &Path) -> String {
 }
 
 /// Returns the effective settings, in the form of a config file.
-async fn in_force(daemon: &Daemon) -> Result<Value> {
+async fn effective_settings(daemon: &Daemon) -> Result<Value> {
     let (status, text) = daemon.admin.get("/configz").await?;
     ensure!(status == StatusCode::OK, "{status}: {text}");
     let mut configz: Value = serde_json::from_str(&text)?;
@@ -53,9 +52,9 @@ async fn in_force(daemon: &Daemon) -> Result<Value> {
 fn a_config_file_with_mistakes_fails_with_every_mistake_and_its_line() -> Result<()> {
     let folder = TempDir::new()?;
     let body = "leaderElectLeaseDuraton: 30s\nconcurrentFooSyncs: \"16\"\ndryRun: true\ngcMode: none\n";
-    let file = written(folder.path(), "portreeve.yaml", body)?;
-    let said = usage_error(&[&flag(&file)])?;
-    let lines: Vec<_> = said.trim_start_matches("error: ").lines().collect();
+    let file = write_config(folder.path(), "portreeve.yaml", body)?;
+    let error = usage_error(&[&flag(&file)])?;
+    let lines: Vec<_> = error.trim_start_matches("error: ").lines().collect();
     let name = file.display();
     let expected = [
         format!("{name}:3: leaderElectLeaseDuraton: unknown key; did you mean leaderElectLeaseDuration?"),
@@ -77,15 +76,15 @@ fn a_config_file_that_cannot_be_read_is_named_in_the_error() -> Result<()> {
         (folder.path(), "directory"),
         (&*long, "longer than 1 MiB"),
     ] {
-        let said = usage_error(&[&flag(file)])?;
+        let error = usage_error(&[&flag(file)])?;
         let name = file.display().to_string();
         ensure!(
-            said.contains("--config") && said.contains(&name) && said.contains(word),
-            "{said}"
+            error.contains("--config") && error.contains(&name) && error.contains(word),
+            "{error}"
         );
     }
-    let said = usage_error(&["rbac", "--config=x"])?;
-    ensure!(said.contains("--config"), "{said}");
+    let error = usage_error(&["rbac", "--config=x"])?;
+    ensure!(error.contains("--config"), "{error}");
     Ok(())
 }
 
@@ -93,31 +92,31 @@ fn a_config_file_that_cannot_be_read_is_named_in_the_error() -> Result<()> {
 fn errors_about_settings_name_the_place_in_the_config_file() -> Result<()> {
     let folder = TempDir::new()?;
     let config_error = |body: &str, flags: &[&str]| {
-        let file = flag(&written(folder.path(), "portreeve.yaml", body)?);
+        let file = flag(&write_config(folder.path(), "portreeve.yaml", body)?);
         usage_error(&[&[&*file, "--secure-port=0"], flags].concat())
     };
-    let said = config_error("leaderElectLeaseDuration: 5s\n", &[])?;
+    let error = config_error("leaderElectLeaseDuration: 5s\n", &[])?;
     for words in [
         "portreeve.yaml:3: leaderElectLeaseDuration: invalid leader election",
         "leaseDuration must be greater",
     ] {
-        ensure!(said.contains(words), "{said}");
+        ensure!(error.contains(words), "{error}");
     }
-    let said = config_error("v: 1\ncontrollers: [fooo]\n", &[])?;
+    let error = config_error("v: 1\ncontrollers: [fooo]\n", &[])?;
     ensure!(
-        said.contains("portreeve.yaml:4: controllers: invalid --controllers: unknown controller \"fooo\""),
-        "{said}"
+        error.contains("portreeve.yaml:4: controllers: invalid --controllers: \"fooo\""),
+        "{error}"
     );
-    let said = config_error("controllers: [fooo]\n", &["--controllers=barr"])?;
+    let error = config_error("controllers: [fooo]\n", &["--controllers=barr"])?;
     ensure!(
-        said.contains("barr") && !said.contains("portreeve.yaml"),
-        "the error blames the file instead of the flag: {said}"
+        error.contains("barr") && !error.contains("portreeve.yaml"),
+        "the error blames the file instead of the flag: {error}"
     );
-    let said = config_error("kubeconfig: admin.conf\n", &[])?;
+    let error = config_error("kubeconfig: admin.conf\n", &[])?;
     let kubeconfig = folder.path().join("admin.conf").display().to_string();
     ensure!(
-        said.contains("portreeve.yaml:3: kubeconfig") && said.contains(&kubeconfig),
-        "{said}"
+        error.contains("portreeve.yaml:3: kubeconfig") && error.contains(&kubeconfig),
+        "{error}"
     );
     Ok(())
 }
@@ -125,9 +124,9 @@ fn errors_about_settings_name_the_place_in_the_config_file() -> Result<()> {
 #[test]
 fn commands_that_print_and_exit_check_the_config_file() -> Result<()> {
     let folder = TempDir::new()?;
-    let file = flag(&written(folder.path(), "portreeve.yaml", "controllers: [foo]\n")?);
+    let file = flag(&write_config(folder.path(), "portreeve.yaml", "controllers: [foo]\n")?);
     ensure!(printed(&[&file, "--list-controllers"])? == printed(&["--list-controllers"])?);
-    let broken = flag(&written(folder.path(), "broken.yaml", "controlers: [foo]\n")?);
+    let broken = flag(&write_config(folder.path(), "broken.yaml", "controlers: [foo]\n")?);
     ensure!(run(&[&broken, "--list-controllers"])?.status.code() == Some(1));
     let reference = printed(&["config-reference"])?;
     for text in [
@@ -147,11 +146,11 @@ async fn a_daemon_uses_its_config_file_and_flags_override_it() -> Result<()> {
     let body = format!(
         "{OPEN}controllers: [foo]\ninstallCrds: true\nleaderElect: false\ndryRun: true\nv: 3\nconcurrentFooSyncs: 2\n"
     );
-    let file = flag(&written(folder.path(), "portreeve.yaml", &body)?);
+    let file = flag(&write_config(folder.path(), "portreeve.yaml", &body)?);
     // Flags set the serving port and the kubeconfig.
     let daemon = Daemon::start_closed(&plane, plane.kubeconfig(), "configured", &[&file, "--dry-run=false"]).await?;
     daemon.admin.wait_until_ready().await?;
-    let settings = in_force(&daemon).await?;
+    let settings = effective_settings(&daemon).await?;
     for (key, value) in [
         ("apiVersion", json!("portreeve.dev/v1alpha1")),
         ("kind", json!("ControllerManagerConfiguration")),
@@ -166,9 +165,9 @@ async fn a_daemon_uses_its_config_file_and_flags_override_it() -> Result<()> {
     ] {
         ensure!(settings[key] == value, "{key}: {}", settings[key]);
     }
-    // The daemon installed the definition, and the dry run is off.
+    // The daemon installed the CRD, and the dry run is off.
     let fixture = NamespaceFixture::new(&plane, "configured").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     Ok(())
 }
 
@@ -177,7 +176,7 @@ async fn a_daemon_started_with_the_output_of_configz_has_the_same_settings() -> 
     let plane = ControlPlane::shared().await;
     let folder = TempDir::new()?;
     let body = format!("{OPEN}controllers: [-foo, crontab]\nkubeApiQps: 50.5\nminResyncPeriod: '0'\n");
-    let file = flag(&written(folder.path(), "portreeve.yaml", &body)?);
+    let file = flag(&write_config(folder.path(), "portreeve.yaml", &body)?);
     let flags = [
         &*file,
         "--leader-elect=false",
@@ -185,7 +184,7 @@ async fn a_daemon_started_with_the_output_of_configz_has_the_same_settings() -> 
         "-v=2",
     ];
     let first = Daemon::start_closed(plane, plane.kubeconfig(), "first-configured", &flags).await?;
-    let shown = in_force(&first).await?;
+    let shown = effective_settings(&first).await?;
     ensure!(
         shown["gcIgnoreResources"] == json!(["events", "leases.coordination.k8s.io"]),
         "{shown}"
@@ -193,7 +192,7 @@ async fn a_daemon_started_with_the_output_of_configz_has_the_same_settings() -> 
     let again = folder.path().join("again.yaml");
     fs::write(&again, shown.to_string())?;
     let second = Daemon::start_closed(plane, plane.kubeconfig(), "second-configured", &[&flag(&again)]).await?;
-    let mut shown_again = in_force(&second).await?;
+    let mut shown_again = effective_settings(&second).await?;
     ensure!(
         shown_again["securePort"] == json!(second.admin.port),
         "the flag does not override the file"

@@ -53,9 +53,9 @@ async fn the_log_contains_no_token_at_the_highest_verbosity() -> Result<()> {
     let daemon = Daemon::start(&plane, "talkative-daemon", &["--install-crds", "-v=9"]).await?;
     daemon.admin.wait_until_ready().await?;
     let fixture = NamespaceFixture::new(&plane, "talkative").await?;
-    fixture.settled_foo("web", 2).await?;
+    fixture.ready_foo("web", 2).await?;
     plane.apiserver().restart().await?;
-    fixture.settled_foo("again", 2).await?;
+    fixture.ready_foo("again", 2).await?;
     daemon.process.signal(Signal::TERM)?;
     daemon.process.wait(LIMIT).await?;
     let log = daemon.log()?;

@@ -77,7 +77,12 @@ async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
 /// Returns the values at `places` in a printed document.
 fn printed_values(args: &[&str], document: usize, places: &[&str]) -> Result<Vec<Value>> {
     let documents = manifests::documents(&printed(args)?)?;
-    let of = |place: &&str| documents.get(document).and_then(|it| it.pointer(place)).cloned();
+    let of = |place: &&str| {
+        documents
+            .get(document)
+            .and_then(|document| document.pointer(place))
+            .cloned()
+    };
     Ok(places.iter().map(|place| of(place).unwrap_or_default()).collect())
 }
 
@@ -117,13 +122,13 @@ fn leader_election_flags_determine_the_lease_in_the_output() -> Result<()> {
 
 #[test]
 fn a_fence_for_several_groups_fails_and_the_error_names_the_commands_to_use() -> Result<()> {
-    let refused = |args: &[&str]| {
+    let error_of = |args: &[&str]| {
         let output = run(&[&["fence"], args].concat())?;
         ensure!(output.status.code() == Some(1), "{args:?} ended with {}", output.status);
         ensure!(output.stdout.is_empty(), "the command printed a fence");
         Ok(String::from_utf8(output.stderr)?)
     };
-    let error = refused(&["--leader-elect-groups=crontab=a"])?;
+    let error = error_of(&["--leader-elect-groups=crontab=a"])?;
     for word in [
         "Lease portreeve: foo-controller; Lease portreeve-a: crontab-controller",
         "which pod writes, but not for which controller",
@@ -137,7 +142,7 @@ fn a_fence_for_several_groups_fails_and_the_error_names_the_commands_to_use() ->
         "--leader-elect-resource-namespace=here",
         "--action=Audit",
     ];
-    let error = refused(&elsewhere)?;
+    let error = error_of(&elsewhere)?;
     let commands: Vec<_> = error
         .split('`')
         .filter_map(|part| part.strip_prefix("portreeve "))
@@ -150,11 +155,11 @@ fn a_fence_for_several_groups_fails_and_the_error_names_the_commands_to_use() ->
             ensure!(fence.contains(word), "{command} prints no {word}: {fence}");
         }
     }
-    let error = refused(&["--leader-elect-groups=cronta=a"])?;
+    let error = error_of(&["--leader-elect-groups=cronta=a"])?;
     ensure!(error.contains("did you mean"), "{error}");
-    let error = refused(&["--leader-elect-groups=crontab"])?;
+    let error = error_of(&["--leader-elect-groups=crontab"])?;
     ensure!(error.contains("such as crontab=a"), "{error}");
-    let error = refused(&["--service-account=a' || 'a' == 'a"])?;
+    let error = error_of(&["--service-account=a' || 'a' == 'a"])?;
     ensure!(error.contains("lower case letters"), "{error}");
     Ok(())
 }

@@ -87,36 +87,36 @@ async fn the_daemon_waits_for_running_reconciles_before_it_exits() -> Result<()>
 
 #[tokio::test]
 async fn the_exit_code_is_3_when_a_reconcile_outlasts_the_shutdown_timeout() -> Result<()> {
-    let work = start_busy_daemon("drained", &["--controller-shutdown-timeout=1s"]).await?;
-    let asked = Instant::now();
-    work.daemon.process.signal(Signal::TERM)?;
-    let status = work.daemon.process.wait(LIMIT).await?;
-    let took = asked.elapsed();
-    ensure!(status.code() == Some(3), "{status}: {}", work.daemon.process.log_tail());
+    let busy = start_busy_daemon("drained", &["--controller-shutdown-timeout=1s"]).await?;
+    let signalled = Instant::now();
+    busy.daemon.process.signal(Signal::TERM)?;
+    let status = busy.daemon.process.wait(LIMIT).await?;
+    let took = signalled.elapsed();
+    ensure!(status.code() == Some(3), "{status}: {}", busy.daemon.process.log_tail());
     ensure!(took >= Duration::from_secs(1), "the daemon gave up after {took:?}");
     println!("the drain timed out after {took:?}");
-    let log = work.daemon.log()?;
+    let log = busy.daemon.log()?;
     ensure!(
         log.contains("controller shutdown timeout reached") && log.contains("foo-controller"),
         "{log}"
     );
-    drop(work.write);
+    drop(busy.write);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_the_daemon_at_once() -> Result<()> {
-    let work = start_busy_daemon("impatient", &["--controller-shutdown-timeout=0"]).await?;
-    work.daemon.process.signal(Signal::TERM)?;
-    work.daemon.wait_for_line(&["received signal"]).await?;
-    let asked = Instant::now();
-    work.daemon.process.signal(Signal::INT)?;
-    let status = work.daemon.process.wait(LIMIT).await?;
-    println!("the daemon exited {:?} after the second signal", asked.elapsed());
-    ensure!(status.code() == Some(1), "{status}: {}", work.daemon.process.log_tail());
-    let log = work.daemon.log()?;
+    let busy = start_busy_daemon("impatient", &["--controller-shutdown-timeout=0"]).await?;
+    busy.daemon.process.signal(Signal::TERM)?;
+    busy.daemon.wait_for_line(&["received signal"]).await?;
+    let signalled = Instant::now();
+    busy.daemon.process.signal(Signal::INT)?;
+    let status = busy.daemon.process.wait(LIMIT).await?;
+    println!("the daemon exited {:?} after the second signal", signalled.elapsed());
+    ensure!(status.code() == Some(1), "{status}: {}", busy.daemon.process.log_tail());
+    let log = busy.daemon.log()?;
     ensure!(!log.contains("stopped"), "the daemon completed its shutdown: {log}");
-    drop(work.write);
+    drop(busy.write);
     Ok(())
 }
 

@@ -10,15 +10,15 @@ use crate::support::daemon::{printed, run};
 /// Runs a command that must fail with a usage error, and returns its error output.
 pub(crate) fn usage_error(args: &[&str]) -> Result<String> {
     let output = run(args)?;
-    let said = String::from_utf8(output.stderr)?;
+    let error = String::from_utf8(output.stderr)?;
     ensure!(
         output.status.code() == Some(1),
-        "{args:?} ended with {}: {said}",
+        "{args:?} ended with {}: {error}",
         output.status
     );
     ensure!(output.stdout.is_empty(), "{args:?} printed to standard output");
-    ensure!(!said.contains("panicked"), "{said}");
-    Ok(said)
+    ensure!(!error.contains("panicked"), "{error}");
+    Ok(error)
 }
 
 #[test]
@@ -163,9 +163,9 @@ fn usage_errors_name_the_mistake_and_a_fix() -> Result<()> {
             &["--kubeconfig", "does-not-exist"],
         ),
     ] {
-        let said = usage_error(args)?;
+        let error = usage_error(args)?;
         for word in words {
-            ensure!(said.contains(word), "the error of {args:?} lacks {word:?}: {said}");
+            ensure!(error.contains(word), "the error of {args:?} lacks {word:?}: {error}");
         }
     }
     Ok(())
@@ -175,7 +175,7 @@ fn usage_errors_name_the_mistake_and_a_fix() -> Result<()> {
 fn the_error_for_a_port_in_use_names_its_flag() -> Result<()> {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let port = format!("--secure-port={}", taken.local_addr()?.port());
-    let said = usage_error(&["--master=http://127.0.0.1:1", "--bind-address=127.0.0.1", &port])?;
-    ensure!(said.contains("--secure-port") && said.contains("in use"), "{said}");
+    let error = usage_error(&["--master=http://127.0.0.1:1", "--bind-address=127.0.0.1", &port])?;
+    ensure!(error.contains("--secure-port") && error.contains("in use"), "{error}");
     Ok(())
 }

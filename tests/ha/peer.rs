@@ -111,7 +111,7 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
         .wait_for_holder("Portreeve to lead", |holder| holder == ours)
         .await?;
     ensure_held(&spec(&environment).await?, ours, 1, &environment)?;
-    environment.fixture.settled_foo("web", 1).await?;
+    environment.fixture.ready_foo("web", 1).await?;
 
     // When Portreeve releases the Lease, client-go acquires it after its retry period.
     let go = Peer::start(&environment).await?;
@@ -132,7 +132,7 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
         .wait_for_holder("Portreeve to lead again", |holder| holder == ours)
         .await?;
     ensure_held(&spec(&environment).await?, ours, 3, &environment)?;
-    environment.fixture.settled_foo("shop", 1).await?;
+    environment.fixture.ready_foo("shop", 1).await?;
 
     // When Portreeve is killed, client-go waits for the lease to expire.
     let go = Peer::start(&environment).await?;

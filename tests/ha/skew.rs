@@ -99,7 +99,7 @@ async fn run_with_skew(name: &str, skew: SignedDuration) -> Result<()> {
     environment
         .wait_for_holder("the wrong clock to lead", |holder| holder == host)
         .await?;
-    environment.fixture.settled_foo("one", 1).await?;
+    environment.fixture.ready_foo("one", 1).await?;
     let daemon = environment.replica(right).await?;
     for _ in 0..RENEWALS {
         environment.wait_for_renewal().await?;
@@ -112,7 +112,7 @@ async fn run_with_skew(name: &str, skew: SignedDuration) -> Result<()> {
     environment
         .wait_for_holder("the right clock to lead", |holder| holder == right)
         .await?;
-    environment.fixture.settled_foo("two", 1).await?;
+    environment.fixture.ready_foo("two", 1).await?;
 
     let skewed = SkewedReplica::start(&environment, wrong, skew).await?;
     for _ in 0..RENEWALS {
@@ -126,7 +126,7 @@ async fn run_with_skew(name: &str, skew: SignedDuration) -> Result<()> {
     environment
         .wait_for_holder("the wrong clock to lead again", |holder| holder == host)
         .await?;
-    environment.fixture.settled_foo("three", 1).await?;
+    environment.fixture.ready_foo("three", 1).await?;
     skewed.stop().await?;
 
     let mut audit_checker = environment.audit_checker();

@@ -68,7 +68,7 @@ async fn each_request_names_its_component_in_the_user_agent() -> Result<()> {
     let daemon = Daemon::start(&plane, "audited-daemon", &["--install-crds", "--controllers=foo"]).await?;
     daemon.admin.wait_until_ready().await?;
     let fixture = NamespaceFixture::new(&plane, "audited").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     fixture.wait_for_events("web", &["Synced"]).await?;
     let mut agents: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for asked in asked_by_the_daemon(&plane)? {

@@ -94,7 +94,7 @@ async fn install_crds_installs_and_upgrades_but_keeps_definitions_with_other_ver
     ensure!(established(&fresh), "{fresh:?}");
     NamespaceFixture::new(&plane, "installed")
         .await?
-        .settled_foo("web", 1)
+        .ready_foo("web", 1)
         .await?;
     drop(daemon);
 
@@ -133,7 +133,7 @@ async fn install_crds_installs_and_upgrades_but_keeps_definitions_with_other_ver
     ensure!(json!(after.spec) == json!(before.spec), "{after:#?}");
     NamespaceFixture::new(&plane, "respected")
         .await?
-        .settled_foo("web", 1)
+        .ready_foo("web", 1)
         .await?;
     Ok(())
 }

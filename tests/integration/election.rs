@@ -157,7 +157,7 @@ async fn a_replica_that_loses_its_lease_exits_with_code_2() -> Result<()> {
     let daemon = environment.replica("robbed", &[]).await?;
     daemon.wait_for_line(&["starting controller", "foo-controller"]).await?;
     let fixture = NamespaceFixture::new(&environment.plane, "robbed").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     environment.give_away("portreeve").await?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(2), "{status}: {}", daemon.process.log_tail());
@@ -179,7 +179,7 @@ async fn a_standby_is_ready_with_synced_caches_and_writes_nothing() -> Result<()
     let leader = environment.replica("leading", &[]).await?;
     leader.wait_for_line(&["starting controller", "foo-controller"]).await?;
     let fixture = NamespaceFixture::new(&environment.plane, "warm").await?;
-    fixture.settled_foo("before", 1).await?;
+    fixture.ready_foo("before", 1).await?;
     let standby = environment.replica("standby", &[]).await?;
     let ready_standby = |_, text: &str| text.contains("leaderElection ok: standby") && text.contains("check passed");
     standby
@@ -188,7 +188,7 @@ async fn a_standby_is_ready_with_synced_caches_and_writes_nothing() -> Result<()
         .await?;
     let (status, text) = standby.admin.get("/healthz?verbose").await?;
     ensure!(status == StatusCode::OK && text.contains("leaderElection ok"), "{text}");
-    fixture.settled_foo("after", 1).await?;
+    fixture.ready_foo("after", 1).await?;
     // A standby reports no queue depth: keys that wait for days on a standby must not trigger
     // alerts.
     let waiting = standby.admin.metrics().await?.sum("workqueue_depth", &[]);
@@ -250,7 +250,7 @@ async fn groups_spread_over_replicas_and_losing_one_ends_the_process() -> Result
     let successor = environment.next_holder("portreeve-b", &b).await?;
     ensure!(successor == a, "{successor} is not {a}");
     let fixture = NamespaceFixture::new(&environment.plane, "groups").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
 
     environment.give_away("portreeve-a").await?;
     let status = leads_a.process.wait(LIMIT).await?;

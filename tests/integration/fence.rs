@@ -267,7 +267,7 @@ async fn every_kind_of_write_is_fenced_except_leases_and_events() -> Result<()> 
     let foo = crate::support::fixtures::NamespaceFixture {
         namespace: environment.namespace.clone(),
     };
-    foo.settled_foo("web", 1).await?;
+    foo.ready_foo("web", 1).await?;
     environment.fence().await?;
     environment.elected(&format!("web-a_{UUID}"), &leader).await?;
     let label = Patch::Merge(json!({"metadata": {"labels": {"written": "yes"}}}));

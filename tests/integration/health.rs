@@ -21,7 +21,7 @@ use crate::{
     controllers::in_namespace,
     in_process::InProcess,
     support::{
-        LIMIT, SETTLED, admin::Admin, admission_gate::AdmissionGate, daemon::Daemon, fixtures::NamespaceFixture,
+        LIMIT, RETRY_LIMIT, admin::Admin, admission_gate::AdmissionGate, daemon::Daemon, fixtures::NamespaceFixture,
     },
 };
 
@@ -29,7 +29,7 @@ use crate::{
 /// line.
 pub(crate) async fn wait_until_failing(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
     let beginning = format!("[-]{check} failed: ");
-    eventually(SETTLED, &format!("{endpoint} to fail for {check}"), || async {
+    eventually(RETRY_LIMIT, &format!("{endpoint} to fail for {check}"), || async {
         let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
         let line = text.lines().find(|line| line.starts_with(&beginning));
         let line = line.with_context(|| text.clone())?;
@@ -41,7 +41,7 @@ pub(crate) async fn wait_until_failing(admin: &Admin, endpoint: &str, check: &st
 }
 
 pub(crate) async fn wait_until_passing(admin: &Admin, endpoint: &str) -> Result<()> {
-    eventually(SETTLED, &format!("{endpoint} to pass"), || {
+    eventually(RETRY_LIMIT, &format!("{endpoint} to pass"), || {
         ensure_passing(admin, endpoint)
     })
     .await
@@ -188,7 +188,7 @@ async fn an_idle_standby_stays_healthy() -> Result<()> {
     let fixture = NamespaceFixture::new(&plane, "standby").await?;
     let began = Instant::now();
     for number in 0.. {
-        fixture.settled_foo(&format!("web-{number}"), 1).await?;
+        fixture.ready_foo(&format!("web-{number}"), 1).await?;
         ensure_passing(&standby.admin, "/livez").await?;
         ensure_passing(&standby.admin, "/readyz").await?;
         if began.elapsed() > Duration::from_secs(4) {

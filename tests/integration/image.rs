@@ -123,7 +123,7 @@ async fn the_image_binary_leads_reconciles_and_exits_cleanly_with_the_printed_rb
     let acquired = |line: &str| line.contains("acquired the lease") && line.contains("pod-of-the-image_");
     daemon.wait_for_log(LIMIT, acquired).await?;
     let fixture = NamespaceFixture::new(&plane, "image").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     daemon.signal(Signal::TERM)?;
     let status = daemon.wait(LIMIT).await?;
     ensure!(status.success(), "{status}{}", daemon.log_tail());

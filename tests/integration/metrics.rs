@@ -8,7 +8,7 @@ use crate::shared;
 async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
     let daemon = shared::daemon().await?;
     let fixture = shared::fixture("metrics").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     let metrics = daemon.admin.metrics().await?;
     let names = metrics.names();
     for name in [

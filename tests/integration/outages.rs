@@ -25,7 +25,7 @@ async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<(
     );
     plane.apiserver().start().await?;
     daemon.admin.wait_until_ready().await?;
-    fixture.settled_foo("web", 2).await?;
+    fixture.ready_foo("web", 2).await?;
     Ok(())
 }
 
@@ -51,6 +51,6 @@ async fn no_work_is_lost_when_the_apiserver_is_killed() -> Result<()> {
     ensure!(daemon.process.exit_status().is_none(), "{}", daemon.process.log_tail());
     // The informers have to reconnect the watches that were cut off.
     daemon.admin.wait_until_ready().await?;
-    fixture.settled_foo("later", 1).await?;
+    fixture.ready_foo("later", 1).await?;
     Ok(())
 }

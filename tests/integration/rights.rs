@@ -24,7 +24,7 @@ use crate::{
 async fn the_printed_rbac_covers_everything_that_a_foo_needs() -> Result<()> {
     let daemon = shared::daemon().await?;
     let fixture = shared::fixture("rights").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     fixture
         .merge_deployment("web", json!({"spec": {"replicas": 3}}))
         .await?;

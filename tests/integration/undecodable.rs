@@ -46,7 +46,7 @@ async fn an_undecodable_object_is_reported_and_other_objects_are_reconciled() ->
     let foos = [r#"resource="foos.v1alpha1.samplecontroller.k8s.io""#];
     let count = daemon.admin.metrics().await?.sum(gauge, &foos);
     ensure!((count - 1.0).abs() < f64::EPSILON, "{gauge} is {count}");
-    fixture.settled_foo("good", 2).await?;
+    fixture.ready_foo("good", 2).await?;
 
     // A watch event that cannot be decoded counts like a list item, and a repaired object is
     // reconciled.

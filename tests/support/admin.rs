@@ -9,12 +9,12 @@ use kube::{Client, Config, client::Body};
 use portreeve_testing::eventually;
 use tokio::time::timeout;
 
-use super::{LIMIT, SETTLED};
+use super::{LIMIT, RETRY_LIMIT};
 
-/// The flag that opens /metrics for a test.
+/// The flag that serves /metrics without authorization.
 pub(crate) const OPEN: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/readyz/*,/metrics";
 
-/// The endpoints on a port of 127.0.0.1.
+/// A client for the endpoints of a daemon on 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admin {
     pub(crate) port: u16,
@@ -30,10 +30,10 @@ impl Admin {
         config.default_retry = false;
         let client = Client::try_from(config).context("failed to build a client")?;
         let request = Request::get(path).body(Body::empty())?;
-        let answer = async {
-            let answer = client.send(request).await.context("failed to get a response")?;
-            let status = answer.status();
-            let body = answer
+        let response = async {
+            let response = client.send(request).await.context("failed to get a response")?;
+            let status = response.status();
+            let body = response
                 .into_body()
                 .collect()
                 .await
@@ -41,12 +41,12 @@ impl Admin {
                 .to_bytes();
             Ok((status, String::from_utf8(body.to_vec())?))
         };
-        timeout(LIMIT, answer).await.with_context(|| format!("GET {path}"))?
+        timeout(LIMIT, response).await.with_context(|| format!("GET {path}"))?
     }
 
     /// Waits until /readyz returns 200.
     pub(crate) async fn wait_until_ready(&self) -> Result<()> {
-        eventually(SETTLED, "/readyz to return 200", || async {
+        eventually(RETRY_LIMIT, "/readyz to return 200", || async {
             let (status, text) = self.get("/readyz?verbose").await?;
             ensure!(status == StatusCode::OK, "{status}: {text}");
             anyhow::Ok(())
@@ -54,15 +54,15 @@ impl Admin {
         .await
     }
 
-    /// Waits until /readyz?verbose satisfies `wanted`, and returns its status and body.
+    /// Waits until /readyz?verbose satisfies `is_wanted`, and returns its status and body.
     pub(crate) async fn wait_until_readyz(
         &self,
         what: &str,
-        wanted: impl Fn(StatusCode, &str) -> bool,
+        is_wanted: impl Fn(StatusCode, &str) -> bool,
     ) -> Result<(StatusCode, String)> {
-        eventually(SETTLED, what, || async {
+        eventually(RETRY_LIMIT, what, || async {
             let (status, text) = self.get("/readyz?verbose").await?;
-            ensure!(wanted(status, &text), "{status}: {text}");
+            ensure!(is_wanted(status, &text), "{status}: {text}");
             anyhow::Ok((status, text))
         })
         .await
@@ -83,11 +83,11 @@ impl Metrics {
     pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let samples = self.0.lines().filter(|line| !line.starts_with('#'));
         let series = samples.filter_map(|line| line.rsplit_once(' '));
-        let wanted = series.filter(|(series, _)| {
-            let its_name = series.split('{').next().unwrap_or_default();
-            its_name == name && labels.iter().all(|label| series.contains(label))
+        let matching = series.filter(|(series, _)| {
+            let series_name = series.split('{').next().unwrap_or_default();
+            series_name == name && labels.iter().all(|label| series.contains(label))
         });
-        wanted.filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
+        matching.filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
     }
 
     /// Returns the names of all metric families.

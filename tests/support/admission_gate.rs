@@ -4,7 +4,7 @@
 //! The apiserver calls a webhook for each Deployment that foo-controller writes in one namespace.
 //! The webhook is a socket that accepts the connection and never responds, so the request hangs.
 //! When the test drops the connection, the failure policy `Ignore` lets the write succeed. The test
-//! knows that a call is in flight because it holds its connection.
+//! holds the connection, so it knows that a write is in flight.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -35,7 +35,8 @@ pub(crate) struct HeldWrite {
 }
 
 impl AdmissionGate {
-    /// Closes the gate for the Deployments of a fixture, and waits until the apiserver calls it.
+    /// Closes the gate for the Deployments of a fixture, and waits until the apiserver calls the
+    /// webhook.
     pub(crate) async fn close(plane: &ControlPlane, fixture: &NamespaceFixture) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("https://127.0.0.1:{}/", listener.local_addr()?.port());
@@ -58,7 +59,7 @@ impl AdmissionGate {
         let configurations: Api<ValidatingWebhookConfiguration> = Api::all(plane.client()?);
         configurations.create(&PostParams::default(), &configuration).await?;
         let gate = Self { listener };
-        gate.wait_until_asked(fixture).await?;
+        gate.wait_until_called(fixture).await?;
         Ok(gate)
     }
 
@@ -72,9 +73,9 @@ impl AdmissionGate {
     }
 
     /// Creates Deployments in dry runs until one of them arrives at the gate.
-    async fn wait_until_asked(&self, fixture: &NamespaceFixture) -> Result<()> {
+    async fn wait_until_called(&self, fixture: &NamespaceFixture) -> Result<()> {
         let probe = serde_json::from_value(unrelated_deployment("probe"))?;
-        let for_show = PostParams {
+        let dry_run = PostParams {
             dry_run: true,
             field_manager: Some(WRITER.to_owned()),
         };
@@ -82,7 +83,7 @@ impl AdmissionGate {
         eventually(LIMIT, "the apiserver to call the gate", || async {
             tokio::select! {
                 accepted = self.listener.accept() => accepted.ok().map(drop),
-                _ = deployments.create(&for_show, &probe) => None,
+                _ = deployments.create(&dry_run, &probe) => None,
             }
         })
         .await

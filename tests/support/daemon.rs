@@ -17,7 +17,8 @@ use super::{
 /// The executable under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_portreeve");
 
-/// How many ports to try: another process can take a port between the check and the daemon's start.
+/// The number of ports to try: another process can take a port between the check and the daemon's
+/// start.
 const PORT_ATTEMPTS: usize = 5;
 
 /// A running daemon. It is killed when this handle is dropped or the test binary ends.
@@ -89,8 +90,8 @@ impl Daemon {
 
     /// Waits until the log contains a line with all of these words, and returns the line.
     pub(crate) async fn wait_for_line(&self, words: &[&str]) -> Result<String> {
-        let wanted = |line: &str| words.iter().all(|word| line.contains(word));
-        let line = self.process.wait_for_log(LIMIT, wanted).await;
+        let is_wanted = |line: &str| words.iter().all(|word| line.contains(word));
+        let line = self.process.wait_for_log(LIMIT, is_wanted).await;
         line.with_context(|| format!("found no line with {words:?}"))
     }
 }

@@ -53,7 +53,7 @@ impl NamespaceFixture {
     }
 
     /// Creates a Foo whose Deployment has the same name, and waits until the Foo is ready.
-    pub(crate) async fn settled_foo(&self, name: &str, replicas: i32) -> Result<(Foo, Deployment)> {
+    pub(crate) async fn ready_foo(&self, name: &str, replicas: i32) -> Result<(Foo, Deployment)> {
         self.create_foo(name, name, replicas).await?;
         let foo = self.wait_for_condition(name, "Ready", ConditionStatus::True).await?;
         let deployment = self.deployments().get(name).await?;
@@ -92,17 +92,17 @@ impl NamespaceFixture {
         Ok(())
     }
 
-    /// Waits until a Deployment satisfies `wanted`, and returns it.
+    /// Waits until a Deployment satisfies `is_wanted`, and returns it.
     pub(crate) async fn wait_for_deployment(
         &self,
         name: &str,
         what: &str,
-        wanted: impl Fn(&Deployment) -> bool,
+        is_wanted: impl Fn(&Deployment) -> bool,
     ) -> Result<Deployment> {
         let deployments = self.deployments();
         eventually(LIMIT, &format!("Deployment {name}: {what}"), || async {
             let found = deployments.get_opt(name).await?.context("it does not exist")?;
-            ensure!(wanted(&found), "it is {}", json!(found.spec));
+            ensure!(is_wanted(&found), "it is {}", json!(found.spec));
             anyhow::Ok(found)
         })
         .await
@@ -118,18 +118,18 @@ impl NamespaceFixture {
         .await
     }
 
-    /// Waits until a Foo satisfies `wanted`, and returns it.
-    pub(crate) async fn wait_for_foo(&self, name: &str, what: &str, wanted: impl Fn(&Foo) -> bool) -> Result<Foo> {
+    /// Waits until a Foo satisfies `is_wanted`, and returns it.
+    pub(crate) async fn wait_for_foo(&self, name: &str, what: &str, is_wanted: impl Fn(&Foo) -> bool) -> Result<Foo> {
         let foos = self.foos();
         eventually(LIMIT, &format!("Foo {name}: {what}"), || async {
             let found = foos.get(name).await?;
-            ensure!(wanted(&found), "its status is {}", json!(found.status));
+            ensure!(is_wanted(&found), "its status is {}", json!(found.status));
             anyhow::Ok(found)
         })
         .await
     }
 
-    /// Waits until the status of a Foo has a condition for its present generation.
+    /// Waits until the status of a Foo has a condition with this status for the current generation.
     pub(crate) async fn wait_for_condition(&self, name: &str, type_: &str, truth: ConditionStatus) -> Result<Foo> {
         let what = format!("its condition {type_} to be {truth:?}");
         self.wait_for_foo(name, &what, |foo| {
@@ -158,8 +158,8 @@ impl NamespaceFixture {
 
     /// Waits until the Events on a Foo have exactly these reasons, without repetitions.
     ///
-    /// Events are written in the order of the decisions: when the last one exists, all earlier ones
-    /// do.
+    /// Events are written in the order of the decisions. When the last event exists, all earlier
+    /// events exist too.
     pub(crate) async fn wait_for_events(&self, foo: &str, reasons: &[&str]) -> Result<Vec<Event>> {
         eventually(LIMIT, &format!("the events {reasons:?} on Foo {foo}"), || async {
             let events = self.events_on(foo).await?;
@@ -201,7 +201,7 @@ pub(crate) fn image(deployment: &Deployment) -> Option<&str> {
     template.containers.first()?.image.as_deref()
 }
 
-/// Awaits a repair, prints how long it took, and ensures that it took less than 15 s.
+/// Awaits `repair`, prints its duration, and ensures that it took less than 15 s.
 ///
 /// The target is one second. The limit is larger because tests run on busy machines.
 pub(crate) async fn in_time<T>(what: &str, repair: impl Future<Output = Result<T>>) -> Result<T> {

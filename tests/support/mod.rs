@@ -10,9 +10,9 @@ pub(crate) mod manifests;
 use std::time::Duration;
 
 /// The time limit for operations that take milliseconds on an idle machine. It is long because
-/// tests share two cores with each other and with compilers; it only determines how late a failure
-/// shows.
+/// tests share two cores with each other and with compilers. It delays only the report of a
+/// failure.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
-/// The time limit for operations that may be retried: the longest backoff is 30 s, and several
-/// failures can follow each other.
-pub(crate) const SETTLED: Duration = Duration::from_secs(90);
+/// The time limit for operations that may be retried. The longest backoff is 30 s, and several
+/// failures can occur in a row.
+pub(crate) const RETRY_LIMIT: Duration = Duration::from_secs(90);

@@ -21,7 +21,7 @@ use super::{
     faults::WHOLE,
     scenario::{Account, NAME, Scenario},
 };
-use crate::support::{LIMIT, SETTLED};
+use crate::support::{LIMIT, RETRY_LIMIT};
 
 /// The number of polls between two connection resets, which leaves time to establish all
 /// connections again.
@@ -55,7 +55,7 @@ async fn revoked_permissions_are_reported_and_restoring_them_completes_the_work(
     // An open watch continues without permissions. Resets make the informers open new watches,
     // which the apiserver refuses after a moment.
     let resets = ConnectionResets::of(&scenario);
-    eventually(SETTLED, "every watch to be forbidden", || async {
+    eventually(RETRY_LIMIT, "every watch to be forbidden", || async {
         resets.poll();
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
@@ -162,7 +162,7 @@ impl TokenFile {
         let secrets: Api<Secret> = self.system.api();
         secrets.delete(&self.holder(), &DeleteParams::default()).await?;
         let resets = ConnectionResets::of(scenario);
-        eventually(SETTLED, "the token to be refused", || async {
+        eventually(RETRY_LIMIT, "the token to be refused", || async {
             resets.poll();
             ensure!(refused().await? > before, "no request was refused yet");
             anyhow::Ok(())
@@ -203,7 +203,7 @@ async fn an_invalid_token_is_reloaded_from_its_file() -> Result<()> {
     file.expire(&scenario).await?;
     // An open watch continues with the old token, so break the connections.
     scenario.proxy.reset();
-    eventually(SETTLED, "forbidden watches in /readyz", || async {
+    eventually(RETRY_LIMIT, "forbidden watches in /readyz", || async {
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(
             status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("forbidden"),
@@ -215,7 +215,7 @@ async fn an_invalid_token_is_reloaded_from_its_file() -> Result<()> {
     scenario.work.wave().await?;
     file.renew().await?;
     // The client reads the token file once a minute.
-    eventually(SETTLED + LIMIT, "the new token to be used", || async {
+    eventually(RETRY_LIMIT + LIMIT, "the new token to be used", || async {
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::OK, "{text}");
         anyhow::Ok(())

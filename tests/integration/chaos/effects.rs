@@ -32,7 +32,7 @@ use crate::{
         kinds::Kind,
     },
     support::{
-        LIMIT, SETTLED,
+        LIMIT, RETRY_LIMIT,
         daemon::Daemon,
         fixtures::{NamespaceFixture, replicas},
     },
@@ -106,7 +106,7 @@ impl PendingWork {
         let jobs: Api<Job> = self.fixture.namespace.api();
         let mut wanted = Kind::BOTH.map(|kind| job_of(kind.name(), self.due));
         wanted.sort();
-        eventually(SETTLED, "exactly the Jobs that were due", || async {
+        eventually(RETRY_LIMIT, "exactly the Jobs that were due", || async {
             let mut names: Vec<_> = jobs.list(&ListParams::default()).await?.items;
             names.sort_by_key(ResourceExt::name_any);
             let names: Vec<_> = names.iter().map(ResourceExt::name_any).collect();
@@ -127,7 +127,7 @@ impl PendingWork {
             .await?;
         }
         // Do not create a canary: collecting it would be one more effect.
-        eventually(SETTLED, "only orphaned Secrets to be left", || async {
+        eventually(RETRY_LIMIT, "only orphaned Secrets to be left", || async {
             let secrets = self.dynamic_client.list("v1", "Secret").await?;
             let names: Vec<_> = secrets.iter().map(ResourceExt::name_any).collect();
             ensure!(names == ["orphan-0", "orphan-1"], "{names:?}");
@@ -173,7 +173,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
         let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
         tokio::select! {
             biased;
-            killed = done.wait_for_applied(1, SETTLED) => {
+            killed = done.wait_for_applied(1, RETRY_LIMIT) => {
                 killed.with_context(|| daemon.process.log_tail())?;
                 let effect = eventually(LIMIT, "the effect in the audit log", || async {
                     effects(&plane, &pending_work)?.get(before).cloned().context("the effect is missing")

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     clock::OffsetClock,
-    support::{SETTLED, daemon::Daemon},
+    support::{RETRY_LIMIT, daemon::Daemon},
 };
 
 /// With this idle timeout, an informer gives up a silent watch within a round.
@@ -64,7 +64,7 @@ async fn round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
     proxy.reset();
     work.churn().await?;
     for (fault, times) in faults {
-        fault.wait_for_applied(times, SETTLED).await?;
+        fault.wait_for_applied(times, RETRY_LIMIT).await?;
     }
     proxy.heal();
     work.verify_churn().await
@@ -91,7 +91,7 @@ async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
             .await
             .with_context(|| format!("round {number}"))?;
     }
-    eventually(SETTLED, "resource usage to return to its former level", || async {
+    eventually(RETRY_LIMIT, "resource usage to return to its former level", || async {
         let after = measure_usage(&daemon, &proxy).await?;
         println!("before {before:?}, after {after:?}");
         let is_more = |after: f64, before: f64, slack| after > before + slack;

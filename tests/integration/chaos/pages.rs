@@ -11,7 +11,7 @@ use super::{
 use crate::{
     garbage::{dynamic_client::DynamicClient, object_builder::config_map},
     schedules::kinds::Kind,
-    support::{SETTLED, fixtures::NamespaceFixture},
+    support::{RETRY_LIMIT, fixtures::NamespaceFixture},
     ttl::fixtures::Jobs,
 };
 
@@ -25,7 +25,7 @@ async fn create_idle_objects(scenario: &Scenario) -> Result<()> {
             let off = json!({"suspend": true});
             kind.create(&fixture.namespace, &name, "@yearly", &off).await?;
         }
-        fixture.settled_foo(&name, 1).await?;
+        fixture.ready_foo(&name, 1).await?;
         jobs.create(&name, json!({})).await?;
         dynamic_client.create(config_map(&name)).await?;
     }
@@ -46,7 +46,7 @@ async fn lists_that_fail_on_their_third_page_are_repeated() -> Result<()> {
         proxy.reset();
         scenario.work.wave().await?;
         for (resource, third) in &thirds {
-            let failed = third.wait_for_applied(1, SETTLED).await;
+            let failed = third.wait_for_applied(1, RETRY_LIMIT).await;
             failed.with_context(|| format!("{resource} with {answer:?}"))?;
         }
         scenario.verify().await?;

@@ -18,7 +18,7 @@ use super::{
     schemas::{self, UndecodableObject},
 };
 use crate::{
-    support::{LIMIT, SETTLED},
+    support::{LIMIT, RETRY_LIMIT},
     undecodable::loose,
 };
 
@@ -155,7 +155,7 @@ async fn inject(
             scenario.plane.apiserver().pause()?;
             scenario.proxy.reset();
             // New connections hang.
-            eventually(SETTLED, "hanging connections", async || {
+            eventually(RETRY_LIMIT, "hanging connections", async || {
                 let opened = scenario.proxy.accepted() - before;
                 ensure!(opened >= HANGING, "only {opened} connections were opened");
                 anyhow::Ok(())
@@ -194,7 +194,7 @@ async fn revoke_and_grant_rights(scenario: &Scenario) -> Result<()> {
     let refused = [r#"code="403""#];
     let daemon = &scenario.daemon;
     daemon
-        .wait_for_more("rest_client_requests_total", &refused, SETTLED)
+        .wait_for_more("rest_client_requests_total", &refused, RETRY_LIMIT)
         .await?;
     scenario.account.grant().await
 }
@@ -215,7 +215,7 @@ async fn replace_token(scenario: &Scenario, file: &mut TokenFile) -> Result<()> 
     let before = count_of(scenario, "200").await?;
     file.renew().await?;
     // The client reads the token file once a minute.
-    eventually(SETTLED + LIMIT, "the new token to be used", || async {
+    eventually(RETRY_LIMIT + LIMIT, "the new token to be used", || async {
         ensure!(count_of(scenario, "200").await? > before, "no request succeeded since");
         anyhow::Ok(())
     })
@@ -258,7 +258,7 @@ async fn wait_until_applied(proxy: &FaultProxy, round_plan: &RoundPlan, met: &[F
     let until = async |target: Target| {
         for (request_fault, met) in all().filter(|(request_fault, _)| request_fault.target == target) {
             let some = async || (affected_requests(met) > 0).then_some(());
-            eventually(SETTLED, &format!("{request_fault:?} to affect a request"), some).await?;
+            eventually(RETRY_LIMIT, &format!("{request_fault:?} to affect a request"), some).await?;
         }
         anyhow::Ok(())
     };

@@ -18,7 +18,7 @@ use crate::{
         fixtures::{job_of, minutes},
         kinds::Kind,
     },
-    support::SETTLED,
+    support::RETRY_LIMIT,
 };
 
 /// The controllers of schedules.
@@ -41,12 +41,12 @@ async fn run_with_fault(scenario: &mut Scenario, request_fault: &RequestFault) -
     let met = request_fault.inject(&scenario.proxy, times);
     if is_watch {
         for (_, met) in &met {
-            met.wait_for_applied(WATCHES, SETTLED).await?;
+            met.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
         }
     }
     scenario.work.wave().await?;
     for (who, met) in met {
-        met.wait_for_applied(1, SETTLED).await.context(who)?;
+        met.wait_for_applied(1, RETRY_LIMIT).await.context(who)?;
     }
     scenario.proxy.heal();
     scenario.verify().await
@@ -103,7 +103,7 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
             jobs.delete(&running, &DeleteParams::background()).await?;
         }
         for (who, met) in SCHEDULERS.iter().zip(&met) {
-            let met = met.wait_for_applied(1, SETTLED).await;
+            let met = met.wait_for_applied(1, RETRY_LIMIT).await;
             met.with_context(|| format!("{who}, {request_fault:?}"))?;
         }
         scenario.proxy.heal();
@@ -121,7 +121,7 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
 /// Waits until the status of a schedule has this Job as its only active one.
 async fn wait_for_only_active_job(scenario: &Scenario, kind: Kind, job: &str) -> Result<()> {
     let objects = kind.objects(&scenario.work.fixture.namespace);
-    eventually(SETTLED, &format!("{job} to be the only active Job"), || async {
+    eventually(RETRY_LIMIT, &format!("{job} to be the only active Job"), || async {
         let object = objects.get(kind.name()).await?;
         let active = object.data["status"]["active"]
             .as_array()
@@ -162,7 +162,7 @@ async fn silent_watches_are_given_up_and_restarted() -> Result<()> {
     let silent = Fault::Body(BodyFault::StallAt(200));
     let met = scenario.proxy.fault(Matcher::watches(), silent, Repeat::Next(WATCHES));
     scenario.proxy.reset();
-    met.wait_for_applied(WATCHES, SETTLED).await?;
+    met.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
     scenario.work.wave().await?;
     // The test does not heal the fault, and with such a short idle timeout some watches are stale
     // for a moment.

@@ -15,7 +15,7 @@ use crate::{
     in_process::InProcess,
     schedules::fixtures::minutes,
     shared,
-    support::{SETTLED, daemon::printed},
+    support::{RETRY_LIMIT, daemon::printed},
 };
 
 /// The flag that enables all controllers.
@@ -154,7 +154,7 @@ impl Scenario {
     async fn tasks(&self, most: usize) -> Result<usize> {
         self.proxy.reset();
         self.daemon.admin.wait_until_ready().await?;
-        eventually(SETTLED, "tasks to end", || async {
+        eventually(RETRY_LIMIT, "tasks to end", || async {
             let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
             let connections = self.proxy.connections();
             let tasks = tasks.saturating_sub(2 * connections);
@@ -183,7 +183,7 @@ impl Scenario {
         };
         let (now, before) = (self.clock.now(), decisions().await?);
         self.clock.set(now - minutes(2 * STEP));
-        eventually(SETTLED, "decisions by a clock that was set back", || async {
+        eventually(RETRY_LIMIT, "decisions by a clock that was set back", || async {
             let after = decisions().await?;
             ensure!(
                 before.iter().zip(&after).all(|(before, after)| after > before),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{record, scenario::Scenario};
 use crate::{
     schedules::{fixtures::job_of, kinds::Kind},
-    support::{LIMIT, SETTLED},
+    support::{LIMIT, RETRY_LIMIT},
     undecodable::loose,
 };
 
@@ -60,7 +60,7 @@ async fn wait_until_collector_watches(scenario: &Scenario, resource: &portreeve_
         .metadata();
     let watches = scenario.proxy.count(watches);
     scenario.proxy.reset();
-    watches.wait_for_matched(1, SETTLED).await
+    watches.wait_for_matched(1, RETRY_LIMIT).await
 }
 
 /// An object that its controller cannot decode.
@@ -133,7 +133,7 @@ async fn schedules_run_again_when_their_definition_is_recreated() -> Result<()> 
     let definitions = delete(&scenario, &CronTab::crd()).await?;
     wait_until_not_served_in_readyz(&scenario).await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> = fixture.namespace.api();
-    eventually(SETTLED, "the Jobs of the CronTab to be collected", || async {
+    eventually(RETRY_LIMIT, "the Jobs of the CronTab to be collected", || async {
         let of_it = job_of(Kind::CronTab.name(), slot);
         ensure!(jobs.get_opt(&of_it).await?.is_none(), "{of_it} still exists");
         anyhow::Ok(())
@@ -143,7 +143,7 @@ async fn schedules_run_again_when_their_definition_is_recreated() -> Result<()> 
     definitions
         .create(&PostParams::default(), &loose(&CronTab::crd())?)
         .await?;
-    served.wait_for_matched(1, SETTLED).await?;
+    served.wait_for_matched(1, RETRY_LIMIT).await?;
     let bad = UndecodableObject::create::<CronTab>(&scenario, &json!({"schedule": 7})).await?;
     bad.wait_until_reported(&scenario).await?;
     let again = serde_json::from_value(Kind::CronTab.manifest("again", "*/10 * * * *", &json!({})))?;
@@ -152,7 +152,7 @@ async fn schedules_run_again_when_their_definition_is_recreated() -> Result<()> 
     eventually(LIMIT, "CronTabs to be served", || tabs.create(&parameters, &again)).await?;
     // By the test's clock, the CronTab was created before `slot`, so its Job is due.
     let job = job_of("again", slot);
-    eventually(SETTLED, "the Job of the new CronTab", || jobs.get(&job)).await?;
+    eventually(RETRY_LIMIT, "the Job of the new CronTab", || jobs.get(&job)).await?;
     scenario.ensure_healthy(|_| false).await?;
     record::ensure_clean(&scenario.plane)?;
     scenario.finish().await

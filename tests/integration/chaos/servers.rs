@@ -12,7 +12,7 @@ use super::{
     faults::{CONTROLLERS, informers},
     scenario::Scenario,
 };
-use crate::support::SETTLED;
+use crate::support::RETRY_LIMIT;
 
 /// The delay of writes, so that faults occur in the middle of a wave.
 const LATE: Duration = Duration::from_millis(200);
@@ -27,7 +27,7 @@ async fn begin(scenario: &mut Scenario) -> Result<()> {
         .proxy
         .fault(Matcher::writes(), Fault::DelayRequest(LATE), Repeat::UntilHealed);
     scenario.work.wave().await?;
-    writes.wait_for_applied(3, SETTLED).await
+    writes.wait_for_applied(3, RETRY_LIMIT).await
 }
 
 /// Waits until the wave is done while the proxy's fault is active, and finishes the scenario.
@@ -95,7 +95,7 @@ async fn the_daemon_recovers_from_a_hanging_apiserver() -> Result<()> {
             .wait_for_more(
                 "rest_client_requests_total",
                 &[r#"code="<error>""#, r#"method="GET""#],
-                SETTLED,
+                RETRY_LIMIT,
             )
             .await?;
     }
@@ -129,7 +129,7 @@ async fn informers_relist_after_a_compaction_during_a_disconnect() -> Result<()>
     scenario.proxy.heal();
     scenario.verify_with_failing_checks(is_forbidden).await?;
     for (resource, lists) in &relists {
-        let listed = lists.wait_for_matched(1, SETTLED).await;
+        let listed = lists.wait_for_matched(1, RETRY_LIMIT).await;
         listed.with_context(|| format!("{resource} was not listed again after the compaction"))?;
     }
     scenario.finish().await
@@ -156,11 +156,11 @@ async fn work_completes_after_a_storm_of_429() -> Result<()> {
     let storms = CONTROLLERS.map(|name| all(Matcher::writes().user_agent(name)));
     scenario.work.wave().await?;
     for storm in &storms {
-        storm.wait_for_applied(STORM, SETTLED).await?;
+        storm.wait_for_applied(STORM, RETRY_LIMIT).await?;
     }
     let rest = all(Matcher::any());
     scenario.proxy.reset();
-    rest.wait_for_applied(STORM, SETTLED).await?;
+    rest.wait_for_applied(STORM, RETRY_LIMIT).await?;
     scenario.proxy.heal();
     scenario.verify().await?;
     scenario.finish().await
@@ -177,7 +177,7 @@ async fn work_completes_with_a_slow_apiserver_that_refuses_some_requests() -> Re
     );
     scenario.proxy.reset();
     scenario.work.wave().await?;
-    refused.wait_for_applied(20, SETTLED).await?;
+    refused.wait_for_applied(20, RETRY_LIMIT).await?;
     finish_under_fault(scenario).await
 }
 

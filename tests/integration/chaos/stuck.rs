@@ -9,7 +9,7 @@ use super::{faults::CONTROLLERS, scenario::Account, work::Work};
 use crate::{
     clock::OffsetClock,
     health::{failing, wait_until_failing, wait_until_passing},
-    support::SETTLED,
+    support::RETRY_LIMIT,
 };
 
 /// The client's timeout, after which a hanging call ends.
@@ -29,7 +29,7 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
         let write = Matcher::writes().user_agent(name);
         let hanging = proxy.fault(write, Fault::BlackHole, Repeat::Next(1));
         work.wave().await?;
-        hanging.wait_for_applied(1, SETTLED).await?;
+        hanging.wait_for_applied(1, RETRY_LIMIT).await?;
         let began = Instant::now();
         let line = wait_until_failing(&daemon.admin, "/livez", name, &["item ", "has made no progress for"]).await?;
         println!("after {:?}: {line}", began.elapsed());

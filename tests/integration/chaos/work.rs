@@ -26,7 +26,7 @@ use crate::{
         kinds::Kind,
     },
     support::{
-        SETTLED,
+        RETRY_LIMIT,
         fixtures::{NamespaceFixture, replicas},
     },
     ttl::fixtures::Jobs,
@@ -195,7 +195,7 @@ impl Work {
 
     /// Waits until the Deployments and the Jobs have the expected state.
     pub(super) async fn settled(&self) -> Result<()> {
-        eventually(SETTLED, "the expected Deployments and Jobs", || async {
+        eventually(RETRY_LIMIT, "the expected Deployments and Jobs", || async {
             self.check_deployments().await?;
             self.check_jobs().await
         })
@@ -206,7 +206,7 @@ impl Work {
     pub(super) async fn verify_churn(&self) -> Result<()> {
         let jobs: Api<Job> = self.fixture.namespace.api();
         eventually(
-            SETTLED,
+            RETRY_LIMIT,
             "the expected Deployments, and all churned Jobs to be deleted",
             || async {
                 self.check_deployments().await?;

@@ -18,7 +18,7 @@ async fn a_fence_for_all_resources_admits_leases_and_events() -> Result<()> {
     let fixture = crate::support::fixtures::NamespaceFixture {
         namespace: environment.namespace.clone(),
     };
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     environment.elect(&format!("web-a_{UUID}")).await?;
     environment
         .apply(&environment.account, &["--controllers=garbagecollector"])

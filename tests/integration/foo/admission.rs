@@ -48,8 +48,8 @@ async fn an_invalid_foo_is_rejected_with_the_name_of_the_field() -> Result<()> {
 async fn foos_at_the_allowed_limits_are_reconciled() -> Result<()> {
     let fixture = fixture("bounds").await?;
     let long = "a".repeat(63);
-    let (_, deployment) = fixture.settled_foo(&long, 10).await?;
+    let (_, deployment) = fixture.ready_foo(&long, 10).await?;
     ensure!(crate::support::fixtures::replicas(&deployment) == Some(10));
-    fixture.settled_foo("a", 1).await?;
+    fixture.ready_foo("a", 1).await?;
     Ok(())
 }

@@ -62,7 +62,7 @@ async fn a_foreign_deployment_is_never_modified_and_the_foo_recovers_after_its_d
 #[tokio::test]
 async fn a_deployment_that_loses_its_owner_reference_becomes_foreign() -> Result<()> {
     let fixture = fixture("disowned").await?;
-    fixture.settled_foo("web", 2).await?;
+    fixture.ready_foo("web", 2).await?;
     let disown = json!({"metadata": {"ownerReferences": null}, "spec": {"replicas": 9}});
     let disowned = fixture.merge_deployment("web", disown).await?;
     fixture
@@ -77,7 +77,7 @@ async fn a_deployment_that_loses_its_owner_reference_becomes_foreign() -> Result
 #[tokio::test]
 async fn the_second_of_two_foos_with_one_deployment_name_waits_for_the_name() -> Result<()> {
     let fixture = fixture("rivals").await?;
-    fixture.settled_foo("first", 1).await?;
+    fixture.ready_foo("first", 1).await?;
     fixture.create_foo("second", "first", 2).await?;
     fixture
         .wait_for_condition("second", "Conflict", ConditionStatus::True)
@@ -102,7 +102,7 @@ async fn the_second_of_two_foos_with_one_deployment_name_waits_for_the_name() ->
 #[tokio::test]
 async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<()> {
     let fixture = fixture("namesake").await?;
-    let (earlier, orphan) = fixture.settled_foo("web", 2).await?;
+    let (earlier, orphan) = fixture.ready_foo("web", 2).await?;
     // No garbage collector runs here, so the Deployment remains, as after a deletion that orphans
     // it.
     let parameters = DeleteParams {
@@ -126,7 +126,7 @@ async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<
 #[tokio::test]
 async fn a_foo_renamed_into_a_conflict_keeps_its_deployment() -> Result<()> {
     let fixture = fixture("keeps").await?;
-    let (_, kept) = fixture.settled_foo("web", 2).await?;
+    let (_, kept) = fixture.ready_foo("web", 2).await?;
     fixture.create_foreign("taken").await?;
     fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))

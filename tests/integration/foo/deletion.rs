@@ -13,7 +13,7 @@ use crate::{shared::fixture, support::fixtures::replicas};
 #[tokio::test]
 async fn a_terminating_foo_is_neither_applied_nor_recreated() -> Result<()> {
     let fixture = fixture("terminating").await?;
-    let (_, deployment) = fixture.settled_foo("web", 2).await?;
+    let (_, deployment) = fixture.ready_foo("web", 2).await?;
     let foreground = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
@@ -46,6 +46,6 @@ async fn a_terminating_foo_is_neither_applied_nor_recreated() -> Result<()> {
 /// Waits for a newer Foo. The queue is first in, first out, and a Foo needs several steps, so the
 /// controller has done everything that was due before.
 async fn wait_for_a_later_foo(fixture: &crate::support::fixtures::NamespaceFixture, name: &str) -> Result<()> {
-    fixture.settled_foo(name, 1).await?;
+    fixture.ready_foo(name, 1).await?;
     Ok(())
 }

@@ -54,7 +54,7 @@ fn desired(foo: &Foo) -> Value {
 #[tokio::test]
 async fn a_foo_gets_the_desired_deployment() -> Result<()> {
     let fixture = fixture("create").await?;
-    let (foo, deployment) = in_time("a new Foo is settled", fixture.settled_foo("web", 2)).await?;
+    let (foo, deployment) = in_time("a new Foo is settled", fixture.ready_foo("web", 2)).await?;
     ensure!(owned(&deployment) == desired(&foo), "{:#}", owned(&deployment));
     let managers: Vec<_> = deployment
         .managed_fields()
@@ -110,7 +110,7 @@ async fn the_samples_are_reconciled() -> Result<()> {
 #[tokio::test]
 async fn the_deployment_follows_the_spec() -> Result<()> {
     let fixture = fixture("rescale").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     fixture.merge_foo("web", json!({"spec": {"replicas": 5}})).await?;
     let grown = fixture.wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5));
     in_time("a new replica count reaches the Deployment", grown).await?;
@@ -124,7 +124,7 @@ async fn the_deployment_follows_the_spec() -> Result<()> {
 #[tokio::test]
 async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
     let fixture = fixture("drift").await?;
-    let (foo, deployment) = fixture.settled_foo("web", 2).await?;
+    let (foo, deployment) = fixture.ready_foo("web", 2).await?;
     let mut owners = json!(deployment.owner_references());
     owners[0]["blockOwnerDeletion"] = false.into();
     let containers = |name: &str, image: &str| json!({"spec": {"template": {"spec": {"containers": [{"name": name, "image": image}]}}}});
@@ -156,7 +156,7 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
 #[tokio::test]
 async fn the_container_is_restored_next_to_a_foreign_one() -> Result<()> {
     let fixture = fixture("container").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     let other = json!({"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "other:1"}]}}}});
     fixture.merge_deployment("web", other).await?;
     let containers = |found: &Deployment| {
@@ -177,7 +177,7 @@ async fn the_container_is_restored_next_to_a_foreign_one() -> Result<()> {
 #[tokio::test]
 async fn fields_of_other_managers_survive_a_repair() -> Result<()> {
     let fixture = fixture("extras").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     let theirs = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -209,7 +209,7 @@ async fn fields_of_other_managers_survive_a_repair() -> Result<()> {
 #[tokio::test]
 async fn a_deleted_deployment_is_recreated() -> Result<()> {
     let fixture = fixture("deleted").await?;
-    let (foo, before) = fixture.settled_foo("web", 2).await?;
+    let (foo, before) = fixture.ready_foo("web", 2).await?;
     fixture.delete_deployment("web").await?;
     let again = fixture.wait_for_deployment("web", "a new Deployment", |found| found.uid() != before.uid());
     let again = in_time("a deleted Deployment is recreated", again).await?;
@@ -220,7 +220,7 @@ async fn a_deleted_deployment_is_recreated() -> Result<()> {
 #[tokio::test]
 async fn changing_the_deployment_name_deletes_the_old_deployment() -> Result<()> {
     let fixture = fixture("renamed").await?;
-    fixture.settled_foo("web", 2).await?;
+    fixture.ready_foo("web", 2).await?;
     fixture
         .merge_foo("web", json!({"spec": {"deploymentName": "shop"}}))
         .await?;

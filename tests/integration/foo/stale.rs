@@ -164,7 +164,7 @@ async fn an_apply_does_not_recreate_a_deleted_object_and_a_delete_of_it_succeeds
 #[tokio::test]
 async fn an_object_replaced_during_a_repair_is_not_adopted() -> Result<()> {
     let fixture = fixture("under-way").await?;
-    fixture.settled_foo("web", 2).await?;
+    fixture.ready_foo("web", 2).await?;
     let gate = AdmissionGate::close(ControlPlane::shared().await, &fixture).await?;
     fixture
         .merge_deployment("web", json!({"spec": {"replicas": 9}}))

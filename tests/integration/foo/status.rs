@@ -34,7 +34,7 @@ async fn set_available(fixture: &NamespaceFixture, name: &str, available: i32) -
 #[tokio::test]
 async fn the_status_follows_the_deployment() -> Result<()> {
     let fixture = fixture("status").await?;
-    fixture.settled_foo("web", 3).await?;
+    fixture.ready_foo("web", 3).await?;
     for available in [1, 3, 0] {
         set_available(&fixture, "web", available).await?;
         let what = format!("{available} available");
@@ -70,7 +70,7 @@ async fn the_status_follows_the_deployment() -> Result<()> {
 #[tokio::test]
 async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
     let fixture = fixture("scale").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     let patch = Patch::Merge(json!({"spec": {"replicas": 4}}));
     fixture
         .foos()
@@ -95,7 +95,7 @@ async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
 #[tokio::test]
 async fn the_synced_event_is_sent_once_for_repeated_reconciles() -> Result<()> {
     let fixture = fixture("synced").await?;
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     for replicas in 2..6 {
         fixture
             .merge_foo("web", json!({"spec": {"replicas": replicas}}))
@@ -135,7 +135,7 @@ async fn the_synced_event_is_sent_once_for_repeated_reconciles() -> Result<()> {
 #[tokio::test]
 async fn the_status_is_written_only_when_it_changes() -> Result<()> {
     let fixture = fixture("quiet").await?;
-    let (foo, _) = fixture.settled_foo("web", 2).await?;
+    let (foo, _) = fixture.ready_foo("web", 2).await?;
     let from = foo.resource_version().context("the Foo has no resourceVersion")?;
     let only = WatchParams::default().fields("metadata.name=web");
     let foos = fixture.foos();

@@ -11,7 +11,7 @@ use super::graph::Graph;
 use crate::{
     shared::apply_and_wait,
     support::{
-        LIMIT, SETTLED,
+        LIMIT, RETRY_LIMIT,
         daemon::{Daemon, printed},
     },
 };
@@ -132,7 +132,7 @@ impl Collector {
 
     /// Waits until the graph has no node for the object.
     pub(super) async fn wait_until_forgets(&self, object: &DynamicObject) -> Result<()> {
-        eventually(SETTLED, "an object to leave the graph", || async {
+        eventually(RETRY_LIMIT, "an object to leave the graph", || async {
             ensure!(!self.knows(object).await?, "{object:?}");
             anyhow::Ok(())
         })

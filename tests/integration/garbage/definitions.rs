@@ -12,7 +12,7 @@ use super::{
     object_builder::config_map,
     shared,
 };
-use crate::support::{LIMIT, SETTLED, fixtures::in_time};
+use crate::support::{LIMIT, RETRY_LIMIT, fixtures::in_time};
 
 #[tokio::test]
 async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result<()> {
@@ -73,7 +73,7 @@ async fn silent_watches_are_reported_as_stale_until_they_receive_data() -> Resul
     })
     .await?;
     proxy.heal();
-    eventually(SETTLED, "no watch to be stale", || async {
+    eventually(RETRY_LIMIT, "no watch to be stale", || async {
         ensure!(collector.is_synced().await?, "some watches are stale");
         anyhow::Ok(())
     })

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval};
 
 use super::object_builder::{ObjectBuilder, config_map};
-use crate::support::SETTLED;
+use crate::support::RETRY_LIMIT;
 
 /// The interval between the checks of [`stays`].
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -121,7 +121,7 @@ impl DynamicClient {
     }
 
     pub(crate) async fn wait_until_gone(&self, object: &DynamicObject) -> Result<()> {
-        eventually(SETTLED, &format!("{} to be gone", object.name_any()), || async {
+        eventually(RETRY_LIMIT, &format!("{} to be gone", object.name_any()), || async {
             let found = self.find(object).await?;
             ensure!(found.is_none(), "{:?}", found.map(|found| found.metadata));
             anyhow::Ok(())

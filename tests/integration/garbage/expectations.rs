@@ -12,7 +12,7 @@ use super::{
     dynamic_client::{DynamicClient, Policy},
     object_builder::ObjectBuilder,
 };
-use crate::support::SETTLED;
+use crate::support::RETRY_LIMIT;
 
 /// The number of concurrent requests of a test.
 const CONCURRENCY: usize = 16;
@@ -131,7 +131,7 @@ async fn wait_for_owners(
     owners: &BTreeSet<String>,
 ) -> Result<()> {
     let what = format!("{} to be owned by {owners:?}", object.name_any());
-    let checked = eventually(SETTLED, &what, || async {
+    let checked = eventually(RETRY_LIMIT, &what, || async {
         let found = match dynamic_client.find(object).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Err("it is gone")),

@@ -9,7 +9,7 @@ use super::{ensure_passing, failing, wait_until_failing, wait_until_passing};
 use crate::{
     shared,
     support::{
-        SETTLED,
+        RETRY_LIMIT,
         daemon::{Daemon, printed},
     },
 };
@@ -59,7 +59,7 @@ async fn informers_relist_when_a_proxy_buffers_their_watches() -> Result<()> {
     proxy.fault(Matcher::watches(), silent, Repeat::UntilHealed);
     proxy.reset();
     let lists = proxy.count(Matcher::lists().resource("foos"));
-    lists.wait_for_matched(1, SETTLED).await?;
+    lists.wait_for_matched(1, RETRY_LIMIT).await?;
     // A list has refreshed the store, so readiness passes although the watch is silent.
     wait_until_passing(&daemon.admin, "/readyz").await?;
     // Without lists as well, the informer has no contact and becomes stale.

@@ -25,7 +25,7 @@ use crate::{
 /// Makes the controller create, repair, recreate and delete a Deployment, and send the same event
 /// twice.
 pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
-    fixture.settled_foo("web", 1).await?;
+    fixture.ready_foo("web", 1).await?;
     fixture
         .merge_deployment("web", json!({"spec": {"replicas": 3}}))
         .await?;
