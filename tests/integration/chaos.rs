@@ -2,8 +2,8 @@
 //! itself fail.
 //!
 //! A [`work`] gives each controller objects to reconcile in waves, and knows the expected state of
-//! the cluster after each wave. A fault is active during a wave; when it is healed, the test
-//! verifies what it left behind. The tests inject each fault alone, in a fixed order, and then
+//! the cluster after each wave. A fault is active during a wave. After it is healed, the test
+//! verifies the cluster. The tests inject each fault alone, in a fixed order, and then
 //! combinations of faults drawn from a seed. The environment variable `ROUNDS` sets the number of
 //! seeds and `SEED` the first one. `make chaos` sets both.
 

@@ -23,9 +23,9 @@ use super::{
 };
 use crate::support::{LIMIT, RETRY_LIMIT};
 
-/// The number of polls between two connection resets, which leaves time to establish all
-/// connections again.
-const CONNECTED: usize = 10;
+/// The number of polls between two connection resets. It leaves time to establish all connections
+/// again.
+const POLLS_BETWEEN_RESETS: usize = 10;
 
 /// Revokes all permissions of the accounts of the daemon's namespace.
 pub(super) async fn revoke(scenario: &Scenario) -> Result<()> {
@@ -53,7 +53,7 @@ async fn revoked_permissions_are_reported_and_restoring_them_completes_the_work(
     let mut scenario = Scenario::start().await?;
     revoke(&scenario).await?;
     // An open watch continues without permissions. Resets make the informers open new watches,
-    // which the apiserver refuses after a moment.
+    // which the apiserver rejects once it has observed the change.
     let resets = ConnectionResets::of(&scenario);
     eventually(RETRY_LIMIT, "every watch to be forbidden", || async {
         resets.poll();
@@ -73,8 +73,8 @@ async fn revoked_permissions_are_reported_and_restoring_them_completes_the_work(
 }
 
 /// Returns a token that is valid while its Secret exists.
-async fn token(system: &Namespace, holder: &str) -> Result<String> {
-    let secret: Secret = serde_json::from_value(json!({"metadata": {"name": holder}}))?;
+async fn token(system: &Namespace, secret_name: &str) -> Result<String> {
+    let secret: Secret = serde_json::from_value(json!({"metadata": {"name": secret_name}}))?;
     let secret = system.api::<Secret>().create(&PostParams::default(), &secret).await?;
     let request = TokenRequest {
         spec: Some(TokenRequestSpec {
@@ -83,23 +83,23 @@ async fn token(system: &Namespace, holder: &str) -> Result<String> {
             bound_object_ref: Some(BoundObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Secret".to_owned()),
-                name: Some(holder.to_owned()),
+                name: Some(secret_name.to_owned()),
                 uid: secret.uid(),
             }),
         }),
         ..TokenRequest::default()
     };
     let accounts: Api<ServiceAccount> = system.api();
-    let answer = accounts
+    let response = accounts
         .create_token_request(NAME, &PostParams::default(), &request)
         .await?;
-    answer
+    response
         .status
         .and_then(|status| status.token)
         .context("the apiserver returned no token")
 }
 
-/// A token in a file. Each token is valid while its Secret exists.
+/// A file with a token. Each token is valid while its Secret exists.
 pub(super) struct TokenFile {
     folder: TempDir,
     system: Namespace,
@@ -107,7 +107,8 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Issues a token for the account, and makes its kubeconfig refer to the file with it.
+    /// Issues a token for the account, writes it to a file, and makes the account's kubeconfig
+    /// refer to that file.
     async fn of(account: &Account) -> Result<Self> {
         let mut file = Self {
             folder: tempfile::tempdir()?,
@@ -127,11 +128,11 @@ impl TokenFile {
     /// Starts a daemon with additional flags, whose account has its token in a file.
     pub(super) async fn start(flags: &'static [&'static str]) -> Result<(Scenario, Self)> {
         let mut file = None;
-        let give = async |account: &Account| {
+        let use_token_file = async |account: &Account| {
             file = Some(Self::of(account).await?);
             Ok(())
         };
-        let scenario = Scenario::start_with(flags, give).await?;
+        let scenario = Scenario::start_with(flags, use_token_file).await?;
         Ok((scenario, file.context("the account was not created")?))
     }
 
@@ -140,14 +141,14 @@ impl TokenFile {
     }
 
     /// Returns the name of the Secret to which the last token is bound.
-    fn holder(&self) -> String {
+    fn secret_name(&self) -> String {
         format!("token-{}", self.issued)
     }
 
     /// Writes a new token into the file.
     pub(super) async fn renew(&mut self) -> Result<()> {
         self.issued += 1;
-        let token = token(&self.system, &self.holder()).await?;
+        let token = token(&self.system, &self.secret_name()).await?;
         // Rename the file into place, because the daemon may be reading it.
         let whole = self.folder.path().join("whole");
         fs::write(&whole, token)?;
@@ -157,27 +158,27 @@ impl TokenFile {
     /// Invalidates the token in the file, and resets connections until the daemon receives a 401.
     /// That takes some seconds, because an apiserver caches the validity of tokens.
     pub(super) async fn expire(&self, scenario: &Scenario) -> Result<()> {
-        let refused = || count_of(scenario, "401");
-        let before = refused().await?;
+        let unauthorized = || count_of(scenario, "401");
+        let before = unauthorized().await?;
         let secrets: Api<Secret> = self.system.api();
-        secrets.delete(&self.holder(), &DeleteParams::default()).await?;
+        secrets.delete(&self.secret_name(), &DeleteParams::default()).await?;
         let resets = ConnectionResets::of(scenario);
         eventually(RETRY_LIMIT, "the token to be refused", || async {
             resets.poll();
-            ensure!(refused().await? > before, "no request was refused yet");
+            ensure!(unauthorized().await? > before, "no request was refused yet");
             anyhow::Ok(())
         })
         .await
     }
 }
 
-/// Returns the number of the daemon's requests that were answered with this code.
+/// Returns the number of the daemon's requests whose responses had this status code.
 pub(super) async fn count_of(scenario: &Scenario, code: &str) -> Result<f64> {
     let metrics = scenario.daemon.admin.metrics().await?;
     Ok(metrics.sum("rest_client_requests_total", &[&format!("code=\"{code}\"")]))
 }
 
-/// Resets all connections at intervals, and leaves time to establish new ones.
+/// Resets all connections at intervals that leave time to establish new ones.
 struct ConnectionResets<'a> {
     scenario: &'a Scenario,
     polls: Cell<usize>,
@@ -189,9 +190,14 @@ impl<'a> ConnectionResets<'a> {
         Self { scenario, polls }
     }
 
-    /// Counts a poll of the condition, and resets the connections at every [`CONNECTED`]th.
+    /// Counts a poll of the condition, and resets the connections at every
+    /// [`POLLS_BETWEEN_RESETS`]th.
     fn poll(&self) {
-        if self.polls.replace(self.polls.get() + 1).is_multiple_of(CONNECTED) {
+        if self
+            .polls
+            .replace(self.polls.get() + 1)
+            .is_multiple_of(POLLS_BETWEEN_RESETS)
+        {
             self.scenario.proxy.reset();
         }
     }

@@ -96,7 +96,7 @@ impl PendingWork {
     }
 
     /// Waits until all work is done.
-    async fn settled(&self) -> Result<()> {
+    async fn wait_until_done(&self) -> Result<()> {
         self.fixture
             .wait_for_condition("new", "Ready", ConditionStatus::True)
             .await?;
@@ -156,7 +156,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
     let flags = [ALL, "--install-crds"];
-    // A first daemon installs the definitions, so that the custom resources can be created before
+    // A first daemon installs the CRDs, so that the custom resources can be created before
     // the next one starts.
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
     daemon.admin.wait_until_ready().await?;
@@ -185,8 +185,8 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 daemon.process.wait(LIMIT).await?;
                 proxy.heal();
             }
-            settled = pending_work.settled(), if kills > 0 => {
-                settled.with_context(|| daemon.process.log_tail())?;
+            finished = pending_work.wait_until_done(), if kills > 0 => {
+                finished.with_context(|| daemon.process.log_tail())?;
                 println!("killed {kills} times");
                 // The work needs at least these effects: a Deployment and a status, Jobs and
                 // statuses, deletions and patches.

@@ -16,12 +16,11 @@ pub(super) const CONTROLLERS: [&str; 5] = [
     "ttl-after-finished-controller",
 ];
 
-/// The controllers that read an object before they act on it: whether a Foo or an owner still
-/// exists.
+/// The controllers that read a Foo or an owner before they act, to check that it still exists.
 const READERS: [&str; 2] = ["foo-controller", "garbage-collector-controller"];
 
-/// The resources whose objects the informers list and watch whole. The collector also watches the
-/// metadata of these, and is the only controller that watches ConfigMaps.
+/// The resources whose whole objects the informers list and watch. The collector also watches the
+/// metadata of these resources, and is the only controller that watches ConfigMaps.
 pub(super) static WHOLE: [Resource; 5] = [
     CRONTABS,
     CRON_JOBS,
@@ -46,16 +45,16 @@ pub(super) fn informers(requests: fn() -> Matcher) -> impl Iterator<Item = (&'st
 }
 
 /// The delay of late requests and responses.
-const LATE: Duration = Duration::from_millis(300);
+const DELAY: Duration = Duration::from_millis(300);
 
-/// A fault, and the kind of requests that it affects.
+/// A fault, and the kind of request that it affects.
 #[derive(Clone, Debug)]
 pub(super) struct RequestFault {
     pub(super) target: Target,
     pub(super) fault: Fault,
 }
 
-/// A kind of requests.
+/// A kind of request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Target {
     Writes,
@@ -66,7 +65,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Returns matchers for the requests of each controller or informer that has to meet the fault.
+    /// Returns a matcher for each controller or informer whose requests the fault must affect.
     fn matchers(self) -> Vec<(&'static str, Matcher)> {
         match self {
             Self::Writes => CONTROLLERS
@@ -79,7 +78,7 @@ impl Target {
     }
 }
 
-/// Makes the apiserver answer the next watch of each informer with 410 Gone, so that the informer
+/// Makes the proxy respond to the next watch of each informer with 410 Gone, so that the informer
 /// lists. The caller has to break the open watches.
 pub(super) fn expire_watches(proxy: &FaultProxy) {
     for (_, watch) in informers(Matcher::watches) {
@@ -92,23 +91,23 @@ pub(super) type FaultCounters = Vec<(&'static str, RequestCounter)>;
 
 impl RequestFault {
     /// Returns whether the fault blocks its requests until it is healed.
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn blocks(&self) -> bool {
         let is_endless = matches!(self.fault, Fault::BlackHole | Fault::Body(BodyFault::StallAt(_)));
         is_endless && self.target != Target::Watches
     }
 
-    /// Injects the fault into the proxy. Breaks open watches, so that new watches meet the fault;
-    /// for lists, makes the informers relist.
+    /// Injects the fault into the proxy. For lists and watches, it breaks open watches, so that the
+    /// fault affects new requests; for lists, it also makes the informers relist.
     pub(super) fn inject(&self, proxy: &FaultProxy, times: Repeat) -> FaultCounters {
         let fault = |(name, requests)| (name, proxy.fault(requests, self.fault.clone(), times));
-        let met = self.target.matchers().into_iter().map(fault).collect();
+        let counters = self.target.matchers().into_iter().map(fault).collect();
         if self.target == Target::Lists {
             expire_watches(proxy);
         }
         if matches!(self.target, Target::Lists | Target::Watches) {
             proxy.reset();
         }
-        met
+        counters
     }
 }
 
@@ -132,8 +131,8 @@ fn writes() -> Vec<Fault> {
         Fault::Cut,
         Fault::DropResponse,
         Fault::BlackHole,
-        Fault::DelayRequest(LATE),
-        Fault::DelayResponse(LATE),
+        Fault::DelayRequest(DELAY),
+        Fault::DelayResponse(DELAY),
         Fault::Body(BodyFault::CutAt(20)),
         Fault::Body(BodyFault::TruncateAt(20)),
         Fault::Body(BodyFault::CorruptAt(0)),
@@ -180,6 +179,6 @@ fn watches() -> Vec<Fault> {
         Fault::Body(BodyFault::TruncateAt(777)),
         Fault::Body(BodyFault::CorruptAt(500)),
         Fault::Body(BodyFault::StallAt(700)),
-        Fault::DelayResponse(LATE),
+        Fault::DelayResponse(DELAY),
     ]
 }

@@ -12,7 +12,7 @@ use crate::{
     support::{RETRY_LIMIT, daemon::Daemon},
 };
 
-/// With this idle timeout, an informer gives up a silent watch within a round.
+/// The flags of the daemon. With this idle timeout, an informer ends a silent watch within a round.
 const FLAGS: [&str; 3] = [ALL, "--install-crds", "--watch-idle-timeout=30s"];
 /// The number of rounds before the first measurement, in which the daemon makes its one-time
 /// allocations.
@@ -22,8 +22,9 @@ const ROUNDS: usize = 4;
 /// The tolerance for tasks and files, far less than the failed requests of a round. The number of
 /// open connections varies a little.
 const SLACK: f64 = 10.0;
-/// The tolerance for memory that the allocator keeps. The responses of a round are some megabytes.
-const BYTES: f64 = 6.0 * 1024.0 * 1024.0;
+/// The tolerance for memory that the allocator keeps. The responses of a round have several
+/// megabytes.
+const MEMORY_SLACK: f64 = 6.0 * 1024.0 * 1024.0;
 
 /// The resource usage of a daemon, without the task and the file of each connection.
 #[derive(Debug)]
@@ -46,8 +47,8 @@ async fn measure_usage(daemon: &Daemon, proxy: &FaultProxy) -> Result<ResourceUs
     })
 }
 
-/// Runs a wave in which a fixed number of requests meets each fault.
-async fn round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
+/// Runs a wave in which each fault affects a fixed number of requests.
+async fn run_round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
     let watch = |fault, times| proxy.fault(Matcher::watches(), fault, Repeat::Next(times));
     let faults = [
         (watch(Fault::Body(BodyFault::CutAt(0)), 20), 20),
@@ -81,13 +82,13 @@ async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
     work.churn().await?;
     work.verify_churn().await?;
     for number in 0..WARM_UP {
-        round(&mut work, &proxy)
+        run_round(&mut work, &proxy)
             .await
             .with_context(|| format!("round {number}"))?;
     }
     let before = measure_usage(&daemon, &proxy).await?;
     for number in WARM_UP..WARM_UP + ROUNDS {
-        round(&mut work, &proxy)
+        run_round(&mut work, &proxy)
             .await
             .with_context(|| format!("round {number}"))?;
     }
@@ -98,7 +99,7 @@ async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
         ensure!(
             !is_more(after.tasks, before.tasks, SLACK)
                 && !is_more(after.files, before.files, SLACK)
-                && !is_more(after.memory, before.memory, BYTES),
+                && !is_more(after.memory, before.memory, MEMORY_SLACK),
             "{before:?} before, {after:?} after"
         );
         anyhow::Ok(())

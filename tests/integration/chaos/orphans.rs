@@ -19,7 +19,7 @@ use crate::{
 /// after another, so the last worker waits for all others.
 const WORKERS: usize = 10;
 /// The delay of each patch that removes an owner reference.
-const LATE: Duration = Duration::from_secs(2);
+const DELAY: Duration = Duration::from_secs(2);
 /// The stuck timeout is shorter than the wait of the last worker.
 const FLAGS: &[&str] = &[
     "--controllers=garbagecollector",
@@ -44,7 +44,7 @@ async fn a_worker_waiting_for_other_orphanings_is_not_reported_as_stuck() -> Res
         expected_objects.delete(&dynamic_client, &owner, Policy::Orphan).await?;
     }
     let releases = Matcher::any().method("PATCH").resource("secrets");
-    let slow = proxy.fault(releases, Fault::DelayRequest(LATE), Repeat::UntilHealed);
+    let slow = proxy.fault(releases, Fault::DelayRequest(DELAY), Repeat::UntilHealed);
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "patient")?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "patient", FLAGS).await?;
     let health_monitor = HealthMonitor::of(daemon.admin);

@@ -15,7 +15,8 @@ use crate::{
     ttl::fixtures::Jobs,
 };
 
-/// Creates three idle objects of each resource, more than two pages of one object hold.
+/// Creates three idle objects of each resource, so that lists in pages of one object have a third
+/// page.
 async fn create_idle_objects(scenario: &Scenario) -> Result<()> {
     let fixture = NamespaceFixture::new(&scenario.plane, "crowd").await?;
     let (dynamic_client, jobs) = (DynamicClient::of(&fixture.namespace), Jobs::of(&fixture));
@@ -36,18 +37,18 @@ async fn create_idle_objects(scenario: &Scenario) -> Result<()> {
 async fn lists_that_fail_on_their_third_page_are_repeated() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     create_idle_objects(&scenario).await?;
-    for answer in [CannedResponse::expired(), CannedResponse::internal_error()] {
+    for response in [CannedResponse::expired(), CannedResponse::internal_error()] {
         let proxy = &scenario.proxy;
-        let thirds: Vec<_> = informers(Matcher::later_pages)
-            .map(|(resource, page)| (resource, proxy.respond(page, answer.clone(), Repeat::Nth(2))))
+        let third_pages: Vec<_> = informers(Matcher::later_pages)
+            .map(|(resource, page)| (resource, proxy.respond(page, response.clone(), Repeat::Nth(2))))
             .collect();
         expire_watches(proxy);
         proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
         proxy.reset();
         scenario.work.wave().await?;
-        for (resource, third) in &thirds {
+        for (resource, third) in &third_pages {
             let failed = third.wait_for_applied(1, RETRY_LIMIT).await;
-            failed.with_context(|| format!("{resource} with {answer:?}"))?;
+            failed.with_context(|| format!("{resource} with {response:?}"))?;
         }
         scenario.verify().await?;
         scenario.proxy.heal();

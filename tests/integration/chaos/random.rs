@@ -25,9 +25,9 @@ use crate::{
 /// The number of rounds in `make test`: each disruption occurs once.
 const ROUNDS: u64 = DISRUPTIONS.len() as u64;
 /// The delay of all data on a slow connection.
-const LATE: Duration = Duration::from_millis(150);
-/// The number of connections to a paused apiserver that have to hang before it is resumed.
-const HANGING: u64 = 5;
+const DELAY: Duration = Duration::from_millis(150);
+/// The number of connections to a paused apiserver that must hang before it is resumed.
+const HANGING_CONNECTIONS: u64 = 5;
 
 /// The disruption of a round, in addition to the faults of single requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,25 +42,25 @@ enum Disruption {
     Restart,
     ClockBack,
     Pages,
-    Rights,
-    Definition,
-    Death,
+    Permissions,
+    Crd,
+    DaemonKilled,
     Token,
 }
 
 impl Disruption {
-    /// Returns whether the apiserver refuses all requests for a while: because of the credentials,
+    /// Returns whether the apiserver rejects all requests for a while, because of the credentials
     /// or because it has just started.
     fn forbids(self) -> bool {
         matches!(
             self,
-            Self::Rights | Self::Token | Self::ApiserverKilled | Self::BothKilled | Self::Compaction
+            Self::Permissions | Self::Token | Self::ApiserverKilled | Self::BothKilled | Self::Compaction
         )
     }
 
     /// Returns whether the disruption replaces the daemon.
     fn replaces(self) -> bool {
-        matches!(self, Self::Restart | Self::Death)
+        matches!(self, Self::Restart | Self::DaemonKilled)
     }
 }
 
@@ -76,9 +76,9 @@ const DISRUPTIONS: [Disruption; 14] = [
     Disruption::Restart,
     Disruption::ClockBack,
     Disruption::Pages,
-    Disruption::Rights,
-    Disruption::Definition,
-    Disruption::Death,
+    Disruption::Permissions,
+    Disruption::Crd,
+    Disruption::DaemonKilled,
     Disruption::Token,
 ];
 
@@ -86,38 +86,38 @@ const DISRUPTIONS: [Disruption; 14] = [
 #[derive(Debug)]
 struct RoundPlan {
     faults: Vec<(RequestFault, Repeat)>,
-    event: Disruption,
+    disruption: Disruption,
 }
 
 impl RoundPlan {
-    /// Always plans a fault of writes and one of watches, and faults of lists and reads with a
-    /// chance of 50 % each.
+    /// Plans a fault of writes, one of watches, and with a probability of 50 % each one of lists
+    /// and one of reads.
     fn of(seed: u64) -> Self {
-        let mut dice = fastrand::Rng::with_seed(seed);
-        let event = DISRUPTIONS[usize::try_from(seed).unwrap_or_default() % DISRUPTIONS.len()];
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let disruption = DISRUPTIONS[usize::try_from(seed).unwrap_or_default() % DISRUPTIONS.len()];
         let mut targets = vec![Target::Writes, Target::Watches];
-        targets.extend([Target::Reads, Target::Lists].into_iter().filter(|_| dice.bool()));
+        targets.extend([Target::Reads, Target::Lists].into_iter().filter(|_| rng.bool()));
         let faults = targets.into_iter().filter_map(|target| {
             let mut all = faults::all();
             all.retain(|request_fault| request_fault.target == target);
-            let one = dice.choice(all)?;
-            let times = if one.holds() {
-                // More than one would block all workers until the fault is healed.
+            let request_fault = rng.choice(all)?;
+            let times = if request_fault.blocks() {
+                // More than one blocked request could block all workers until the fault is healed.
                 Repeat::Next(1)
-            } else if event.replaces() && matches!(target, Target::Reads | Target::Lists) {
-                // More than three could keep the new daemon from becoming ready until the fault is
-                // healed.
+            } else if disruption.replaces() && matches!(target, Target::Reads | Target::Lists) {
+                // More than three failures could keep the new daemon from becoming ready until the
+                // fault is healed.
                 Repeat::Next(3)
             } else {
                 Repeat::Chance {
-                    percent: dice.u8(40..80),
-                    seed: dice.u64(..),
+                    percent: rng.u8(40..80),
+                    seed: rng.u64(..),
                 }
             };
-            Some((one, times))
+            Some((request_fault, times))
         });
         let faults = faults.collect();
-        Self { faults, event }
+        Self { faults, disruption }
     }
 }
 
@@ -128,7 +128,7 @@ struct RandomEnvironment {
 }
 
 impl RandomEnvironment {
-    async fn set() -> Result<Self> {
+    async fn new() -> Result<Self> {
         let (scenario, file) = TokenFile::start(STRICT).await?;
         Ok(Self { scenario, file })
     }
@@ -138,11 +138,11 @@ impl RandomEnvironment {
 /// exists until the caller deletes it.
 async fn inject(
     environment: RandomEnvironment,
-    event: Disruption,
+    disruption: Disruption,
 ) -> Result<(RandomEnvironment, Option<UndecodableObject>)> {
     let RandomEnvironment { mut scenario, mut file } = environment;
     let mut bad = None;
-    match event {
+    match disruption {
         // `inject_faults` has injected these already.
         Disruption::Slow | Disruption::Pages => {}
         Disruption::Cut => scenario.proxy.reset(),
@@ -157,7 +157,7 @@ async fn inject(
             // New connections hang.
             eventually(RETRY_LIMIT, "hanging connections", async || {
                 let opened = scenario.proxy.accepted() - before;
-                ensure!(opened >= HANGING, "only {opened} connections were opened");
+                ensure!(opened >= HANGING_CONNECTIONS, "only {opened} connections were opened");
                 anyhow::Ok(())
             })
             .await?;
@@ -179,34 +179,34 @@ async fn inject(
             scenario.plane.apiserver().start().await?;
         }
         Disruption::Restart => scenario = scenario.restart().await?,
-        Disruption::Death => scenario = scenario.kill().await?,
+        Disruption::DaemonKilled => scenario = scenario.kill().await?,
         Disruption::ClockBack => scenario.set_clock_back_and_forth().await?,
-        Disruption::Rights => revoke_and_grant_rights(&scenario).await?,
-        Disruption::Definition => bad = Some(recreate_definition(&mut scenario).await?),
+        Disruption::Permissions => revoke_and_grant_permissions(&scenario).await?,
+        Disruption::Crd => bad = Some(recreate_crd(&mut scenario).await?),
         Disruption::Token => replace_token(&scenario, &mut file).await?,
     }
     Ok((RandomEnvironment { scenario, file }, bad))
 }
 
-async fn revoke_and_grant_rights(scenario: &Scenario) -> Result<()> {
+async fn revoke_and_grant_permissions(scenario: &Scenario) -> Result<()> {
     revoke(scenario).await?;
     scenario.proxy.reset();
-    let refused = [r#"code="403""#];
+    let forbidden = [r#"code="403""#];
     let daemon = &scenario.daemon;
     daemon
-        .wait_for_more("rest_client_requests_total", &refused, RETRY_LIMIT)
+        .wait_for_more("rest_client_requests_total", &forbidden, RETRY_LIMIT)
         .await?;
     scenario.account.grant().await
 }
 
-/// Recreates the definition of Foo with a schema that accepts anything, and creates an undecodable
+/// Recreates the CRD of Foo with a schema that accepts anything, and creates an undecodable
 /// Foo.
-async fn recreate_definition(scenario: &mut Scenario) -> Result<UndecodableObject> {
-    let definitions = schemas::delete(scenario, &Foo::crd()).await?;
+async fn recreate_crd(scenario: &mut Scenario) -> Result<UndecodableObject> {
+    let crds = schemas::delete(scenario, &Foo::crd()).await?;
     scenario.work.forget_foos();
-    definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
+    crds.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
     let bad = UndecodableObject::create::<Foo>(scenario, &json!({"deploymentName": 7})).await?;
-    scenario.work.foos().await?;
+    scenario.work.foo_wave().await?;
     Ok(bad)
 }
 
@@ -225,39 +225,40 @@ async fn replace_token(scenario: &Scenario, file: &mut TokenFile) -> Result<()> 
 /// Injects the faults that are active during a whole round.
 fn inject_faults(scenario: &Scenario, round_plan: &RoundPlan) -> Vec<FaultCounters> {
     let proxy = &scenario.proxy;
-    if round_plan.event == Disruption::Pages {
+    if round_plan.disruption == Disruption::Pages {
         let some = Repeat::Chance { percent: 20, seed: 1 };
         proxy.respond(Matcher::later_pages(), CannedResponse::internal_error(), some);
         faults::expire_watches(proxy);
         proxy.fault(Matcher::lists(), Fault::LimitPageSize(2), Repeat::UntilHealed);
     }
     let faults = round_plan.faults.iter();
-    let met = faults
+    let counters = faults
         .map(|(request_fault, times)| request_fault.inject(proxy, *times))
         .collect();
-    if round_plan.event == Disruption::Slow {
-        proxy.slow(LATE);
+    if round_plan.disruption == Disruption::Slow {
+        proxy.slow(DELAY);
     }
-    met
+    counters
 }
 
-/// Returns the number of requests that met a fault.
-fn affected_requests(met: &FaultCounters) -> u64 {
-    met.iter().map(|(_, fault)| fault.applied()).sum()
+/// Returns the number of requests that a fault affected.
+fn affected_requests(counters: &FaultCounters) -> u64 {
+    counters.iter().map(|(_, fault)| fault.applied()).sum()
 }
 
-/// Waits until watches and writes have met their faults. A round need not list or read anything.
-async fn wait_until_applied(proxy: &FaultProxy, round_plan: &RoundPlan, met: &[FaultCounters]) -> Result<()> {
+/// Waits until the faults of watches and writes have affected a request. A round need not list or
+/// read anything.
+async fn wait_until_applied(proxy: &FaultProxy, round_plan: &RoundPlan, counters: &[FaultCounters]) -> Result<()> {
     let all = || {
         round_plan
             .faults
             .iter()
             .map(|(request_fault, _)| request_fault)
-            .zip(met)
+            .zip(counters)
     };
     let until = async |target: Target| {
-        for (request_fault, met) in all().filter(|(request_fault, _)| request_fault.target == target) {
-            let some = async || (affected_requests(met) > 0).then_some(());
+        for (request_fault, counters) in all().filter(|(request_fault, _)| request_fault.target == target) {
+            let some = async || (affected_requests(counters) > 0).then_some(());
             eventually(RETRY_LIMIT, &format!("{request_fault:?} to affect a request"), some).await?;
         }
         anyhow::Ok(())
@@ -265,31 +266,31 @@ async fn wait_until_applied(proxy: &FaultProxy, round_plan: &RoundPlan, met: &[F
     until(Target::Watches).await?;
     // A controller whose watches are disturbed may write nothing, so heal all other faults first.
     let others = all().filter(|(request_fault, _)| request_fault.target != Target::Writes);
-    for (_, fault) in others.flat_map(|(_, met)| met) {
+    for (_, fault) in others.flat_map(|(_, counters)| counters) {
         proxy.heal_one(fault);
     }
     until(Target::Writes).await
 }
 
-/// Plays a round. Returns the number of requests that met a fault.
-async fn play(mut environment: RandomEnvironment, seed: u64) -> Result<(RandomEnvironment, u64)> {
+/// Runs a round. Returns the number of requests that a fault affected.
+async fn run_round(mut environment: RandomEnvironment, seed: u64) -> Result<(RandomEnvironment, u64)> {
     let round_plan = RoundPlan::of(seed);
     println!("seed {seed}: {round_plan:?}");
-    let met = inject_faults(&environment.scenario, &round_plan);
+    let counters = inject_faults(&environment.scenario, &round_plan);
     environment.scenario.work.wave().await?;
-    let (environment, bad) = inject(environment, round_plan.event).await?;
+    let (environment, bad) = inject(environment, round_plan.disruption).await?;
     let scenario = &environment.scenario;
-    wait_until_applied(&scenario.proxy, &round_plan, &met).await?;
+    wait_until_applied(&scenario.proxy, &round_plan, &counters).await?;
     scenario.proxy.heal();
     if let Some(bad) = bad {
         bad.wait_until_reported(scenario).await?;
         bad.delete().await?;
     }
     // Without a valid token, watches may be stale for up to a minute.
-    let is_stale = |line: &str| round_plan.event == Disruption::Token && line.contains("stale");
-    let is_expected = |line: &str| round_plan.event.forbids() && is_forbidden(line) || is_stale(line);
+    let is_stale = |line: &str| round_plan.disruption == Disruption::Token && line.contains("stale");
+    let is_expected = |line: &str| round_plan.disruption.forbids() && is_forbidden(line) || is_stale(line);
     scenario.verify_with_failing_checks(is_expected).await?;
-    Ok((environment, met.iter().map(affected_requests).sum()))
+    Ok((environment, counters.iter().map(affected_requests).sum()))
 }
 
 fn number(variable: &str, default: u64) -> Result<u64> {
@@ -302,18 +303,18 @@ fn number(variable: &str, default: u64) -> Result<u64> {
 #[tokio::test]
 async fn the_cluster_recovers_from_random_combinations_of_faults() -> Result<()> {
     let (first, rounds) = (number("SEED", 1)?, number("ROUNDS", ROUNDS)?);
-    let mut environment = RandomEnvironment::set().await?;
+    let mut environment = RandomEnvironment::new().await?;
     for seed in first..first.saturating_add(rounds) {
         let began = Instant::now();
-        let played = play(environment, seed).await;
+        let result = run_round(environment, seed).await;
         let (same, again) = (seed - first + 1, "reproduces the round");
-        let met;
-        (environment, met) = played.with_context(|| {
+        let affected;
+        (environment, affected) = result.with_context(|| {
             format!(
                 "seed {seed}: SEED={seed} ROUNDS=1 {again}, SEED={first} ROUNDS={same} also plays the rounds before it"
             )
         })?;
-        println!("seed {seed}: {met} requests met a fault, {:?}", began.elapsed());
+        println!("seed {seed}: {affected} requests met a fault, {:?}", began.elapsed());
     }
     let ended = environment.scenario.finish().await;
     ended.with_context(|| format!("SEED={first} ROUNDS={rounds} reproduces the failure"))

@@ -39,7 +39,7 @@ pub(super) fn ensure_clean(plane: &ControlPlane) -> Result<()> {
             "create" if *code == 201 && !object.starts_with("events ") => {
                 *created.entry(object.clone()).or_default() += 1;
             }
-            // The apiserver refuses these before it reads the body, so the log has no
+            // The apiserver rejects such deletions before it reads the body, so the log has no
             // preconditions.
             "delete" if *code != 403 && *code != 401 => {
                 ensure!(write.is_bound, "{object} was deleted without preconditions");
@@ -78,7 +78,7 @@ impl Write {
     }
 }
 
-/// Returns all writes of the daemon so far, including refused ones.
+/// Returns all writes of the daemon so far, including rejected ones.
 pub(super) fn writes(plane: &ControlPlane) -> Result<Vec<Write>> {
     let mut writes = all_writes(plane)?;
     writes.retain(Write::is_ours);
@@ -112,37 +112,38 @@ fn write_of(event: &Value) -> Write {
 
 /// Polls `/livez` and `/readyz` of a daemon.
 pub(super) struct HealthMonitor {
-    found: Arc<Mutex<Found>>,
+    history: Arc<Mutex<HealthHistory>>,
     _task: JoinSet<()>,
 }
 
+/// The failures that a [`HealthMonitor`] has observed.
 #[derive(Default)]
-struct Found {
+struct HealthHistory {
     /// The first failure of `/livez`.
-    fault: Option<String>,
+    livez_failure: Option<String>,
     /// The lines of `/readyz` that failed since the last [`HealthMonitor::take_failed_checks`].
     failed_checks: BTreeSet<String>,
 }
 
 impl HealthMonitor {
     pub(super) fn of(admin: Admin) -> Self {
-        let found = Arc::<Mutex<Found>>::default();
+        let history = Arc::<Mutex<HealthHistory>>::default();
         let mut task = JoinSet::new();
-        task.spawn(poll_health(admin, Arc::clone(&found)));
-        Self { found, _task: task }
+        task.spawn(poll_health(admin, Arc::clone(&history)));
+        Self { history, _task: task }
     }
 
     /// Returns an error when `/livez` has failed at any time so far.
     pub(super) fn ensure_always_live(&self) -> Result<()> {
-        let found = self.found.lock();
-        let fault = found.fault.as_deref().unwrap_or_default();
-        ensure!(fault.is_empty(), "/livez has failed: {fault}");
+        let history = self.history.lock();
+        let livez_failure = history.livez_failure.as_deref().unwrap_or_default();
+        ensure!(livez_failure.is_empty(), "/livez has failed: {livez_failure}");
         Ok(())
     }
 
     /// Returns the lines of `/readyz` that have failed since the last call.
     pub(super) fn take_failed_checks(&self) -> BTreeSet<String> {
-        mem::take(&mut self.found.lock().failed_checks)
+        mem::take(&mut self.history.lock().failed_checks)
     }
 
     /// Checks for the last time that `/livez` has never failed, before the daemon is stopped.
@@ -151,18 +152,18 @@ impl HealthMonitor {
     }
 }
 
-async fn poll_health(admin: Admin, found: Arc<Mutex<Found>>) {
-    let mut beat = interval(POLL_INTERVAL);
+async fn poll_health(admin: Admin, history: Arc<Mutex<HealthHistory>>) {
+    let mut ticks = interval(POLL_INTERVAL);
     loop {
-        beat.tick().await;
+        ticks.tick().await;
         let failure = match admin.get("/livez?verbose").await {
             Ok((StatusCode::OK, _)) => None,
             Ok((status, text)) => Some(format!("{status}: {text}")),
             Err(error) => Some(format!("{error:#}")),
         };
         let failed_checks = failing(&admin, "/readyz").await;
-        let mut found = found.lock();
-        found.fault = found.fault.take().or(failure);
-        found.failed_checks.extend(failed_checks.into_iter().flatten());
+        let mut history = history.lock();
+        history.livez_failure = history.livez_failure.take().or(failure);
+        history.failed_checks.extend(failed_checks.into_iter().flatten());
     }
 }

@@ -23,9 +23,9 @@ use crate::{
 
 /// The controllers of schedules.
 const SCHEDULERS: [&str; 2] = ["crontab-controller", "cronjob-controller"];
-/// The number of requests of each client that meet a fault, so that a retry fails too.
-const MET: u64 = 2;
-/// The number of watches that meet a fault before the wave begins, which is most of them.
+/// The number of failing requests of each controller or informer, so that a retry fails too.
+const FAILURES: u64 = 2;
+/// The number of watches that a fault affects before the wave begins, which is most of them.
 const WATCHES: u64 = 40;
 
 /// Runs one wave with this fault, heals it, and verifies the cluster.
@@ -33,20 +33,20 @@ async fn run_with_fault(scenario: &mut Scenario, request_fault: &RequestFault) -
     let is_watch = request_fault.target == Target::Watches;
     let times = if is_watch {
         Repeat::UntilHealed
-    } else if request_fault.holds() {
+    } else if request_fault.blocks() {
         Repeat::Next(1)
     } else {
-        Repeat::Next(MET)
+        Repeat::Next(FAILURES)
     };
-    let met = request_fault.inject(&scenario.proxy, times);
+    let counters = request_fault.inject(&scenario.proxy, times);
     if is_watch {
-        for (_, met) in &met {
-            met.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
+        for (_, counter) in &counters {
+            counter.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
         }
     }
     scenario.work.wave().await?;
-    for (who, met) in met {
-        met.wait_for_applied(1, RETRY_LIMIT).await.context(who)?;
+    for (sender, counter) in counters {
+        counter.wait_for_applied(1, RETRY_LIMIT).await.context(sender)?;
     }
     scenario.proxy.heal();
     scenario.verify().await
@@ -89,12 +89,12 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
         if request_fault.target != Target::Reads {
             continue;
         }
-        let times = if request_fault.holds() {
+        let times = if request_fault.blocks() {
             Repeat::Next(1)
         } else {
-            Repeat::Next(MET)
+            Repeat::Next(FAILURES)
         };
-        let met = SCHEDULERS.map(|name| {
+        let counters = SCHEDULERS.map(|name| {
             let reads = Matcher::objects().user_agent(name);
             scenario.proxy.fault(reads, request_fault.fault.clone(), times)
         });
@@ -102,9 +102,9 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
             let running = job_of(kind.name(), slot);
             jobs.delete(&running, &DeleteParams::background()).await?;
         }
-        for (who, met) in SCHEDULERS.iter().zip(&met) {
-            let met = met.wait_for_applied(1, RETRY_LIMIT).await;
-            met.with_context(|| format!("{who}, {request_fault:?}"))?;
+        for (sender, counter) in SCHEDULERS.iter().zip(&counters) {
+            let applied = counter.wait_for_applied(1, RETRY_LIMIT).await;
+            applied.with_context(|| format!("{sender}, {request_fault:?}"))?;
         }
         scenario.proxy.heal();
         slot += minutes(STEP);
@@ -137,7 +137,7 @@ fn is_body_fault(request_fault: &RequestFault) -> bool {
 }
 
 #[tokio::test]
-async fn refused_lists_are_retried() -> Result<()> {
+async fn failed_lists_are_retried() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Lists && !is_body_fault(request_fault)).await
 }
 
@@ -152,17 +152,17 @@ async fn broken_watches_are_resumed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn refused_or_late_watches_are_retried() -> Result<()> {
+async fn failed_or_late_watches_are_retried() -> Result<()> {
     run_with_each_fault(|request_fault| request_fault.target == Target::Watches && !is_body_fault(request_fault)).await
 }
 
 #[tokio::test]
 async fn silent_watches_are_given_up_and_restarted() -> Result<()> {
     let mut scenario = Scenario::start_with(&["--watch-idle-timeout=3s"], async |_| Ok(())).await?;
-    let silent = Fault::Body(BodyFault::StallAt(200));
-    let met = scenario.proxy.fault(Matcher::watches(), silent, Repeat::Next(WATCHES));
+    let stalled = Fault::Body(BodyFault::StallAt(200));
+    let counter = scenario.proxy.fault(Matcher::watches(), stalled, Repeat::Next(WATCHES));
     scenario.proxy.reset();
-    met.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
+    counter.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
     scenario.work.wave().await?;
     // The test does not heal the fault, and with such a short idle timeout some watches are stale
     // for a moment.

@@ -22,13 +22,13 @@ use crate::{
 pub(super) const ALL: &str = "--controllers=*,cronjob,garbagecollector,ttl-after-finished";
 /// The name of the daemon's account.
 pub(super) const NAME: &str = "portreeve";
-/// A limit for open connections: more than there are watches and concurrent writes.
+/// The maximum number of open connections, more than there are watches and concurrent writes.
 const CONNECTIONS: usize = 130;
 /// The tolerance for tasks: the number of open connections varies a little, with a task at either
 /// end.
 const SLACK: usize = 10;
-/// Timeouts that no fault may exceed. Each call to the apiserver ends within 30 s and counts as
-/// progress, so no controller may be reported as stuck, and each shutdown has to complete.
+/// Timeouts that must not expire under any fault. Each call to the apiserver ends within 30 s and
+/// counts as progress, so no controller may be reported as stuck, and each shutdown must complete.
 pub(super) const STRICT: &[&str] = &[
     "--controller-stuck-timeout=60s",
     "--queue-stuck-timeout=60s",
@@ -144,14 +144,14 @@ impl Scenario {
         Ok(())
     }
 
-    /// Returns the number of tasks, without those at both ends of each connection, once there are
-    /// at most `most`.
+    /// Waits until there are at most `limit` tasks, and returns their number. The two tasks of each
+    /// connection do not count.
     ///
     /// # Errors
     ///
     /// Returns an error when there are more tasks for too long, or more connections than the
     /// watches could need.
-    async fn tasks(&self, most: usize) -> Result<usize> {
+    async fn tasks(&self, limit: usize) -> Result<usize> {
         self.proxy.reset();
         self.daemon.admin.wait_until_ready().await?;
         eventually(RETRY_LIMIT, "tasks to end", || async {
@@ -159,8 +159,8 @@ impl Scenario {
             let connections = self.proxy.connections();
             let tasks = tasks.saturating_sub(2 * connections);
             ensure!(
-                tasks <= most,
-                "{tasks} tasks besides those of {connections} connections, expected at most {most}"
+                tasks <= limit,
+                "{tasks} tasks besides those of {connections} connections, expected at most {limit}"
             );
             ensure!(connections <= CONNECTIONS, "{connections} connections are open");
             anyhow::Ok(tasks)
@@ -168,8 +168,8 @@ impl Scenario {
         .await
     }
 
-    /// Sets the clock back before the last due time, and forward again once the controllers have
-    /// decided by that time.
+    /// Sets the clock back to a time before the last due time. Sets it forward again once the
+    /// schedule controllers have decided at that time.
     pub(super) async fn set_clock_back_and_forth(&self) -> Result<()> {
         let decisions = async || {
             let metrics = self.daemon.admin.metrics().await?;

@@ -1,4 +1,4 @@
-//! Definitions that are deleted, and recreated with another schema.
+//! CRDs that are deleted, and recreated with another schema.
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
@@ -18,42 +18,39 @@ use crate::{
     undecodable::loose,
 };
 
-/// Deletes a definition, and waits until it is gone with all its objects.
+/// Deletes a CRD, and waits until it is gone with all its objects.
 pub(super) async fn delete(
     scenario: &Scenario,
-    definition: &CustomResourceDefinition,
+    crd: &CustomResourceDefinition,
 ) -> Result<Api<CustomResourceDefinition>> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(scenario.plane.client()?);
-    let name = definition.name_any();
-    definitions.delete(&name, &DeleteParams::default()).await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(scenario.plane.client()?);
+    let name = crd.name_any();
+    crds.delete(&name, &DeleteParams::default()).await?;
     eventually(LIMIT, "the definition to be gone", || async {
-        ensure!(
-            definitions.get_opt(&name).await?.is_none(),
-            "the definition still exists"
-        );
+        ensure!(crds.get_opt(&name).await?.is_none(), "the definition still exists");
         anyhow::Ok(())
     })
     .await?;
-    Ok(definitions)
+    Ok(crds)
 }
 
-/// Waits until `/readyz` notes that a resource is not served. The check must pass, because a
+/// Waits until `/readyz` reports that a resource is not served. The check must pass, because a
 /// restart of the daemon would not help.
-async fn wait_until_not_served_in_readyz(scenario: &Scenario) -> Result<()> {
+async fn wait_until_readyz_reports_not_served(scenario: &Scenario) -> Result<()> {
     let unserved = |status, text: &str| status == StatusCode::OK && text.contains("not served");
-    let noted = scenario
+    let reported = scenario
         .daemon
         .admin
         .wait_until_readyz("a resource that is not served", unserved)
         .await;
-    noted
+    reported
         .map(|_| ())
         .context("/readyz does not report the deleted definition")
 }
 
-/// Waits until the collector watches these objects. The collector learns of their deletion only
-/// from a watch that is open when the definition is deleted. While their kind is not served, it
-/// cannot find out whether an owner exists.
+/// Waits until the collector watches these objects. It observes their deletion only if the watch is
+/// open when the CRD is deleted: while the apiserver does not serve their kind, the collector
+/// cannot check whether an owner exists.
 async fn wait_until_collector_watches(scenario: &Scenario, resource: &portreeve_api::Resource) -> Result<()> {
     let watches = Matcher::watches()
         .path_prefix(resource.collection_path(None))
@@ -96,7 +93,7 @@ impl UndecodableObject {
             .context("/readyz does not report the undecodable object")
     }
 
-    /// Deletes the object, which the verification could not decode either.
+    /// Deletes the object, because the verification could not decode it either.
     pub(super) async fn delete(self) -> Result<()> {
         self.0.delete(Self::NAME, &DeleteParams::default()).await?;
         Ok(())
@@ -104,16 +101,16 @@ impl UndecodableObject {
 }
 
 #[tokio::test]
-async fn controllers_recover_when_a_definition_is_recreated_with_another_schema() -> Result<()> {
+async fn controllers_recover_when_a_crd_is_recreated_with_another_schema() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     wait_until_collector_watches(&scenario, &FOOS).await?;
-    let definitions = delete(&scenario, &Foo::crd()).await?;
-    wait_until_not_served_in_readyz(&scenario).await?;
+    let crds = delete(&scenario, &Foo::crd()).await?;
+    wait_until_readyz_reports_not_served(&scenario).await?;
     scenario.work.forget_foos();
     // The collector deletes the dependents of the Foos, and all other controllers continue.
     scenario.verify().await?;
 
-    definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
+    crds.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
     let bad = UndecodableObject::create::<Foo>(&scenario, &json!({"deploymentName": 7})).await?;
     bad.wait_until_reported(&scenario).await?;
     // The undecodable object does not disturb other objects.
@@ -126,30 +123,28 @@ async fn controllers_recover_when_a_definition_is_recreated_with_another_schema(
 }
 
 #[tokio::test]
-async fn schedules_run_again_when_their_definition_is_recreated() -> Result<()> {
+async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     let scenario = Scenario::start().await?;
     let (fixture, slot) = (&scenario.work.fixture, scenario.work.slot);
     wait_until_collector_watches(&scenario, &CRONTABS).await?;
-    let definitions = delete(&scenario, &CronTab::crd()).await?;
-    wait_until_not_served_in_readyz(&scenario).await?;
+    let crds = delete(&scenario, &CronTab::crd()).await?;
+    wait_until_readyz_reports_not_served(&scenario).await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> = fixture.namespace.api();
     eventually(RETRY_LIMIT, "the Jobs of the CronTab to be collected", || async {
-        let of_it = job_of(Kind::CronTab.name(), slot);
-        ensure!(jobs.get_opt(&of_it).await?.is_none(), "{of_it} still exists");
+        let name = job_of(Kind::CronTab.name(), slot);
+        ensure!(jobs.get_opt(&name).await?.is_none(), "{name} still exists");
         anyhow::Ok(())
     })
     .await?;
     let served = scenario.proxy.count(Matcher::watches().resource("crontabs"));
-    definitions
-        .create(&PostParams::default(), &loose(&CronTab::crd())?)
-        .await?;
+    crds.create(&PostParams::default(), &loose(&CronTab::crd())?).await?;
     served.wait_for_matched(1, RETRY_LIMIT).await?;
     let bad = UndecodableObject::create::<CronTab>(&scenario, &json!({"schedule": 7})).await?;
     bad.wait_until_reported(&scenario).await?;
     let again = serde_json::from_value(Kind::CronTab.manifest("again", "*/10 * * * *", &json!({})))?;
-    let tabs = Kind::CronTab.objects(&fixture.namespace);
+    let crontabs = Kind::CronTab.objects(&fixture.namespace);
     let parameters = PostParams::default();
-    eventually(LIMIT, "CronTabs to be served", || tabs.create(&parameters, &again)).await?;
+    eventually(LIMIT, "CronTabs to be served", || crontabs.create(&parameters, &again)).await?;
     // By the test's clock, the CronTab was created before `slot`, so its Job is due.
     let job = job_of("again", slot);
     eventually(RETRY_LIMIT, "the Job of the new CronTab", || jobs.get(&job)).await?;

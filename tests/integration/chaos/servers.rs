@@ -15,9 +15,9 @@ use super::{
 use crate::support::RETRY_LIMIT;
 
 /// The delay of writes, so that faults occur in the middle of a wave.
-const LATE: Duration = Duration::from_millis(200);
+const DELAY: Duration = Duration::from_millis(200);
 
-/// The number of refusals in a storm. The client retries each request after one second at the
+/// The number of 429 responses in a storm. The client retries each request after one second at the
 /// earliest.
 const STORM: u64 = 10;
 
@@ -25,22 +25,22 @@ const STORM: u64 = 10;
 async fn begin(scenario: &mut Scenario) -> Result<()> {
     let writes = scenario
         .proxy
-        .fault(Matcher::writes(), Fault::DelayRequest(LATE), Repeat::UntilHealed);
+        .fault(Matcher::writes(), Fault::DelayRequest(DELAY), Repeat::UntilHealed);
     scenario.work.wave().await?;
     writes.wait_for_applied(3, RETRY_LIMIT).await
 }
 
 /// Waits until the wave is done while the proxy's fault is active, and finishes the scenario.
-/// Collection is verified after the fault is healed, since it has to wait for a list of each
-/// resource.
+/// Garbage collection is verified after the fault is healed, since the collector has to list each
+/// resource first.
 async fn finish_under_fault(scenario: Scenario) -> Result<()> {
-    scenario.work.settled().await?;
+    scenario.work.wait_until_done().await?;
     scenario.proxy.heal();
     scenario.verify().await?;
     scenario.finish().await
 }
 
-/// An apiserver that has just started refuses every request until it has read the roles, so
+/// An apiserver that has just started rejects every request until it has read the roles, so
 /// `/readyz` reports forbidden watches.
 #[tokio::test]
 async fn no_work_is_lost_when_servers_are_killed() -> Result<()> {
@@ -88,7 +88,8 @@ async fn the_daemon_recovers_from_a_hanging_apiserver() -> Result<()> {
     let mut scenario = Scenario::start_with(&["--controller-stuck-timeout=45s"], async |_| Ok(())).await?;
     begin(&mut scenario).await?;
     scenario.plane.apiserver().pause()?;
-    // A hanging request ends with its timeout, which frees the worker for the next one that hangs.
+    // A hanging request ends with its timeout. Its worker then sends the next request, which hangs
+    // too.
     for _ in 0..2 {
         scenario
             .daemon
@@ -109,8 +110,8 @@ async fn the_daemon_recovers_from_a_hanging_apiserver() -> Result<()> {
     scenario.finish().await
 }
 
-/// The real 410: etcd has compacted the versions from which the watches would resume. The apiserver
-/// answers with 200 and reports the error as a watch event.
+/// Tests a 410 of the real apiserver: etcd has compacted the versions from which the watches would
+/// resume. The apiserver responds with 200 and reports the error as a watch event.
 #[tokio::test]
 async fn informers_relist_after_a_compaction_during_a_disconnect() -> Result<()> {
     let mut scenario = Scenario::start().await?;
@@ -147,18 +148,18 @@ async fn work_completes_with_a_slow_apiserver() -> Result<()> {
 #[tokio::test]
 async fn work_completes_after_a_storm_of_429() -> Result<()> {
     let mut scenario = Scenario::start().await?;
-    let all = |requests: Matcher| {
-        let refusal = CannedResponse::too_many_requests(1);
-        scenario.proxy.respond(requests, refusal, Repeat::UntilHealed)
+    let throttle = |requests: Matcher| {
+        let rejection = CannedResponse::too_many_requests(1);
+        scenario.proxy.respond(requests, rejection, Repeat::UntilHealed)
     };
-    // Refuse the writes of each controller first: without working watches, the controllers would
+    // Throttle the writes of each controller first: without working watches, the controllers would
     // write nothing.
-    let storms = CONTROLLERS.map(|name| all(Matcher::writes().user_agent(name)));
+    let storms = CONTROLLERS.map(|name| throttle(Matcher::writes().user_agent(name)));
     scenario.work.wave().await?;
     for storm in &storms {
         storm.wait_for_applied(STORM, RETRY_LIMIT).await?;
     }
-    let rest = all(Matcher::any());
+    let rest = throttle(Matcher::any());
     scenario.proxy.reset();
     rest.wait_for_applied(STORM, RETRY_LIMIT).await?;
     scenario.proxy.heal();
@@ -167,17 +168,17 @@ async fn work_completes_after_a_storm_of_429() -> Result<()> {
 }
 
 #[tokio::test]
-async fn work_completes_with_a_slow_apiserver_that_refuses_some_requests() -> Result<()> {
+async fn work_completes_with_a_slow_apiserver_that_throttles_some_requests() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     scenario.proxy.slow(Duration::from_millis(250));
-    let refused = scenario.proxy.respond(
+    let throttled = scenario.proxy.respond(
         Matcher::any(),
         CannedResponse::too_many_requests(1),
         Repeat::Chance { percent: 20, seed: 7 },
     );
     scenario.proxy.reset();
     scenario.work.wave().await?;
-    refused.wait_for_applied(20, RETRY_LIMIT).await?;
+    throttled.wait_for_applied(20, RETRY_LIMIT).await?;
     finish_under_fault(scenario).await
 }
 

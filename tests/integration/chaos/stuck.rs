@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The client's timeout, after which a hanging call ends.
-const CALL: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
@@ -34,7 +34,7 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
         let line = wait_until_failing(&daemon.admin, "/livez", name, &["item ", "has made no progress for"]).await?;
         println!("after {:?}: {line}", began.elapsed());
         ensure!(
-            began.elapsed() < CALL,
+            began.elapsed() < CALL_TIMEOUT,
             "livez failed only after the call had ended: {line}"
         );
         let failed = failing(&daemon.admin, "/livez").await?;

@@ -39,7 +39,7 @@ const TTL: u32 = 300;
 /// The name prefix of Jobs that expire as soon as they are finished.
 const CHURNED: &str = "churned-";
 
-/// The work that a test has created so far, in one namespace. The test writes to the apiserver
+/// The objects that a test has created so far, in one namespace. The test writes to the apiserver
 /// directly, not through the proxy.
 pub(super) struct Work {
     pub(super) fixture: NamespaceFixture,
@@ -48,12 +48,14 @@ pub(super) struct Work {
     waves: usize,
     /// The first wave whose Foos still exist.
     first_wave: usize,
+    /// The due time of the last wave, of both schedules.
     pub(super) slot: Timestamp,
     /// The replicas of each Foo, by name. Each Foo has a Deployment of the same name.
     foos: BTreeMap<String, i32>,
     /// The names of the Jobs that have to exist.
     jobs: Vec<String>,
     expected_objects: ExpectedObjects,
+    /// The owners that the next wave deletes, with the deletion policies.
     doomed: Vec<(DynamicObject, Policy)>,
 }
 
@@ -83,24 +85,24 @@ impl Work {
 
     /// Gives every controller new, changed, due and deleted objects to process.
     pub(super) async fn wave(&mut self) -> Result<()> {
-        self.deployments().await?;
-        self.garbage().await?;
-        self.time().await?;
+        self.change_foos().await?;
+        self.change_owners().await?;
+        self.change_jobs().await?;
         self.waves += 1;
         Ok(())
     }
 
-    /// Runs the part of a wave for Foos, after their definition was recreated.
-    pub(super) async fn foos(&mut self) -> Result<()> {
-        self.deployments().await?;
+    /// Runs the part of a wave for Foos, after their CRD was recreated.
+    pub(super) async fn foo_wave(&mut self) -> Result<()> {
+        self.change_foos().await?;
         self.waves += 1;
         Ok(())
     }
 
     /// Runs the parts of a wave that need no clock.
     pub(super) async fn churn(&mut self) -> Result<()> {
-        self.deployments().await?;
-        self.garbage().await?;
+        self.change_foos().await?;
+        self.change_owners().await?;
         let jobs = Jobs::of(&self.fixture);
         let name = format!("{CHURNED}{}", self.waves);
         jobs.create(&name, json!({"ttlSecondsAfterFinished": 0})).await?;
@@ -110,9 +112,10 @@ impl Work {
         Ok(())
     }
 
-    /// Creates three Foos. Of the Foos of the last wave, changes one, modifies the Deployment of
-    /// another one, and deletes that of the third. Deletes the Foos of the wave before.
-    async fn deployments(&mut self) -> Result<()> {
+    /// Creates three Foos. Changes the first Foo of the last wave, modifies the Deployment of the
+    /// second, and deletes the Deployment of the third. Deletes the Foos of the wave before the
+    /// last.
+    async fn change_foos(&mut self) -> Result<()> {
         let of = |wave: usize| [0, 1, 2].map(|number| format!("foo-{wave}-{number}"));
         for name in of(self.waves) {
             self.fixture.create_foo(&name, &name, 2).await?;
@@ -142,7 +145,7 @@ impl Work {
     }
 
     /// Deletes the owners of the last wave, and creates new owners with dependents.
-    async fn garbage(&mut self) -> Result<()> {
+    async fn change_owners(&mut self) -> Result<()> {
         let (expected_objects, dynamic_client) = (&mut self.expected_objects, &self.dynamic_client);
         for (owner, policy) in self.doomed.drain(..) {
             expected_objects.delete(dynamic_client, &owner, policy).await?;
@@ -161,9 +164,9 @@ impl Work {
         Ok(())
     }
 
-    /// Finishes the running Jobs and one more, and advances the clock so that each schedule is due
-    /// and an earlier Job expires.
-    async fn time(&mut self) -> Result<()> {
+    /// Finishes the running Jobs and one new Job, and advances the clock so that each schedule is
+    /// due and an earlier Job expires.
+    async fn change_jobs(&mut self) -> Result<()> {
         let jobs = Jobs::of(&self.fixture);
         let now = Timestamp::from_second(self.clock.now().as_second())?;
         let last = self.slot;
@@ -189,12 +192,12 @@ impl Work {
 
     /// Waits until the cluster has the expected state.
     pub(super) async fn verify(&self) -> Result<()> {
-        self.settled().await?;
+        self.wait_until_done().await?;
         self.expected_objects.verify(&self.dynamic_client).await
     }
 
     /// Waits until the Deployments and the Jobs have the expected state.
-    pub(super) async fn settled(&self) -> Result<()> {
+    pub(super) async fn wait_until_done(&self) -> Result<()> {
         eventually(RETRY_LIMIT, "the expected Deployments and Jobs", || async {
             self.check_deployments().await?;
             self.check_jobs().await
@@ -223,7 +226,7 @@ impl Work {
         self.expected_objects.verify(&self.dynamic_client).await
     }
 
-    /// Forgets all Foos, after their definition was deleted.
+    /// Forgets all Foos, after their CRD was deleted.
     pub(super) fn forget_foos(&mut self) {
         self.foos.clear();
         self.first_wave = self.waves;
@@ -241,7 +244,7 @@ impl Work {
             self.foos
         );
         if self.foos.is_empty() {
-            // The resource of Foos may not be served.
+            // The apiserver may not serve Foos.
             return Ok(());
         }
         for foo in self.fixture.foos().list(&ListParams::default()).await?.items {
