@@ -18,13 +18,14 @@ use crate::{
     support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
-/// An audit policy that logs the metadata of each request once, when it is answered.
+/// An audit policy that logs the metadata of each request once, when the apiserver
+/// responds.
 pub(crate) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
     "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
 /// One request of the daemon.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct AuditedRequest {
     pub(crate) agent: String,
     pub(crate) verb: String,
     pub(crate) resource: String,
@@ -32,10 +33,10 @@ pub(crate) struct Asked {
 }
 
 /// Returns every request that the daemon has sent so far.
-pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
+pub(crate) fn daemon_requests(plane: &ControlPlane) -> Result<Vec<AuditedRequest>> {
     let log = fs::read_to_string(plane.audit_log().context("the control plane has no audit log")?)?;
     let mut seen = BTreeSet::new();
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for line in log.lines() {
         // The apiserver may still be writing the last line.
         let Ok(event) = serde_json::from_str::<Value>(line) else {
@@ -49,9 +50,9 @@ pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
                 .to_owned()
         };
         let agent = text("/userAgent");
-        // A watch is logged twice: when it is answered and when it ends.
+        // A watch is logged twice: when the apiserver responds and when the watch ends.
         if agent.starts_with("portreeve/") && seen.insert(text("/auditID")) {
-            asked.push(Asked {
+            requests.push(AuditedRequest {
                 agent,
                 verb: text("/verb"),
                 resource: text("/objectRef/resource"),
@@ -59,7 +60,7 @@ pub(crate) fn asked_by_the_daemon(plane: &ControlPlane) -> Result<Vec<Asked>> {
             });
         }
     }
-    Ok(asked)
+    Ok(requests)
 }
 
 #[tokio::test]
@@ -71,20 +72,20 @@ async fn each_request_names_its_component_in_the_user_agent() -> Result<()> {
     fixture.ready_foo("web", 1).await?;
     fixture.wait_for_events("web", &["Synced"]).await?;
     let mut agents: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for asked in asked_by_the_daemon(&plane)? {
+    for request in daemon_requests(&plane)? {
         agents
-            .entry(asked.agent)
+            .entry(request.agent)
             .or_default()
-            .insert(format!("{} {}", asked.verb, asked.resource));
+            .insert(format!("{} {}", request.verb, request.resource));
     }
     let version = env!("CARGO_PKG_VERSION");
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     let of = |component: &str| {
         let agent = format!("portreeve/{version} ({os}/{arch}) {component}");
-        let asked = agents
+        let requests = agents
             .get(&agent)
             .with_context(|| format!("{agent} is not among {agents:#?}"))?;
-        anyhow::Ok(asked.iter().map(String::as_str).collect::<Vec<_>>())
+        anyhow::Ok(requests.iter().map(String::as_str).collect::<Vec<_>>())
     };
     ensure!(
         of("foo-controller")? == ["create deployments", "patch foos"],
@@ -118,15 +119,15 @@ async fn controllers_with_the_same_watch_share_one_list_and_one_watch() -> Resul
         daemon.wait_for_metric("workqueue_adds_total", &[queue], 3.0).await?;
     }
     let watching = eventually(LIMIT, "the watch to be answered", || async {
-        let asked = asked_by_the_daemon(&plane)?;
-        let mut verbs: Vec<_> = asked
+        let requests = daemon_requests(&plane)?;
+        let mut verbs: Vec<_> = requests
             .iter()
-            .filter(|asked| asked.namespace == namespace.name())
+            .filter(|request| request.namespace == namespace.name())
             .collect();
         verbs.sort_by(|a, b| a.verb.cmp(&b.verb));
         let verbs: Vec<_> = verbs
             .iter()
-            .map(|asked| format!("{} {}", asked.verb, asked.resource))
+            .map(|request| format!("{} {}", request.verb, request.resource))
             .collect();
         ensure!(verbs.iter().any(|verb| verb.starts_with("watch")), "{verbs:?}");
         Ok(verbs)

@@ -19,7 +19,7 @@ const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "confi
 /// The flag that names the namespace to watch.
 const NAMESPACE: &str = "configmap-namespace";
 
-/// A controller that panics at its first decision and copies each ConfigMap from then on.
+/// A controller that panics in its first decision. Afterwards it copies each ConfigMap.
 pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one_flag, |setup| {
     let decisions = AtomicUsize::new(0);
     copier(setup, "Panicky", move || {
@@ -32,7 +32,7 @@ pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one
 })];
 
 /// A controller that ignores the copies of ConfigMaps in its first three decisions, as if its cache
-/// were behind.
+/// were stale.
 pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_flag, |setup| {
     let decisions = AtomicUsize::new(0);
     copier(setup, "Blind", move || decisions.fetch_add(1, Ordering::Relaxed) >= 3)
@@ -46,7 +46,7 @@ pub(crate) const TWINS: &[Descriptor] = &[
 
 /// A controller that computes for longer than a Lease lasts, on two threads at once.
 pub(crate) const BUSY: &[Descriptor] = &[descriptor("busy-controller", one_flag, |setup| {
-    let maps = watched(setup)?;
+    let maps = config_map_informer(setup)?;
     let keyed = setup.keyed("Busy", Busy).workers(2);
     Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
 })];
@@ -74,7 +74,7 @@ pub(crate) fn one_flag() -> Vec<clap::Arg> {
     vec![clap::Arg::new(NAMESPACE).long(NAMESPACE).required(true)]
 }
 
-pub(crate) fn watched(setup: &mut Setup<'_>) -> Result<Informer<CachedConfigMap>, BuildError> {
+pub(crate) fn config_map_informer(setup: &mut Setup<'_>) -> Result<Informer<CachedConfigMap>, BuildError> {
     let namespace: String = setup.flag(NAMESPACE)?;
     Ok(setup.informer(Watch {
         namespace: Some(namespace.into()),
@@ -85,12 +85,12 @@ pub(crate) fn watched(setup: &mut Setup<'_>) -> Result<Informer<CachedConfigMap>
 fn copier(
     setup: &mut Setup<'_>,
     queue: &'static str,
-    sees: impl Fn() -> bool + Send + Sync + 'static,
+    observes_copy: impl Fn() -> bool + Send + Sync + 'static,
 ) -> Result<Box<dyn Controller>, BuildError> {
-    let maps = watched(setup)?;
+    let maps = config_map_informer(setup)?;
     let reconciler = Copier {
         maps: maps.clone(),
-        sees: Box::new(sees),
+        observes_copy: Box::new(observes_copy),
     };
     Ok(setup
         .keyed(queue, reconciler)
@@ -99,7 +99,7 @@ fn copier(
 }
 
 pub(crate) fn idle(setup: &mut Setup<'_>, queue: &'static str) -> Result<Box<dyn Controller>, BuildError> {
-    let maps = watched(setup)?;
+    let maps = config_map_informer(setup)?;
     Ok(setup.keyed(queue, Idle).watch(&maps, |delta| [delta.key()]).build())
 }
 
@@ -118,7 +118,7 @@ impl Projection for CachedConfigMap {
 struct Copier {
     maps: Informer<CachedConfigMap>,
     /// Called at each decision; returns whether the decision takes an existing copy into account.
-    sees: Box<dyn Fn() -> bool + Send + Sync>,
+    observes_copy: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Reconciler for Copier {
@@ -132,7 +132,7 @@ impl Reconciler for Copier {
     }
 
     fn decide(&self, (key, present): &Self::Observed, _now: Timestamp) -> Plan {
-        if (self.sees)() && present.is_some() {
+        if (self.observes_copy)() && present.is_some() {
             return Plan::nothing();
         }
         let metadata = json!({"name": key.name, "namespace": key.namespace});

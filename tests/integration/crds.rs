@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions that are created, deleted and installed while the daemon runs.
+//! CRDs that are created, deleted and installed while the daemon runs.
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
@@ -20,7 +20,7 @@ use crate::support::{
 const NAME: &str = "foos.samplecontroller.k8s.io";
 const INFORMER: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 
-fn definitions(plane: &ControlPlane) -> Result<Api<CustomResourceDefinition>> {
+fn crds(plane: &ControlPlane) -> Result<Api<CustomResourceDefinition>> {
     Ok(Api::all(plane.client()?))
 }
 
@@ -42,13 +42,13 @@ async fn wait_until_not_served(daemon: &Daemon) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_definition_can_be_created_late_deleted_and_recreated() -> Result<()> {
+async fn a_crd_can_be_created_late_deleted_and_recreated() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let fixture = NamespaceFixture::new(&plane, "late").await?;
     let daemon = Daemon::start(&plane, "early-daemon", &["-v=4"]).await?;
     wait_until_not_served(&daemon).await?;
-    let definitions = definitions(&plane)?;
-    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    let crds = crds(&plane)?;
+    crds.create(&PostParams::default(), &Foo::crd()).await?;
     settle_as_soon_as_served(&fixture, "first").await?;
     daemon
         .admin
@@ -57,12 +57,9 @@ async fn a_definition_can_be_created_late_deleted_and_recreated() -> Result<()> 
         })
         .await?;
 
-    definitions.delete(NAME, &DeleteParams::default()).await?;
+    crds.delete(NAME, &DeleteParams::default()).await?;
     eventually(LIMIT, "the definition to be gone", || async {
-        ensure!(
-            definitions.get_opt(NAME).await?.is_none(),
-            "the definition still exists"
-        );
+        ensure!(crds.get_opt(NAME).await?.is_none(), "the definition still exists");
         anyhow::Ok(())
     })
     .await?;
@@ -72,7 +69,7 @@ async fn a_definition_can_be_created_late_deleted_and_recreated() -> Result<()> 
         "the daemon deleted a Deployment whose Foo is no longer served"
     );
 
-    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    crds.create(&PostParams::default(), &Foo::crd()).await?;
     settle_as_soon_as_served(&fixture, "second").await?;
     let (status, _) = daemon.admin.get("/livez").await?;
     ensure!(status == StatusCode::OK);
@@ -81,14 +78,14 @@ async fn a_definition_can_be_created_late_deleted_and_recreated() -> Result<()> 
 
 /// Checks the three rules of `--install-crds` with successive daemons on one control plane.
 #[tokio::test]
-async fn install_crds_installs_and_upgrades_but_keeps_definitions_with_other_versions() -> Result<()> {
+async fn install_crds_installs_and_upgrades_but_keeps_crds_with_other_versions() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let definitions = definitions(&plane)?;
+    let crds = crds(&plane)?;
     let daemon = Daemon::start(&plane, "installing-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;
-    let fresh = definitions.get(NAME).await?;
-    let established = |definition: &CustomResourceDefinition| {
-        let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let fresh = crds.get(NAME).await?;
+    let established = |crd: &CustomResourceDefinition| {
+        let conditions = crd.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.is_some_and(|all| all.iter().any(|it| it.type_ == "Established" && it.status == "True"))
     };
     ensure!(established(&fresh), "{fresh:?}");
@@ -104,10 +101,10 @@ async fn install_crds_installs_and_upgrades_but_keeps_definitions_with_other_ver
         &mut older,
         "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/replicas/maximum",
     )? = 5.into();
-    replace(&definitions, older).await?;
+    replace(&crds, older).await?;
     let daemon = Daemon::start(&plane, "upgrading-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;
-    let upgraded = definitions.get(NAME).await?;
+    let upgraded = crds.get(NAME).await?;
     ensure!(
         json!(upgraded.spec.versions) == json!(fresh.spec.versions),
         "{upgraded:#?}"
@@ -121,14 +118,14 @@ async fn install_crds_installs_and_upgrades_but_keeps_definitions_with_other_ver
     next["name"] = "v1".into();
     next["storage"] = true.into();
     newer["spec"]["versions"] = json!([version, next]);
-    replace(&definitions, newer).await?;
-    let before = definitions.get(NAME).await?;
+    replace(&crds, newer).await?;
+    let before = crds.get(NAME).await?;
     let daemon = Daemon::start(&plane, "respectful-daemon", &["--install-crds"]).await?;
     daemon
         .wait_for_line(&["ERROR", "skipping CustomResourceDefinition", NAME, "v1"])
         .await?;
     daemon.admin.wait_until_ready().await?;
-    let after = definitions.get(NAME).await?;
+    let after = crds.get(NAME).await?;
     ensure!(after.metadata.generation == before.metadata.generation, "{after:#?}");
     ensure!(json!(after.spec) == json!(before.spec), "{after:#?}");
     NamespaceFixture::new(&plane, "respected")
@@ -144,10 +141,10 @@ fn field<'a>(value: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
         .with_context(|| format!("the definition has no field {pointer}"))
 }
 
-/// Replaces the definition, as `kubectl replace` does.
-async fn replace(definitions: &Api<CustomResourceDefinition>, definition: Value) -> Result<()> {
-    let mut definition: CustomResourceDefinition = serde_json::from_value(definition)?;
-    definition.metadata.resource_version = definitions.get(NAME).await?.resource_version();
-    definitions.replace(NAME, &PostParams::default(), &definition).await?;
+/// Replaces the CRD, as `kubectl replace` does.
+async fn replace(crds: &Api<CustomResourceDefinition>, crd: Value) -> Result<()> {
+    let mut crd: CustomResourceDefinition = serde_json::from_value(crd)?;
+    crd.metadata.resource_version = crds.get(NAME).await?.resource_version();
+    crds.replace(NAME, &PostParams::default(), &crd).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a controller publishes: debug pages, readiness checks, and annotations on its Lease.
+//! The debug pages, readiness checks and Lease annotations of a controller.
 
 mod lease_annotations;
 
@@ -26,8 +26,8 @@ use crate::{
 
 const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers,/debug/controllers/*";
 
-/// A controller whose page `echo` shows the query, and whose readiness check reports what the page
-/// `found` sets.
+/// A controller whose page `echo` shows the query. Its readiness check reports the number of
+/// failing resources that the page `found` sets.
 const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "showman-controller",
     aliases: &[],
@@ -36,7 +36,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     rules: &[],
     flags: Vec::new,
     build: |setup| {
-        show(setup);
+        add_debug_pages(setup);
         Ok(Box::new(Idle))
     },
 }];
@@ -53,7 +53,7 @@ impl Controller for Idle {
     }
 }
 
-fn show(setup: &mut Setup<'_>) {
+fn add_debug_pages(setup: &mut Setup<'_>) {
     let controller = setup.name;
     let failing_count = Arc::new(AtomicUsize::new(0));
     let reported_count = Arc::clone(&failing_count);
@@ -103,15 +103,15 @@ fn show(setup: &mut Setup<'_>) {
     }));
 }
 
-/// Sends a request and returns the status, media type and body of the answer.
-async fn ask(admin: Admin, method: Method, path: &str) -> Result<(StatusCode, String, String)> {
+/// Sends a request and returns the status, media type and body of the response.
+async fn send(admin: Admin, method: Method, path: &str) -> Result<(StatusCode, String, String)> {
     let mut config = Config::new(format!("https://127.0.0.1:{}/", admin.port).parse()?);
     config.accept_invalid_certs = true;
     config.default_retry = false;
     let client = Client::try_from(config)?;
     let request = Request::builder().method(method).uri(path).body(Body::empty())?;
-    let answer = timeout(LIMIT, client.send(request)).await.context(path.to_owned())??;
-    let (parts, body) = answer.into_parts();
+    let response = timeout(LIMIT, client.send(request)).await.context(path.to_owned())??;
+    let (parts, body) = response.into_parts();
     let body = timeout(LIMIT, body.collect()).await??.to_bytes();
     let kind = parts
         .headers
@@ -165,25 +165,28 @@ async fn open_debug_pages_are_served_with_a_decoded_query() -> Result<()> {
         (Method::GET, "/../found", 401, text, "Unauthorized\n"),
     ];
     for (method, rest, status, kind, body) in table {
-        let answer = ask(daemon.admin, method.clone(), &format!("{echo}{rest}")).await?;
-        let (is_status, is_kind, is_body) = (answer.0.as_u16(), &*answer.1, &*answer.2);
+        let response = send(daemon.admin, method.clone(), &format!("{echo}{rest}")).await?;
+        let (is_status, is_kind, is_body) = (response.0.as_u16(), &*response.1, &*response.2);
         ensure!(
             (is_status, is_kind, is_body) == (status, kind, body),
-            "{method} {rest}: {answer:?}"
+            "{method} {rest}: {response:?}"
         );
     }
     for path in ["/debug/controllers", "/debug/controllers/"] {
-        let answer = ask(daemon.admin, Method::GET, path).await?;
-        ensure!(answer.0 == StatusCode::OK && answer.2 == listed, "{path}: {answer:?}");
+        let response = send(daemon.admin, Method::GET, path).await?;
+        ensure!(
+            response.0 == StatusCode::OK && response.2 == listed,
+            "{path}: {response:?}"
+        );
     }
     for path in [
         "/debug",
         "/debug/controllers/showman-controller",
         "/debug/controllers/other/echo",
     ] {
-        let answer = ask(daemon.admin, Method::GET, path).await?;
+        let response = send(daemon.admin, Method::GET, path).await?;
         let expected = if path == "/debug" { 401 } else { 404 };
-        ensure!(answer.0.as_u16() == expected, "{path}: {answer:?}");
+        ensure!(response.0.as_u16() == expected, "{path}: {response:?}");
     }
     daemon.stop().await
 }
@@ -193,8 +196,8 @@ async fn debug_pages_are_closed_unless_a_flag_opens_them() -> Result<()> {
     let daemon = InProcess::start(ControlPlane::shared().await, DEBUG_PAGES_CONTROLLER, &[]).await?;
     for path in ["", "/", "/showman-controller/echo", "/showman-controller/other"] {
         let path = format!("/debug/controllers{path}");
-        let answer = ask(daemon.admin, Method::GET, &path).await?;
-        ensure!(answer.0 == StatusCode::UNAUTHORIZED, "{path}: {answer:?}");
+        let response = send(daemon.admin, Method::GET, &path).await?;
+        ensure!(response.0 == StatusCode::UNAUTHORIZED, "{path}: {response:?}");
     }
     daemon.stop().await
 }

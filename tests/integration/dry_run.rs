@@ -8,7 +8,7 @@ use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
 use crate::{
-    audit::{POLICY, asked_by_the_daemon},
+    audit::{POLICY, daemon_requests},
     support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
 };
 
@@ -21,14 +21,15 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     daemon
         .wait_for_line(&["create CustomResourceDefinition foos.samplecontroller.k8s.io"])
         .await?;
-    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
-    ensure!(definitions.get_opt("foos.samplecontroller.k8s.io").await?.is_none());
+    let crds: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    ensure!(crds.get_opt("foos.samplecontroller.k8s.io").await?.is_none());
 
-    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    crds.create(&PostParams::default(), &Foo::crd()).await?;
     let foo = eventually(LIMIT, "Foos to be served", || fixture.create_foo("web", "web", 1)).await?;
     let create = format!("create Deployment {}/web", fixture.name());
     daemon.wait_for_line(&["dry run: would do", &create]).await?;
-    // The Deployment of somebody else is a conflict: the plan is a status patch and an event.
+    // A Deployment that the Foo does not control is a conflict: the plan is a status patch and an
+    // event.
     let theirs = fixture.create_foreign("web").await?;
     let report = format!("patch status of Foo {}/web, event ErrResourceExists", fixture.name());
     daemon.wait_for_line(&["dry run: would do", &report]).await?;
@@ -49,13 +50,16 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     );
     ensure!(now.metadata.uid == theirs.metadata.uid);
     ensure!(fixture.events_on("web").await?.is_empty());
-    let asked = asked_by_the_daemon(&plane)?;
+    let requests = daemon_requests(&plane)?;
     ensure!(
-        asked.iter().any(|asked| asked.verb == "watch"),
-        "the audit log contains no watch of the daemon: {asked:?}"
+        requests.iter().any(|request| request.verb == "watch"),
+        "the audit log contains no watch of the daemon: {requests:?}"
     );
     let reads = ["get", "list", "watch"];
-    let written: Vec<_> = asked.iter().filter(|asked| !reads.contains(&&*asked.verb)).collect();
+    let written: Vec<_> = requests
+        .iter()
+        .filter(|request| !reads.contains(&&*request.verb))
+        .collect();
     ensure!(written.is_empty(), "{written:#?}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! How one or two replicas acquire, renew and release their Leases. tests/ha runs three replicas
-//! under faults.
+//! Leases that one or two replicas acquire, renew and release. tests/ha runs three replicas under
+//! faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ pub(crate) const TIMES: [&str; 3] = [
 ];
 const LEASE_DURATION: Duration = Duration::from_secs(6);
 
-/// A control plane for one test, where each replica is identified by its name.
+/// A control plane for one test.
 struct ElectionEnvironment {
     plane: ControlPlane,
     leases: Api<Lease>,
@@ -64,7 +64,7 @@ impl ElectionEnvironment {
     }
 
     /// Makes an identity without a process the holder of the Lease.
-    async fn give_away(&self, lease: &str) -> Result<()> {
+    async fn set_other_holder(&self, lease: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"holderIdentity": "a-thief"}}));
         self.leases.patch(lease, &PatchParams::default(), &patch).await?;
         Ok(())
@@ -83,7 +83,8 @@ async fn the_lease_is_released_only_after_the_drain() -> Result<()> {
     let write = gate.hold().await?;
     daemon.process.signal(Signal::TERM)?;
     daemon.wait_for_line(&["stopping"]).await?;
-    // The drain takes longer than the lease duration: the elector renews the Lease meanwhile.
+    // The drain takes longer than the lease duration, and the elector renews the Lease until the
+    // drain ends.
     let renewed = environment.leases.get("portreeve").await?;
     eventually(LIMIT, "renewals during the drain", || async {
         let now = environment
@@ -145,7 +146,7 @@ async fn a_drain_that_times_out_releases_nothing() -> Result<()> {
     daemon.process.signal(Signal::TERM)?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(3), "{status}: {}", daemon.process.log_tail());
-    // The apiserver may still execute the write, so no other replica may act before the lease
+    // The apiserver may still execute the write, so no other replica may write before the lease
     // expires.
     ensure!(environment.holder("portreeve").await? == holder);
     Ok(())
@@ -158,7 +159,7 @@ async fn a_replica_that_loses_its_lease_exits_with_code_2() -> Result<()> {
     daemon.wait_for_line(&["starting controller", "foo-controller"]).await?;
     let fixture = NamespaceFixture::new(&environment.plane, "robbed").await?;
     fixture.ready_foo("web", 1).await?;
-    environment.give_away("portreeve").await?;
+    environment.set_other_holder("portreeve").await?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(2), "{status}: {}", daemon.process.log_tail());
     let log = daemon.log()?;
@@ -232,12 +233,12 @@ async fn groups_spread_over_replicas_and_losing_one_ends_the_process() -> Result
     let a = environment.next_holder("portreeve-a", "").await?;
     let b = environment.next_holder("portreeve-b", "").await?;
     ensure!(a != b, "one replica leads both groups");
-    let led = one
+    let leads_a_metric = one
         .admin
         .metrics()
         .await?
         .sum("leader_election_master_status", &[r#"name="portreeve-a""#]);
-    let (leads_a, leads_b) = if led > 0.0 { (one, two) } else { (two, one) };
+    let (leads_a, leads_b) = if leads_a_metric > 0.0 { (one, two) } else { (two, one) };
     ensure!(
         environment.leases.get_opt("portreeve").await?.is_none(),
         "every controller is in a named group, so the default Lease must not exist"
@@ -252,7 +253,7 @@ async fn groups_spread_over_replicas_and_losing_one_ends_the_process() -> Result
     let fixture = NamespaceFixture::new(&environment.plane, "groups").await?;
     fixture.ready_foo("web", 1).await?;
 
-    environment.give_away("portreeve-a").await?;
+    environment.set_other_holder("portreeve-a").await?;
     let status = leads_a.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(2), "{status}: {}", leads_a.process.log_tail());
     ensure!(
@@ -269,12 +270,12 @@ async fn clock_skew_neither_steals_a_lease_nor_delays_a_takeover() -> Result<()>
         let environment = ElectionEnvironment::new().await?;
         let skewed = OffsetClock::new();
         skewed.set(Timestamp::now() + SignedDuration::from_secs(seconds));
-        let plain: Arc<OffsetClock> = Arc::new(OffsetClock::new());
+        let unskewed: Arc<OffsetClock> = Arc::new(OffsetClock::new());
         let flags: Vec<_> = TIMES.iter().chain(&["--controllers=foo"]).copied().collect();
         let start = |clock| InProcess::start_as(environment.plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags);
         let leader = start(Arc::new(skewed.clone())).await?;
         let holder = environment.next_holder("portreeve", "").await?;
-        let standby = start(plain.clone()).await?;
+        let standby = start(unskewed.clone()).await?;
         // Wait for three lease durations: a candidate that trusted the times in the Lease would
         // have taken it by then.
         let since = Timestamp::now();

@@ -1,4 +1,4 @@
-//! `portreeve fence` on the real apiserver: which writes pass, which it refuses, and their cost.
+//! `portreeve fence` on the real apiserver: the writes that it admits and rejects, and their cost.
 
 mod everything;
 
@@ -41,7 +41,7 @@ struct FenceEnvironment<'a> {
 
 impl FenceEnvironment<'static> {
     async fn new(prefix: &str) -> Result<Self> {
-        // The shared daemon installs the definitions. Its own account is not fenced.
+        // The shared daemon installs the CRDs. Its own account is not fenced.
         shared::daemon().await?;
         Self::on(ControlPlane::shared().await, prefix).await
     }
@@ -84,7 +84,7 @@ impl<'a> FenceEnvironment<'a> {
     /// Applies the fence and waits until it is enforced. The Lease must be free, or held by a Pod.
     async fn fence(&self) -> Result<()> {
         self.apply(&self.account, &["--controllers=foo"]).await?;
-        let nobody = self.token_holder(&self.account, None).await?;
+        let nobody = self.client_of(&self.account, None).await?;
         eventually(LIMIT, "the fence to be enforced", || async {
             ensure!(is_fenced(&self.write(&nobody).await)?, "a write passed");
             Ok(())
@@ -118,7 +118,7 @@ impl<'a> FenceEnvironment<'a> {
     }
 
     /// Returns a client with a token of `account`, bound to a new Pod if `pod` names one.
-    async fn token_holder(&self, account: &str, pod: Option<&str>) -> Result<Client> {
+    async fn client_of(&self, account: &str, pod: Option<&str>) -> Result<Client> {
         let mut spec = json!({"audiences": []});
         if let Some(name) = pod {
             let pods: Api<Pod> = self.namespace.api();
@@ -131,29 +131,29 @@ impl<'a> FenceEnvironment<'a> {
         }
         let accounts: Api<ServiceAccount> = self.namespace.api();
         let request: TokenRequest = serde_json::from_value(json!({"spec": spec}))?;
-        let answer = accounts
+        let response = accounts
             .create_token_request(account, &PostParams::default(), &request)
             .await?;
-        let token = answer.status.and_then(|status| status.token).context("no token")?;
+        let token = response.status.and_then(|status| status.token).context("no token")?;
         let mut config = self.plane.config()?;
         config.auth_info.token = Some(token.into());
         Ok(Client::try_from(config)?)
     }
 
     async fn replica(&self, pod: &str) -> Result<Client> {
-        self.token_holder(&self.account, Some(pod)).await
+        self.client_of(&self.account, Some(pod)).await
     }
 
     /// Makes `identity` the holder of the Lease. An empty identity releases it.
-    async fn elect(&self, identity: &str) -> Result<()> {
+    async fn set_holder(&self, identity: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"spec": {"holderIdentity": identity}}));
         self.leases().patch("lease", &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
-    /// Elects `identity`, and returns once the apiserver lets `who` write, which takes a moment.
-    async fn elected(&self, identity: &str, who: &Client) -> Result<()> {
-        self.elect(identity).await?;
+    /// Makes `identity` the holder of the Lease, and returns once the fence admits writes of `who`.
+    async fn set_leader(&self, identity: &str, who: &Client) -> Result<()> {
+        self.set_holder(identity).await?;
         eventually(LIMIT, &format!("writes of {identity} to pass"), || self.write(who)).await
     }
 
@@ -177,9 +177,9 @@ impl<'a> FenceEnvironment<'a> {
     }
 }
 
-/// Returns whether the answer is a refusal by the fence. Any other failure is an error.
-fn is_fenced<T>(answer: &Result<T, kube::Error>) -> Result<bool> {
-    let Err(error) = answer else {
+/// Returns whether the fence rejected the write. Any other failure is an error.
+fn is_fenced<T>(result: &Result<T, kube::Error>) -> Result<bool> {
+    let Err(error) = result else {
         return Ok(false);
     };
     let kube::Error::Api(status) = error else {
@@ -202,20 +202,20 @@ async fn only_the_pod_that_holds_the_lease_writes() -> Result<()> {
     let environment = FenceEnvironment::new("fenced").await?;
     environment.fence().await?;
     let (first, second) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
-    let podless = environment.token_holder(&environment.account, None).await?;
-    let bystander = environment.token_holder(&environment.bystander, Some("web-c")).await?;
+    let unbound = environment.client_of(&environment.account, None).await?;
+    let bystander = environment.client_of(&environment.bystander, Some("web-c")).await?;
     let administrator = environment.namespace.client();
 
-    environment.elected(&format!("web-a_{UUID}"), &first).await?;
+    environment.set_leader(&format!("web-a_{UUID}"), &first).await?;
     environment.ensure_fenced(&second, "another pod of the account").await?;
-    environment.ensure_fenced(&podless, "a token without a pod").await?;
+    environment.ensure_fenced(&unbound, "a token without a pod").await?;
     environment.write(&bystander).await.context("another account")?;
     environment.write(administrator).await.context("the administrator")?;
 
-    environment.elected(&format!("web-b_{UUID}"), &second).await?;
+    environment.set_leader(&format!("web-b_{UUID}"), &second).await?;
     environment.ensure_fenced(&first, "the former leader").await?;
 
-    environment.elect("").await?;
+    environment.set_holder("").await?;
     let released = || async {
         ensure!(
             is_fenced(&environment.write(&second).await)?,
@@ -224,7 +224,7 @@ async fn only_the_pod_that_holds_the_lease_writes() -> Result<()> {
         Ok(())
     };
     eventually(LIMIT, "the fence to observe the release", released).await?;
-    for who in [&first, &second, &podless] {
+    for who in [&first, &second, &unbound] {
         environment.ensure_fenced(who, "a replica without a leader").await?;
     }
     environment.write(&bystander).await.context("another account")?;
@@ -243,9 +243,9 @@ async fn the_fence_compares_the_whole_name_before_the_last_underscore() -> Resul
         "_".to_owned(),
         format!("aa_{UUID}"),
     ] {
-        // Elect pod `a` between two similar identities, so that each starts from a known state.
-        environment.elected(&format!("a_{UUID}"), &short).await?;
-        environment.elect(&identity).await?;
+        // Make pod `a` the leader between two identities, so that each starts from a known state.
+        environment.set_leader(&format!("a_{UUID}"), &short).await?;
+        environment.set_holder(&identity).await?;
         eventually(LIMIT, &format!("the fence to observe {identity}"), || async {
             ensure!(
                 is_fenced(&environment.write(&short).await)?,
@@ -256,7 +256,7 @@ async fn the_fence_compares_the_whole_name_before_the_last_underscore() -> Resul
         .await?;
         environment.ensure_fenced(&long, &identity).await?;
     }
-    environment.elected(&format!("a.b_{UUID}"), &long).await?;
+    environment.set_leader(&format!("a.b_{UUID}"), &long).await?;
     environment.ensure_fenced(&short, "a prefix of the leader's name").await
 }
 
@@ -269,7 +269,7 @@ async fn every_kind_of_write_is_fenced_except_leases_and_events() -> Result<()> 
     };
     foo.ready_foo("web", 1).await?;
     environment.fence().await?;
-    environment.elected(&format!("web-a_{UUID}"), &leader).await?;
+    environment.set_leader(&format!("web-a_{UUID}"), &leader).await?;
     let label = Patch::Merge(json!({"metadata": {"labels": {"written": "yes"}}}));
     let status = json!({"status": {"conditions": []}});
     let (plain, remove) = (PatchParams::default(), DeleteParams::default());
@@ -315,11 +315,11 @@ fn event(namespace: &str) -> Value {
 
 /// With `parameterNotFoundAction: Deny`, nobody could write a Deployment after the deletion.
 #[tokio::test]
-async fn deleting_the_lease_locks_nobody_out() -> Result<()> {
+async fn all_may_write_after_the_lease_is_deleted() -> Result<()> {
     let environment = FenceEnvironment::new("deleted").await?;
     environment.fence().await?;
     let replica = environment.replica("web-a").await?;
-    let bystander = environment.token_holder(&environment.bystander, Some("web-c")).await?;
+    let bystander = environment.client_of(&environment.bystander, Some("web-c")).await?;
     environment.ensure_fenced(&replica, "a standby").await?;
     environment.leases().delete("lease", &DeleteParams::default()).await?;
     eventually(LIMIT, "writes of the replica to pass", || async {
@@ -348,20 +348,20 @@ async fn a_fence_that_is_switched_off_and_on_follows_the_lease() -> Result<()> {
     let environment = FenceEnvironment::on(&plane, "switched").await?;
     environment.fence().await?;
     let (first, second) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
-    environment.elected(&format!("web-a_{UUID}"), &first).await?;
+    environment.set_leader(&format!("web-a_{UUID}"), &first).await?;
     environment.ensure_fenced(&second, "a standby").await?;
     environment
         .apply(&environment.account, &["--controllers=foo", "--action=Audit"])
         .await?;
     eventually(LIMIT, "writes to pass", || environment.write(&second)).await?;
-    environment.elect("").await?;
+    environment.set_holder("").await?;
     environment.write(&first).await.context("the former leader")?;
     environment.fence().await?;
-    environment.elected(&format!("web-b_{UUID}"), &second).await?;
+    environment.set_leader(&format!("web-b_{UUID}"), &second).await?;
     environment.ensure_fenced(&first, "the former leader").await
 }
 
-/// Prints the numbers of docs/deploying.md. Asserts no limits: other tests may load the machine.
+/// Prints the numbers of docs/deploying.md. Asserts nothing, since other tests load the machine.
 #[tokio::test]
 async fn measures_the_cost_of_the_fence() -> Result<()> {
     const ROUNDS: usize = 4;
@@ -375,17 +375,17 @@ async fn measures_the_cost_of_the_fence() -> Result<()> {
             &serde_json::from_value(unrelated_deployment("web"))?,
         )
         .await?;
-    // Matches no write here. It keeps the apiserver watching Leases while there is no other fence.
+    // This fence matches no write. It keeps the apiserver watching Leases without another fence.
     environment
         .apply(&environment.bystander, &["--controllers=cronjob"])
         .await?;
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        environment.elect("").await?;
+        environment.set_holder("").await?;
         environment.fence().await?;
-        environment.elected(&format!("web-a_{UUID}"), &leader).await?;
+        environment.set_leader(&format!("web-a_{UUID}"), &leader).await?;
         with.extend(environment.time_writes(&leader, WRITES).await?);
-        environment.lower_the_fence(&other).await?;
+        environment.remove_fence(&other).await?;
         without.extend(environment.time_writes(&leader, WRITES).await?);
     }
     println!(
@@ -395,20 +395,20 @@ async fn measures_the_cost_of_the_fence() -> Result<()> {
         with.len()
     );
 
-    environment.elect("").await?;
+    environment.set_holder("").await?;
     environment.fence().await?;
     let replicas = [("web-a", &leader), ("web-b", &other)];
-    environment.elected(&format!("web-a_{UUID}"), &leader).await?;
+    environment.set_leader(&format!("web-a_{UUID}"), &leader).await?;
     let (mut lags, mut late_writes) = (Vec::new(), 0);
     for turn in 1..=WRITES {
         let (before, (name, after)) = (replicas[(turn + 1) % 2].1, replicas[turn % 2]);
-        environment.elect(&format!("{name}_{UUID}")).await?;
-        let elected = Instant::now();
+        environment.set_holder(&format!("{name}_{UUID}")).await?;
+        let changed = Instant::now();
         while !is_fenced(&environment.write(before).await)? {
             late_writes += 1;
-            ensure!(elected.elapsed() < LIMIT, "the fence did not follow the Lease");
+            ensure!(changed.elapsed() < LIMIT, "the fence did not follow the Lease");
         }
-        lags.push(elected.elapsed());
+        lags.push(changed.elapsed());
         eventually(LIMIT, "writes of the new leader to pass", || environment.write(after)).await?;
     }
     let longest = lags.iter().max().copied().unwrap_or_default();
@@ -434,7 +434,7 @@ impl FenceEnvironment<'_> {
     }
 
     /// Deletes the binding, and returns once `standby` may write.
-    async fn lower_the_fence(&self, standby: &Client) -> Result<()> {
+    async fn remove_fence(&self, standby: &Client) -> Result<()> {
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.namespace.client().clone());
         let name = format!("portreeve-fence.{}.{}", self.namespace.name(), self.account);
         let deleted = bindings.delete(&name, &DeleteParams::default()).await?;

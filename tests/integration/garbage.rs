@@ -1,18 +1,17 @@
 //! Tests of the garbage-collector-controller on the real apiserver, as a black box.
 //!
-//! The tests that are named `test_…` take the steps of Kubernetes' integration tests of the same
-//! names, and `should_…` those of its end-to-end suite. All others are ours. A collector acts on a
-//! whole cluster. Tests that need no special cluster or collector share one of each (`shared`) and
-//! use a namespace each. The others have a control plane of their own.
+//! The tests named `test_…` have the steps of Kubernetes' integration tests of the same names. The
+//! tests named `should_…` have the steps of its end-to-end tests. A collector acts on a whole
+//! cluster. Tests that need no special cluster or collector share one of each (`shared`) and use a
+//! namespace each. The others have a control plane of their own.
 
 mod breaker;
 mod cascades;
 mod collector;
 mod conversion;
+mod crds;
 mod custom;
 mod debug;
-mod definition;
-mod definitions;
 pub(crate) mod dynamic_client;
 pub(crate) mod expectations;
 mod faults;
@@ -26,3 +25,4 @@ mod references;
 mod restore;
 mod shared;
 mod specs;
+mod test_crd;

@@ -1,5 +1,4 @@
-//! Checks that the health endpoints report what is wrong, and that a daemon that is merely busy
-//! stays healthy.
+//! Checks that the health endpoints report failures, and that a busy daemon stays healthy.
 
 mod stuck;
 mod watches;
@@ -16,7 +15,7 @@ use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat, Signal, event
 use serde_json::json;
 use tokio::runtime::Builder;
 
-use self::stuck::{ATTENDED, BLOCKED, BLOCKING, HANGING, TRAP, TRAPPED, UNATTENDED};
+use self::stuck::{BLOCKING, BLOCKING_BARRIER, HANGING, HANGING_BARRIER, HANGING_MAP, START_WORKER, UNATTENDED};
 use crate::{
     controllers::in_namespace,
     in_process::InProcess,
@@ -67,17 +66,17 @@ async fn create_map(plane: &ControlPlane, namespace: &str, name: &str) -> Result
     Ok(())
 }
 
-// The hanging worker blocks a thread of the runtime; the other threads have to answer.
+// The hanging worker blocks a thread of the runtime; the other threads have to serve requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_hanging_worker_fails_liveness_until_it_continues() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("hanging").await?;
     let flags = [&*in_namespace(namespace.name()), "--controller-stuck-timeout=2s"];
     let daemon = InProcess::start(plane, HANGING, &flags).await?;
-    create_map(plane, namespace.name(), TRAP).await?;
+    create_map(plane, namespace.name(), HANGING_MAP).await?;
     let began = Instant::now();
     let item = format!(
-        "item {}/{TRAP} of queue Hanging has made no progress for",
+        "item {}/{HANGING_MAP} of queue Hanging has made no progress for",
         namespace.name()
     );
     let words = [&*item, "--controller-stuck-timeout"];
@@ -99,7 +98,7 @@ async fn a_hanging_worker_fails_liveness_until_it_continues() -> Result<()> {
     );
     ensure!(failing(&daemon.admin, "/healthz").await?.len() == 1);
     ensure_passing(&daemon.admin, "/readyz").await?;
-    TRAPPED.open();
+    HANGING_BARRIER.open();
     wait_until_passing(&daemon.admin, "/livez").await?;
     ensure_passing(&daemon.admin, "/healthz").await?;
     daemon.stop().await
@@ -114,12 +113,12 @@ async fn a_worker_that_blocks_the_only_thread_fails_liveness() -> Result<()> {
     let thread = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let started = async move { InProcess::start(plane, BLOCKING, &[&*scope, "--controller-stuck-timeout=2s"]).await };
     let daemon = thread.spawn(started).await??;
-    create_map(plane, namespace.name(), TRAP).await?;
-    wait_until_failing(&daemon.admin, "/livez", "blocking-controller", &[TRAP]).await?;
-    // The `runtime` check fails whatever blocks the thread, an item or something else.
+    create_map(plane, namespace.name(), HANGING_MAP).await?;
+    wait_until_failing(&daemon.admin, "/livez", "blocking-controller", &[HANGING_MAP]).await?;
+    // The `runtime` check fails when anything blocks the thread, such as this item.
     wait_until_failing(&daemon.admin, "/livez", "runtime", &["no task has run for"]).await?;
     ensure_passing(&daemon.admin, "/readyz").await?;
-    BLOCKED.open();
+    BLOCKING_BARRIER.open();
     wait_until_passing(&daemon.admin, "/livez").await?;
     daemon.stop().await?;
     thread.shutdown_background();
@@ -142,7 +141,7 @@ async fn an_unattended_queue_fails_liveness_until_a_worker_takes_an_item() -> Re
         "livez failed before --queue-stuck-timeout"
     );
     ensure_passing(&daemon.admin, "/readyz").await?;
-    ATTENDED.notify_one();
+    START_WORKER.notify_one();
     wait_until_passing(&daemon.admin, "/livez").await?;
     daemon.stop().await
 }
@@ -160,7 +159,7 @@ async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Resul
     let item = format!("item {}/web of queue Foos", fixture.name());
     wait_until_failing(&daemon.admin, "/livez", "foo-controller", &[&item]).await?;
     ensure_passing(&daemon.admin, "/readyz").await?;
-    // The kubelet must not kill a daemon that is shutting down for a slow item.
+    // The kubelet must not kill a daemon for a slow item while the daemon shuts down.
     daemon.process.signal(Signal::TERM)?;
     daemon.wait_for_line(&["stopping"]).await?;
     let (status, text) = daemon.admin.get("/livez?verbose").await?;
@@ -198,26 +197,26 @@ async fn an_idle_standby_stays_healthy() -> Result<()> {
     Ok(())
 }
 
-/// The stuck timeouts of the tests in which nothing is stuck. They are much longer than one step
-/// takes on a loaded machine, and much shorter than the whole test.
-const PATIENCE: Duration = Duration::from_secs(8);
-const PATIENT: [&str; 2] = ["--controller-stuck-timeout=8s", "--queue-stuck-timeout=8s"];
+/// The stuck timeouts of tests without a stuck item. They are much longer than a step takes on a
+/// loaded machine, and much shorter than the test.
+const STUCK_TIMEOUT: Duration = Duration::from_secs(8);
+const STUCK_TIMEOUT_FLAGS: [&str; 2] = ["--controller-stuck-timeout=8s", "--queue-stuck-timeout=8s"];
 
-/// A daemon with more work than it can do, behind a proxy that delays each write, on a control
-/// plane of its own.
-struct Busy {
+/// A daemon with a long queue, behind a proxy that delays each write, on a control plane of its
+/// own.
+struct BusyDaemon {
     daemon: Daemon,
     fixture: NamespaceFixture,
     _proxy: FaultProxy,
     _plane: ControlPlane,
 }
 
-impl Busy {
+impl BusyDaemon {
     /// Creates the Foos before the daemon starts, so that all are due at once.
     async fn start(name: &str, foos: usize, late: Duration, flags: &[&str]) -> Result<Self> {
         let plane = ControlPlane::start().await?;
-        let definitions = Api::all(plane.client()?);
-        definitions.create(&PostParams::default(), &Foo::crd()).await?;
+        let crds = Api::all(plane.client()?);
+        crds.create(&PostParams::default(), &Foo::crd()).await?;
         let fixture = NamespaceFixture::new(&plane, "busy").await?;
         eventually(LIMIT, "Foos to be served", || fixture.create_foo("web-0", "web-0", 1)).await?;
         let names = (1..foos).map(|number| format!("web-{number}"));
@@ -230,7 +229,7 @@ impl Busy {
         let proxy = FaultProxy::start(&plane).await?;
         proxy.delay_responses(Matcher::writes(), late, Repeat::UntilHealed);
         let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), name)?;
-        let flags: Vec<_> = PATIENT.iter().chain(flags).copied().collect();
+        let flags: Vec<_> = STUCK_TIMEOUT_FLAGS.iter().chain(flags).copied().collect();
         let daemon = Daemon::start_as(&plane, &kubeconfig, name, &flags).await?;
         daemon.admin.wait_until_ready().await?;
         Ok(Self {
@@ -250,7 +249,7 @@ impl Busy {
 
 #[tokio::test]
 async fn a_busy_daemon_that_makes_progress_stays_healthy() -> Result<()> {
-    let busy = Busy::start(
+    let busy = BusyDaemon::start(
         "busy-daemon",
         1_500,
         Duration::from_millis(30),
@@ -265,12 +264,12 @@ async fn a_busy_daemon_that_makes_progress_stays_healthy() -> Result<()> {
     })
     .await?;
     let began = Instant::now();
-    while began.elapsed() < 2 * PATIENCE {
+    while began.elapsed() < 2 * STUCK_TIMEOUT {
         for endpoint in ["/livez", "/readyz", "/healthz"] {
             ensure_passing(admin, endpoint).await?;
         }
     }
-    // Some Foos have waited since the beginning.
+    // Some Foos have been due since the start.
     let due = busy.due().await?;
     ensure!(due > 100.0, "only {due} Foos are due: the daemon was not busy");
     let done = admin.metrics().await?;
@@ -285,8 +284,8 @@ async fn a_busy_daemon_that_makes_progress_stays_healthy() -> Result<()> {
 #[tokio::test]
 async fn a_daemon_paused_for_longer_than_its_limits_recovers_and_stays_healthy() -> Result<()> {
     let foos = 60;
-    let busy = Busy::start("frozen-daemon", foos, Duration::from_millis(300), &[]).await?;
-    let Busy { daemon, fixture, .. } = &busy;
+    let busy = BusyDaemon::start("frozen-daemon", foos, Duration::from_millis(300), &[]).await?;
+    let BusyDaemon { daemon, fixture, .. } = &busy;
     eventually(LIMIT, "running reconciles", || async {
         let metrics = daemon.admin.metrics().await?;
         let running = metrics.sum("controller_runtime_active_workers", &[]);
@@ -297,7 +296,7 @@ async fn a_daemon_paused_for_longer_than_its_limits_recovers_and_stays_healthy()
     daemon.process.pause()?;
     let paused = Instant::now();
     eventually(LIMIT, "the pause to be longer than the limits", || async {
-        (paused.elapsed() > PATIENCE + Duration::from_secs(2)).then_some(())
+        (paused.elapsed() > STUCK_TIMEOUT + Duration::from_secs(2)).then_some(())
     })
     .await?;
     daemon.process.resume()?;

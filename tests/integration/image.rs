@@ -110,8 +110,8 @@ async fn the_image_binary_leads_reconciles_and_exits_cleanly_with_the_printed_rb
     let plane = ControlPlane::start().await?;
     let system = plane.namespace("portreeve-system").await?;
     let force = PatchParams::apply("an-administrator").force();
-    for definition in manifests::documents(&printed(&["crds"])?)? {
-        manifests::apply(system.client(), &definition, None, &force).await?;
+    for crd in manifests::documents(&printed(&["crds"])?)? {
+        manifests::apply(system.client(), &crd, None, &force).await?;
     }
     let within = format!("--namespace={}", system.name());
     let lease = format!("--leader-elect-resource-namespace={}", system.name());

@@ -84,7 +84,7 @@ impl InProcess {
         .await
     }
 
-    /// Requests the daemon to stop, and waits for its end.
+    /// Requests the daemon to stop, and waits until it has stopped.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.stop.request();
         let end = timeout(LIMIT, self.task.join_next())

@@ -1,7 +1,7 @@
 //! Tests of the daemon on a real kube-apiserver.
 //!
 //! Tests of the behaviour of one controller share a control plane and a daemon, and use a namespace
-//! each (`shared`). Tests that delete definitions, stop servers or give the daemon other flags have
+//! each (`shared`). Tests that delete CRDs, stop servers or give the daemon other flags have
 //! a control plane of their own. Informers watch all namespaces, so two daemons on one control
 //! plane would both act on the same objects.
 
@@ -9,8 +9,8 @@ mod audit;
 mod chaos;
 mod clock;
 mod controllers;
+mod crds;
 mod debug;
-mod definitions;
 mod dry_run;
 mod election;
 mod fence;

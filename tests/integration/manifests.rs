@@ -1,5 +1,5 @@
 //! deploy/: the kustomize overlays and the Helm chart render the same objects, the apiserver
-//! accepts them, and they fit the binary.
+//! accepts them, and they agree with the binary.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -79,15 +79,15 @@ fn overlay(name: &str) -> Result<Objects> {
 
 /// Renders the chart as release `release` in `namespace`.
 fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
-    let place = format!("--namespace={namespace}");
-    let args = ["template", release, "helm/portreeve", "--include-crds", &place];
+    let flag = format!("--namespace={namespace}");
+    let args = ["template", release, "helm/portreeve", "--include-crds", &flag];
     let values = values.iter().flat_map(|value| ["--set", value]);
     objects(&rendered("helm", &args.into_iter().chain(values).collect::<Vec<_>>())?)
 }
 
-/// Removes the annotation that only the chart puts on fences, and that keeps them when the release
-/// is deleted.
-fn take_keeps(objects: &mut Objects) -> Result<()> {
+/// Removes the annotation that only the chart adds to fences, so that they are kept when the
+/// release is deleted.
+fn remove_keep_annotations(objects: &mut Objects) -> Result<()> {
     for (key, object) in objects.iter_mut().filter(|(key, _)| key.contains("Admission")) {
         let metadata = object["metadata"]
             .as_object_mut()
@@ -102,7 +102,7 @@ fn take_keeps(objects: &mut Objects) -> Result<()> {
 }
 
 /// Returns the names of all controllers.
-fn every_controller() -> Vec<&'static str> {
+fn controller_names() -> Vec<&'static str> {
     portreeve::CONTROLLERS
         .iter()
         .map(|controller| controller.name)
@@ -111,14 +111,14 @@ fn every_controller() -> Vec<&'static str> {
 
 #[test]
 fn kustomize_and_helm_render_the_same_objects() -> Result<()> {
-    let every = format!("controllers={{{}}}", every_controller().join(","));
-    for (name, values) in [("default", vec![]), ("bare-control-plane", vec![&*every])] {
+    let all_controllers = format!("controllers={{{}}}", controller_names().join(","));
+    for (name, values) in [("default", vec![]), ("bare-control-plane", vec![&*all_controllers])] {
         let mut overlay = overlay(name)?;
         // `helm install --create-namespace` creates the namespace, so the chart has no object for
         // it.
         ensure!(overlay.remove("Namespace portreeve-system").is_some());
         let mut chart = chart("portreeve", "portreeve-system", &values)?;
-        take_keeps(&mut chart)?;
+        remove_keep_annotations(&mut chart)?;
         let (ours, theirs): (BTreeSet<_>, BTreeSet<_>) = (overlay.keys().collect(), chart.keys().collect());
         ensure!(ours == theirs, "{name}: {ours:#?} and {theirs:#?}");
         for (key, object) in &overlay {
@@ -129,20 +129,20 @@ fn kustomize_and_helm_render_the_same_objects() -> Result<()> {
     Ok(())
 }
 
-/// Returns the first place at which two values differ, since definitions are too long to print
-/// whole. 1.0 equals 1: kustomize rewrites one to the other.
-fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<String> {
+/// Returns the path of the first difference between two values, since CRDs are too long to print.
+/// 1.0 equals 1, because kustomize rewrites one to the other.
+fn difference(path: &str, ours: &Value, theirs: &Value) -> Option<String> {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
             let mut fields = a.iter().zip(b.values());
-            fields.find_map(|((key, ours), theirs)| difference(&format!("{place}/{key}"), ours, theirs))
+            fields.find_map(|((key, ours), theirs)| difference(&format!("{path}/{key}"), ours, theirs))
         }
         (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
             let mut items = a.iter().zip(b).enumerate();
-            items.find_map(|(index, (ours, theirs))| difference(&format!("{place}/{index}"), ours, theirs))
+            items.find_map(|(index, (ours, theirs))| difference(&format!("{path}/{index}"), ours, theirs))
         }
         (Value::Number(a), Value::Number(b)) if a.as_f64() == b.as_f64() => None,
-        _ => (ours != theirs).then(|| format!("{place} is {ours} and {theirs}")),
+        _ => (ours != theirs).then(|| format!("{path} is {ours} and {theirs}")),
     }
 }
 
@@ -165,7 +165,7 @@ fn the_chart_renders_the_rbac_and_the_fence_that_the_binary_prints() -> Result<(
             "b",
             &[&items, "leaderElection.resourceName=c", "fence.action=Audit"],
         )?;
-        take_keeps(&mut chart)?;
+        remove_keep_annotations(&mut chart)?;
         let controllers = format!("--controllers={list}");
         let names = [
             &*controllers,
@@ -193,7 +193,7 @@ fn the_chart_renders_the_rbac_and_the_fence_that_the_binary_prints() -> Result<(
 }
 
 #[test]
-fn two_releases_share_only_definitions() -> Result<()> {
+fn two_releases_share_only_crds() -> Result<()> {
     let first = chart("cron", "jobs", &["controllers={crontab}"])?;
     let second = chart("foos", "jobs", &["controllers={foo}"])?;
     let common: Vec<_> = first.keys().filter(|key| second.contains_key(*key)).collect();
@@ -222,15 +222,15 @@ fn two_releases_share_only_definitions() -> Result<()> {
 #[test]
 fn a_single_replica_can_run_without_leader_election() -> Result<()> {
     let off = "leaderElection.enabled=false";
-    let refused = chart("a", "b", &[off])
+    let error = chart("a", "b", &[off])
         .map(drop)
         .err()
         .context("the chart accepted three replicas without leader election")?;
     ensure!(
-        refused
+        error
             .to_string()
             .contains("at most one replica; set replicas to 1 or enable leader election"),
-        "{refused}"
+        "{error}"
     );
     let alone = chart("a", "b", &[off, "replicas=1"])?;
     let left: Vec<_> = ["Lease", "Admission", "leader-election"]
@@ -299,8 +299,8 @@ async fn the_pods_meet_the_restricted_pod_security_level() -> Result<()> {
     let spec = created.spec.context("the Pod has no spec")?;
     ensure!(spec.priority == Some(1_000_000), "{spec:#?}");
     pod["spec"]["containers"][0]["securityContext"]["capabilities"] = json!({});
-    let refused = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await;
-    let error = refused
+    let created = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await;
+    let error = created
         .err()
         .context("the apiserver accepted a Pod with capabilities")?
         .to_string();

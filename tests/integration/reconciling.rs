@@ -54,7 +54,7 @@ async fn an_object_missing_from_the_cache_is_requeued_and_not_overwritten() -> R
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("blind").await?;
     create(&namespace, "map").await?;
-    let theirs = create(&namespace, "map-copy").await?;
+    let foreign = create(&namespace, "map-copy").await?;
     let flag = in_namespace(namespace.name());
     let daemon = InProcess::start(plane, controllers::BLIND, &[&flag]).await?;
     let total = "controller_runtime_reconcile_total";
@@ -62,8 +62,8 @@ async fn an_object_missing_from_the_cache_is_requeued_and_not_overwritten() -> R
     daemon
         .wait_for_metric(total, &[blind, r#"result="requeue""#], 3.0)
         .await?;
-    // One success is for the map, once the decision takes the copy into account, and one for the
-    // copy, which is not copied itself.
+    // One success is the reconcile of the map that takes the copy into account. The other is the
+    // reconcile of the copy, which is not copied itself.
     daemon
         .wait_for_metric(total, &[blind, r#"result="success""#], 2.0)
         .await?;
@@ -77,6 +77,6 @@ async fn an_object_missing_from_the_cache_is_requeued_and_not_overwritten() -> R
         "{errors} errors were counted, but a stale cache is not an error"
     );
     let now: ConfigMap = namespace.api().get("map-copy").await?;
-    ensure!(now.resource_version() == theirs.resource_version(), "{now:?}");
+    ensure!(now.resource_version() == foreign.resource_version(), "{now:?}");
     daemon.stop().await
 }

@@ -46,11 +46,11 @@ async fn the_printed_rbac_covers_everything_that_a_foo_needs() -> Result<()> {
         .await?;
     fixture.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
     let metrics = daemon.admin.metrics().await?;
-    let refused = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
-    ensure!(refused == 0.0, "{refused} requests were refused: {}", daemon.log()?);
-    let served = metrics.sum("rest_client_requests_total", &[r#"code="201""#]);
+    let rejected = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
+    ensure!(rejected == 0.0, "{rejected} requests were refused: {}", daemon.log()?);
+    let succeeded = metrics.sum("rest_client_requests_total", &[r#"code="201""#]);
     ensure!(
-        served > 0.0,
+        succeeded > 0.0,
         "rest_client_requests_total counts no creation, so it cannot show refusals either"
     );
     Ok(())
@@ -59,14 +59,14 @@ async fn the_printed_rbac_covers_everything_that_a_foo_needs() -> Result<()> {
 #[tokio::test]
 async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let definitions = Api::all(plane.client()?);
-    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    let crds = Api::all(plane.client()?);
+    crds.create(&PostParams::default(), &Foo::crd()).await?;
     let namespace = plane.namespace("portreeve-system").await?;
     let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
     // Grant every rule except the one for Deployments.
-    let without = rbac.replace("- apps\n", "- nothing.example\n");
-    ensure!(without != rbac, "{rbac}");
-    shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
+    let incomplete_rbac = rbac.replace("- apps\n", "- nothing.example\n");
+    ensure!(incomplete_rbac != rbac, "{rbac}");
+    shared::apply_and_wait(namespace.client(), namespace.name(), &incomplete_rbac).await?;
     let kubeconfig = plane
         .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
         .await?;

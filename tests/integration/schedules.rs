@@ -1,7 +1,7 @@
-//! CronTab and CronJob: one engine for both, tested on the real apiserver, as a ServiceAccount with
-//! exactly the rights that `portreeve rbac` prints.
+//! CronTab and CronJob, on the real apiserver, as a ServiceAccount with exactly the rights that
+//! `portreeve rbac` prints.
 //!
-//! The daemon runs inside the test by a clock that the test sets, so that no test waits for the
+//! The daemon runs inside the test with a clock that the test sets, so that no test waits for the
 //! next minute.
 
 pub(crate) mod faults;

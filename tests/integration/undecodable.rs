@@ -18,9 +18,9 @@ use crate::support::{
     fixtures::{NamespaceFixture, replicas},
 };
 
-/// Returns the definition with a schema that accepts anything.
-pub(crate) fn loose(definition: &CustomResourceDefinition) -> Result<CustomResourceDefinition> {
-    let mut loose = json!(definition);
+/// Returns the CRD with a schema that accepts anything.
+pub(crate) fn loose(crd: &CustomResourceDefinition) -> Result<CustomResourceDefinition> {
+    let mut loose = json!(crd);
     loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
         json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     Ok(serde_json::from_value(loose)?)
@@ -29,8 +29,8 @@ pub(crate) fn loose(definition: &CustomResourceDefinition) -> Result<CustomResou
 #[tokio::test]
 async fn an_undecodable_object_is_reported_and_other_objects_are_reconciled() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
-    definitions.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    crds.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
     let fixture = NamespaceFixture::new(&plane, "undecodable").await?;
     let resource = ApiResource::erase::<Foo>(&());
     let anything: Api<DynamicObject> = Api::namespaced_with(plane.client()?, fixture.name(), &resource);

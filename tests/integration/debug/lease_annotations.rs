@@ -31,7 +31,7 @@ const NOTE: &str = "a-test.example.com/note";
 const LEASE: &str = "portreeve";
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 
-/// A controller that hands its Lease annotations to the test, under the name in its flag.
+/// A controller that gives its Lease annotations to the test, under the replica name in its flag.
 const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "scribe-controller",
     aliases: &[],
@@ -41,40 +41,40 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     flags: || vec![clap::Arg::new("scribe").long("scribe").required(true)],
     build: |setup| {
         let name: String = setup.flag("scribe")?;
-        let built = Built {
+        let built = BuiltController {
             lease_annotations: setup.lease_annotations.clone(),
-            began: None,
+            initial_note: None,
         };
-        all_built().insert(name.clone(), built);
+        built_controllers().insert(name.clone(), built);
         Ok(Box::new(AnnotationController(name)))
     },
 }];
 
 /// Returns the controllers that were built, by replica name.
-fn all_built() -> MutexGuard<'static, BTreeMap<String, Built>> {
-    static BUILT: Mutex<BTreeMap<String, Built>> = Mutex::new(BTreeMap::new());
+fn built_controllers() -> MutexGuard<'static, BTreeMap<String, BuiltController>> {
+    static BUILT: Mutex<BTreeMap<String, BuiltController>> = Mutex::new(BTreeMap::new());
     BUILT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Built {
+struct BuiltController {
     lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
-    began: Option<Began>,
+    initial_note: Option<InitialNote>,
 }
 
 /// The value of the annotation when the controller started.
 #[derive(Clone)]
-struct Began(Option<String>);
+struct InitialNote(Option<String>);
 
 struct AnnotationController(String);
 
 impl Controller for AnnotationController {
     fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>> {
-        if let Some(built) = all_built().get_mut(&self.0) {
+        if let Some(built) = built_controllers().get_mut(&self.0) {
             let note = built
                 .lease_annotations
                 .as_ref()
                 .and_then(|lease_annotations| lease_annotations.read(NOTE));
-            built.began = Some(Began(note));
+            built.initial_note = Some(InitialNote(note));
         }
         Box::pin(async move {
             stop.requested().await;
@@ -103,9 +103,9 @@ impl Replica {
 
     /// Waits until the controller of this replica runs, and returns the annotation that it read at
     /// its start.
-    async fn began_with(&self) -> Result<Option<String>> {
-        let Began(note) = eventually(LIMIT, &format!("{} to lead", self.name), || async {
-            all_built().get(&self.name)?.began.clone()
+    async fn initial_note(&self) -> Result<Option<String>> {
+        let InitialNote(note) = eventually(LIMIT, &format!("{} to lead", self.name), || async {
+            built_controllers().get(&self.name)?.initial_note.clone()
         })
         .await?;
         Ok(note)
@@ -136,7 +136,9 @@ impl AnnotationEnvironment {
             &flags,
         )
         .await?;
-        let lease_annotations = all_built().get(name).and_then(|built| built.lease_annotations.clone());
+        let lease_annotations = built_controllers()
+            .get(name)
+            .and_then(|built| built.lease_annotations.clone());
         Ok(Replica {
             daemon,
             name: name.to_owned(),
@@ -147,7 +149,7 @@ impl AnnotationEnvironment {
     /// Starts a replica and waits until it leads.
     async fn leader(&self, name: &str) -> Result<Replica> {
         let replica = self.replica(name).await?;
-        replica.began_with().await?;
+        replica.initial_note().await?;
         Ok(replica)
     }
 
@@ -155,7 +157,7 @@ impl AnnotationEnvironment {
         Ok(self.leases.get(LEASE).await?)
     }
 
-    async fn annotated(&self) -> Result<Option<String>> {
+    async fn annotation(&self) -> Result<Option<String>> {
         Ok(self.lease().await?.annotations().get(NOTE).cloned())
     }
 
@@ -170,7 +172,7 @@ impl AnnotationEnvironment {
     }
 
     /// Waits until the Lease was renewed `count` times.
-    async fn renewals(&self, count: usize) -> Result<()> {
+    async fn wait_for_renewals(&self, count: usize) -> Result<()> {
         let mut last = renewed(&self.lease().await?);
         for _ in 0..count {
             last = eventually(LIMIT, "a renewal", || async {
@@ -192,7 +194,7 @@ fn renewed(lease: &Lease) -> Option<Timestamp> {
 async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Result<()> {
     let environment = AnnotationEnvironment::new().await?;
     let first = environment.leader("survives-1").await?;
-    ensure!(first.began_with().await?.is_none() && first.note().is_none());
+    ensure!(first.initial_note().await?.is_none() && first.note().is_none());
     let second = environment.replica("survives-2").await?;
     first.lease_annotations.write(NOTE, "at noon").await?;
     ensure!(
@@ -200,15 +202,15 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
         "the writer does not read its own annotation"
     );
     second.wait_for_note(Some("at noon")).await?;
-    environment.renewals(4).await?;
+    environment.wait_for_renewals(4).await?;
     ensure!(
-        environment.annotated().await?.as_deref() == Some("at noon"),
+        environment.annotation().await?.as_deref() == Some("at noon"),
         "a renewal removed the annotation"
     );
 
     first.daemon.stop().await?;
     ensure!(
-        second.began_with().await?.as_deref() == Some("at noon"),
+        second.initial_note().await?.as_deref() == Some("at noon"),
         "the release removed the annotation"
     );
     // A daemon that does not know the annotation leads in between, and is killed.
@@ -221,15 +223,15 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
     killed.wait_for_line(&["standing by"]).await?;
     second.daemon.stop().await?;
     killed.wait_for_line(&["acquired the lease"]).await?;
-    environment.renewals(2).await?;
+    environment.wait_for_renewals(2).await?;
     let third = environment.replica("survives-3").await?;
     killed.process.signal(Signal::KILL)?;
     ensure!(
-        third.began_with().await?.as_deref() == Some("at noon"),
+        third.initial_note().await?.as_deref() == Some("at noon"),
         "the annotation is gone after the kill"
     );
-    environment.renewals(1).await?;
-    ensure!(environment.annotated().await?.as_deref() == Some("at noon"));
+    environment.wait_for_renewals(1).await?;
+    ensure!(environment.annotation().await?.as_deref() == Some("at noon"));
     third.daemon.stop().await
 }
 
@@ -244,7 +246,7 @@ async fn leader_and_standby_observe_manual_changes_of_annotations_at_once() -> R
         timeout(LIMIT, replica.lease_annotations.changed()).await?;
         tokio::select! {
             () = replica.lease_annotations.changed() => anyhow::bail!("{} is notified of renewals", replica.name),
-            renewed = environment.renewals(2) => renewed?,
+            renewed = environment.wait_for_renewals(2) => renewed?,
         }
     }
     let before = environment.lease().await?.uid();
@@ -294,7 +296,7 @@ async fn a_replica_that_does_not_lead_writes_no_annotation() -> Result<()> {
         leader.lease_annotations.write(NOTE, "before it knew").await.err()
     })
     .await?;
-    let before = environment.annotated().await?;
+    let before = environment.annotation().await?;
     let error = leader
         .lease_annotations
         .write(NOTE, "too late")
@@ -302,16 +304,16 @@ async fn a_replica_that_does_not_lead_writes_no_annotation() -> Result<()> {
         .err()
         .context("the former leader wrote the annotation")?;
     ensure!(error.to_string().contains("does not lead"), "{error}");
-    ensure!(environment.annotated().await? == before);
+    ensure!(environment.annotation().await? == before);
     // Every write carries the UID as a precondition, so a new Lease of the same name is not
     // modified.
     let stranger = json!({"metadata": {"uid": "another", "annotations": {NOTE: "on another"}}});
-    let refused = environment
+    let rejected = environment
         .patch(stranger)
         .await
         .err()
         .context("a patch with another UID was accepted")?;
-    ensure!(environment.annotated().await? == before, "{refused}");
+    ensure!(environment.annotation().await? == before, "{rejected}");
     Ok(())
 }
 
@@ -378,7 +380,9 @@ async fn annotations_do_not_delay_renewals() -> Result<()> {
 async fn without_leader_election_there_are_no_lease_annotations() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let daemon = InProcess::start(plane, ANNOTATION_CONTROLLER, &["--scribe=alone"]).await?;
-    let is_none = all_built().get("alone").map(|built| built.lease_annotations.is_none());
+    let is_none = built_controllers()
+        .get("alone")
+        .map(|built| built.lease_annotations.is_none());
     ensure!(is_none == Some(true));
     daemon.stop().await
 }

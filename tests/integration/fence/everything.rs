@@ -19,7 +19,7 @@ async fn a_fence_for_all_resources_admits_leases_and_events() -> Result<()> {
         namespace: environment.namespace.clone(),
     };
     fixture.ready_foo("web", 1).await?;
-    environment.elect(&format!("web-a_{UUID}")).await?;
+    environment.set_holder(&format!("web-a_{UUID}")).await?;
     environment
         .apply(&environment.account, &["--controllers=garbagecollector"])
         .await?;

@@ -34,9 +34,9 @@ async fn an_invalid_foo_is_rejected_with_the_name_of_the_field() -> Result<()> {
     ];
     for (name, spec, field) in table {
         let foo = DynamicObject::new(name, &resource).data(json!({"spec": spec}));
-        let refused = foos.create(&PostParams::default(), &foo).await;
-        let Err(kube::Error::Api(status)) = refused else {
-            anyhow::bail!("{name} {spec} is not refused: {refused:?}");
+        let rejected = foos.create(&PostParams::default(), &foo).await;
+        let Err(kube::Error::Api(status)) = rejected else {
+            anyhow::bail!("{name} {spec} is not refused: {rejected:?}");
         };
         ensure!(status.code == 422, "{name} {spec}: {status:?}");
         ensure!(status.message.contains(field), "{name} {spec}: {}", status.message);

@@ -103,7 +103,7 @@ async fn the_second_of_two_foos_with_one_deployment_name_waits_for_the_name() ->
 async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<()> {
     let fixture = fixture("namesake").await?;
     let (earlier, orphan) = fixture.ready_foo("web", 2).await?;
-    // No garbage collector runs here, so the Deployment remains, as after a deletion that orphans
+    // No garbage collector runs here, so the Deployment remains, as if the deletion had orphaned
     // it.
     let parameters = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),

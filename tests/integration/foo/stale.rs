@@ -1,8 +1,8 @@
 //! Stale plans: the object was replaced or changed between the decision and the request.
 //!
-//! These plans have the same form as those of `decide`, with the UID and the resourceVersion that
-//! it observed; the unit tests of `decide` check that form. The applier sends the requests to the
-//! real apiserver.
+//! The plans have the form of those that `decide` returns, with the UID and the resourceVersion
+//! that were observed; the unit tests of `decide` check that form. The applier sends the requests
+//! to the real apiserver.
 
 use std::sync::Arc;
 
@@ -106,23 +106,23 @@ async fn a_stale_plan_does_not_adopt_a_replaced_object() -> Result<()> {
 async fn a_stale_plan_does_not_modify_a_changed_object() -> Result<()> {
     let fixture = fixture("changed").await?;
     let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
-    let seen = target(&fixture, &fixture.create_foreign("web").await?)?;
+    let observed = target(&fixture, &fixture.create_foreign("web").await?)?;
     let changed = fixture
         .merge_deployment("web", json!({"spec": {"replicas": 3}}))
         .await?;
     let apply = Effect::Apply {
         object: desired(&fixture, &foo, "web"),
-        uid: Arc::clone(&seen.uid),
-        version: Arc::clone(&seen.version),
+        uid: Arc::clone(&observed.uid),
+        version: Arc::clone(&observed.version),
     };
     let status = json!({"replicas": 0});
     let patch = Effect::PatchStatus {
-        target: seen.clone(),
+        target: observed.clone(),
         status,
     };
     let propagation = Propagation::Background;
     let delete = Effect::Delete {
-        target: seen,
+        target: observed,
         propagation,
     };
     for effect in [apply, patch, delete] {
@@ -137,12 +137,12 @@ async fn a_stale_plan_does_not_modify_a_changed_object() -> Result<()> {
 async fn an_apply_does_not_recreate_a_deleted_object_and_a_delete_of_it_succeeds() -> Result<()> {
     let fixture = fixture("gone").await?;
     let (applier, foo) = (applier(&fixture)?, idle_foo(&fixture).await?);
-    let seen = target(&fixture, &fixture.create_foreign("web").await?)?;
+    let observed = target(&fixture, &fixture.create_foreign("web").await?)?;
     fixture.delete_deployment("web").await?;
     let apply = Effect::Apply {
         object: desired(&fixture, &foo, "web"),
-        uid: Arc::clone(&seen.uid),
-        version: Arc::clone(&seen.version),
+        uid: Arc::clone(&observed.uid),
+        version: Arc::clone(&observed.version),
     };
     expect_stale(&applier, apply).await?;
     ensure!(
@@ -150,7 +150,7 @@ async fn an_apply_does_not_recreate_a_deleted_object_and_a_delete_of_it_succeeds
         "the apply created the Deployment"
     );
     let delete = Effect::Delete {
-        target: seen,
+        target: observed,
         propagation: Propagation::Background,
     };
     let end = applier.run(&Plan::of(vec![delete])).await;
@@ -159,7 +159,7 @@ async fn an_apply_does_not_recreate_a_deleted_object_and_a_delete_of_it_succeeds
 }
 
 /// Holds an apply of the daemon inside the apiserver while the Deployment is replaced. The
-/// apiserver would refuse even an apply without preconditions here. The test shows that the daemon
+/// apiserver would reject even an apply without preconditions here. The test shows that the daemon
 /// then reconciles again at once and reports the conflict.
 #[tokio::test]
 async fn an_object_replaced_during_a_repair_is_not_adopted() -> Result<()> {

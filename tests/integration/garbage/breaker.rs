@@ -14,14 +14,14 @@ use tokio::time::interval;
 
 use super::{
     collector::{CONTROLLER, Collector},
-    dynamic_client::stays,
+    dynamic_client::ensure_throughout,
     fixtures::{CollectorCluster, CollectorEnvironment},
     processes::{REPLICAS, replica, wait_for_leader},
     shared,
 };
 use crate::support::{LIMIT, daemon::PROGRAM};
 
-/// The limit, far less than the deletions that the ownership tree needs.
+/// The limit of deletions per minute, far less than the ownership tree needs.
 const PER_MINUTE: u64 = 40;
 const FLAG: &str = "--gc-max-deletions-per-minute=40";
 const LEASE: &str = "portreeve";
@@ -67,8 +67,8 @@ async fn keep_clear(cluster: &CollectorCluster) -> Result<()> {
     }
 }
 
-/// Waits until the collector reports the tripped breaker. The check has to pass and to name the
-/// annotation to remove.
+/// Waits until the collector reports the tripped breaker in `/readyz`. The check must pass and name
+/// the annotation to remove.
 async fn wait_until_breaker_is_reported(collector: &Collector) -> Result<()> {
     let is_reported = |status: http::StatusCode, text: &str| {
         let mut lines = text
@@ -96,7 +96,7 @@ async fn wait_for_gauge(collector: &Collector, expected: f64) -> Result<()> {
 /// Checks that no deletion is sent for [`QUIET`], and that the breaker stays tripped.
 async fn ensure_quiet(cluster: &CollectorCluster) -> Result<()> {
     let before = cluster.deletions.matched();
-    stays(QUIET, || async {
+    ensure_throughout(QUIET, || async {
         let now = cluster.deletions.matched();
         ensure!(now == before, "the deletions rose from {before} to {now}");
         ensure!(is_tripped(&leases(cluster)?).await?, "the annotation is gone");
@@ -105,7 +105,7 @@ async fn ensure_quiet(cluster: &CollectorCluster) -> Result<()> {
     .await
 }
 
-fn ensure_none_since(cluster: &CollectorCluster, sent: u64) -> Result<()> {
+fn ensure_no_deletions_since(cluster: &CollectorCluster, sent: u64) -> Result<()> {
     let now = cluster.deletions.matched();
     ensure!(
         now == sent,
@@ -161,7 +161,7 @@ async fn the_breaker_stays_tripped_across_restarts_until_it_is_cleared() -> Resu
     wait_for_leader(&cluster, Some("second")).await?;
     wait_until_breaker_is_reported(&collector).await?;
     ensure_quiet(&cluster).await?;
-    ensure_none_since(&cluster, sent)?;
+    ensure_no_deletions_since(&cluster, sent)?;
 
     clear(&leases(&cluster)?).await?;
     cluster.deletions.wait_for_matched(sent + 1, LIMIT).await?;
@@ -181,7 +181,7 @@ async fn the_breaker_trips_after_a_failover_and_stays_tripped_across_the_next() 
     let second = wait_for_leader(&cluster, Some(&first)).await?;
     wait_until_tripped(&cluster).await?;
     ensure_quiet(&cluster).await?;
-    // The count of the first leader ended with its process.
+    // The second leader counts its deletions from zero.
     let sent = cluster.deletions.matched();
     ensure!(sent <= 2 * PER_MINUTE, "{sent} deletions");
     kill(&mut replicas, &second).await?;
@@ -190,7 +190,7 @@ async fn the_breaker_trips_after_a_failover_and_stays_tripped_across_the_next() 
         wait_until_breaker_is_reported(replica).await?;
     }
     ensure_quiet(&cluster).await?;
-    ensure_none_since(&cluster, sent)?;
+    ensure_no_deletions_since(&cluster, sent)?;
 
     clear(&leases(&cluster)?).await?;
     cluster.deletions.wait_for_matched(sent + 1, LIMIT).await?;
@@ -200,7 +200,7 @@ async fn the_breaker_trips_after_a_failover_and_stays_tripped_across_the_next() 
 
 /// Kills a replica, and returns once it has ended.
 async fn kill(replicas: &mut Vec<(&'static str, Collector)>, name: &str) -> Result<()> {
-    for (_, killed) in replicas.extract_if(.., |(its_name, _)| *its_name == name) {
+    for (_, killed) in replicas.extract_if(.., |(replica_name, _)| *replica_name == name) {
         killed.daemon.process.signal(Signal::KILL)?;
         killed.daemon.process.wait(LIMIT).await?;
     }
@@ -222,11 +222,11 @@ async fn wait_for_event(cluster: &CollectorCluster) -> Result<()> {
     let events: Api<Event> = Api::all(cluster.plane.client()?);
     eventually(LIMIT, "an event on the Lease", || async {
         let found = events.list(&ListParams::default()).await?.items;
-        let is_it = |event: &&Event| event.reason.as_deref() == Some("DeletionLimitReached");
-        let event = found.iter().find(is_it).context("no such event")?;
+        let is_expected = |event: &&Event| event.reason.as_deref() == Some("DeletionLimitReached");
+        let event = found.iter().find(is_expected).context("no such event")?;
         let regarding = event.regarding.as_ref();
-        let on = regarding.and_then(|regarding| Some((regarding.kind.as_deref()?, regarding.name.as_deref()?)));
-        ensure!(on == Some(("Lease", LEASE)), "{event:?}");
+        let target = regarding.and_then(|regarding| Some((regarding.kind.as_deref()?, regarding.name.as_deref()?)));
+        ensure!(target == Some(("Lease", LEASE)), "{event:?}");
         Ok(())
     })
     .await

@@ -40,7 +40,7 @@ async fn test_cascading_deletion() -> Result<()> {
     expected_objects
         .delete(&dynamic_client, &doomed, Policy::OrphanDependents(false))
         .await?;
-    collector.wait_until_forgets(&doomed).await?;
+    collector.wait_until_not_in_graph(&doomed).await?;
     dynamic_client.wait_until_gone(&collected).await?;
     dynamic_client.get(&independent).await?;
     dynamic_client.get(&shared).await?;
@@ -78,7 +78,7 @@ async fn test_stressing_cascading_deletion() -> Result<()> {
         collections.map(|(name, finalizer, policy)| collection(&dynamic_client, collector, name, finalizer, policy));
     let controllers = try_join_all(ends).await?;
 
-    // Each of the five collections has three pods. The pods of one collection are deleted, the
+    // Each round has five collections of three pods. The pods of one collection are deleted, the
     // others are orphaned.
     let left = 3 * 4 * COLLECTIONS;
     let pods = eventually(LIMIT, "the orphaned pods, and no controllers, to be left", || async {
@@ -96,7 +96,7 @@ async fn test_stressing_cascading_deletion() -> Result<()> {
         ensure!(!pod.name_any().contains("collection3-"), "{pod:?}");
     }
     for controller in &controllers {
-        collector.wait_until_forgets(controller).await?;
+        collector.wait_until_not_in_graph(controller).await?;
     }
     Ok(())
 }
@@ -121,8 +121,8 @@ async fn collection(
         pods.push(dynamic_client.create(pod).await?);
     }
     if policy != Policy::OrphanDependents(false) {
-        // The collector would collect a pod that it has not yet observed when it orphans the
-        // others.
+        // Otherwise the collector may observe a pod only after it has orphaned the others, and
+        // collect it.
         collector.wait_until_observes(&pods.iter().collect::<Vec<_>>()).await?;
     }
     dynamic_client.delete(&controller, policy).await?;

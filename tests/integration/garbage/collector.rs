@@ -51,13 +51,13 @@ impl Collector {
         Ok(Self { daemon })
     }
 
-    /// Returns an error when the apiserver has refused any request of the collector.
+    /// Returns an error when the apiserver has rejected any request of the collector with 403.
     pub(super) async fn ensure_nothing_forbidden(&self) -> Result<()> {
         let metrics = self.daemon.admin.metrics().await?;
-        let refused = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
+        let rejected = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
         ensure!(
-            refused == 0.0,
-            "{refused} requests were refused{}",
+            rejected == 0.0,
+            "{rejected} requests were refused{}",
             self.daemon.process.log_tail()
         );
         let served = metrics.sum("rest_client_requests_total", &[r#"code="200""#]);
@@ -107,7 +107,7 @@ impl Collector {
 
     /// Returns whether the graph has a node for the object. A node without owners and dependents
     /// counts as absent.
-    pub(super) async fn knows(&self, object: &DynamicObject) -> Result<bool> {
+    pub(super) async fn has_node(&self, object: &DynamicObject) -> Result<bool> {
         let uid = object.metadata.uid.as_deref().context("the object has no UID")?;
         let graph = self.graph_of(uid).await?;
         Ok(graph.vertices.get(uid).is_some_and(|vertex| !vertex.is("missing")))
@@ -131,9 +131,9 @@ impl Collector {
     }
 
     /// Waits until the graph has no node for the object.
-    pub(super) async fn wait_until_forgets(&self, object: &DynamicObject) -> Result<()> {
+    pub(super) async fn wait_until_not_in_graph(&self, object: &DynamicObject) -> Result<()> {
         eventually(RETRY_LIMIT, "an object to leave the graph", || async {
-            ensure!(!self.knows(object).await?, "{object:?}");
+            ensure!(!self.has_node(object).await?, "{object:?}");
             anyhow::Ok(())
         })
         .await

@@ -7,19 +7,19 @@ use portreeve_testing::ControlPlane;
 
 use super::{
     collector::Collector,
-    definition::Definition,
     dynamic_client::{DynamicClient, Policy},
     object_builder::{pod, replication_controller},
+    test_crd::TestCrd,
 };
 
 #[tokio::test]
 async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-cache-sync-fail").await?;
-    let definition = Definition::namespaced(&dynamic_client).await?;
-    dynamic_client.create(definition.instance("test")).await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
+    dynamic_client.create(crd.instance("test")).await?;
     let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
-    definition.break_conversion(&certificate).await?;
+    crd.break_conversion(&certificate).await?;
     let collector = Collector::start(&plane, &[]).await?;
     collector.wait_until_not_synced().await?;
 
@@ -31,7 +31,7 @@ async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
     ensure!(pods.len() == 1, "{pods:?}");
 
     dynamic_client.delete(&owner, Policy::OrphanDependents(false)).await?;
-    collector.wait_until_forgets(&owner).await?;
+    collector.wait_until_not_in_graph(&owner).await?;
     dynamic_client.wait_until_gone(&pod).await?;
     // The resource must have been unlistable for the whole test.
     ensure!(!collector.is_synced().await?, "everything is synced");

@@ -1,4 +1,4 @@
-//! Definitions that are created and deleted while a collector runs.
+//! CRDs that are created and deleted while a collector runs.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use portreeve_testing::{ControlPlane, FaultProxy, Matcher, eventually};
 
 use super::{
     collector::Collector,
-    definition::Definition,
-    dynamic_client::{DynamicClient, Policy, stays},
+    dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::config_map,
     shared,
+    test_crd::TestCrd,
 };
 use crate::support::{LIMIT, RETRY_LIMIT, fixtures::in_time};
 
 #[tokio::test]
-async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result<()> {
+async fn objects_of_a_new_crd_are_collectable_within_a_second() -> Result<()> {
     for round in 1..=3 {
         let (dynamic_client, collector) = shared::client_and_collector("gc-new-definition").await?;
-        let definition = Definition::namespaced(&dynamic_client).await?;
-        let resource = definition.resource("v1beta1");
+        let crd = TestCrd::namespaced(&dynamic_client).await?;
+        let resource = crd.resource("v1beta1");
         let watched = eventually(LIMIT, "a watch of the new resource", || async {
             ensure!(is_synced(collector, &resource).await?, "{resource} is not synced");
             anyhow::Ok(())
@@ -29,11 +29,11 @@ async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result
             watched,
         )
         .await?;
-        // The apiserver itself delays the first object of a new definition by two seconds.
-        let owner = dynamic_client.create(definition.instance("owner")).await?;
+        // The apiserver itself delays the first object of a new CRD by two seconds.
+        let owner = dynamic_client.create(crd.instance("owner")).await?;
         let core = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
         let custom = dynamic_client
-            .create(definition.instance("dependent").owned_by(&owner))
+            .create(crd.instance("dependent").owned_by(&owner))
             .await?;
         let collected = async {
             dynamic_client.delete(&owner, Policy::Foreground).await?;
@@ -46,7 +46,7 @@ async fn objects_of_a_new_definition_are_collectable_within_a_second() -> Result
             collected,
         )
         .await?;
-        definition.delete().await?;
+        crd.delete().await?;
     }
     Ok(())
 }
@@ -90,24 +90,24 @@ async fn watches_of_quiet_resources_are_restarted_without_log_messages() -> Resu
     watches.wait_for_matched(3, LIMIT).await?;
     collector.wait_until_synced().await?;
     let log = collector.daemon.log()?;
-    let of_them = log.lines().filter(|line| line.contains("podtemplates"));
-    let messages: Vec<_> = of_them.filter(|line| line.contains("watch")).collect();
+    let of_resource = log.lines().filter(|line| line.contains("podtemplates"));
+    let messages: Vec<_> = of_resource.filter(|line| line.contains("watch")).collect();
     ensure!(messages.is_empty(), "{messages:#?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn watches_of_a_removed_definition_end_soon_without_warnings() -> Result<()> {
+async fn watches_of_a_removed_crd_end_soon_without_warnings() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "definitions")?;
     let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-removed").await?;
-    let definition = Definition::namespaced(&dynamic_client).await?;
-    let requests = proxy.count(Matcher::any().resource(definition.plural()));
-    let resource = definition.resource("v1beta1");
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
+    let requests = proxy.count(Matcher::any().resource(crd.plural()));
+    let resource = crd.resource("v1beta1");
     for round in 1..=2 {
-        let owner = dynamic_client.create(definition.instance("owner")).await?;
+        let owner = dynamic_client.create(crd.instance("owner")).await?;
         let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
         collector.wait_until_observes(&[&owner, &dependent]).await?;
         ensure!(
@@ -115,7 +115,7 @@ async fn watches_of_a_removed_definition_end_soon_without_warnings() -> Result<(
             "gc_monitor_synced has no line for {resource}"
         );
 
-        definition.delete().await?;
+        crd.delete().await?;
         let ended = eventually(LIMIT, "the end of the watch", || async {
             ensure!(
                 !is_watched(&collector, &resource).await?,
@@ -126,7 +126,7 @@ async fn watches_of_a_removed_definition_end_soon_without_warnings() -> Result<(
         in_time(&format!("round {round}: watches of a removed definition end"), ended).await?;
         let before = requests.matched();
         dynamic_client.wait_until_gone(&dependent).await?;
-        stays(Duration::from_secs(2), || async {
+        ensure_throughout(Duration::from_secs(2), || async {
             ensure!(
                 requests.matched() == before,
                 "the collector still requests the removed resource"
@@ -134,11 +134,11 @@ async fn watches_of_a_removed_definition_end_soon_without_warnings() -> Result<(
             Ok(())
         })
         .await?;
-        definition.create_again().await?;
+        crd.create_again().await?;
     }
     let log = collector.daemon.log()?;
-    let of_it = log.lines().filter(|line| line.contains(&definition.plural()));
-    let warnings: Vec<_> = of_it
+    let of_resource = log.lines().filter(|line| line.contains(&crd.plural()));
+    let warnings: Vec<_> = of_resource
         .filter(|line| ["WARN", "ERROR"].iter().any(|level| line.contains(level)))
         .collect();
     ensure!(warnings.is_empty(), "{warnings:#?}");

@@ -1,4 +1,4 @@
-//! The debug pages, explanations, events and metrics for operators.
+//! The collector's debug pages, events and metrics.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     collector::{CONTROLLER, Collector, PAGES},
-    dynamic_client::{DynamicClient, Policy, stays},
+    dynamic_client::{DynamicClient, Policy, ensure_throughout},
     expectations::ExpectedObjects,
     graph::Graph,
     object_builder::{config_map, pod, reference, replication_controller, secret},
@@ -24,7 +24,7 @@ use super::{
 use crate::support::{LIMIT, daemon::Daemon};
 
 /// Returns a reference to an owner that does not exist.
-fn nobody() -> Value {
+fn absent_owner() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "11111111-2222-4333-8444-555555555555"})
 }
 
@@ -75,7 +75,7 @@ async fn the_graph_of_an_object_shows_everything_connected_with_it() -> Result<(
         .await?;
     ensure!(of_two.vertices.len() == 5, "{of_two:?}");
     let lone = dynamic_client.create(config_map("lone")).await?;
-    dynamic_client.wait_for_round().await?;
+    dynamic_client.catch_up().await?;
     let of_lone = collector.graph_of(uid(&lone)).await?;
     ensure!(
         of_lone == Graph::default(),
@@ -184,7 +184,7 @@ async fn an_explanation_names_the_owners_and_the_blocking_dependents() -> Result
 #[tokio::test]
 async fn a_decision_names_the_absent_owner() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("gc-decisions").await?;
-    let child = dynamic_client.create(secret("child").owner(nobody())).await?;
+    let child = dynamic_client.create(secret("child").owner(absent_owner())).await?;
     dynamic_client.wait_until_gone(&child).await?;
     let page = format!("decisions?uid={}", uid(&child));
     eventually(LIMIT, "a decision on the child", || async {
@@ -202,7 +202,7 @@ async fn a_decision_names_the_absent_owner() -> Result<()> {
 async fn debug_pages_require_authorization() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-closed").await?;
     let plane = shared::plane().await?;
-    // In observe mode it may run next to the shared collector.
+    // In observe mode, the daemon may run next to the shared collector.
     let args = [CONTROLLER, "--gc-mode=observe"];
     let daemon = Daemon::start_closed(plane, plane.kubeconfig(), dynamic_client.name(), &args).await?;
     for page in ["graph", "explain?uid=any", "decisions"] {
@@ -224,7 +224,7 @@ async fn observe_mode_records_decisions_and_writes_nothing() -> Result<()> {
     .await?;
     let observer = Collector::start_as(&plane, plane.kubeconfig(), "observer", &["--gc-mode=observe"]).await?;
     observer.wait_until_synced().await?;
-    let orphan = dynamic_client.create(secret("child").owner(nobody())).await?;
+    let orphan = dynamic_client.create(secret("child").owner(absent_owner())).await?;
     ownership_tree.delete_owners(&dynamic_client).await?;
     let before = all(&dynamic_client).await?;
     eventually(LIMIT, "a decision on the orphan", || async {
@@ -236,7 +236,7 @@ async fn observe_mode_records_decisions_and_writes_nothing() -> Result<()> {
         anyhow::Ok(())
     })
     .await?;
-    stays(Duration::from_secs(1), || async {
+    ensure_throughout(Duration::from_secs(1), || async {
         ensure!(all(&dynamic_client).await? == before, "the observer changed an object");
         Ok(())
     })
@@ -275,10 +275,10 @@ async fn ignored_resources_are_neither_watched_nor_collected() -> Result<()> {
     expected_objects
         .create_one(&dynamic_client, config_map("of-ignored").owned_by(&owner))
         .await?;
-    let doomed = dynamic_client.create(config_map("child").owner(nobody())).await?;
-    let left = dynamic_client.create(secret("child").owner(nobody())).await?;
+    let doomed = dynamic_client.create(config_map("child").owner(absent_owner())).await?;
+    let left = dynamic_client.create(secret("child").owner(absent_owner())).await?;
     dynamic_client.wait_until_gone(&doomed).await?;
-    dynamic_client.wait_for_round().await?;
+    dynamic_client.catch_up().await?;
     dynamic_client.get(&left).await?;
     expected_objects.verify(&dynamic_client).await?;
     let metrics = collector.daemon.admin.metrics().await?;
@@ -301,8 +301,8 @@ async fn a_cross_namespace_reference_is_reported_by_an_event() -> Result<()> {
     let events: Api<Event> = Api::namespaced(here.client().clone(), here.name());
     let event = eventually(LIMIT, "the event", || async {
         let found = events.list(&ListParams::default()).await?.items;
-        let is_it = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
-        found.into_iter().find(is_it).context("no such event")
+        let is_expected = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
+        found.into_iter().find(is_expected).context("no such event")
     })
     .await?;
     let note = format!(
@@ -333,7 +333,7 @@ async fn every_metric_is_exposed_after_a_collection() -> Result<()> {
     collector.wait_until_observes(&[&owner, &child]).await?;
     dynamic_client.delete(&owner, Policy::Foreground).await?;
     dynamic_client.wait_until_gone(&owner).await?;
-    dynamic_client.wait_for_round().await?;
+    dynamic_client.catch_up().await?;
 
     let metrics = collector.daemon.admin.metrics().await?;
     let names = metrics.names();

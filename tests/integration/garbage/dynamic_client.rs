@@ -19,7 +19,7 @@ use tokio::time::{Instant, interval};
 use super::object_builder::{ObjectBuilder, config_map};
 use crate::support::RETRY_LIMIT;
 
-/// The interval between the checks of [`stays`].
+/// The interval between the checks of [`ensure_throughout`].
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The deletion policy for the dependents of a deleted object.
@@ -48,6 +48,7 @@ impl Policy {
     }
 }
 
+/// A client for one namespace, with administrator rights.
 #[derive(Clone)]
 pub(crate) struct DynamicClient {
     namespace: Namespace,
@@ -89,7 +90,7 @@ impl DynamicClient {
     pub(crate) async fn find(&self, object: &DynamicObject) -> Result<Option<DynamicObject>> {
         match self.api(object)?.get(&object.name_any()).await {
             Ok(found) => Ok((found.metadata.uid == object.metadata.uid).then_some(found)),
-            // The apiserver also answers 404 when it no longer serves the resource.
+            // The apiserver also responds with 404 when it no longer serves the resource.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -129,12 +130,12 @@ impl DynamicClient {
         .await
     }
 
-    /// Waits until the collector has processed every event that it observed before: it collects two
-    /// canaries that are created now, one after the other.
-    pub(crate) async fn wait_for_round(&self) -> Result<()> {
+    /// Waits until the collector has processed all earlier events. Creates two canaries, one after
+    /// the other, and waits until the collector has deleted each.
+    pub(crate) async fn catch_up(&self) -> Result<()> {
         static CANARIES: AtomicUsize = AtomicUsize::new(0);
         for _ in 0..2 {
-            // A UID that no earlier canary used, so the collector has no cached answer for it.
+            // No earlier canary used this UID, so the collector has no cached result for it.
             let uid = format!("nobody-{}", CANARIES.fetch_add(1, Ordering::Relaxed));
             let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": uid});
             let canary = self.create(config_map("canary").owner(nobody)).await?;
@@ -160,11 +161,11 @@ fn resource(api_version: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
 }
 
-/// Checks a condition repeatedly during `span`, and returns the first error.
+/// Runs `check` repeatedly during `span`, and returns the first error.
 ///
-/// This verifies that something does not happen, which no test can wait for. After
-/// [`DynamicClient::wait_for_round`] the collector has had the opportunity to do it.
-pub(crate) async fn stays<F>(span: Duration, mut check: impl FnMut() -> F) -> Result<()>
+/// Use it to verify that something does not happen. Call [`DynamicClient::catch_up`] first, so that
+/// the collector has had the opportunity to do it.
+pub(crate) async fn ensure_throughout<F>(span: Duration, mut check: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {

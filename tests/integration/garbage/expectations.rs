@@ -19,8 +19,8 @@ const CONCURRENCY: usize = 16;
 
 /// The objects that a test created and deleted.
 ///
-/// No owner of an object with several owners may be deleted with its dependents orphaned. The
-/// outcome would depend on which owner the collector observes first.
+/// Do not orphan the dependents of an owner if one of them has several owners: the outcome would
+/// depend on which owner the collector observes first.
 #[derive(Default)]
 pub(crate) struct ExpectedObjects {
     /// The created objects, by UID.
@@ -34,7 +34,7 @@ pub(crate) struct ExpectedObjects {
 enum ExpectedOutcome {
     Gone,
     /// The object remains, with exactly these owners.
-    Left(BTreeSet<String>),
+    Kept(BTreeSet<String>),
 }
 
 impl ExpectedObjects {
@@ -47,7 +47,7 @@ impl ExpectedObjects {
         let created = stream::iter(builders.into_iter().map(|builder| dynamic_client.create(builder)));
         let created: Vec<_> = created.buffered(CONCURRENCY).try_collect().await?;
         for object in &created {
-            self.note(object)?;
+            self.record(object)?;
         }
         Ok(created)
     }
@@ -87,28 +87,28 @@ impl ExpectedObjects {
     /// exactly the expected owners. Fails at once when an object that must remain is gone.
     pub(crate) async fn verify(&self, dynamic_client: &DynamicClient) -> Result<()> {
         let expected_outcomes = expected_outcomes(&self.owners(), &self.deleted);
-        let all = || stream::iter(expected_outcomes.iter().map(Ok));
-        let gone = all().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
+        let outcomes = || stream::iter(expected_outcomes.iter().map(Ok));
+        let gone = outcomes().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
             let object = self.objects.get(uid).context("the object was not recorded")?;
             match outcome {
                 ExpectedOutcome::Gone => dynamic_client.wait_until_gone(object).await,
-                ExpectedOutcome::Left(_) => Ok(()),
+                ExpectedOutcome::Kept(_) => Ok(()),
             }
         });
         gone.await?;
-        // After this, the collector has made any wrong deletion that it was going to make.
-        dynamic_client.wait_for_round().await?;
-        let left = all().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
+        // Any wrong deletion has been sent when this returns.
+        dynamic_client.catch_up().await?;
+        let kept = outcomes().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
             let object = self.objects.get(uid).context("the object was not recorded")?;
             match outcome {
                 ExpectedOutcome::Gone => Ok(()),
-                ExpectedOutcome::Left(owners) => wait_for_owners(dynamic_client, object, owners).await,
+                ExpectedOutcome::Kept(owners) => wait_for_owners(dynamic_client, object, owners).await,
             }
         });
-        left.await
+        kept.await
     }
 
-    fn note(&mut self, object: &DynamicObject) -> Result<()> {
+    fn record(&mut self, object: &DynamicObject) -> Result<()> {
         let uid = object.uid().context("the object has no UID")?;
         self.objects.insert(uid, object.clone());
         Ok(())
@@ -152,39 +152,40 @@ fn expected_outcomes(
     deleted: &BTreeMap<String, bool>,
 ) -> BTreeMap<String, ExpectedOutcome> {
     let keeps = |owner: &String| deleted.get(owner) != Some(&true);
-    let kept = owners.iter().map(|(uid, of_it)| {
-        let kept: BTreeSet<_> = of_it.iter().filter(|owner| keeps(owner)).cloned().collect();
+    let kept = owners.iter().map(|(uid, references)| {
+        let kept: BTreeSet<_> = references.iter().filter(|owner| keeps(owner)).cloned().collect();
         (uid, kept)
     });
     let kept: BTreeMap<_, _> = kept.collect();
     let mut gone: BTreeSet<&String> = deleted.keys().collect();
     loop {
         let is_gone = |uid: &String| gone.contains(uid) || !owners.contains_key(uid);
-        let next = kept
-            .iter()
-            .filter(|(uid, of_it)| !gone.contains(*uid) && !of_it.is_empty() && of_it.iter().all(is_gone));
+        let next = kept.iter().filter(|(uid, references)| {
+            !gone.contains(*uid) && !references.is_empty() && references.iter().all(is_gone)
+        });
         let next: Vec<_> = next.map(|(uid, _)| *uid).collect();
         if next.is_empty() {
             break;
         }
         gone.extend(next);
     }
-    let outcome = |(uid, of_it): (&String, BTreeSet<String>)| {
-        let living = of_it
+    let outcome = |(uid, references): (&String, BTreeSet<String>)| {
+        let kept_owners = references
             .into_iter()
             .filter(|owner| owners.contains_key(owner) && !gone.contains(owner));
         let outcome = if gone.contains(uid) {
             ExpectedOutcome::Gone
         } else {
-            ExpectedOutcome::Left(living.collect())
+            ExpectedOutcome::Kept(kept_owners.collect())
         };
         (uid.clone(), outcome)
     };
     kept.into_iter().map(outcome).collect()
 }
 
-/// Checks the expected outcomes. `objects` are names with owners, `deleted` are deleted objects,
-/// and `orphaning` are objects that are deleted with their dependents orphaned.
+/// Checks the expected outcomes. `objects` are names with their owners, `deleted` are objects that
+/// are deleted with their dependents, and `orphaning` are objects whose dependents are orphaned
+/// when they are deleted.
 fn check(objects: &[(&str, &[&str])], deleted: &[&str], orphaning: &[&str], expected: &str) {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     let owners = objects.iter().map(|(name, owners)| ((*name).to_owned(), set(owners)));
@@ -198,7 +199,7 @@ fn check(objects: &[(&str, &[&str])], deleted: &[&str], orphaning: &[&str], expe
     let expected_outcomes = expected_outcomes(&owners.collect(), &deleted.collect());
     let described = expected_outcomes.iter().map(|(name, outcome)| match outcome {
         ExpectedOutcome::Gone => format!("-{name}"),
-        ExpectedOutcome::Left(owners) => {
+        ExpectedOutcome::Kept(owners) => {
             let owners: Vec<_> = owners.iter().map(String::as_str).collect();
             format!("{name}({})", owners.join(","))
         }

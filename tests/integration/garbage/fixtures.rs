@@ -1,4 +1,4 @@
-//! A cluster with an ownership tree, a fault proxy, and a collector behind it.
+//! A cluster with an ownership tree, a fault proxy, and a collector behind the proxy.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -14,9 +14,9 @@ use crate::support::LIMIT;
 
 /// The delay of the response to each of the collector's deletions, so that a cascade takes a second
 /// or two.
-const LAG: Duration = Duration::from_millis(200);
-/// The number of deletions after which a cascade is running, and far from its end.
-const UNDER_WAY: u64 = 20;
+const DELETION_DELAY: Duration = Duration::from_millis(200);
+/// The number of deletions after which a cascade is running and far from its end.
+const RUNNING_CASCADE: u64 = 20;
 /// The policies of the doomed owners.
 const POLICIES: [Policy; 4] = [
     Policy::Background,
@@ -52,15 +52,15 @@ impl CollectorEnvironment {
         Ok(Self { collector, cluster })
     }
 
-    /// Waits for the expected state of the cluster, and checks that the apiserver refused no
-    /// request.
+    /// Waits for the expected state of the cluster, and checks that no request was
+    /// forbidden.
     pub(super) async fn verify(&self) -> Result<()> {
         self.verify_after_restart().await?;
         self.collector.ensure_nothing_forbidden().await
     }
 
-    /// Waits for the expected state of the cluster. Refused requests are allowed, because a
-    /// restarted apiserver refuses everything until it has read the roles.
+    /// Waits for the expected state of the cluster. Forbidden requests are allowed, because a
+    /// restarted apiserver rejects every request until it has read the roles.
     pub(super) async fn verify_after_restart(&self) -> Result<()> {
         let CollectorCluster {
             ownership_tree,
@@ -83,7 +83,7 @@ impl CollectorCluster {
         let dynamic_client = DynamicClient::new(&plane, name).await?;
         let ownership_tree = OwnershipTree::build(&dynamic_client, "first", &POLICIES).await?;
         let proxy = FaultProxy::start(&plane).await?;
-        let deletions = slow_down(&proxy);
+        let deletions = delay_deletions(&proxy);
         let kubeconfig = proxy.kubeconfig(&bound_kubeconfig(&plane).await?, name)?;
         Ok(Self {
             proxy,
@@ -99,7 +99,7 @@ impl CollectorCluster {
     pub(super) fn cut(&self) {
         self.proxy.cut();
         self.proxy.heal();
-        slow_down(&self.proxy);
+        delay_deletions(&self.proxy);
     }
 
     /// Starts a collector without leader election, and waits until it has observed every object.
@@ -114,12 +114,12 @@ impl CollectorCluster {
     pub(super) async fn delete_owners(&mut self) -> Result<u64> {
         let before = self.deletions.matched();
         self.ownership_tree.delete_owners(&self.dynamic_client).await?;
-        self.deletions.wait_for_matched(before + UNDER_WAY, LIMIT).await?;
+        self.deletions.wait_for_matched(before + RUNNING_CASCADE, LIMIT).await?;
         Ok(self.deletions.matched())
     }
 
-    /// Returns an error when the collector has sent no more than `before` deletions: then the fault
-    /// did not hit a running cascade.
+    /// Returns an error when the collector has sent no more than `before` deletions. In that case
+    /// the cascade had ended before the fault.
     pub(super) fn ensure_more_deletions_than(&self, before: u64) -> Result<()> {
         let now = self.deletions.matched();
         println!("{before} deletions before the fault, {} after it", now - before);
@@ -129,6 +129,6 @@ impl CollectorCluster {
 }
 
 /// Delays the responses to deletions, so that a cascade takes a second or two.
-fn slow_down(proxy: &FaultProxy) -> RequestCounter {
-    proxy.delay_responses(Matcher::any().method("DELETE"), LAG, Repeat::UntilHealed)
+fn delay_deletions(proxy: &FaultProxy) -> RequestCounter {
+    proxy.delay_responses(Matcher::any().method("DELETE"), DELETION_DELAY, Repeat::UntilHealed)
 }

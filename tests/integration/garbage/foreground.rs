@@ -13,7 +13,7 @@ use serde_json::{from_value, json};
 
 use super::{
     collector::Collector,
-    dynamic_client::{DynamicClient, Policy, stays},
+    dynamic_client::{DynamicClient, Policy, ensure_throughout},
     expectations::ExpectedObjects,
     object_builder::{pod, replication_controller},
     shared,
@@ -100,8 +100,8 @@ async fn test_blocking_owner_ref_does_block() -> Result<()> {
     collector.wait_until_synced().await?;
 
     dynamic_client.delete(&doomed, Policy::Foreground).await?;
-    dynamic_client.wait_for_round().await?;
-    stays(Duration::from_secs(1), || async {
+    dynamic_client.catch_up().await?;
+    ensure_throughout(Duration::from_secs(1), || async {
         dynamic_client.get(&doomed).await?;
         let pods = dynamic_client.list("v1", "Pod").await?;
         ensure!(pods.len() == 1, "{pods:?}");

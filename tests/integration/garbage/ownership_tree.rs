@@ -38,8 +38,8 @@ impl OwnershipTree {
         let unrelated = (0..UNRELATED).map(|number| config_map(&format!("{prefix}-unrelated-{number}")));
         expected_objects.create(dynamic_client, unrelated).await?;
         let mut doomed = Vec::new();
-        for (place, policy) in policies.iter().enumerate() {
-            let name = format!("{prefix}-doomed-{place}");
+        for (index, policy) in policies.iter().enumerate() {
+            let name = format!("{prefix}-doomed-{index}");
             let owner = expected_objects.create_one(dynamic_client, config_map(&name)).await?;
             dependents(&mut expected_objects, dynamic_client, &owner, &name).await?;
             if *policy != Policy::Orphan {

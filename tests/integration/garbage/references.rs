@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 use super::{
     collector::Collector,
-    dynamic_client::{DynamicClient, stays},
+    dynamic_client::{DynamicClient, ensure_throughout},
     expectations::ExpectedObjects,
     object_builder::{ObjectBuilder, config_map, persistent_volume, reference, secret},
     shared,
 };
 
-/// The number of objects of each sort that have only invalid owners.
-const WRONG: usize = 5;
+/// The number of objects of each kind that have only invalid owners.
+const INVALID_CHILDREN: usize = 5;
 
 /// The time during which valid children must remain.
-const LEFT: Duration = Duration::from_secs(1);
+const KEPT_TIME: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn test_cross_namespace_references_with_watch_cache() -> Result<()> {
@@ -52,7 +52,7 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     };
     let many: Vec<_> = (0..25).map(unknown).chain([misnamed.clone()]).collect();
     let mut doomed = Vec::new();
-    for number in 0..WRONG {
+    for number in 0..INVALID_CHILDREN {
         here.create(owned_by_all(config_map(&format!("invalid-child-{number}")), &many))
             .await?;
         here.create(owned_by_all(secret(&format!("invalid-child-a-{number}")), &many))
@@ -65,8 +65,8 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     let collector = Collector::start(&plane, &[]).await?;
     try_join_all(doomed.iter().map(|child| here.wait_until_gone(child))).await?;
     let ensure_children = || ensure_exist(&there, &children);
-    stays(LEFT, ensure_children).await?;
-    ensure!(collector.knows(&parent).await?, "the parent is not in the graph");
+    ensure_throughout(KEPT_TIME, ensure_children).await?;
+    ensure!(collector.has_node(&parent).await?, "the parent is not in the graph");
 
     let late = here.create(secret("invalid-child-c").owner(misnamed)).await?;
     here.wait_until_gone(&late).await?;
@@ -74,7 +74,7 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     expected_objects.verify(&there).await
 }
 
-/// The same UID in another namespace is another owner.
+/// References with the same UID from several namespaces are references to different owners.
 #[tokio::test]
 async fn an_absent_uid_referenced_from_many_namespaces_keeps_no_object() -> Result<()> {
     let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-namespaces"});
@@ -135,8 +135,8 @@ async fn test_cluster_scoped_owners() -> Result<()> {
     let invalid = dynamic_client.create(config_map("cm-invalid").owner(invalid)).await?;
 
     dynamic_client.wait_until_gone(&missing).await?;
-    dynamic_client.wait_for_round().await?;
-    stays(LEFT, || async {
+    dynamic_client.catch_up().await?;
+    ensure_throughout(KEPT_TIME, || async {
         dynamic_client.get(&invalid).await?;
         dynamic_client.get(&valid).await?;
         Ok(())

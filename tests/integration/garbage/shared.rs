@@ -1,4 +1,4 @@
-//! The cluster and the collector that all tests share that do not disturb either.
+//! The cluster and the collector that are shared by all tests that do not disturb them.
 
 use anyhow::Result;
 use portreeve_testing::ControlPlane;

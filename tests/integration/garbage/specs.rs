@@ -12,10 +12,10 @@ use portreeve_testing::eventually;
 use serde_json::json;
 
 use super::{
-    definition::Definition,
-    dynamic_client::{Policy, stays},
+    dynamic_client::{Policy, ensure_throughout},
     object_builder::{pod, reference},
     shared,
+    test_crd::TestCrd,
 };
 use crate::support::LIMIT;
 
@@ -27,8 +27,8 @@ async fn should_not_be_blocked_by_dependency_circle() -> Result<()> {
         pods.push(dynamic_client.create(pod(name)).await?);
     }
     let api: Api<Pod> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
-    for (place, pod) in pods.iter().enumerate() {
-        let mut owner = reference(&pods[(place + 2) % 3]);
+    for (index, pod) in pods.iter().enumerate() {
+        let mut owner = reference(&pods[(index + 2) % 3]);
         owner["controller"] = true.into();
         owner["blockOwnerDeletion"] = true.into();
         let patch = Patch::Strategic(json!({"metadata": {"ownerReferences": [owner]}}));
@@ -48,39 +48,39 @@ async fn should_not_be_blocked_by_dependency_circle() -> Result<()> {
 #[tokio::test]
 async fn should_support_cascading_deletion_of_custom_resources() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-custom-cascade").await?;
-    let definition = Definition::for_cluster(&dynamic_client).await?;
-    let owner = dynamic_client.create_for_cluster(definition.instance("owner")).await?;
-    let dependent = definition.instance("dependent").owned_by(&owner);
+    let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
+    let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
+    let dependent = crd.instance("dependent").owned_by(&owner);
     let dependent = dynamic_client.create_for_cluster(dependent).await?;
 
     dynamic_client.delete(&owner, Policy::Background).await?;
     // The foreground deletion of the canary completes only when the collector watches the new
     // resource.
-    let canary = dynamic_client.create_for_cluster(definition.instance("canary")).await?;
+    let canary = dynamic_client.create_for_cluster(crd.instance("canary")).await?;
     dynamic_client.delete(&canary, Policy::Foreground).await?;
     dynamic_client.wait_until_gone(&canary).await?;
     dynamic_client.wait_until_gone(&dependent).await?;
     let owner = dynamic_client.find(&owner).await?;
     ensure!(owner.is_none(), "{owner:?}");
-    definition.delete().await
+    crd.delete().await
 }
 
 #[tokio::test]
 async fn should_support_orphan_deletion_of_custom_resources() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-custom-orphan").await?;
-    let definition = Definition::for_cluster(&dynamic_client).await?;
-    let owner = dynamic_client.create_for_cluster(definition.instance("owner")).await?;
-    let dependent = definition.instance("dependent").owned_by(&owner);
+    let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
+    let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
+    let dependent = crd.instance("dependent").owned_by(&owner);
     let dependent = dynamic_client.create_for_cluster(dependent).await?;
 
     dynamic_client.delete(&owner, Policy::OrphanDependents(true)).await?;
     dynamic_client.wait_until_gone(&owner).await?;
-    dynamic_client.wait_for_round().await?;
-    stays(Duration::from_secs(1), || async {
+    dynamic_client.catch_up().await?;
+    ensure_throughout(Duration::from_secs(1), || async {
         let dependent = dynamic_client.get(&dependent).await?;
         ensure!(dependent.owner_references().is_empty(), "{dependent:?}");
         Ok(())
     })
     .await?;
-    definition.delete().await
+    crd.delete().await
 }

@@ -15,44 +15,44 @@ use crate::support::LIMIT;
 const GROUP: &str = "mygroup.example.com";
 const VERSION: &str = "v1beta1";
 
-pub(super) struct Definition {
+pub(super) struct TestCrd {
     api: Api<CustomResourceDefinition>,
     client: Client,
     kind: String,
     is_namespaced: bool,
 }
 
-impl Definition {
-    /// Creates a definition of a namespaced kind. Its name is derived from the namespace, so it is
+impl TestCrd {
+    /// Creates a CRD of a namespaced kind. Its name is derived from the namespace, so it is
     /// unique.
     pub(super) async fn namespaced(dynamic_client: &DynamicClient) -> Result<Self> {
         Self::create(dynamic_client, true).await
     }
 
-    /// Creates a definition of a cluster-scoped kind.
-    pub(super) async fn for_cluster(dynamic_client: &DynamicClient) -> Result<Self> {
+    /// Creates a CRD of a cluster-scoped kind.
+    pub(super) async fn cluster_scoped(dynamic_client: &DynamicClient) -> Result<Self> {
         Self::create(dynamic_client, false).await
     }
 
     async fn create(dynamic_client: &DynamicClient, is_namespaced: bool) -> Result<Self> {
         let (_, suffix) = dynamic_client.name().rsplit_once('-').unwrap_or_default();
-        let definition = Self {
+        let crd = Self {
             api: Api::all(dynamic_client.client().clone()),
             client: dynamic_client.client().clone(),
             kind: format!("foo{suffix}a"),
             is_namespaced,
         };
-        definition.create_again().await?;
-        Ok(definition)
+        crd.create_again().await?;
+        Ok(crd)
     }
 
-    /// Creates the definition again under the same name, and waits until its objects are served.
+    /// Creates the CRD again under the same name, and waits until its objects are served.
     pub(super) async fn create_again(&self) -> Result<()> {
         self.create_unserved().await?;
         self.wait_until_served(true).await
     }
 
-    /// Creates the definition again under the same name. The apiserver serves its objects only
+    /// Creates the CRD again under the same name. The apiserver serves its objects only
     /// later.
     pub(super) async fn create_unserved(&self) -> Result<()> {
         let Self { kind, .. } = self;
@@ -65,12 +65,12 @@ impl Definition {
                 "versions": [version(VERSION, true)],
             },
         });
-        let definition = serde_json::from_value(manifest)?;
-        self.api.create(&PostParams::default(), &definition).await?;
+        let crd = serde_json::from_value(manifest)?;
+        self.api.create(&PostParams::default(), &crd).await?;
         Ok(())
     }
 
-    /// Deletes the definition, and waits until its objects are no longer served.
+    /// Deletes the CRD, and waits until its objects are no longer served.
     pub(super) async fn delete(&self) -> Result<()> {
         self.api.delete(&self.name(), &DeleteParams::default()).await?;
         self.wait_until_served(false).await
@@ -86,24 +86,22 @@ impl Definition {
         format!("{}.{version}.{GROUP}", self.plural())
     }
 
-    /// Makes another version the stored and preferred one, and sets a conversion webhook that does
-    /// not exist.
+    /// Makes another version the storage and preferred version, and sets a conversion webhook that
+    /// does not exist.
     pub(super) async fn break_conversion(&self, certificate: &[u8]) -> Result<()> {
-        let mut definition = json!(self.api.get(&self.name()).await?);
+        let mut crd = json!(self.api.get(&self.name()).await?);
         let service = json!({"name": "foobar", "namespace": "default"});
         let certificate = k8s_openapi::ByteString(certificate.to_vec());
-        definition["spec"]["conversion"] = json!({
+        crd["spec"]["conversion"] = json!({
             "strategy": "Webhook",
             "webhook": {
                 "clientConfig": {"service": service, "caBundle": certificate},
                 "conversionReviewVersions": ["v1", "v1beta1"],
             },
         });
-        definition["spec"]["versions"] = json!([version("v1", true), version(VERSION, false)]);
-        let definition = serde_json::from_value(definition)?;
-        self.api
-            .replace(&self.name(), &PostParams::default(), &definition)
-            .await?;
+        crd["spec"]["versions"] = json!([version("v1", true), version(VERSION, false)]);
+        let crd = serde_json::from_value(crd)?;
+        self.api.replace(&self.name(), &PostParams::default(), &crd).await?;
         Ok(())
     }
 
@@ -111,8 +109,8 @@ impl Definition {
         let what = format!("served = {expected} for {}", self.plural());
         eventually(LIMIT, &what, || async {
             let request = http::Request::get(format!("/apis/{GROUP}/{VERSION}/{}", self.plural()));
-            let answer = self.client.request::<Value>(request.body(Vec::new())?).await;
-            let is_served = match answer {
+            let result = self.client.request::<Value>(request.body(Vec::new())?).await;
+            let is_served = match result {
                 Ok(_) => true,
                 Err(kube::Error::Api(status)) if status.code == 404 => false,
                 Err(error) => return Err(error.into()),

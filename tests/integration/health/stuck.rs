@@ -12,31 +12,32 @@ use portreeve_reconcile::{Controller, ControllerFailure, Descriptor, Plan, Queue
 use portreeve_workqueue::{Lane, Outcome, Queue};
 use tokio::sync::Notify;
 
-use crate::controllers::{descriptor, idle, one_flag, watched};
+use crate::controllers::{config_map_informer, descriptor, idle, one_flag};
 
-/// The name of the ConfigMap at which a worker hangs.
-pub(super) const TRAP: &str = "trap";
-/// Releases the worker of [`HANGING`].
-pub(super) static TRAPPED: Barrier = Barrier::closed();
-/// Releases the worker of [`BLOCKING`].
-pub(super) static BLOCKED: Barrier = Barrier::closed();
+/// The name of the ConfigMap on which a worker hangs.
+pub(super) const HANGING_MAP: &str = "trap";
+/// Blocks a worker of [`HANGING`].
+pub(super) static HANGING_BARRIER: Barrier = Barrier::closed();
+/// Blocks the worker of [`BLOCKING`].
+pub(super) static BLOCKING_BARRIER: Barrier = Barrier::closed();
 /// Starts the worker of [`UNATTENDED`].
-pub(super) static ATTENDED: Notify = Notify::const_new();
+pub(super) static START_WORKER: Notify = Notify::const_new();
 
 /// Two controllers that watch the same ConfigMaps. The first has two workers, one of which hangs.
 pub(super) const HANGING: &[Descriptor] = &[
     descriptor("hanging-controller", one_flag, |setup| {
-        let maps = watched(setup)?;
-        let keyed = setup.keyed("Hanging", Hanging(&TRAPPED)).workers(2);
+        let maps = config_map_informer(setup)?;
+        let keyed = setup.keyed("Hanging", Hanging(&HANGING_BARRIER)).workers(2);
         Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
     }),
     descriptor("moving-controller", Vec::new, |setup| idle(setup, "Moving")),
 ];
 
-/// A controller whose only worker hangs. It has a barrier of its own, because another test uses it.
+/// A controller whose only worker hangs. Its barrier is separate from that of [`HANGING`], because
+/// both tests run at the same time.
 pub(super) const BLOCKING: &[Descriptor] = &[descriptor("blocking-controller", one_flag, |setup| {
-    let maps = watched(setup)?;
-    let keyed = setup.keyed("Blocking", Hanging(&BLOCKED));
+    let maps = config_map_informer(setup)?;
+    let keyed = setup.keyed("Blocking", Hanging(&BLOCKING_BARRIER));
     Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
 })];
 
@@ -89,7 +90,7 @@ impl Reconciler for Hanging {
     type Observed = ();
 
     fn observe(&self, key: &ObjectKey) -> Option<()> {
-        if &*key.name == TRAP {
+        if &*key.name == HANGING_MAP {
             self.0.pass();
         }
         Some(())
@@ -107,7 +108,7 @@ impl Controller for Unattended {
         Box::pin(async move {
             self.0.add("default/web", Lane::Urgent);
             let work = async {
-                ATTENDED.notified().await;
+                START_WORKER.notified().await;
                 while let Some(work) = self.0.take().await {
                     work.finish(Outcome::Forget);
                 }

@@ -1,4 +1,4 @@
-//! Informers whose watches are silent, refused, forbidden, or disconnected from the apiserver.
+//! Informers whose watches are silent, failing, forbidden, or disconnected from the apiserver.
 
 use anyhow::{Result, ensure};
 use kube::{Api, CustomResourceExt, api::PostParams};
@@ -16,14 +16,14 @@ use crate::{
 
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
-const DEFINITIONS: &str = "informer/customresourcedefinitions.v1.apiextensions.k8s.io";
+const CRDS: &str = "informer/customresourcedefinitions.v1.apiextensions.k8s.io";
 /// With this idle timeout, a watch without contact for 8 s is stale.
 const IDLE: &str = "--watch-idle-timeout=6s";
 
 /// Starts a dry-run daemon behind a proxy, on the shared control plane, and returns both once the
 /// daemon is ready.
 async fn dry_run_daemon(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
-    // The shared daemon installs the definition of Foo.
+    // The shared daemon installs the CRD of Foo.
     shared::daemon().await?;
     let plane = ControlPlane::shared().await;
     let proxy = FaultProxy::start(plane).await?;
@@ -35,7 +35,7 @@ async fn dry_run_daemon(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> 
 
 /// Waits until the checks report stale watches, which must not fail liveness, then heals the proxy
 /// and waits until readiness passes.
-async fn stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
+async fn wait_until_stale_and_heal(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
     for check in checks {
         wait_until_failing(&daemon.admin, "/readyz", check, &["stale: last contact"]).await?;
     }
@@ -48,15 +48,15 @@ async fn stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]
 async fn silent_watches_fail_readiness_until_they_receive_data() -> Result<()> {
     let (proxy, daemon) = dry_run_daemon("deaf-daemon", IDLE).await?;
     proxy.hold_responses();
-    stale_until_healed(&proxy, &daemon, &[FOOS, DEPLOYMENTS]).await
+    wait_until_stale_and_heal(&proxy, &daemon, &[FOOS, DEPLOYMENTS]).await
 }
 
 /// Simulates a proxy that buffers the lines of a watch.
 #[tokio::test]
 async fn informers_relist_when_a_proxy_buffers_their_watches() -> Result<()> {
     let (proxy, daemon) = dry_run_daemon("patient-daemon", "--watch-idle-timeout=3s").await?;
-    let silent = Fault::Body(BodyFault::StallAt(0));
-    proxy.fault(Matcher::watches(), silent, Repeat::UntilHealed);
+    let stalled = Fault::Body(BodyFault::StallAt(0));
+    proxy.fault(Matcher::watches(), stalled, Repeat::UntilHealed);
     proxy.reset();
     let lists = proxy.count(Matcher::lists().resource("foos"));
     lists.wait_for_matched(1, RETRY_LIMIT).await?;
@@ -64,7 +64,7 @@ async fn informers_relist_when_a_proxy_buffers_their_watches() -> Result<()> {
     wait_until_passing(&daemon.admin, "/readyz").await?;
     // Without lists as well, the informer has no contact and becomes stale.
     proxy.respond(Matcher::lists(), CannedResponse::unavailable(), Repeat::UntilHealed);
-    stale_until_healed(&proxy, &daemon, &[FOOS]).await
+    wait_until_stale_and_heal(&proxy, &daemon, &[FOOS]).await
 }
 
 #[tokio::test]
@@ -75,16 +75,16 @@ async fn an_incomplete_list_fails_readiness_although_its_first_pages_succeed() -
     proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
     proxy.respond(Matcher::watches(), CannedResponse::expired(), Repeat::UntilHealed);
     proxy.reset();
-    stale_until_healed(&proxy, &daemon, &[DEFINITIONS]).await
+    wait_until_stale_and_heal(&proxy, &daemon, &[CRDS]).await
 }
 
 #[tokio::test]
-async fn a_refused_watch_fails_only_its_own_readiness_check() -> Result<()> {
+async fn a_failing_watch_fails_only_its_own_readiness_check() -> Result<()> {
     let (proxy, daemon) = dry_run_daemon("refused-daemon", IDLE).await?;
     let deployments = Matcher::any().resource("deployments");
     proxy.respond(deployments, CannedResponse::unavailable(), Repeat::UntilHealed);
-    // The open watch continues first. The check fails once the stale limit has passed without
-    // contact.
+    // At first the open watch continues. The check fails once the watch has had no contact for the
+    // stale limit.
     wait_until_failing(
         &daemon.admin,
         "/readyz",
@@ -102,19 +102,19 @@ async fn a_refused_watch_fails_only_its_own_readiness_check() -> Result<()> {
 #[tokio::test]
 async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let definitions = Api::all(plane.client()?);
-    definitions.create(&PostParams::default(), &Foo::crd()).await?;
+    let crds = Api::all(plane.client()?);
+    crds.create(&PostParams::default(), &Foo::crd()).await?;
     let namespace = plane.namespace("portreeve-system").await?;
     let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
     // Grant every rule except the one for Deployments.
-    let without = rbac.replace("- apps\n", "- nothing.example\n");
+    let incomplete_rbac = rbac.replace("- apps\n", "- nothing.example\n");
     shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
     let kubeconfig = plane
         .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
         .await?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "revoked-daemon", &[IDLE]).await?;
     daemon.admin.wait_until_ready().await?;
-    shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
+    shared::apply_and_wait(namespace.client(), namespace.name(), &incomplete_rbac).await?;
     let words = [
         "forbidden: ",
         "deployments",

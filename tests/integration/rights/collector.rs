@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     permissions::printed_roles,
-    required_verbs::{ALONE, RightsChecker},
+    required_verbs::{NO_ELECTION, RightsChecker},
 };
 use crate::support::{LIMIT, fixtures::NamespaceFixture};
 
@@ -29,8 +29,8 @@ fn owned(name: &str, owners: &[(&str, &str)]) -> Value {
     json!({"metadata": {"name": name, "ownerReferences": references}})
 }
 
-/// Makes the collector use all its verbs. It gets an owner that it never saw, deletes objects
-/// without owners, and removes one of two owner references.
+/// Makes the collector use all its verbs. The collector reads an owner that it has never observed,
+/// deletes objects whose owners are absent, and removes one of two owner references.
 async fn collect(fixture: &NamespaceFixture) -> Result<()> {
     let maps: Api<ConfigMap> = fixture.namespace.api();
     let create = |manifest: Value| {
@@ -40,11 +40,14 @@ async fn collect(fixture: &NamespaceFixture) -> Result<()> {
             anyhow::Ok(maps.create(&PostParams::default(), &map).await?)
         }
     };
-    let keeper = create(owned("keeper", &[])).await?;
-    let goer = create(owned("goer", &[])).await?;
-    let (keeper, goer) = (keeper.uid().unwrap_or_default(), goer.uid().unwrap_or_default());
-    create(owned("both", &[("keeper", &keeper), ("goer", &goer)])).await?;
-    create(owned("one", &[("goer", &goer)])).await?;
+    let kept_owner = create(owned("keeper", &[])).await?;
+    let deleted_owner = create(owned("goer", &[])).await?;
+    let (kept_owner, deleted_owner) = (
+        kept_owner.uid().unwrap_or_default(),
+        deleted_owner.uid().unwrap_or_default(),
+    );
+    create(owned("both", &[("keeper", &kept_owner), ("goer", &deleted_owner)])).await?;
+    create(owned("one", &[("goer", &deleted_owner)])).await?;
     create(owned("nobodys", &[("nobody", "nobody")])).await?;
     maps.delete("goer", &DeleteParams::background()).await?;
     eventually(
@@ -65,16 +68,15 @@ async fn collect(fixture: &NamespaceFixture) -> Result<()> {
 #[tokio::test]
 async fn the_collector_needs_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
-    let printed = printed_roles(&[FLAG, ALONE])?;
+    let printed = printed_roles(&[FLAG, NO_ELECTION])?;
     let all: Vec<_> = printed.values().flatten().collect();
     let permissions = &printed[&format!("portreeve:{NAME}")];
     ensure!(permissions.len() == 5, "{permissions:?}");
     for permission in permissions {
         let fixture = NamespaceFixture::new(&checker.plane, "without").await?;
         checker
-            .check_refusal_without(&all, permission, &[FLAG, ALONE], |_| async move {
-                // The scenario may be unable to finish without the permission, so its result does
-                // not count.
+            .check_rejection_without(&all, permission, &[FLAG, NO_ELECTION], |_| async move {
+                // Without the permission the scenario may not complete, so its result is ignored.
                 let done = tokio::time::timeout(LIMIT, collect(&fixture)).await;
                 drop(done);
                 std::future::pending().await
@@ -87,19 +89,19 @@ async fn the_collector_needs_each_of_its_permissions() -> Result<()> {
 #[tokio::test]
 async fn the_printed_permissions_of_the_collector_are_used_and_suffice() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
-    let printed = printed_roles(&[FLAG, ALONE])?;
+    let printed = printed_roles(&[FLAG, NO_ELECTION])?;
     let all: Vec<_> = printed.values().flatten().collect();
-    let _daemon = checker.start("collector", &all, &[FLAG, ALONE]).await?;
+    let _daemon = checker.start("collector", &all, &[FLAG, NO_ELECTION]).await?;
     let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
     collect(&fixture).await?;
     let events = checker.audit_events_of("collector", 0)?;
     let verbs: BTreeSet<_> = events.iter().filter_map(|event| event["verb"].as_str()).collect();
     let allowed: BTreeSet<_> = ["delete", "get", "list", "patch", "watch"].into();
     ensure!(allowed.is_subset(&verbs), "{verbs:?}");
-    let refused: Vec<_> = events
+    let rejected: Vec<_> = events
         .iter()
         .filter(|event| event["responseStatus"]["code"] == 403)
         .collect();
-    ensure!(refused.is_empty(), "{refused:#?}");
+    ensure!(rejected.is_empty(), "{rejected:#?}");
     Ok(())
 }

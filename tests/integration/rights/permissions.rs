@@ -25,9 +25,9 @@ impl fmt::Display for Permission {
 }
 
 impl Permission {
-    /// Returns the part of the apiserver's message that shows that this permission is missing.
-    pub(super) fn refusal(&self) -> String {
-        if self.is_about_owners() {
+    /// Returns a part of the apiserver's message when this permission is missing.
+    pub(super) fn rejection_message(&self) -> String {
+        if self.is_on_finalizers() {
             return "refers to a resource you can't set finalizers on".to_owned();
         }
         let Self {
@@ -39,9 +39,9 @@ impl Permission {
         format!(r#"cannot {verb} resource "{resource}" in API group "{group}""#)
     }
 
-    /// Returns whether an admission plugin checks this permission when a reference sets
-    /// `blockOwnerDeletion`. No request uses it.
-    pub(super) fn is_about_owners(&self) -> bool {
+    /// Returns whether this is a permission on finalizers. An admission plugin checks it when an
+    /// owner reference sets `blockOwnerDeletion`; no request uses it.
+    pub(super) fn is_on_finalizers(&self) -> bool {
         self.resource.ends_with("/finalizers")
     }
 

@@ -1,9 +1,8 @@
 //! Checks that `portreeve rbac` prints exactly the required verbs: the daemon uses every
-//! permission, and without any one of them a request is refused.
+//! permission, and a request is rejected when any permission is missing.
 //!
-//! The apiserver's audit log shows what the daemon's account requested and what it was refused. The
-//! apiserver here also enforces permissions on `blockOwnerDeletion`, which the rules on finalizers
-//! are for.
+//! The apiserver's audit log has the requests of the daemon's account and the rejections. The
+//! apiserver here also requires permissions on finalizers for `blockOwnerDeletion`.
 
 use std::{
     collections::BTreeSet,
@@ -99,9 +98,9 @@ impl RightsChecker {
         Ok(events.filter(|event| event["user"]["username"] == *user).collect())
     }
 
-    /// Revokes one of many permissions, and waits until the apiserver refuses a request for it
-    /// while `scenario` runs.
-    pub(super) async fn check_refusal_without<F: Future<Output = Result<()>>>(
+    /// Starts a daemon with all permissions but one, and waits until the apiserver rejects a
+    /// request because of it while `scenario` runs.
+    pub(super) async fn check_rejection_without<F: Future<Output = Result<()>>>(
         &self,
         all: &[&Permission],
         missing: &Permission,
@@ -121,31 +120,31 @@ impl RightsChecker {
         let since = std::fs::metadata(log).map_or(0, |file| file.len());
         let daemon = self.start(&account, &rest, flags).await?;
         let what = format!("a refused request without {missing}");
-        let refused = eventually(LIMIT, &what, || async {
+        let rejected = eventually(LIMIT, &what, || async {
             let events = self.audit_events_of(&account, since)?;
-            let is_refusal = |event: &&Value| {
+            let is_rejection = |event: &&Value| {
                 let message = event["responseStatus"]["message"].as_str().unwrap_or_default();
-                event["responseStatus"]["code"] == 403 && message.contains(&missing.refusal())
+                event["responseStatus"]["code"] == 403 && message.contains(&missing.rejection_message())
             };
-            let refusals = events.iter().filter(|event| event["responseStatus"]["code"] == 403);
+            let rejections = events.iter().filter(|event| event["responseStatus"]["code"] == 403);
             ensure!(
-                events.iter().any(|event| is_refusal(&event)),
+                events.iter().any(|event| is_rejection(&event)),
                 "{:#?}",
-                refusals.collect::<Vec<_>>()
+                rejections.collect::<Vec<_>>()
             );
             anyhow::Ok(())
         });
         tokio::select! {
-            refused = refused => refused,
-            // The end of the scenario does not end the wait: an event after the last write may be
-            // refused.
+            rejected = rejected => rejected,
+            // The end of the scenario does not end the wait: the rejected request may be an event
+            // that is sent after the last write.
             Err(error) = scenario(daemon.clock.clone()) => Err(error.context(format!("without {missing}"))),
         }
     }
 }
 
 /// The flag that turns leader election off.
-pub(super) const ALONE: &str = "--leader-elect=false";
+pub(super) const NO_ELECTION: &str = "--leader-elect=false";
 const NAMES: [&str; 4] = [
     "foo-controller",
     "crontab-controller",
@@ -154,80 +153,85 @@ const NAMES: [&str; 4] = [
 ];
 
 impl RightsChecker {
-    /// Checks each permission of the given roles in turn, with a daemon of one controller.
-    async fn check_each_refusal<F: Future<Output = Result<()>>>(
+    /// Checks each permission of the given roles in turn, with a daemon that runs one controller.
+    async fn check_each_permission<F: Future<Output = Result<()>>>(
         &self,
         controller: &str,
         roles: &[&str],
         scenario: impl Fn(NamespaceFixture, OffsetClock) -> F,
     ) -> Result<usize> {
         let flag = format!("--controllers={controller}");
-        let printed = printed_roles(&[&flag, ALONE])?;
+        let printed = printed_roles(&[&flag, NO_ELECTION])?;
         let all: Vec<_> = printed.values().flatten().collect();
-        let mut tried = 0;
+        let mut checked = 0;
         for role in roles {
             for permission in printed
                 .get(*role)
                 .with_context(|| format!("the role {role} is not printed"))?
             {
                 let fixture = NamespaceFixture::new(&self.plane, "without").await?;
-                self.check_refusal_without(&all, permission, &[&flag, ALONE], |clock| scenario(fixture, clock))
-                    .await?;
-                tried += 1;
+                self.check_rejection_without(&all, permission, &[&flag, NO_ELECTION], |clock| {
+                    scenario(fixture, clock)
+                })
+                .await?;
+                checked += 1;
             }
         }
-        Ok(tried)
+        Ok(checked)
     }
 
-    /// Checks each permission of `--install-crds`. The cluster must have no definitions yet.
-    async fn check_each_of_an_installation(&self) -> Result<usize> {
-        let flags = ["--controllers=foo", "--install-crds", ALONE];
+    /// Checks each permission of `--install-crds`. The cluster must have no CRDs yet.
+    async fn check_each_install_permission(&self) -> Result<usize> {
+        let flags = ["--controllers=foo", "--install-crds", NO_ELECTION];
         let printed = printed_roles(&flags)?;
         let all: Vec<_> = printed.values().flatten().collect();
         let permissions = &printed["portreeve:install-crds"];
         for permission in permissions {
             if permission.verb == "patch" {
-                self.install_an_older_definition().await?;
+                self.install_older_crd().await?;
             }
-            self.check_refusal_without(&all, permission, &flags, |_| std::future::pending())
+            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
                 .await?;
         }
         Ok(permissions.len())
     }
 
-    /// Installs a definition that the daemon has to upgrade.
-    async fn install_an_older_definition(&self) -> Result<()> {
+    /// Installs a CRD that the daemon has to upgrade.
+    async fn install_older_crd(&self) -> Result<()> {
         let mut older = json!(Foo::crd());
         older["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
-        let as_before = PatchParams::apply("an-older-portreeve");
-        manifests::apply(&self.plane.client()?, &older, None, &as_before).await?;
+        let parameters = PatchParams::apply("an-older-portreeve");
+        manifests::apply(&self.plane.client()?, &older, None, &parameters).await?;
         Ok(())
     }
 
-    /// Checks each permission of leader election, in a namespace each. A request of the previous,
-    /// dropped daemon may still arrive and create a Lease, which the next daemon must not find.
-    async fn check_each_of_an_election(&self) -> Result<usize> {
+    /// Checks each permission of leader election, each in its own namespace. A request of the
+    /// previous, dropped daemon may still create a Lease, which the next daemon must not find.
+    async fn check_each_election_permission(&self) -> Result<usize> {
         let printed = printed_roles(&["--controllers=foo"])?;
         let all: Vec<_> = printed.values().flatten().collect();
         let permissions = &printed["portreeve:leader-election"];
         for permission in permissions {
-            let elsewhere = self.plane.namespace("election").await?;
+            let election_namespace = self.plane.namespace("election").await?;
             if permission.verb == "patch" {
                 let lease = serde_json::from_value(json!({"metadata": {"name": "portreeve"}}))?;
-                elsewhere.api::<Lease>().create(&PostParams::default(), &lease).await?;
+                election_namespace
+                    .api::<Lease>()
+                    .create(&PostParams::default(), &lease)
+                    .await?;
             }
-            let namespace = format!("--leader-elect-resource-namespace={}", elsewhere.name());
+            let namespace = format!("--leader-elect-resource-namespace={}", election_namespace.name());
             let flags = ["--controllers=foo", &*namespace];
-            self.check_refusal_without(&all, permission, &flags, |_| std::future::pending())
+            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
                 .await?;
         }
         Ok(permissions.len())
     }
 
-    async fn install(&self) -> Result<()> {
+    async fn install_crds(&self) -> Result<()> {
         let force = PatchParams::apply("an-administrator").force();
-        for definition in manifests::documents(&printed(&["crds"])?)? {
-            manifests::apply(&self.plane.client()?, &definition, None, &force).await?;
+        for crd in manifests::documents(&printed(&["crds"])?)? {
+            manifests::apply(&self.plane.client()?, &crd, None, &force).await?;
         }
         let fixture = NamespaceFixture::new(&self.plane, "served").await?;
         eventually(LIMIT, "Foos to be served", || fixture.create_foo("web", "web", 1)).await?;
@@ -238,44 +242,44 @@ impl RightsChecker {
 #[tokio::test]
 async fn the_daemon_needs_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
-    let mut tried = checker.check_each_of_an_installation().await?;
-    checker.install().await?;
-    tried += checker.check_each_of_an_election().await?;
+    let mut checked = checker.check_each_install_permission().await?;
+    checker.install_crds().await?;
+    checked += checker.check_each_election_permission().await?;
     let [foo, crontab, cronjob, ttl] = NAMES.map(|name| format!("portreeve:{name}"));
     let foo_roles = ["portreeve", &foo];
-    let foos = checker.check_each_refusal(NAMES[0], &foo_roles, |fixture, _| async move {
+    let foos = checker.check_each_permission(NAMES[0], &foo_roles, |fixture, _| async move {
         scenarios::foo(&fixture).await
     });
     let schedules = |kind| move |fixture, clock| async move { scenarios::schedule(&fixture, &clock, kind).await };
     let (crontab, cronjob, ttl) = ([&*crontab], [&*cronjob], [&*ttl]);
-    let crontabs = checker.check_each_refusal(NAMES[1], &crontab, schedules(Kind::CronTab));
-    let cronjobs = checker.check_each_refusal(NAMES[2], &cronjob, schedules(Kind::CronJob));
-    let ttls = checker.check_each_refusal(NAMES[3], &ttl, |fixture, clock| async move {
+    let crontabs = checker.check_each_permission(NAMES[1], &crontab, schedules(Kind::CronTab));
+    let cronjobs = checker.check_each_permission(NAMES[2], &cronjob, schedules(Kind::CronJob));
+    let ttls = checker.check_each_permission(NAMES[3], &ttl, |fixture, clock| async move {
         scenarios::ttl(&fixture, &clock).await
     });
     let (foos, crontabs, cronjobs, ttls) = futures::try_join!(foos, crontabs, cronjobs, ttls)?;
-    tried += foos + crontabs + cronjobs + ttls;
+    checked += foos + crontabs + cronjobs + ttls;
     let printed = printed_roles(&[&format!("--controllers={}", NAMES.join(",")), "--install-crds"])?;
     let all: usize = printed.values().map(Vec::len).sum();
-    ensure!(tried == all, "only {tried} of {all} permissions were checked");
+    ensure!(checked == all, "only {checked} of {all} permissions were checked");
     let known: BTreeSet<_> = portreeve::CONTROLLERS
         .iter()
         .map(|controller| controller.name)
         .collect();
-    let mut here = BTreeSet::from(NAMES);
-    here.insert(super::collector::NAME);
+    let mut covered = BTreeSet::from(NAMES);
+    covered.insert(super::collector::NAME);
     ensure!(
-        known == here,
-        "the controllers {known:?} and the scenarios {here:?} differ"
+        known == covered,
+        "the controllers {known:?} and the scenarios {covered:?} differ"
     );
-    println!("checked {tried} permissions, each of which is required");
+    println!("checked {checked} permissions, each of which is required");
     Ok(())
 }
 
 #[tokio::test]
 async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
-    checker.install_an_older_definition().await?;
+    checker.install_older_crd().await?;
     let controllers = format!("--controllers={}", NAMES.join(","));
     let namespace = format!("--leader-elect-resource-namespace={}", checker.system.name());
     let flags = [&*controllers, "--install-crds", &namespace];
@@ -298,13 +302,13 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     let used = || {
         let mut used = BTreeSet::new();
         for event in checker.audit_events_of("portreeve", 0)? {
-            used.extend(uses(&event));
+            used.extend(used_permission(&event));
         }
         anyhow::Ok(used)
     };
     let allowed: BTreeSet<_> = all
         .iter()
-        .filter(|permission| !permission.is_about_owners())
+        .filter(|permission| !permission.is_on_finalizers())
         .map(ToString::to_string)
         .collect();
     eventually(LIMIT, "each permission to be used", || async {
@@ -316,17 +320,17 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     .await?;
     let used = used()?;
     ensure!(used == allowed, "{used:?} of {allowed:?}");
-    let refused: Vec<_> = checker
+    let rejected: Vec<_> = checker
         .audit_events_of("portreeve", 0)?
         .into_iter()
         .filter(|event| event["responseStatus"]["code"] == 403)
         .collect();
-    ensure!(refused.is_empty(), "{refused:#?}");
+    ensure!(rejected.is_empty(), "{rejected:#?}");
     Ok(())
 }
 
 /// Returns the permission that a request used, in the form of [`Permission`]'s `Display`.
-fn uses(event: &Value) -> Option<String> {
+fn used_permission(event: &Value) -> Option<String> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
     if resource.is_empty() {

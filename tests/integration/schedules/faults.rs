@@ -1,4 +1,5 @@
-//! Faults around schedules, and the conditions and events that report them.
+//! Schedules that are invalid or whose requests fail, and the conditions and events that report
+//! it.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -70,19 +71,19 @@ async fn an_invalid_spec_is_reported_by_condition_and_event() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_refused_job_is_reported_and_created_after_a_correction() -> Result<()> {
+async fn a_rejected_job_is_reported_and_created_after_a_correction() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;
     let template = json!({"jobTemplate": {"containers": [{"name": "no-image"}]}});
     let created = environment.create(kind, "tab", "0 * * * *", template).await?;
     let slot = next_minute(created, 60);
     environment.clock.set(slot);
-    let is_refused = |status: &Value| {
+    let is_rejected = |status: &Value| {
         let ready = condition(status, "Ready");
         let message = ready["message"].as_str().unwrap_or_default();
         ready["reason"] == "FailedCreate" && message.contains("spec.template.spec.containers[0].image")
     };
-    let status = environment.status(kind, "tab", "the refusal", is_refused).await?;
+    let status = environment.status(kind, "tab", "the refusal", is_rejected).await?;
     ensure!(condition(&status, "Valid")["status"] == "True", "{status}");
     environment.wait_for_events("tab", &["FailedCreate"]).await?;
     let template = json!({"spec": {"jobTemplate": {"containers": [{"name": "main", "image": "example.com/now:1"}]}}});
@@ -132,11 +133,11 @@ fn foreign(name: &str) -> Result<Job> {
 #[tokio::test]
 async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
-    environment.until_between(5).await;
+    environment.wait_until_time_left(5).await;
     let mut slot = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
         let created = environment.create(kind, kind.name(), "*/5 * * * *", json!({})).await?;
-        environment.seen(kind, kind.name()).await?;
+        environment.wait_until_reconciled(kind, kind.name()).await?;
         slot = slot.max(next_minute(created, 5));
     }
     environment.plane.apiserver().stop().await?;
@@ -150,15 +151,15 @@ async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
             .await?;
     }
-    // The apiserver serves before its authorizer is ready, so it may have refused some requests:
-    // `finish` would fail.
+    // The apiserver serves requests before its authorizer is ready, so it may have rejected some,
+    // and `finish` would fail.
     environment.daemon.stop().await
 }
 
 #[tokio::test]
 async fn a_restart_around_the_due_time_creates_no_job_twice() -> Result<()> {
     let mut environment = ScheduleEnvironment::start().await?;
-    environment.until_between(1).await;
+    environment.wait_until_time_left(1).await;
     let mut created = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
         // Without a Job history, only the status records a run that has ended.
@@ -196,7 +197,7 @@ async fn a_restart_around_the_due_time_creates_no_job_twice() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_refused_deletion_is_reported_by_event_and_changes_no_condition() -> Result<()> {
+async fn a_rejected_deletion_is_reported_by_event_and_changes_no_condition() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let (kind, name) = (Kind::CronTab, "tab");
     let created = environment
@@ -204,7 +205,7 @@ async fn a_refused_deletion_is_reported_by_event_and_changes_no_condition() -> R
         .await?;
     let slot = next_minute(created, 1);
     let jobs: Api<Job> = environment.fixture.namespace.api();
-    refuse_deletions(&environment.fixture).await?;
+    reject_deletions(&environment.fixture).await?;
     environment.clock.set(slot);
     let job = job_of(name, slot);
     environment.wait_for_jobs(name, std::slice::from_ref(&job)).await?;
@@ -234,8 +235,8 @@ async fn a_refused_deletion_is_reported_by_event_and_changes_no_condition() -> R
     environment.daemon.stop().await
 }
 
-/// Makes the apiserver refuse the deletion of every Job.
-pub(crate) async fn refuse_deletions(fixture: &NamespaceFixture) -> Result<()> {
+/// Makes the apiserver reject the deletion of every Job.
+pub(crate) async fn reject_deletions(fixture: &NamespaceFixture) -> Result<()> {
     let client = fixture.namespace.client();
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",

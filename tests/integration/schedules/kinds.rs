@@ -31,14 +31,14 @@ impl Kind {
     /// Returns a client for the objects of this kind in a namespace.
     pub(crate) fn objects(self, namespace: &Namespace) -> Api<DynamicObject> {
         let resource = self.resource();
-        let described = ApiResource {
+        let api_resource = ApiResource {
             group: resource.group.to_string(),
             version: resource.version.to_string(),
             api_version: resource.api_version(),
             kind: resource.kind.to_string(),
             plural: resource.plural.to_string(),
         };
-        Api::namespaced_with(namespace.client().clone(), namespace.name(), &described)
+        Api::namespaced_with(namespace.client().clone(), namespace.name(), &api_resource)
     }
 
     /// Creates an object of this kind.

@@ -1,4 +1,4 @@
-//! The life of a schedule: its Jobs are created, finish and are cleaned up.
+//! The life cycle of a schedule: Jobs are created, finish and are cleaned up.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -16,7 +16,7 @@ use crate::support::manifests;
 const DOCUMENTATION: &str = include_str!("../../../docs/crontab.md");
 
 #[tokio::test]
-async fn a_due_time_creates_one_job_that_status_and_events_follow() -> Result<()> {
+async fn a_due_time_creates_one_job_and_updates_status_and_events() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
@@ -71,13 +71,13 @@ async fn check_job(environment: &ScheduleEnvironment, kind: Kind, job: &Job, slo
     let [reference] = job.owner_references() else {
         anyhow::bail!("{:?}", job.owner_references());
     };
-    let described = (
+    let reference_fields = (
         reference.controller,
         reference.block_owner_deletion,
         Some(&reference.uid),
     );
     ensure!(
-        described == (Some(true), Some(true), owner.metadata.uid.as_ref()),
+        reference_fields == (Some(true), Some(true), owner.metadata.uid.as_ref()),
         "{reference:?}"
     );
     let spec = job.spec.as_ref().context("the Job has no spec")?;
@@ -123,22 +123,22 @@ async fn the_documented_manifest_works_unchanged() -> Result<()> {
 #[tokio::test]
 async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
-    environment.until_between(1).await;
-    let mut slots = Vec::new();
+    environment.wait_until_time_left(1).await;
+    let mut schedules = Vec::new();
     for kind in Kind::BOTH {
         for policy in ["Allow", "Forbid", "Replace"] {
             let name = format!("{}-{}", kind.name(), policy.to_lowercase());
             let created = environment
                 .create(kind, &name, "* * * * *", json!({"concurrencyPolicy": policy}))
                 .await?;
-            slots.push((kind, policy, name, created));
+            schedules.push((kind, policy, name, created));
         }
     }
-    let last_created = slots.iter().map(|(.., created)| *created).max().context("empty")?;
+    let last_created = schedules.iter().map(|(.., created)| *created).max().context("empty")?;
     let first = next_minute(last_created, 1);
     let second = first + minutes(1);
     environment.clock.set(first);
-    for (kind, _, name, _) in &slots {
+    for (kind, _, name, _) in &schedules {
         environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
         let time = format!("{first:.0}");
         environment
@@ -148,7 +148,7 @@ async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<
             .await?;
     }
     environment.clock.set(second);
-    for (kind, policy, name, _) in &slots {
+    for (kind, policy, name, _) in &schedules {
         let (old, new) = (job_of(name, first), job_of(name, second));
         match *policy {
             "Allow" => {
@@ -259,7 +259,7 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
         environment
             .merge(kind, name, json!({"spec": {"schedule": "*/5 * * * *"}}))
             .await?;
-        environment.catch_up(kind, &format!("{name}-witness-1"), start).await?;
+        environment.catch_up(kind, &format!("{name}-canary-1"), start).await?;
         // A new schedule does not start runs that would have been due before the change.
         ensure!(
             environment.jobs(name).await?.is_empty(),
@@ -274,17 +274,19 @@ async fn a_change_takes_effect_at_once() -> Result<()> {
             .merge(kind, name, json!({"spec": {"suspend": true}}))
             .await?;
         environment
-            .catch_up(kind, &format!("{name}-witness-of-suspension"), start)
+            .catch_up(kind, &format!("{name}-canary-of-suspension"), start)
             .await?;
         let second = start + minutes(10);
         environment.clock.set(second);
-        environment.catch_up(kind, &format!("{name}-witness-2"), second).await?;
+        environment.catch_up(kind, &format!("{name}-canary-2"), second).await?;
         environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
         if kind == Kind::CronTab {
-            let is_off = |status: &serde_json::Value| {
+            let is_suspended = |status: &serde_json::Value| {
                 status["nextScheduleTime"].is_null() && status["conditions"][1]["reason"] == "Suspended"
             };
-            environment.status(kind, name, "the reason Suspended", is_off).await?;
+            environment
+                .status(kind, name, "the reason Suspended", is_suspended)
+                .await?;
         }
         // As with CronJob, the latest run that was due during the suspension starts.
         environment
@@ -302,21 +304,20 @@ async fn a_deleted_schedule_starts_no_further_jobs() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
-        environment.until_between(10).await;
+        environment.wait_until_time_left(10).await;
         let name = kind.name();
         let created = environment.create(kind, name, "*/10 * * * *", json!({})).await?;
         let first = next_minute(created, 10);
         environment.clock.set(first);
         environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
         environment.delete(kind, name).await?;
-        // The controller may start a run that is due before it observes the deletion, so wait until
-        // it has observed it.
+        // Until the controller has observed the deletion, it may start a run that is due.
         environment
-            .catch_up(kind, &format!("{name}-witness-of-deletion"), first)
+            .catch_up(kind, &format!("{name}-canary-of-deletion"), first)
             .await?;
         let second = first + minutes(10);
         environment.clock.set(second);
-        environment.catch_up(kind, &format!("{name}-witness"), second).await?;
+        environment.catch_up(kind, &format!("{name}-canary"), second).await?;
         environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
     }
     environment.finish().await

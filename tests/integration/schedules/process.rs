@@ -1,4 +1,5 @@
-//! The executable by the real clock, killed around the minute at which every schedule is due.
+//! The executable with the real clock. It is killed while it starts the Jobs of many schedules that
+//! are due in the same minute.
 
 use std::time::Duration;
 
@@ -21,14 +22,14 @@ use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 /// The number of schedules of each kind.
 const SCHEDULES: usize = 100;
-/// The delay of each Job creation, so that the last Job of the minute comes seconds after the
-/// first.
-const LATE: Duration = Duration::from_millis(50);
+/// The delay of each Job creation, so that the last Job is created seconds after the first.
+const JOB_DELAY: Duration = Duration::from_millis(50);
 /// The number of Job creations after which the daemon is killed.
-const FIRST: u64 = 10;
-/// The time until the due minute, with the head start.
-const A_MINUTE: Duration = Duration::from_secs(75);
-/// The time in seconds that the creation of the schedules may take before the minute is due.
+const JOBS_BEFORE_KILL: u64 = 10;
+/// The maximum time until the schedules are due: a minute and the head start.
+const TIME_UNTIL_DUE: Duration = Duration::from_secs(75);
+/// The minimum number of seconds between the start of the creation of the schedules and their due
+/// time.
 const HEAD_START: i64 = 15;
 
 #[tokio::test]
@@ -41,9 +42,9 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
         "--concurrent-cron-job-syncs=1",
     ];
     let proxy = FaultProxy::start(&plane).await?;
-    let making = proxy.fault(
+    let creations = proxy.fault(
         Matcher::any().method("POST").resource("jobs"),
-        Fault::DelayRequest(LATE),
+        Fault::DelayRequest(JOB_DELAY),
         Repeat::UntilHealed,
     );
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "mortal-scheduler")?;
@@ -64,13 +65,15 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
     );
 
     let jobs: Api<Job> = fixture.namespace.api();
-    making.wait_for_applied(FIRST, A_MINUTE + LIMIT).await?;
+    creations
+        .wait_for_applied(JOBS_BEFORE_KILL, TIME_UNTIL_DUE + LIMIT)
+        .await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
-    let made = jobs.list(&ListParams::default()).await?.items;
-    println!("killed with {} of {} Jobs created", made.len(), all.len());
+    let created_jobs = jobs.list(&ListParams::default()).await?.items;
+    println!("killed with {} of {} Jobs created", created_jobs.len(), all.len());
     ensure!(
-        !made.is_empty() && made.len() < all.len(),
+        !created_jobs.is_empty() && created_jobs.len() < all.len(),
         "the kill interrupted nothing"
     );
 
@@ -85,7 +88,7 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
         anyhow::Ok(now)
     })
     .await?;
-    for before in &made {
+    for before in &created_jobs {
         let same = now
             .iter()
             .find(|job| job.name_any() == before.name_any())

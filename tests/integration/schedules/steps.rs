@@ -1,4 +1,4 @@
-//! Wall clocks that jump forward and back.
+//! Steps of the wall clock, forward and back.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn a_clock_set_forward_starts_the_latest_run_and_reports_the_others_as_mis
         environment.clock.reset();
         let name = kind.name();
         let created = environment.create(kind, name, "*/5 * * * *", json!({})).await?;
-        environment.seen(kind, name).await?;
+        environment.wait_until_reconciled(kind, name).await?;
         let latest = next_minute(created, 5) + minutes(5 * 7);
         environment.clock.set(latest + minutes(2));
         environment.wait_for_jobs(name, &[job_of(name, latest)]).await?;
@@ -64,16 +64,16 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
             .await?;
         environment.end_job(&job_of(name, first), true).await?;
         environment.wait_for_jobs(name, &[]).await?;
-        // Repeat the last half hour. At each step a witness shows that the daemon has decided by
-        // the new time.
+        // Repeat the last half hour. At each step a canary shows that the daemon uses the new
+        // time.
         for (number, minute) in (-30..=0).step_by(10).enumerate() {
             let time = first + minutes(minute);
             environment.clock.set(time);
-            let witness = format!("{name}-witness-{number}");
+            let canary = format!("{name}-canary-{number}");
             let schedule = format!("{} * * * *", time.as_second() / 60 % 60);
-            environment.create(kind, &witness, &schedule, json!({})).await?;
-            environment.wait_for_jobs(&witness, &[job_of(&witness, time)]).await?;
-            environment.delete(kind, &witness).await?;
+            environment.create(kind, &canary, &schedule, json!({})).await?;
+            environment.wait_for_jobs(&canary, &[job_of(&canary, time)]).await?;
+            environment.delete(kind, &canary).await?;
             environment.wait_for_jobs(name, &[]).await?;
         }
         let second = first + minutes(1);
@@ -86,7 +86,7 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
             "SuccessfulCreate",
         ];
         if kind == Kind::CronTab {
-            // The event reports the half hour that was skipped first.
+            // The first clock change skipped half an hour of runs.
             events.insert(1, "MissSchedule");
         }
         environment.wait_for_events(name, &events).await?;
@@ -103,7 +103,7 @@ async fn a_run_past_its_deadline_is_reported_as_missed_once() -> Result<()> {
         let created = environment
             .create(kind, name, "*/10 * * * *", json!({"startingDeadlineSeconds": 60}))
             .await?;
-        environment.seen(kind, name).await?;
+        environment.wait_until_reconciled(kind, name).await?;
         let slot = next_minute(created, 10);
         environment.clock.set(slot + minutes(3));
         environment.wait_for_events(name, &["MissSchedule"]).await?;

@@ -1,5 +1,4 @@
-//! A control plane behind a proxy, a daemon by a clock that the test sets, and one namespace with
-//! Jobs.
+//! A control plane behind a proxy, one namespace with Jobs, and a daemon whose clock the test sets.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -23,7 +22,7 @@ use crate::{
 
 pub(super) const CONTROLLERS: &str = "--controllers=ttl-after-finished";
 /// One worker, so that Jobs are processed in the order of their events.
-const IN_LINE: &str = "--concurrent-ttl-after-finished-syncs=1";
+const ONE_WORKER: &str = "--concurrent-ttl-after-finished-syncs=1";
 /// The finalizer that the apiserver adds when an object is deleted in the foreground.
 const FOREGROUND: &str = "foregroundDeletion";
 
@@ -36,9 +35,9 @@ pub(super) struct TtlEnvironment {
     kubeconfig: PathBuf,
     pub(super) proxy: FaultProxy,
     pub(super) plane: ControlPlane,
-    /// The number of witness Jobs that were created for [`TtlEnvironment::catch_up`] and
+    /// The number of canary Jobs that were created for [`TtlEnvironment::catch_up`] and
     /// [`TtlEnvironment::advance`].
-    pub(super) witnesses: u32,
+    pub(super) canaries: u32,
 }
 
 /// Creates an account with the printed RBAC rules, and returns its kubeconfig.
@@ -52,7 +51,7 @@ pub(super) async fn account(plane: &ControlPlane) -> Result<PathBuf> {
 }
 
 async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProcess> {
-    let flags = [CONTROLLERS, IN_LINE];
+    let flags = [CONTROLLERS, ONE_WORKER];
     InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve::CONTROLLERS, &flags).await
 }
 
@@ -72,7 +71,7 @@ impl TtlEnvironment {
             kubeconfig,
             proxy,
             plane,
-            witnesses: 0,
+            canaries: 0,
         })
     }
 
@@ -96,7 +95,7 @@ impl TtlEnvironment {
 
     /// Creates a Job with this TTL that finishes now, by the test's clock. Returns its finish time
     /// in whole seconds.
-    pub(super) async fn finished(&self, name: &str, ttl: impl Into<Value>) -> Result<Timestamp> {
+    pub(super) async fn finish_job(&self, name: &str, ttl: impl Into<Value>) -> Result<Timestamp> {
         self.jobs
             .create(name, json!({"ttlSecondsAfterFinished": ttl.into()}))
             .await?;
@@ -105,32 +104,32 @@ impl TtlEnvironment {
         Ok(now)
     }
 
-    /// Waits until the controller has processed all earlier events: it deletes a Job that expired
-    /// after them.
+    /// Waits until the controller has processed all earlier events. Creates a Job that has expired,
+    /// and waits until the controller deletes it.
     pub(super) async fn catch_up(&mut self) -> Result<()> {
-        let witness = self.witness();
-        self.finished(&witness, 0).await?;
-        self.jobs.wait_until_deleted(&witness).await?;
+        let canary = self.canary();
+        self.finish_job(&canary, 0).await?;
+        self.jobs.wait_until_deleted(&canary).await?;
         Ok(())
     }
 
-    /// Sets the clock to a later time, and returns once the controller has processed every Job by
-    /// it.
+    /// Sets the clock to a later time, and returns once the controller has processed every Job at
+    /// that time.
     pub(super) async fn advance(&mut self, to: Timestamp) -> Result<()> {
-        // This witness waits for the new time: its deletion shows that the controller has decided
+        // This canary expires at the new time. Its deletion shows that the controller has decided
         // again on waiting Jobs.
-        let waiting = self.witness();
+        let waiting = self.canary();
         let time = to.duration_since(self.clock.now()).as_secs();
-        self.finished(&waiting, time).await?;
+        self.finish_job(&waiting, time).await?;
         self.catch_up().await?;
         self.clock.set(to);
         self.jobs.wait_until_deleted(&waiting).await?;
         self.catch_up().await
     }
 
-    fn witness(&mut self) -> String {
-        self.witnesses += 1;
-        format!("witness-{}", self.witnesses)
+    fn canary(&mut self) -> String {
+        self.canaries += 1;
+        format!("canary-{}", self.canaries)
     }
 }
 

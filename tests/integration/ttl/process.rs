@@ -1,5 +1,5 @@
-//! The executable by the real clock: the e2e test of Kubernetes, a kill during the deletions, and a
-//! dry run.
+//! The executable with the real clock: Kubernetes' e2e test, a kill during the deletions, and a dry
+//! run.
 
 use std::time::Duration;
 
@@ -16,11 +16,12 @@ use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 const FINALIZER: &str = "example.com/a-dummy-finalizer";
 const JOBS: usize = 200;
-/// The delay of each deletion. Deletions are sequential, so all take ten seconds.
-const A_DELETION: Duration = Duration::from_millis(100);
+/// The delay of each request. Deletions are sequential, so all of them take ten seconds.
+const DELETION_DELAY: Duration = Duration::from_millis(100);
 
-/// Takes the steps of "`TTLAfterFinished` job should be deleted once it finishes after TTL seconds"
-/// in Kubernetes' e2e suite. The test replaces its job controller and its garbage collector.
+/// Has the steps of "`TTLAfterFinished` job should be deleted once it finishes after TTL seconds"
+/// in Kubernetes' e2e tests. The test does the work of the job controller and of the garbage
+/// collector itself.
 #[tokio::test]
 async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()> {
     let ttl = 10;
@@ -48,7 +49,7 @@ async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()
         deleted >= expires,
         "deleted at {deleted}, before it expires at {expires}"
     );
-    // Deletion comes within a second on an idle machine. The limit allows for a loaded one.
+    // On an idle machine, the Job is deleted within a second. The limit allows for busy machines.
     println!("the Job expired at {expires} and was deleted at {deleted}");
     ensure!(
         deleted <= expires + seconds(5),
@@ -109,7 +110,7 @@ async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early()
         jobs.end(&name, now, true).await
     }))
     .await?;
-    proxy.slow(A_DELETION);
+    proxy.slow(DELETION_DELAY);
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-janitor", &flags).await?;
     eventually(LIMIT, "the first deletions", || async {
         let count = jobs.deleted().await?.len();
