@@ -101,8 +101,8 @@ impl HaEnvironment {
         static TURNS: Semaphore = Semaphore::const_new(CONCURRENT_ENVIRONMENTS);
         let turn = TURNS.acquire().await?;
         let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
-        let definitions = Api::all(plane.client()?);
-        definitions.create(&PostParams::default(), &Foo::crd()).await?;
+        let crds = Api::all(plane.client()?);
+        crds.create(&PostParams::default(), &Foo::crd()).await?;
         Ok(Self {
             fixture: NamespaceFixture::new(&plane, name).await?,
             system_namespace: plane.namespace("portreeve-system").await?,

@@ -66,7 +66,7 @@ async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
         .await?;
     // A replica that has reconciled this Foo has also observed the deletion of the first Foo, and
     // does not recreate its Deployment.
-    environment.fixture.ready_foo("witness", 1).await?;
+    environment.fixture.ready_foo("canary", 1).await?;
     environment.fixture.delete_deployment(NAME).await?;
     environment.fixture.wait_for_no_deployment(NAME).await?;
     proxy.heal();
