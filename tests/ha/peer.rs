@@ -23,7 +23,7 @@ const TIMING: Timing = Timing {
 /// The maximum time from a release to the acquisition by a standby that watches the Lease. It is
 /// shorter than the retry period at which other standbys poll. A handover takes a few milliseconds;
 /// the rest allows for busy machines.
-const RELEASE_TAKEOVER_LIMIT: Duration = Duration::from_millis(1_500);
+const HANDOVER_LIMIT: Duration = Duration::from_millis(1_500);
 
 /// A process that only runs client-go's elector: `hack/leaderelection`.
 struct Peer {
@@ -150,10 +150,9 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
             next.pod(),
             former.pod()
         );
-        // Our standby watches the Lease; client-go's standby polls it every retry period, with
-        // jitter.
+        // Our standby watches the Lease; client-go's standby polls it every retry period.
         ensure!(
-            next.pod() == GO || after < RELEASE_TAKEOVER_LIMIT.as_millis().try_into()?,
+            next.pod() == GO || after < HANDOVER_LIMIT.as_millis().try_into()?,
             "{report}"
         );
     }

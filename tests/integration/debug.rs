@@ -165,28 +165,25 @@ async fn open_debug_pages_are_served_with_a_decoded_query() -> Result<()> {
         (Method::GET, "/../found", 401, text, "Unauthorized\n"),
     ];
     for (method, rest, status, kind, body) in table {
-        let response = send(daemon.admin, method.clone(), &format!("{echo}{rest}")).await?;
-        let (is_status, is_kind, is_body) = (response.0.as_u16(), &*response.1, &*response.2);
+        let found = send(daemon.admin, method.clone(), &format!("{echo}{rest}")).await?;
+        let (is_status, is_kind, is_body) = (found.0.as_u16(), &*found.1, &*found.2);
         ensure!(
             (is_status, is_kind, is_body) == (status, kind, body),
-            "{method} {rest}: {response:?}"
+            "{method} {rest}: {found:?}"
         );
     }
     for path in ["/debug/controllers", "/debug/controllers/"] {
-        let response = send(daemon.admin, Method::GET, path).await?;
-        ensure!(
-            response.0 == StatusCode::OK && response.2 == listed,
-            "{path}: {response:?}"
-        );
+        let found = send(daemon.admin, Method::GET, path).await?;
+        ensure!(found.0 == StatusCode::OK && found.2 == listed, "{path}: {found:?}");
     }
     for path in [
         "/debug",
         "/debug/controllers/showman-controller",
         "/debug/controllers/other/echo",
     ] {
-        let response = send(daemon.admin, Method::GET, path).await?;
+        let found = send(daemon.admin, Method::GET, path).await?;
         let expected = if path == "/debug" { 401 } else { 404 };
-        ensure!(response.0.as_u16() == expected, "{path}: {response:?}");
+        ensure!(found.0.as_u16() == expected, "{path}: {found:?}");
     }
     daemon.stop().await
 }

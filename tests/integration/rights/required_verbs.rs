@@ -163,7 +163,7 @@ impl RightsChecker {
         let flag = format!("--controllers={controller}");
         let printed = printed_roles(&[&flag, NO_ELECTION])?;
         let all: Vec<_> = printed.values().flatten().collect();
-        let mut checked = 0;
+        let mut tested = 0;
         for role in roles {
             for permission in printed
                 .get(*role)
@@ -174,10 +174,10 @@ impl RightsChecker {
                     scenario(fixture, clock)
                 })
                 .await?;
-                checked += 1;
+                tested += 1;
             }
         }
-        Ok(checked)
+        Ok(tested)
     }
 
     /// Checks each permission of `--install-crds`. The cluster must have no CRDs yet.
@@ -242,9 +242,9 @@ impl RightsChecker {
 #[tokio::test]
 async fn the_daemon_needs_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
-    let mut checked = checker.check_each_install_permission().await?;
+    let mut tested = checker.check_each_install_permission().await?;
     checker.install_crds().await?;
-    checked += checker.check_each_election_permission().await?;
+    tested += checker.check_each_election_permission().await?;
     let [foo, crontab, cronjob, ttl] = NAMES.map(|name| format!("portreeve:{name}"));
     let foo_roles = ["portreeve", &foo];
     let foos = checker.check_each_permission(NAMES[0], &foo_roles, |fixture, _| async move {
@@ -258,10 +258,10 @@ async fn the_daemon_needs_each_of_its_permissions() -> Result<()> {
         scenarios::ttl(&fixture, &clock).await
     });
     let (foos, crontabs, cronjobs, ttls) = futures::try_join!(foos, crontabs, cronjobs, ttls)?;
-    checked += foos + crontabs + cronjobs + ttls;
+    tested += foos + crontabs + cronjobs + ttls;
     let printed = printed_roles(&[&format!("--controllers={}", NAMES.join(",")), "--install-crds"])?;
     let all: usize = printed.values().map(Vec::len).sum();
-    ensure!(checked == all, "only {checked} of {all} permissions were checked");
+    ensure!(tested == all, "only {tested} of {all} permissions were checked");
     let known: BTreeSet<_> = portreeve::CONTROLLERS
         .iter()
         .map(|controller| controller.name)
@@ -272,7 +272,7 @@ async fn the_daemon_needs_each_of_its_permissions() -> Result<()> {
         known == covered,
         "the controllers {known:?} and the scenarios {covered:?} differ"
     );
-    println!("checked {checked} permissions, each of which is required");
+    println!("checked {tested} permissions, each of which is required");
     Ok(())
 }
 

@@ -70,10 +70,10 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
         .await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
-    let created_jobs = jobs.list(&ListParams::default()).await?.items;
-    println!("killed with {} of {} Jobs created", created_jobs.len(), all.len());
+    let created = jobs.list(&ListParams::default()).await?.items;
+    println!("killed with {} of {} Jobs created", created.len(), all.len());
     ensure!(
-        !created_jobs.is_empty() && created_jobs.len() < all.len(),
+        !created.is_empty() && created.len() < all.len(),
         "the kill interrupted nothing"
     );
 
@@ -88,7 +88,7 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
         anyhow::Ok(now)
     })
     .await?;
-    for before in &created_jobs {
+    for before in &created {
         let same = now
             .iter()
             .find(|job| job.name_any() == before.name_any())
