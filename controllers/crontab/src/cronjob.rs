@@ -56,7 +56,7 @@ struct Status {
     last_successful_time: Option<Timestamp>,
 }
 
-/// The parts of the template that a Job takes over.
+/// The parts of the Job template that each Job copies.
 #[derive(Deserialize)]
 struct Template {
     #[serde(default)]
@@ -159,22 +159,29 @@ impl ScheduleResource for CachedCronJob {
             message: format!("Error creating job: cannot decode .spec.jobTemplate: {error}"),
         })?;
         let TemplateMetadata { labels, annotations } = template.metadata;
-        let marks = (labels.unwrap_or_default(), annotations.unwrap_or_default());
+        let template_metadata = (labels.unwrap_or_default(), annotations.unwrap_or_default());
         let zone = self.zone()?;
         let owner = (&CRON_JOBS, &self.metadata);
-        Ok(job::job_from_template(owner, run, &zone, marks, template.spec))
+        Ok(job::job_from_template(
+            owner,
+            run,
+            &zone,
+            template_metadata,
+            template.spec,
+        ))
     }
 
     fn status(&self, report: &Report<'_>, _now: Timestamp) -> Option<Value> {
         let summary = report.summary;
-        let known = self.recorded(Timestamp::MIN);
+        let recorded = self.recorded(Timestamp::MIN);
         let active = summary.active_references();
-        let same_jobs = active.len() == known.active.len()
+        let same_jobs = active.len() == recorded.active.len()
             && active
                 .iter()
-                .all(|job| known.active.iter().any(|known| known.uid == job.uid));
-        let is_same =
-            same_jobs && summary.last_schedule == known.last_schedule && summary.last_success == known.last_success;
+                .all(|job| recorded.active.iter().any(|reference| reference.uid == job.uid));
+        let is_same = same_jobs
+            && summary.last_schedule == recorded.last_schedule
+            && summary.last_success == recorded.last_success;
         let time = |time: Option<Timestamp>| time.map(|time| format!("{time:.0}"));
         (!is_same).then(|| {
             json!({

@@ -166,18 +166,18 @@ impl CachedCronTab {
     }
 
     fn known(&self) -> &CronTabStatus {
-        static NOTHING: std::sync::LazyLock<CronTabStatus> = std::sync::LazyLock::new(CronTabStatus::default);
-        self.status.as_ref().unwrap_or(&NOTHING)
+        static EMPTY: std::sync::LazyLock<CronTabStatus> = std::sync::LazyLock::new(CronTabStatus::default);
+        self.status.as_ref().unwrap_or(&EMPTY)
     }
 
-    /// Returns since when the current schedule applies. That is `rescheduled` if the status was
-    /// written for another schedule.
+    /// Returns the time since which the current schedule applies, if the status records one. It is
+    /// `rescheduled` if the status was written for another schedule.
     fn scheduled_since(&self, rescheduled: Timestamp) -> Option<Timestamp> {
         let known = self.status.as_ref()?;
         let observed = known.observed_schedule.as_deref();
-        // A spec that was added after the object was created is a change, too.
-        let is_other = |spec: &Spec| observed != Some(&*spec.schedule_fields());
-        if self.spec.as_ref().is_some_and(is_other) {
+        // Adding a spec to an existing object changes the schedule, too.
+        let is_changed = |spec: &Spec| observed != Some(&*spec.schedule_fields());
+        if self.spec.as_ref().is_some_and(is_changed) {
             return Timestamp::from_second(rescheduled.as_second()).ok();
         }
         known.scheduled_since
@@ -197,12 +197,12 @@ impl CachedCronTab {
         };
         let generation = self.metadata.base.generation;
         let before = &self.known().conditions;
-        // The apiserver may word each refusal differently. Keep the first message: every change of
-        // the status would trigger another sync at once.
-        let known = conditions::find_status_condition(before, "Ready").filter(|known| {
+        // The apiserver may reject each attempt with another message. Keep the first message,
+        // because every change of the status triggers another sync at once.
+        let reported = conditions::find_status_condition(before, "Ready").filter(|known| {
             report.is_valid && known.reason == "FailedCreate" && known.observed_generation == generation
         });
-        let ready = match known {
+        let ready = match reported {
             Some(known) if ready.reason == known.reason => {
                 condition_update("Ready", ready.status, ready.reason, &known.message)
             }

@@ -2,8 +2,8 @@
 //! kinds share this code.
 //!
 //! A plan that starts Jobs does nothing else. With thousands of schedules due at once, all their
-//! Jobs are created before any status is written. The names and annotations of the Jobs record
-//! which times were served, so the next decision derives the status from them.
+//! Jobs are created before any status is written. The names and annotations of the Jobs contain
+//! their scheduled times, so the next decision derives the status from them.
 
 use std::{iter, sync::Arc};
 
@@ -20,10 +20,10 @@ use crate::{
     status,
 };
 
-/// Above this number of missed start times Kubernetes sends a warning.
-const TOO_MANY: u32 = 100;
+/// The number of missed start times above which a warning is sent, as in kube-controller-manager.
+const TOO_MANY_MISSED: u32 = 100;
 
-/// Everything that a decision knows about a schedule.
+/// The input of a decision: a schedule, its Jobs, and what this process has observed.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed<K> {
     pub(crate) object: Arc<K>,
@@ -62,8 +62,8 @@ pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp
     }
 }
 
-/// Returns the plan after the apiserver refused `effect`: it reports the refusal. After a refused
-/// create it also updates the status and deletes old Jobs.
+/// Returns the plan after the apiserver rejected `effect`. The plan reports the rejection; after a
+/// rejected create it also updates the status and deletes old Jobs.
 pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
     let desired = observed.object.desired();
     let assessment = Assessment::new(observed, &desired, now);
@@ -73,8 +73,7 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
             let (reason, message) = ("FailedCreate", why.to_owned());
             Plan::of(status::effects(&assessment, Some(&Fault { reason, message })))
         }
-        // Sends an event but sets no condition. The next decision sees nothing wrong and would
-        // reset the condition.
+        // Send an event but set no condition: the next decision finds no fault and would reset it.
         Effect::Delete { .. } => report("FailedDelete"),
         Effect::RequireAbsent { .. } => report("FailedGet"),
         _ => Plan::nothing(),
@@ -89,7 +88,7 @@ pub(crate) fn warning(reason: &'static str, message: impl Into<String>) -> Event
     EventContent::warning(reason, "Sync", message)
 }
 
-/// A schedule at one moment, with everything that is derived from its spec, status and Jobs.
+/// A schedule at one point in time, with everything that follows from its spec, status and Jobs.
 pub(crate) struct Assessment<'a, K> {
     pub(crate) observed: &'a Observed<K>,
     pub(crate) desired: &'a DesiredSchedule,
@@ -105,11 +104,11 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
     fn new(observed: &'a Observed<K>, desired: &'a DesiredSchedule, now: Timestamp) -> Self {
         let recorded = observed.object.recorded(observed.runs.rescheduled.unwrap_or(now));
         let metadata = observed.object.metadata();
-        let asked = desired.run_now.as_deref();
-        let mut summary = job_summary::summarize(metadata, recorded, asked, &observed.jobs, now);
-        summary.add_observed_runs(&observed.runs, asked);
-        let is_running = !desired.suspend && !metadata.is_terminating();
-        let timetable = desired.timetable.as_ref().ok().filter(|_| is_running);
+        let run_now = desired.run_now.as_deref();
+        let mut summary = job_summary::summarize(metadata, recorded, run_now, &observed.jobs, now);
+        summary.add_observed_runs(&observed.runs, run_now);
+        let is_enabled = !desired.suspend && !metadata.is_terminating();
+        let timetable = desired.timetable.as_ref().ok().filter(|_| is_enabled);
         let mut assessment = Self {
             observed,
             desired,
@@ -121,23 +120,23 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         };
         assessment.update_times();
         let due = assessment.times.and_then(|times| times.due);
-        if let Some(due) = due.filter(|due| assessment.is_served(*due)) {
+        if let Some(due) = due.filter(|due| assessment.has_started(*due)) {
             assessment.summary.last_schedule = Some(due);
             assessment.update_times();
         }
         if let Some(times) = assessment.times.filter(|_| assessment.recorded.was_suspended) {
-            // Times that came while the schedule was suspended do not count as missed. The latest
-            // one may still start.
-            let withheld = times.expired.max(assessment.summary.last_schedule);
-            assessment.recorded.scheduled_since = assessment.recorded.scheduled_since.max(withheld);
+            // Times that passed while the schedule was suspended do not count as missed. A run may
+            // still start for the latest one.
+            let last_skipped = times.expired.max(assessment.summary.last_schedule);
+            assessment.recorded.scheduled_since = assessment.recorded.scheduled_since.max(last_skipped);
         }
         assessment
     }
 
-    /// Reports whether a Job already serves `due`. An `@every` schedule may have two times in one
-    /// minute. Both have the same Job name, so one Job serves them, even if it has been deleted
-    /// since.
-    fn is_served(&self, due: Timestamp) -> bool {
+    /// Reports whether a Job was already created for `due` or for another time with the same Job
+    /// name. An `@every` schedule may have two times in one minute. They share a name and so a Job,
+    /// even if that Job has been deleted since.
+    fn has_started(&self, due: Timestamp) -> bool {
         let name = |slot| Run::Scheduled(slot).job_name(&self.metadata().name);
         let last = self.summary.last_schedule.map(name);
         last.is_some_and(|last| last == name(due)) || self.owns(&name(due))
@@ -148,8 +147,8 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         self.times = self.timetable.map(|timetable| timetable.times(base, self.now));
     }
 
-    /// Returns the time after which scheduled times count: the last served one, or else the
-    /// creation, but not before the current schedule applied.
+    /// Returns the time after which scheduled times count: the scheduled time of the last run, or
+    /// else the creation. If the current schedule applies since a later time, returns that time.
     pub(crate) fn earliest_time(&self, last: Option<Timestamp>) -> Timestamp {
         let created = self.metadata().creation_timestamp.unwrap_or(self.now);
         let bounds = [self.recorded.scheduled_since, self.observed.runs.rescheduled];
@@ -158,7 +157,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
     }
 
     /// Iterates over the scheduled times that have a Job.
-    fn served(&self) -> impl Iterator<Item = Timestamp> {
+    fn times_with_job(&self) -> impl Iterator<Item = Timestamp> {
         let name = &self.metadata().name;
         let origins = self.observed.jobs.iter().map(|job| job.origin(name));
         origins.filter_map(|origin| match origin {
@@ -169,8 +168,8 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
 
     /// Counts the scheduled times after `since` and up to `until` that have a Job.
     pub(crate) fn count_jobs_between(&self, since: Timestamp, until: Timestamp) -> u32 {
-        let served = self.served().filter(|slot| (since < *slot) && (*slot <= until));
-        u32::try_from(served.count()).unwrap_or(u32::MAX)
+        let times = self.times_with_job().filter(|slot| (since < *slot) && (*slot <= until));
+        u32::try_from(times.count()).unwrap_or(u32::MAX)
     }
 
     /// Returns the latest scheduled time after `since` and up to `until` that has no Job.
@@ -178,7 +177,7 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         let timetable = self.timetable?;
         let earlier = |slot: &Timestamp| timetable.latest(since, before(*slot));
         let mut times = iter::successors(timetable.latest(since, until), earlier);
-        times.find(|slot| self.served().all(|served| served != *slot))
+        times.find(|slot| self.times_with_job().all(|started| started != *slot))
     }
 
     pub(crate) fn metadata(&self) -> &'a Metadata {
@@ -199,23 +198,23 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         self.observed.taken_names.iter().any(|taken| **taken == *name) || self.owns(name)
     }
 
-    /// Returns the runs that are requested and have no Job yet: the due one, and the one that the
-    /// annotation requests.
+    /// Returns the runs that should start and have no Job yet: the due one, and the one that the
+    /// run-now annotation requests.
     pub(crate) fn pending_runs(&self) -> Vec<Run> {
         if self.metadata().is_terminating() {
             return Vec::new();
         }
         let due = self.times.and_then(|times| times.due).map(Run::Scheduled);
-        let asked = self.desired.run_now.clone();
-        let asked = asked.filter(|value| self.summary.last_run_now != Some(&**value));
-        let asked = asked.map(Run::Now);
+        let requested = self.desired.run_now.clone();
+        let requested = requested.filter(|value| self.summary.last_run_now != Some(&**value));
+        let requested = requested.map(Run::Now);
         if self.desired.concurrency == ConcurrencyPolicy::Forbid {
-            // If runs take longer than the interval between them, there is always one due. Requests
-            // by users go first.
-            return asked.into_iter().chain(due).collect();
+            // If runs take longer than the interval between them, a scheduled run is always due. So
+            // a requested run goes first; otherwise it would never start.
+            return requested.into_iter().chain(due).collect();
         }
-        // Under Replace the last run replaces the others, so the requested run goes last.
-        due.into_iter().chain(asked).collect()
+        // Under Replace a later run replaces an earlier one, so the requested run goes last.
+        due.into_iter().chain(requested).collect()
     }
 
     /// Reports whether pending runs must wait for another run to end.
@@ -290,22 +289,22 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
         let base = self.earliest_time(self.recorded.last_schedule);
         let missed = self.timetable?.count_startable(base, self.now);
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
-        (missed > TOO_MANY).then(|| self.event(warning("TooManyMissedTimes", message).report_once(slot.to_string())))
+        (missed > TOO_MANY_MISSED)
+            .then(|| self.event(warning("TooManyMissedTimes", message).report_once(slot.to_string())))
     }
 
-    /// Returns effects by which the apiserver confirms that Jobs are gone which the status lists
-    /// and the cache lacks.
+    /// Returns a `RequireAbsent` for each Job that the status lists as active and the cache lacks.
     pub(crate) fn require_missing_absent(&self) -> impl Iterator<Item = Effect> {
         let absent = |job: &&JobReference| Effect::RequireAbsent {
             resource: JOBS,
-            key: self.sibling(&job.name),
+            key: self.job_key(&job.name),
             uid: job.uid.as_str().into(),
             controller: Arc::clone(&self.metadata().uid),
         };
         self.summary.missing.iter().map(absent)
     }
 
-    fn sibling(&self, name: &str) -> ObjectKey {
+    fn job_key(&self, name: &str) -> ObjectKey {
         self.metadata().key().with_name(name)
     }
 
@@ -318,17 +317,18 @@ impl<'a, K: ScheduleResource> Assessment<'a, K> {
             target: Target::of(&JOBS, job.metadata()),
             propagation: Propagation::Background,
         };
-        let note = normal("SuccessfulDelete", format!("Deleted job {}", job.name()));
-        // Deleting a missing Job succeeds, so a stale cache would send this event twice.
-        vec![delete, self.event(note.report_once(&*job.metadata().uid))]
+        let content = normal("SuccessfulDelete", format!("Deleted job {}", job.name()));
+        // Deleting a Job that is already gone succeeds. Without `report_once`, a stale cache would
+        // repeat this event.
+        vec![delete, self.event(content.report_once(&*job.metadata().uid))]
     }
 
-    pub(crate) fn event(&self, note: EventContent) -> Effect {
-        Effect::Event(self.target(), note)
+    pub(crate) fn event(&self, content: EventContent) -> Effect {
+        Effect::Event(self.target(), content)
     }
 
     /// Returns when to decide again: at the next scheduled time, or when the deadline of the due
-    /// one ends.
+    /// time ends, if that is earlier.
     fn next(&self) -> Next {
         let Some(times) = self.times else {
             return Next::OnChange;

@@ -22,7 +22,7 @@ pub(crate) struct CachedJob {
     status: Status,
 }
 
-/// Metadata with the annotations that say where a Job comes from.
+/// Metadata with the annotations that show the origin of a Job.
 #[derive(Clone, Debug, Deserialize)]
 struct AnnotatedMetadata {
     #[serde(flatten)]
@@ -75,7 +75,7 @@ pub(crate) enum FinishedStatus {
 }
 
 impl FinishedStatus {
-    /// The condition's type.
+    /// Returns the condition's type.
     pub(crate) fn condition_type(self) -> &'static str {
         match self {
             Self::Complete(_) => "Complete",
@@ -87,13 +87,13 @@ impl FinishedStatus {
 /// Why a Job exists.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Origin {
-    /// A scheduled time had come.
+    /// It was created for this scheduled time.
     Scheduled(Timestamp),
     /// A user requested the run by setting the annotation to this value.
     RunNow(Box<str>),
     /// A user created the Job and annotated it as manual, as `kubectl create job --from` does.
     Manual,
-    /// Neither the name nor the annotations tell.
+    /// Neither the name nor the annotations show why.
     Unknown,
 }
 
@@ -104,8 +104,8 @@ impl CachedJob {
 
     pub(crate) fn finished_status(&self) -> Option<FinishedStatus> {
         let conditions = self.status.conditions.iter().flatten();
-        let mut true_ones = conditions.filter(|condition| &*condition.status == "True");
-        true_ones.find_map(|condition| match &*condition.type_ {
+        let mut true_conditions = conditions.filter(|condition| &*condition.status == "True");
+        true_conditions.find_map(|condition| match &*condition.type_ {
             "Complete" => Some(FinishedStatus::Complete(
                 self.status.completion_time.or(condition.last_transition_time),
             )),
@@ -122,29 +122,29 @@ impl CachedJob {
 
     /// Returns why the Job exists. `owner` is the name of the schedule that controls it.
     pub(crate) fn origin(&self, owner: &str) -> Origin {
-        let marks = self.metadata.annotations.as_ref();
+        let annotations = self.metadata.annotations.as_ref();
         let minutes = self.name().strip_prefix(owner).and_then(|rest| rest.strip_prefix('-'));
         let minutes = minutes.and_then(|digits| digits.parse::<i64>().ok());
         // The annotation has seconds, which `@every` needs. It counts only if it agrees with the
         // name.
-        let scheduled = marks.and_then(|marks| marks.scheduled.as_deref());
-        // Truncated to whole seconds, as in the status: with a fraction, this time would always be
+        let scheduled = annotations.and_then(|annotations| annotations.scheduled.as_deref());
+        // Truncate to whole seconds, as in the status. With a fraction, this time would always be
         // later than the recorded one.
-        let by_mark =
+        let from_annotation =
             scheduled.and_then(|text| Timestamp::from_second(text.parse::<Timestamp>().ok()?.as_second()).ok());
-        // If the name and this annotation agree, they are right, whatever other annotations the
-        // template added.
-        if let Some(slot) = by_mark.filter(|slot| Some(slot.as_second().div_euclid(60)) == minutes) {
+        // If the name and this annotation agree, the run was scheduled, whatever other annotations
+        // the template added.
+        if let Some(slot) = from_annotation.filter(|slot| Some(slot.as_second().div_euclid(60)) == minutes) {
             return Origin::Scheduled(slot);
         }
-        if let Some(value) = marks.and_then(|marks| marks.run_now.clone()) {
+        if let Some(value) = annotations.and_then(|annotations| annotations.run_now.clone()) {
             return Origin::RunNow(value);
         }
-        if marks.is_some_and(|marks| marks.instantiated.is_some()) {
+        if annotations.is_some_and(|annotations| annotations.instantiated.is_some()) {
             return Origin::Manual;
         }
-        let by_name = minutes.and_then(|minutes| Timestamp::from_second(minutes.checked_mul(60)?).ok());
-        by_name.map_or(Origin::Unknown, Origin::Scheduled)
+        let from_name = minutes.and_then(|minutes| Timestamp::from_second(minutes.checked_mul(60)?).ok());
+        from_name.map_or(Origin::Unknown, Origin::Scheduled)
     }
 }
 
@@ -170,7 +170,7 @@ impl Run {
     /// Returns the annotation that records the run on its Job.
     pub(crate) fn annotation(&self, zone: &TimeZone) -> (&'static str, String) {
         match self {
-            // Go writes Z for every offset of zero.
+            // Go formats every offset of zero as `Z`.
             Self::Scheduled(slot) if zone.to_offset(*slot).seconds() == 0 => {
                 (SCHEDULED_TIMESTAMP_ANNOTATION, format!("{slot:.0}"))
             }
@@ -186,12 +186,12 @@ impl Run {
     }
 }
 
-/// The length to which the owner's name is truncated before `-run-` and eight digits. The Job's
+/// The maximum number of characters of the owner's name before `-run-` and eight digits. The Job's
 /// name becomes the value of a label, which has at most 63 characters.
-const OWNER_IN_RUN_NOW: usize = 50;
+const MAX_OWNER_CHARS: usize = 50;
 
-/// Returns `<name>-run-<hash of the value>`. If the name is too long, it is truncated and the hash
-/// covers it, too.
+/// Returns `<owner>-run-<hash of the value>`. An owner's name that is too long is truncated, and
+/// then the hash also covers the whole name.
 pub(crate) fn run_now_job_name(owner: &str, value: &str) -> String {
     let stem = truncated_owner(owner);
     if stem == owner {
@@ -202,7 +202,7 @@ pub(crate) fn run_now_job_name(owner: &str, value: &str) -> String {
 
 /// Returns the part of the owner's name that is used in the name of a run-now Job.
 pub(crate) fn truncated_owner(owner: &str) -> &str {
-    match owner.char_indices().nth(OWNER_IN_RUN_NOW) {
+    match owner.char_indices().nth(MAX_OWNER_CHARS) {
         Some((end, _)) => owner[..end].trim_end_matches(['-', '.']),
         None => owner,
     }
@@ -225,8 +225,8 @@ pub(crate) fn job_from_template(
 ) -> Object {
     let (resource, metadata) = owner;
     let (labels, mut annotations) = template;
-    let (mark, value) = run.annotation(zone);
-    annotations.insert(mark.to_owned(), value.into());
+    let (annotation, value) = run.annotation(zone);
+    annotations.insert(annotation.to_owned(), value.into());
     let name = run.job_name(&metadata.name);
     let key: ObjectKey = metadata.key().with_name(name.as_str());
     let mut body = json!({

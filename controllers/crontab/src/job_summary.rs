@@ -12,7 +12,7 @@ use crate::{
     schedule_resource::RecordedStatus,
 };
 
-/// The Jobs of a schedule by state, and the times that they prove.
+/// The Jobs of a schedule by state, and the times that follow from them.
 #[derive(Debug)]
 pub(crate) struct JobSummary<'a> {
     /// Jobs that this controller started and that have not finished, the oldest first.
@@ -28,15 +28,15 @@ pub(crate) struct JobSummary<'a> {
     pub(crate) successful: Vec<&'a Arc<CachedJob>>,
     /// Failed Jobs, the oldest first.
     pub(crate) failed: Vec<&'a Arc<CachedJob>>,
-    /// The last scheduled time that was served.
+    /// The last scheduled time for which a Job was created.
     pub(crate) last_schedule: Option<Timestamp>,
     pub(crate) last_success: Option<Timestamp>,
     pub(crate) last_failure: Option<Timestamp>,
-    /// The last value of the annotation for which a Job was created.
+    /// The last value of the run-now annotation for which a Job was created.
     pub(crate) last_run_now: Option<&'a str>,
 }
 
-/// Summarizes the Jobs that `owner` controls. `run_now` is the current value of the annotation.
+/// Summarizes the Jobs that `owner` controls. `run_now` is the value of its run-now annotation.
 pub(crate) fn summarize<'a>(
     owner: &Metadata,
     recorded: RecordedStatus<'a>,
@@ -58,17 +58,19 @@ pub(crate) fn summarize<'a>(
         last_failure: recorded.last_failure,
         last_run_now: recorded.last_run_now,
     };
-    // Removing the annotation from a Job does not free its name.
-    let answer = run_now.map(|value| job::run_now_job_name(&owner.name, value));
+    // The Job for the current value is recognized by its name even without its annotation.
+    let run_now_job = run_now.map(|value| job::run_now_job_name(&owner.name, value));
     for job in sorted {
         let was_active = recorded.active.iter().any(|active| *active.uid == *job.metadata().uid);
         let origin = job.origin(&owner.name);
         match &origin {
-            // A time in the future proves nothing. Otherwise anybody who may create Jobs could stop
-            // the schedule by the name of one.
+            // Ignore a time in the future. Otherwise anyone who may create Jobs could stop the
+            // schedule with a Job whose name contains a late time.
             Origin::Scheduled(slot) if *slot <= now => summary.last_schedule = summary.last_schedule.max(Some(*slot)),
             Origin::RunNow(value) if run_now == Some(&**value) => summary.last_run_now = run_now,
-            Origin::Unknown | Origin::Manual if answer.as_deref() == Some(job.name()) => summary.last_run_now = run_now,
+            Origin::Unknown | Origin::Manual if run_now_job.as_deref() == Some(job.name()) => {
+                summary.last_run_now = run_now;
+            }
             _ => {}
         }
         summary.classify(job, was_active, &origin);

@@ -1,4 +1,4 @@
-//! crontab-controller and cronjob-controller: start Jobs on a schedule, for our CronTab and for
+//! crontab-controller and cronjob-controller start Jobs on a schedule, for our CronTab and for
 //! Kubernetes' CronJob. Both controllers share one engine.
 //!
 //! `decide.rs` and `status.rs` make the decisions. `job_summary.rs` summarizes the Jobs for them,
@@ -140,7 +140,7 @@ fn build<K: ScheduleResource>(
         }),
         run_tracker: run_tracker.clone(),
     };
-    let (clock, known) = (Arc::clone(&setup.shared.clock), objects.clone());
+    let (clock, schedules) = (Arc::clone(&setup.shared.clock), objects.clone());
     let mut controller = setup.keyed(queue, scheduler).workers(workers.into()).latency(
         K::SKEW_METRIC,
         "Time between when a job is scheduled to be run, and when it is created",
@@ -148,17 +148,17 @@ fn build<K: ScheduleResource>(
     if let Some(metric) = K::MISSED_METRIC {
         controller = controller.counter(metric, "Number of scheduled runs that were missed and will never start")?;
     }
-    let (job_run_tracker, clock_of_runs) = (run_tracker.clone(), Arc::clone(&clock));
+    let (job_run_tracker, job_clock) = (run_tracker.clone(), Arc::clone(&clock));
     let controller = controller
         .watch(&objects, move |delta| {
             run_tracker.observe_schedule(delta, is_rescheduled, clock.now());
             [delta.key()]
         })
-        // Most changes of Jobs are our own creates and deletes. They wait until all due Jobs are
-        // created.
+        // Most changes of Jobs are our own creates and deletes. In the routine lane they wait until
+        // all due Jobs are created.
         .watch_routine(&jobs, move |delta| {
-            job_run_tracker.observe_job(delta, &known, clock_of_runs.now());
-            schedules_for_job(delta, &known)
+            job_run_tracker.observe_job(delta, &schedules, job_clock.now());
+            schedules_for_job(delta, &schedules)
         });
     Ok(controller.build())
 }
@@ -166,16 +166,16 @@ fn build<K: ScheduleResource>(
 /// Returns the names of the schedules that the Job's name may be derived from: `<name>-<minutes>`
 /// or `<name>-run-<hash>`.
 fn prefixes(job: &str) -> Vec<&str> {
-    let by_time = job.rsplit_once('-').map(|(prefix, _)| prefix);
-    let by_hand = by_time.and_then(|prefix| prefix.strip_suffix("-run"));
-    by_time.into_iter().chain(by_hand).collect()
+    let scheduled = job.rsplit_once('-').map(|(prefix, _)| prefix);
+    let run_now = scheduled.and_then(|prefix| prefix.strip_suffix("-run"));
+    scheduled.into_iter().chain(run_now).collect()
 }
 
 /// Returns the prefixes of the names of this schedule's Jobs: its name and, if that is too long,
 /// its truncated name.
 fn used_prefixes(schedule: &str) -> impl Iterator<Item = &str> {
-    let cut = Some(job::truncated_owner(schedule)).filter(|stem| *stem != schedule);
-    iter::once(schedule).chain(cut)
+    let truncated = Some(job::truncated_owner(schedule)).filter(|stem| *stem != schedule);
+    iter::once(schedule).chain(truncated)
 }
 
 /// Formats a key as the indexes store it.
@@ -183,15 +183,15 @@ fn namespaced_name(key: &ObjectKey) -> Box<str> {
     key.to_string().into_boxed_str()
 }
 
-/// Returns the schedules that a change of a Job affects: its controller, its previous controller,
-/// and otherwise those whose next Job name it could occupy.
+/// Returns the schedules that a change of a Job affects: its controllers before and after the
+/// change. If no schedule controls it, these are the schedules whose next Job name it may take.
 fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, objects: &Informer<K>) -> Vec<ObjectKey> {
     let job = delta.change.object();
-    let before = match &delta.change {
+    let old = match &delta.change {
         Change::Updated { old, .. } => Some(old),
         Change::Added(_) | Change::Deleted { .. } => None,
     };
-    let owners = [Some(job), before].into_iter().flatten().filter_map(|job| {
+    let owners = [Some(job), old].into_iter().flatten().filter_map(|job| {
         let owner = job.metadata().controller();
         owner.filter(|owner| *owner.kind == *K::RESOURCE.kind)
     });

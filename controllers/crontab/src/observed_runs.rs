@@ -40,8 +40,9 @@ impl ObservedRuns {
 pub(crate) struct RunTracker(Arc<Mutex<HashMap<Arc<str>, ObservedRuns>>>);
 
 impl RunTracker {
-    /// Records that a schedule changed, or forgets it when it is deleted. A change that a relist
-    /// reports is ignored: nobody knows when it happened, and no due run may be skipped for it.
+    /// Records that a schedule changed, or removes its entry when it is deleted. A change that a
+    /// relist reports is ignored: the time of the change is unknown, and the current time could
+    /// skip a due run.
     pub(crate) fn observe_schedule<K: ScheduleResource>(
         &self,
         delta: &Delta<K>,
@@ -58,8 +59,8 @@ impl RunTracker {
                 }
             }
             Change::Deleted { last, .. } => {
-                let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                known.remove(&last.metadata().uid);
+                let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                runs.remove(&last.metadata().uid);
             }
         }
     }
@@ -87,13 +88,13 @@ impl RunTracker {
     }
 
     pub(crate) fn get(&self, uid: &str) -> ObservedRuns {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(uid).cloned().unwrap_or_default()
+        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.get(uid).cloned().unwrap_or_default()
     }
 
     fn change(&self, uid: &Arc<str>, change: impl FnOnce(&mut ObservedRuns)) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        change(known.entry(Arc::clone(uid)).or_default());
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(runs.entry(Arc::clone(uid)).or_default());
     }
 }
 
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn tracker_remembers_changes_until_the_object_is_deleted() {
         let run_tracker = RunTracker::default();
-        let told = |change, second, cause| {
+        let observe = |change, second, cause| {
             let delta = Delta { change, cause };
             run_tracker.observe_schedule(
                 &delta,
@@ -122,19 +123,23 @@ mod tests {
             );
             run_tracker.get("u").rescheduled.map(Timestamp::as_second)
         };
-        let tell = |change, second| told(change, second, Cause::Watched);
+        let watch = |change, second| observe(change, second, Cause::Watched);
         let updated = |old, new| Change::Updated { old, new };
         let (hourly, daily) = (cron_job("@hourly", false), cron_job("@daily", false));
-        assert_eq!(tell(Change::Added(Arc::clone(&hourly)), 1), None);
-        assert_eq!(tell(updated(Arc::clone(&hourly), cron_job("@hourly", true)), 2), None);
-        let unseen = updated(Arc::clone(&hourly), Arc::clone(&daily));
-        assert_eq!(told(unseen, 2, Cause::Relisted), None, "nobody knows the time");
-        assert_eq!(tell(updated(hourly, Arc::clone(&daily)), 3), Some(3));
-        assert_eq!(tell(updated(Arc::clone(&daily), Arc::clone(&daily)), 4), Some(3));
+        assert_eq!(watch(Change::Added(Arc::clone(&hourly)), 1), None);
+        assert_eq!(watch(updated(Arc::clone(&hourly), cron_job("@hourly", true)), 2), None);
+        let relisted = updated(Arc::clone(&hourly), Arc::clone(&daily));
+        assert_eq!(
+            observe(relisted, 2, Cause::Relisted),
+            None,
+            "the time of the change is unknown"
+        );
+        assert_eq!(watch(updated(hourly, Arc::clone(&daily)), 3), Some(3));
+        assert_eq!(watch(updated(Arc::clone(&daily), Arc::clone(&daily)), 4), Some(3));
         let deleted = Change::Deleted {
             last: daily,
             is_final: true,
         };
-        assert_eq!(tell(deleted, 5), None);
+        assert_eq!(watch(deleted, 5), None);
     }
 }

@@ -21,15 +21,15 @@ pub(crate) trait ScheduleResource: Projection {
     const RESOURCE: Resource;
     /// The name of the histogram that observes how late Jobs are created.
     const SKEW_METRIC: &'static str;
-    /// The name of the counter of missed runs. Only a kind whose status records the counted runs
-    /// has one.
+    /// The name of the counter of missed runs; `None` if the status of this kind does not record
+    /// which runs were counted.
     const MISSED_METRIC: Option<&'static str>;
 
-    /// Returns the schedule that the spec asks for.
+    /// Returns the schedule that the spec describes.
     fn desired(&self) -> DesiredSchedule;
 
-    /// Returns what the status records. `rescheduled` is the time since which the current schedule
-    /// applies if the status was written for another one.
+    /// Returns the facts that the status records. If the status was written for another schedule,
+    /// the current one applies since `rescheduled`.
     fn recorded(&self, rescheduled: Timestamp) -> RecordedStatus<'_>;
 
     /// Builds the Job of a run.
@@ -44,10 +44,10 @@ pub(crate) trait ScheduleResource: Projection {
     fn status(&self, report: &Report<'_>, now: Timestamp) -> Option<Value>;
 }
 
-/// The schedule that a spec asks for.
+/// The schedule that a spec describes.
 #[derive(Clone, Debug)]
 pub(crate) struct DesiredSchedule {
-    /// When it runs, or why its schedule is invalid.
+    /// The times of its runs, or why the schedule is invalid.
     pub(crate) timetable: Result<Timetable, Fault>,
     pub(crate) suspend: bool,
     pub(crate) concurrency: ConcurrencyPolicy,
@@ -55,7 +55,7 @@ pub(crate) struct DesiredSchedule {
     pub(crate) keep_successful: Option<usize>,
     /// The number of failed Jobs to keep; `None` keeps all.
     pub(crate) keep_failed: Option<usize>,
-    /// The value of the annotation that requests a run now.
+    /// The value of the run-now annotation, which requests a run.
     pub(crate) run_now: Option<Arc<str>>,
     /// A problem to report that does not prevent runs.
     pub(crate) warning: Option<Fault>,
@@ -64,7 +64,7 @@ pub(crate) struct DesiredSchedule {
 /// A problem of an object, reported as an event and a condition.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Fault {
-    /// The reason, in camel case.
+    /// The reason, in `CamelCase`.
     pub(crate) reason: &'static str,
     /// The message for people.
     pub(crate) message: String,
@@ -75,7 +75,7 @@ pub(crate) struct Fault {
 pub(crate) struct RecordedStatus<'a> {
     /// The Jobs that were active when the status was written.
     pub(crate) active: &'a [JobReference],
-    /// The last scheduled time that was served.
+    /// The last scheduled time for which a Job was created.
     pub(crate) last_schedule: Option<Timestamp>,
     /// When the last successful Job finished.
     pub(crate) last_success: Option<Timestamp>,
@@ -83,13 +83,13 @@ pub(crate) struct RecordedStatus<'a> {
     pub(crate) last_failure: Option<Timestamp>,
     /// The last scheduled time that was reported as missed.
     pub(crate) last_missed: Option<Timestamp>,
-    /// The last value of the annotation for which a Job was created.
+    /// The last value of the run-now annotation for which a Job was created.
     pub(crate) last_run_now: Option<&'a str>,
     /// Since when the current schedule applies, if that is later than the object's creation.
     pub(crate) scheduled_since: Option<Timestamp>,
     /// Whether the status was written while the schedule was suspended.
     pub(crate) was_suspended: bool,
-    /// The reason and message of the last report.
+    /// The reason and message of the condition Ready.
     pub(crate) last_reported: Option<(&'a str, &'a str)>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Report<'a> {
     /// `None` while the schedule is suspended, terminating or invalid.
     pub(crate) times: Option<&'a ScheduledTimes>,
     pub(crate) missed: Option<Missed>,
-    /// The problem of the object or of the Job that it asks for.
+    /// Why the spec is invalid or a Job cannot start.
     pub(crate) fault: Option<&'a Fault>,
     /// Whether the spec is valid, so that `fault` has another cause.
     pub(crate) is_valid: bool,

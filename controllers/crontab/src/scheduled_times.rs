@@ -21,8 +21,8 @@ pub(crate) struct Timetable {
 /// The scheduled times around now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ScheduledTimes {
-    /// The latest past time, if a run may still start for it. As with CronJob, earlier times never
-    /// start.
+    /// The latest past time, if a run may still start for it. As in kube-controller-manager, no run
+    /// starts for earlier times.
     pub(crate) due: Option<Timestamp>,
     /// When the deadline of `due` ends.
     pub(crate) until: Option<Timestamp>,
@@ -33,17 +33,18 @@ pub(crate) struct ScheduledTimes {
 }
 
 impl Timetable {
-    /// Returns the scheduled times after `base`, the last served one. If the clock was set back,
-    /// `base` may be later than `now`; then nothing is due.
+    /// Returns the scheduled times around `now` that are later than `base`, for example the time of
+    /// the last run. If the clock was set back, `base` may be later than `now`; then nothing is
+    /// due.
     pub(crate) fn times(&self, base: Timestamp, now: Timestamp) -> ScheduledTimes {
         let latest = self.latest(base, now);
         let (due, expired) = match latest {
-            Some(slot) if self.is_open(slot, now) => (Some(slot), self.latest(base, before(slot))),
+            Some(slot) if self.can_start(slot, now) => (Some(slot), self.latest(base, before(slot))),
             expired => (None, expired),
         };
         ScheduledTimes {
             due,
-            until: due.and_then(|slot| self.closes(slot)),
+            until: due.and_then(|slot| self.deadline_end(slot)),
             expired,
             next: self.schedule.next(latest.unwrap_or(base), &self.zone, self.policy),
         }
@@ -55,12 +56,12 @@ impl Timetable {
             .count(base, until, &self.zone, self.policy, MAX_COUNTED + 1)
     }
 
-    /// Counts the times after `base` for which a run could still start if none had started. CronJob
-    /// counts these as missed.
+    /// Counts the times after `base` whose deadlines have not ended. kube-controller-manager counts
+    /// these as missed.
     pub(crate) fn count_startable(&self, base: Timestamp, now: Timestamp) -> u32 {
-        let closed = self.deadline.and_then(|deadline| now.checked_sub(deadline).ok());
-        let last_closed = closed.and_then(|closed| self.latest(base, closed));
-        self.count(last_closed.unwrap_or(base), now)
+        let expired_until = self.deadline.and_then(|deadline| now.checked_sub(deadline).ok());
+        let last_expired = expired_until.and_then(|until| self.latest(base, until));
+        self.count(last_expired.unwrap_or(base), now)
     }
 
     /// Returns the latest time after `base` and up to `until`.
@@ -68,11 +69,11 @@ impl Timetable {
         self.schedule.latest(base, until, &self.zone, self.policy)
     }
 
-    fn is_open(&self, slot: Timestamp, now: Timestamp) -> bool {
-        self.closes(slot).is_none_or(|end| now < end)
+    fn can_start(&self, slot: Timestamp, now: Timestamp) -> bool {
+        self.deadline_end(slot).is_none_or(|end| now < end)
     }
 
-    fn closes(&self, slot: Timestamp) -> Option<Timestamp> {
+    fn deadline_end(&self, slot: Timestamp) -> Option<Timestamp> {
         self.deadline.and_then(|deadline| slot.checked_add(deadline).ok())
     }
 }
@@ -152,9 +153,9 @@ mod tests {
         assert_eq!(count("* * * * *", None, "09:00", "10:00"), 60);
         assert_eq!(count("* * * * *", Some(600), "09:00", "10:00"), 10);
         assert_eq!(count("* * * * *", Some(86_400), "09:00", "10:00"), 60);
-        // There may be more expired times than the limit of counting.
+        // There are more expired times than `MAX_COUNTED`.
         assert_eq!(count("* * * * *", Some(12_000), "2026-01-01T00:00:00Z", "10:00"), 200);
-        // `@every` counts from the last run, not from the deadline.
+        // The times of `@every` count from the last run, not from the deadline.
         assert_eq!(count("@every 20m", Some(600), "09:00", "10:00"), 1);
         assert_eq!(
             count("* * * * *", None, "2026-01-01T00:00:00Z", "10:00"),

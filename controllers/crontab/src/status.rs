@@ -1,5 +1,4 @@
-//! Plans what follows when no run starts: the status, its events, and the deletion of old Jobs.
-//! Pure.
+//! Builds the plan when no run starts: the status, its events, and the deletion of old Jobs. Pure.
 
 use std::sync::Arc;
 
@@ -15,14 +14,14 @@ use crate::{
     scheduled_times::before,
 };
 
-/// Returns the effects when no run starts. `refusal` is the write that the apiserver has just
-/// refused.
-pub(crate) fn effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, refusal: Option<&Fault>) -> Vec<Effect> {
-    let in_spec = spec_fault(assessment);
-    let collision = collision(assessment);
-    let fault = in_spec.as_ref().or(refusal).or(collision.as_ref());
+/// Returns the effects when no run starts. `rejection` describes the create that the apiserver has
+/// just rejected.
+pub(crate) fn effects<K: ScheduleResource>(assessment: &Assessment<'_, K>, rejection: Option<&Fault>) -> Vec<Effect> {
+    let invalid_spec = spec_fault(assessment);
+    let start_fault = start_fault(assessment);
+    let fault = invalid_spec.as_ref().or(rejection).or(start_fault.as_ref());
     let missed = missed(assessment);
-    let report = assessment.report(fault, in_spec.is_none(), missed);
+    let report = assessment.report(fault, invalid_spec.is_none(), missed);
     let mut effects = Vec::new();
     if let Some(status) = assessment.observed.object.status(&report, assessment.now) {
         effects.extend(assessment.require_missing_absent());
@@ -60,7 +59,7 @@ fn spec_fault<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fau
 }
 
 /// Returns why a pending run cannot start: its Job's name is taken, or the template is invalid.
-fn collision<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fault> {
+fn start_fault<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Fault> {
     assessment
         .pending_runs()
         .iter()
@@ -82,7 +81,7 @@ fn transition_events<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Vec
         let message = format!("Saw completed job: {}, condition: {}", job.name(), end.condition_type());
         assessment.event(normal("SawCompletedJob", message))
     });
-    let mut news: Vec<_> = ended.collect();
+    let mut events: Vec<_> = ended.collect();
     let is_new = |job: &&Arc<CachedJob>| {
         !assessment
             .recorded
@@ -93,12 +92,12 @@ fn transition_events<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Vec
     let is_replaced =
         assessment.desired.concurrency == ConcurrencyPolicy::Replace && assessment.summary.active.iter().any(is_new);
     if !is_replaced {
-        news.extend(assessment.summary.missing.iter().map(|job| {
+        events.extend(assessment.summary.missing.iter().map(|job| {
             let message = format!("Active job went missing: {}", job.name);
             assessment.event(normal("MissingJob", message))
         }));
     }
-    news
+    events
 }
 
 /// Returns events about facts that no status records. The process sends each of them once per
@@ -121,7 +120,7 @@ fn one_time_events<K: ScheduleResource>(assessment: &Assessment<'_, K>, fault: O
             assessment
                 .pending_runs()
                 .iter()
-                .map(|run| blocked(assessment, &run.job_name(&assessment.metadata().name))),
+                .map(|run| blocked_event(assessment, &run.job_name(&assessment.metadata().name))),
         );
     }
     if K::MISSED_METRIC.is_none() {
@@ -133,7 +132,7 @@ fn one_time_events<K: ScheduleResource>(assessment: &Assessment<'_, K>, fault: O
     effects
 }
 
-fn blocked<K: ScheduleResource>(assessment: &Assessment<'_, K>, job: &str) -> Effect {
+fn blocked_event<K: ScheduleResource>(assessment: &Assessment<'_, K>, job: &str) -> Effect {
     let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
     assessment.event(normal("JobAlreadyActive", message).report_once(job))
 }
@@ -149,16 +148,16 @@ fn missed<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Missed>
     let stored = assessment
         .earliest_time(assessment.recorded.last_schedule)
         .max(assessment.recorded.last_missed.unwrap_or(Timestamp::MIN));
-    let served = assessment.summary.last_schedule.filter(|served| *served > stored);
-    // The unserved times before the last served one, and the expired times after it.
-    let until = served.map(before);
-    let passed = until.map_or(0, |until| {
+    let last_run = assessment.summary.last_schedule.filter(|last| *last > stored);
+    // Count the times without a Job before the last run, and the expired times after it.
+    let until = last_run.map(before);
+    let skipped = until.map_or(0, |until| {
         let all = timetable.count(stored, until);
         all.saturating_sub(assessment.count_jobs_between(stored, until))
     });
-    let since = served.unwrap_or(stored);
+    let since = last_run.unwrap_or(stored);
     let expired = times.expired.filter(|expired| *expired > since);
-    let count = passed + expired.map_or(0, |expired| timetable.count(since, expired));
+    let count = skipped + expired.map_or(0, |expired| timetable.count(since, expired));
     let last = expired.or_else(|| assessment.last_without_job(stored, until?));
     (count > 0).then_some(Missed { count, last: last? })
 }

@@ -13,10 +13,10 @@ const MUCH_LATER: &str = "2030-01-01T00:00:00Z";
 /// Returns a Job with conditions of these types and statuses, all set at noon.
 fn job(ttl: impl Into<Option<i32>>, conditions: &[(&str, &str)]) -> CachedJob {
     let conditions: Vec<_> = conditions.iter().map(|found| condition(*found)).collect();
-    of(ttl.into(), &json!(conditions))
+    job_with_conditions(ttl.into(), &json!(conditions))
 }
 
-fn of(ttl: Option<i32>, conditions: &Value) -> CachedJob {
+fn job_with_conditions(ttl: Option<i32>, conditions: &Value) -> CachedJob {
     let metadata = json!({"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7"});
     let (spec, status) = (
         json!({"ttlSecondsAfterFinished": ttl}),
@@ -43,7 +43,7 @@ fn finished_job_is_deleted_exactly_when_its_ttl_ends() {
     let failed = job(60, &[("FailureTarget", "True"), ("Failed", "True")]);
     let mut twice = vec![condition(("Failed", "True")), condition(("Complete", "True"))];
     twice[0]["lastTransitionTime"] = "2026-01-01T11:00:00Z".into();
-    let twice = of(Some(60), &json!(twice));
+    let twice = job_with_conditions(Some(60), &json!(twice));
     let cases = [
         ("just before the expiry", complete(60), "2026-01-01T12:00:59.999999999Z"),
         ("at the expiry", complete(60), "2026-01-01T12:01:00Z"),
@@ -79,8 +79,8 @@ fn finished_job_is_deleted_exactly_when_its_ttl_ends() {
 #[test]
 fn jobs_without_ttl_and_unfinished_jobs_are_left_alone() {
     let new = serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "n"}})).unwrap();
-    let timeless = of(Some(0), &json!([{"type": "Complete", "status": "True"}]));
-    let null = of(
+    let timeless = job_with_conditions(Some(0), &json!([{"type": "Complete", "status": "True"}]));
+    let null = job_with_conditions(
         Some(0),
         &json!([{"type": "Complete", "status": "True", "lastTransitionTime": null}]),
     );
@@ -89,7 +89,7 @@ fn jobs_without_ttl_and_unfinished_jobs_are_left_alone() {
     let cases = [
         ("no ttl", complete(None)),
         ("new", new),
-        ("no conditions", of(Some(0), &json!(null))),
+        ("no conditions", job_with_conditions(Some(0), &json!(null))),
         ("suspended", job(0, &[("Suspended", "True")])),
         ("about to succeed", job(0, &[("SuccessCriteriaMet", "True")])),
         ("about to fail", job(0, &[("FailureTarget", "True")])),
