@@ -165,7 +165,7 @@ impl CachedCronTab {
         &self.metadata.base.name
     }
 
-    fn known(&self) -> &CronTabStatus {
+    fn current_status(&self) -> &CronTabStatus {
         static EMPTY: std::sync::LazyLock<CronTabStatus> = std::sync::LazyLock::new(CronTabStatus::default);
         self.status.as_ref().unwrap_or(&EMPTY)
     }
@@ -173,14 +173,14 @@ impl CachedCronTab {
     /// Returns the time since which the current schedule applies, if the status records one. It is
     /// `rescheduled` if the status was written for another schedule.
     fn scheduled_since(&self, rescheduled: Timestamp) -> Option<Timestamp> {
-        let known = self.status.as_ref()?;
-        let observed = known.observed_schedule.as_deref();
+        let status = self.status.as_ref()?;
+        let observed = status.observed_schedule.as_deref();
         // Adding a spec to an existing object changes the schedule, too.
         let is_changed = |spec: &Spec| observed != Some(&*spec.schedule_fields());
         if self.spec.as_ref().is_some_and(is_changed) {
             return Timestamp::from_second(rescheduled.as_second()).ok();
         }
-        known.scheduled_since
+        status.scheduled_since
     }
 
     fn conditions(&self, report: &Report<'_>, now: Timestamp) -> Vec<conditions::Condition> {
@@ -196,7 +196,7 @@ impl CachedCronTab {
             None => condition_update("Ready", ConditionStatus::True, "Scheduled", ""),
         };
         let generation = self.metadata.base.generation;
-        let before = &self.known().conditions;
+        let before = &self.current_status().conditions;
         // The apiserver may reject each attempt with another message. Keep the first message,
         // because every change of the status triggers another sync at once.
         let reported = conditions::find_status_condition(before, "Ready").filter(|known| {
@@ -247,15 +247,15 @@ impl ScheduleResource for CachedCronTab {
     }
 
     fn recorded(&self, rescheduled: Timestamp) -> RecordedStatus<'_> {
-        let known = self.known();
-        let ready = conditions::find_status_condition(&known.conditions, "Ready");
+        let current = self.current_status();
+        let ready = conditions::find_status_condition(&current.conditions, "Ready");
         RecordedStatus {
-            active: &known.active,
-            last_schedule: known.last_schedule_time,
-            last_success: known.last_successful_time,
-            last_failure: known.last_failure_time,
-            last_missed: known.last_missed_time,
-            last_run_now: known.last_run_now.as_deref(),
+            active: &current.active,
+            last_schedule: current.last_schedule_time,
+            last_success: current.last_successful_time,
+            last_failure: current.last_failure_time,
+            last_missed: current.last_missed_time,
+            last_run_now: current.last_run_now.as_deref(),
             scheduled_since: self.scheduled_since(rescheduled),
             was_suspended: ready.is_some_and(|ready| ready.reason == SUSPENDED),
             last_reported: ready.map(|ready| (&*ready.reason, &*ready.message)),
@@ -278,7 +278,7 @@ impl ScheduleResource for CachedCronTab {
     }
 
     fn status(&self, report: &Report<'_>, now: Timestamp) -> Option<Value> {
-        let (known, summary) = (self.known(), report.summary);
+        let (current, summary) = (self.current_status(), report.summary);
         let active = summary.active_references();
         let status = CronTabStatus {
             active_count: i32::try_from(active.len()).unwrap_or(i32::MAX),
@@ -287,8 +287,8 @@ impl ScheduleResource for CachedCronTab {
             last_successful_time: summary.last_success,
             last_failure_time: summary.last_failure,
             next_schedule_time: report.times.and_then(|times| times.next),
-            last_missed_time: report.missed.map(|missed| missed.last).or(known.last_missed_time),
-            missed_runs: known
+            last_missed_time: report.missed.map(|missed| missed.last).or(current.last_missed_time),
+            missed_runs: current
                 .missed_runs
                 .saturating_add(report.missed.map_or(0, |missed| missed.count.into())),
             last_run_now: summary.last_run_now.map(str::to_owned),

@@ -14,7 +14,7 @@ mod simulation;
 mod written;
 
 use self::{
-    cases::{Cases, common_cases, cronjob_only, crontab_only, due, routine, with_recorded},
+    cases::{Cases, common_cases, cronjob_only, crontab_only, due, idle, with_recorded},
     samples::{Sample, slot},
     simulation::{Outcome, Simulation, identity},
 };
@@ -37,8 +37,9 @@ fn carried_out_plan_leaves_nothing_to_do() {
             assert!(rounds <= 4, "{case}: {rounds} rounds");
             let plan = simulation.plan();
             assert_eq!(plan, simulation.plan(), "{case}: the decision is not pure");
-            let is_said_once = |effect: &Effect| matches!(effect, Effect::Event(_, note) if note.report_once.is_some());
-            assert!(plan.effects.iter().all(is_said_once), "{case}: {plan}");
+            let is_reported_once =
+                |effect: &Effect| matches!(effect, Effect::Event(_, note) if note.report_once.is_some());
+            assert!(plan.effects.iter().all(is_reported_once), "{case}: {plan}");
         }
     }
     check(crontab_cases());
@@ -97,9 +98,9 @@ fn every_write_except_create_has_preconditions() {
                         let active = simulation.object["status"]["active"]
                             .as_array()
                             .expect("status.active is a list");
-                        let is_it = |job: &&serde_json::Value| job["name"] == *key.name;
+                        let has_name = |job: &&serde_json::Value| job["name"] == *key.name;
                         assert_eq!(
-                            active.iter().find(is_it).expect("the Job was active")["uid"],
+                            active.iter().find(has_name).expect("the Job was active")["uid"],
                             *uid,
                             "{case}"
                         );
@@ -117,9 +118,9 @@ fn every_write_except_create_has_preconditions() {
 }
 
 #[test]
-fn refusal_is_reported_once_and_cleared_when_it_ends() {
-    let mut simulation = due(routine::<CachedCronTab>());
-    simulation.refusal = Some(("create", "quota exceeded"));
+fn rejection_is_reported_once_and_cleared_when_it_ends() {
+    let mut simulation = due(idle::<CachedCronTab>());
+    simulation.rejection = Some(("create", "quota exceeded"));
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedCreate"]);
     let ready = |simulation: &Simulation<CachedCronTab>| simulation.object["status"]["conditions"][1].clone();
@@ -132,31 +133,31 @@ fn refusal_is_reported_once_and_cleared_when_it_ends() {
     );
     simulation.restart();
     simulation.converge();
-    assert_eq!(simulation.reasons(), ["FailedCreate"], "the status records the refusal");
-    simulation.refusal = None;
+    assert_eq!(
+        simulation.reasons(),
+        ["FailedCreate"],
+        "the status records the rejection"
+    );
+    simulation.rejection = None;
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedCreate", "SuccessfulCreate"]);
     assert_eq!(ready(&simulation)["status"], "True");
-    assert_eq!(simulation.stored(), Some(simulation.clock));
+    assert_eq!(simulation.last_schedule_time(), Some(simulation.clock));
 }
 
 #[test]
-fn refusal_of_one_write_does_not_block_the_others() {
-    let mut simulation = due(with_recorded(
-        routine::<CachedCronJob>(),
-        "concurrencyPolicy",
-        "Replace",
-    ));
+fn rejection_of_one_write_does_not_block_the_others() {
+    let mut simulation = due(with_recorded(idle::<CachedCronJob>(), "concurrencyPolicy", "Replace"));
     simulation.converge();
     simulation.set_clock("11:00");
-    simulation.refusal = Some(("delete", "not allowed"));
+    simulation.rejection = Some(("delete", "not allowed"));
     simulation.converge();
     assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedDelete"]);
     assert!(
         !simulation.jobs.contains_key(&slot("11:00")),
         "the Job that is to be replaced still exists"
     );
-    simulation.refusal = Some(("create", "quota exceeded"));
+    simulation.rejection = Some(("create", "quota exceeded"));
     simulation.set("successfulJobsHistoryLimit", 0);
     simulation.converge();
     assert_eq!(
@@ -164,7 +165,7 @@ fn refusal_of_one_write_does_not_block_the_others() {
         [slot("10:00"), slot("09:00")],
         "a full quota does not prevent the deletion of old Jobs"
     );
-    simulation.refusal = None;
+    simulation.rejection = None;
     simulation.converge();
     assert_eq!(simulation.active(), [slot("11:00")]);
 }
@@ -172,8 +173,8 @@ fn refusal_of_one_write_does_not_block_the_others() {
 #[test]
 fn absence_of_an_active_job_from_the_cache_is_verified() {
     for policy in ["Forbid", "Replace"] {
-        let mut simulation = with_recorded(routine::<CachedCronTab>(), "concurrencyPolicy", policy);
-        simulation.refusal = Some(("check that", "no"));
+        let mut simulation = with_recorded(idle::<CachedCronTab>(), "concurrencyPolicy", policy);
+        simulation.rejection = Some(("check that", "no"));
         simulation.set_clock("10:00");
         simulation.converge();
         simulation.remove_job(&slot("10:00"));
@@ -191,11 +192,11 @@ fn absence_of_an_active_job_from_the_cache_is_verified() {
 #[test]
 fn run_is_not_repeated_if_its_job_is_deleted_before_the_status_records_it() {
     fn check<K: Sample>(start: &Simulation<K>, job: &str) {
-        for (is_stored, is_other_process) in [(true, false), (false, false), (true, true), (false, true)] {
+        for (is_recorded, is_other_process) in [(true, false), (false, false), (true, true), (false, true)] {
             let mut simulation = start.clone();
             simulation.step();
             simulation.deliver(0, usize::MAX);
-            if is_stored {
+            if is_recorded {
                 let effects = simulation.plan().effects;
                 assert_eq!(simulation.carry_out(&effects), Outcome::Done);
             }
@@ -207,14 +208,14 @@ fn run_is_not_repeated_if_its_job_is_deleted_before_the_status_records_it() {
             simulation.deliver(0, usize::MAX);
             let effects = simulation.plan().effects;
             simulation.carry_out(&effects);
-            assert_eq!(simulation.record.created[job], 1, "stored: {is_stored}");
+            assert_eq!(simulation.record.created[job], 1, "recorded: {is_recorded}");
             simulation.converge();
-            assert_eq!(simulation.record.created[job], 1, "stored: {is_stored}");
+            assert_eq!(simulation.record.created[job], 1, "recorded: {is_recorded}");
         }
     }
-    check(&due(routine::<CachedCronTab>()), &slot("10:00"));
-    check(&due(routine::<CachedCronJob>()), &slot("10:00"));
-    let mut asked = routine::<CachedCronTab>();
-    asked.run_now("1");
-    check(&asked, "a-run-340ca71c");
+    check(&due(idle::<CachedCronTab>()), &slot("10:00"));
+    check(&due(idle::<CachedCronJob>()), &slot("10:00"));
+    let mut requested = idle::<CachedCronTab>();
+    requested.run_now("1");
+    check(&requested, "a-run-340ca71c");
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 
-const TEN: i64 = 29_552_280;
+/// Minutes from the epoch to 10:00 on 10 March 2026.
+const MINUTES_AT_TEN: i64 = 29_552_280;
 
 fn at(text: &str) -> Timestamp {
     text.parse().expect("the text is a time")
@@ -40,9 +41,13 @@ fn name_gives_the_scheduled_minute_and_annotation_the_second() {
         ("a-9223372036854775807", None, Origin::Unknown),
         ("a-999999999999", None, Origin::Unknown),
     ];
-    for (name, mark, expected) in table {
-        let marks = json!({ SCHEDULED_TIMESTAMP_ANNOTATION: mark });
-        assert_eq!(job(name, &marks, &json!({})).origin("a"), expected, "{name} {mark:?}");
+    for (name, annotation, expected) in table {
+        let annotations = json!({ SCHEDULED_TIMESTAMP_ANNOTATION: annotation });
+        assert_eq!(
+            job(name, &annotations, &json!({})).origin("a"),
+            expected,
+            "{name} {annotation:?}"
+        );
     }
     let others = job("a-b-29552280", &json!(null), &json!({}));
     assert_eq!(
@@ -54,18 +59,22 @@ fn name_gives_the_scheduled_minute_and_annotation_the_second() {
 
 #[test]
 fn annotations_give_the_origin() {
-    let by_hand = json!({"cronjob.kubernetes.io/instantiate": "manual"});
-    let by_value = json!({"stable.example.com/run-now": "1"});
-    for (name, marks, expected) in [
-        ("anything", &by_hand, Origin::Manual),
-        ("a-29552280", &by_hand, Origin::Manual),
-        ("anything", &by_value, Origin::RunNow("1".into())),
-        ("a-29552280", &by_value, Origin::RunNow("1".into())),
+    let manual = json!({"cronjob.kubernetes.io/instantiate": "manual"});
+    let run_now = json!({"stable.example.com/run-now": "1"});
+    for (name, annotations, expected) in [
+        ("anything", &manual, Origin::Manual),
+        ("a-29552280", &manual, Origin::Manual),
+        ("anything", &run_now, Origin::RunNow("1".into())),
+        ("a-29552280", &run_now, Origin::RunNow("1".into())),
     ] {
-        assert_eq!(job(name, marks, &json!({})).origin("a"), expected, "{name} {marks}");
+        assert_eq!(
+            job(name, annotations, &json!({})).origin("a"),
+            expected,
+            "{name} {annotations}"
+        );
         // The template may contain these annotations; then the Job is a scheduled run like any
         // other.
-        let mut both = marks.clone();
+        let mut both = annotations.clone();
         both[SCHEDULED_TIMESTAMP_ANNOTATION] = "2026-03-10T10:00:00Z".into();
         let origin = job("a-29552280", &both, &json!({})).origin("a");
         assert_eq!(origin, Origin::Scheduled(at("2026-03-10T10:00:00Z")), "{both}");
@@ -79,19 +88,19 @@ fn name_and_annotation_of_a_run_give_its_origin() {
         for time in ["2026-03-10T10:00:00Z", "2026-10-25T00:30:20Z", "1969-12-31T23:59:59Z"] {
             let run = Run::Scheduled(at(time));
             let (key, value) = run.annotation(&zone);
-            let made = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
-            assert_eq!(made.origin("a"), Origin::Scheduled(at(time)), "{value}");
+            let created = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
+            assert_eq!(created.origin("a"), Origin::Scheduled(at(time)), "{value}");
         }
         let run = Run::Now("v".into());
         let (key, value) = run.annotation(&zone);
-        let made = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
-        assert_eq!(made.origin("a"), Origin::RunNow("v".into()));
+        let created = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
+        assert_eq!(created.origin("a"), Origin::RunNow("v".into()));
     }
 }
 
 #[test]
 fn annotation_has_the_time_in_the_zone_as_go_formats_it() {
-    let written = |zone: &str, time: &str| {
+    let annotation_value = |zone: &str, time: &str| {
         let zone = portreeve_cron::load_zone(zone).expect("the zone exists");
         Run::Scheduled(at(time)).annotation(&zone).1
     };
@@ -103,16 +112,16 @@ fn annotation_has_the_time_in_the_zone_as_go_formats_it() {
         ("Asia/Kolkata", "2026-03-10T10:00:00Z", "2026-03-10T15:30:00+05:30"),
         ("America/New_York", "2026-03-10T02:00:00Z", "2026-03-09T22:00:00-04:00"),
     ] {
-        assert_eq!(written(zone, time), expected, "{zone}");
+        assert_eq!(annotation_value(zone, time), expected, "{zone}");
     }
 }
 
 #[test]
 fn job_names_never_change() {
     let slot = |time| Run::Scheduled(at(time)).job_name("backup");
-    assert_eq!(slot("2026-03-10T10:00:00Z"), format!("backup-{TEN}"));
-    assert_eq!(slot("2026-03-10T10:00:59Z"), format!("backup-{TEN}"));
-    assert_eq!(slot("2026-03-10T10:01:00Z"), format!("backup-{}", TEN + 1));
+    assert_eq!(slot("2026-03-10T10:00:00Z"), format!("backup-{MINUTES_AT_TEN}"));
+    assert_eq!(slot("2026-03-10T10:00:59Z"), format!("backup-{MINUTES_AT_TEN}"));
+    assert_eq!(slot("2026-03-10T10:01:00Z"), format!("backup-{}", MINUTES_AT_TEN + 1));
     let (fifty, fifty_two) = ("n".repeat(50), "n".repeat(52));
     let cut_at_dash = format!("{}--{}", "n".repeat(48), "n".repeat(2));
     for (owner, value, expected) in [
@@ -138,15 +147,15 @@ fn job_names_never_change() {
         assert_eq!(name, expected);
         assert!(name.len() <= 63, "{name} is the value of a label");
     }
-    let neighbour = format!("{fifty}xx");
+    let other = format!("{fifty}xx");
     assert_ne!(
         run_now_job_name(&fifty_two, "1"),
-        run_now_job_name(&neighbour, "1"),
+        run_now_job_name(&other, "1"),
         "the hash covers the truncated part"
     );
 }
 
-/// Test vectors that the authors of FNV publish.
+/// Checks test vectors that the authors of FNV published.
 #[test]
 fn hash_is_fnv_1a() {
     for (text, expected) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {

@@ -10,12 +10,12 @@ fn at(text: &str) -> Timestamp {
     text.parse().expect("the text is a time")
 }
 
-fn job(name: &str, began: Option<&str>, end: Option<&str>) -> Arc<CachedJob> {
+fn job(name: &str, started_at: Option<&str>, end: Option<&str>) -> Arc<CachedJob> {
     let condition = end.map(|end| json!({"type": end, "status": "True", "lastTransitionTime": NOW}));
     let conditions: Vec<_> = condition.into_iter().collect();
     cached_job(&json!({
         "metadata": {"name": name, "uid": format!("uid-{name}"), "creationTimestamp": "2026-03-10T10:00:00Z"},
-        "status": {"startTime": began, "conditions": conditions},
+        "status": {"startTime": started_at, "conditions": conditions},
     }))
 }
 
@@ -30,7 +30,7 @@ fn owner() -> Metadata {
     }
 }
 
-fn nothing_known() -> RecordedStatus<'static> {
+fn empty_status() -> RecordedStatus<'static> {
     RecordedStatus {
         active: &[],
         last_schedule: None,
@@ -61,7 +61,7 @@ fn jobs_are_sorted_by_start_time_and_then_by_name() {
         job("d", Some("2026-03-10T10:00:00Z"), complete),
     ];
     let owner = owner();
-    let summary = summarize(&owner, nothing_known(), None, &jobs, at(NOW));
+    let summary = summarize(&owner, empty_status(), None, &jobs, at(NOW));
     assert_eq!(names(&summary.successful), ["e", "c", "a", "b", "d"]);
 }
 
@@ -75,7 +75,7 @@ fn summarize_classifies_each_job() {
     let known = ["known", "ended", "gone"].map(reference);
     let recorded = RecordedStatus {
         active: &known,
-        ..nothing_known()
+        ..empty_status()
     };
     let by_hand = json!({"metadata": {"name": "by-hand", "uid": "1",
         "annotations": {"cronjob.kubernetes.io/instantiate": "manual"}}});
@@ -111,11 +111,11 @@ fn summarize_classifies_each_job() {
 
 #[test]
 fn recorded_times_only_increase_and_future_times_are_ignored() {
-    let stored = Some(at("2026-03-10T09:00:00Z"));
+    let recorded_time = Some(at("2026-03-10T09:00:00Z"));
     let recorded = RecordedStatus {
-        last_schedule: stored,
+        last_schedule: recorded_time,
         last_success: Some(at("2026-03-10T23:00:00Z")),
-        ..nothing_known()
+        ..empty_status()
     };
     let last = |name: &str| {
         let jobs = [job(name, None, Some("Complete"))];
@@ -127,8 +127,8 @@ fn recorded_times_only_increase_and_future_times_are_ignored() {
         );
         summary.last_schedule
     };
-    assert_eq!(last("a-29552160"), stored, "the Job is for 08:00");
+    assert_eq!(last("a-29552160"), recorded_time, "the Job is for 08:00");
     assert_eq!(last("a-29552280"), Some(at("2026-03-10T10:00:00Z")));
     assert_eq!(last("a-29552310"), Some(at(NOW)), "the Job is for the current time");
-    assert_eq!(last("a-29552311"), stored, "the Job is for 10:31");
+    assert_eq!(last("a-29552311"), recorded_time, "the Job is for 10:31");
 }

@@ -17,7 +17,7 @@ pub(super) type Cases<K> = Vec<(&'static str, Simulation<K>)>;
 
 /// Returns an hourly schedule that was created at 08:30 and has converged. Its run at 09:00
 /// succeeded, and the time is 09:30.
-pub(super) fn routine<K: Sample>() -> Simulation<K> {
+pub(super) fn idle<K: Sample>() -> Simulation<K> {
     let mut case = running();
     case.finish(&slot("09:00"), "Complete");
     case.converge();
@@ -86,11 +86,11 @@ pub(super) fn common_cases<K: Sample>() -> Cases<K> {
 fn times<K: Sample>() -> Cases<K> {
     vec![
         ("new", Simulation::new("0 * * * *", "08:30")),
-        ("not due", routine()),
-        ("due", due(routine())),
+        ("not due", idle()),
+        ("due", due(idle())),
         ("due while another runs", due(running())),
-        ("suspended", due(with_recorded(routine(), "suspend", true))),
-        ("terminating", due(terminating(routine()))),
+        ("suspended", due(with_recorded(idle(), "suspend", true))),
+        ("terminating", due(terminating(idle()))),
         (
             "@every, counted from the creation",
             after(Simulation::new("@every 1h", "08:30"), |case| case.set_clock("09:30")),
@@ -108,11 +108,11 @@ fn times<K: Sample>() -> Cases<K> {
 fn concurrency<K: Sample>() -> Cases<K> {
     let forbid = || with_recorded(running(), "concurrencyPolicy", "Forbid");
     let replace = || with_recorded(running(), "concurrencyPolicy", "Replace");
-    let gone = |mut case: Simulation<K>| {
+    let job_gone = |mut case: Simulation<K>| {
         case.remove_job(&slot("09:00"));
         case
     };
-    let dying = |mut case: Simulation<K>| {
+    let job_terminating = |mut case: Simulation<K>| {
         case.change_job(
             &slot("09:00"),
             &json!({"metadata": {"deletionTimestamp": "2026-03-10T09:59:59Z"}}),
@@ -122,19 +122,25 @@ fn concurrency<K: Sample>() -> Cases<K> {
     let with_deadline = |case| with_recorded(case, "startingDeadlineSeconds", 120);
     vec![
         ("Forbid, due, active", due(forbid())),
-        ("Forbid, due, the active one went missing", due(gone(forbid()))),
-        ("Forbid, due, the active one is terminating", due(dying(forbid()))),
+        ("Forbid, due, the active one went missing", due(job_gone(forbid()))),
+        (
+            "Forbid, due, the active one is terminating",
+            due(job_terminating(forbid())),
+        ),
         ("Forbid, due, active, a deadline", due(with_deadline(forbid()))),
         (
             "Forbid, active, the deadline passed",
             after(with_deadline(forbid()), |case| case.set_clock("10:02")),
         ),
         ("Replace, due, active", due(replace())),
-        ("Replace, due, the active one went missing", due(gone(replace()))),
-        ("Replace, due, the active one is terminating", due(dying(replace()))),
+        ("Replace, due, the active one went missing", due(job_gone(replace()))),
+        (
+            "Replace, due, the active one is terminating",
+            due(job_terminating(replace())),
+        ),
         (
             "Replace, due, the active one is not recorded",
-            after(with_recorded(routine(), "concurrencyPolicy", "Replace"), |case| {
+            after(with_recorded(idle(), "concurrencyPolicy", "Replace"), |case| {
                 case.set_clock("10:00");
                 case.step();
                 case.set_clock("11:00");
@@ -142,7 +148,7 @@ fn concurrency<K: Sample>() -> Cases<K> {
         ),
         (
             "Replace, due, the active one has a future time",
-            after(with_recorded(routine(), "concurrencyPolicy", "Replace"), |case| {
+            after(with_recorded(idle(), "concurrencyPolicy", "Replace"), |case| {
                 case.set_clock("12:00");
                 case.step();
                 case.set_clock("11:00");
@@ -153,23 +159,23 @@ fn concurrency<K: Sample>() -> Cases<K> {
 
 fn spec_faults<K: Sample>() -> Cases<K> {
     vec![
-        ("bad schedule", due(with(routine(), "schedule", "61 * * * *"))),
-        ("bad zone", due(with(routine(), "timeZone", "Mars/Olympus"))),
+        ("bad schedule", due(with(idle(), "schedule", "61 * * * *"))),
+        ("bad zone", due(with(idle(), "timeZone", "Mars/Olympus"))),
         (
             "a schedule that never runs",
-            due(with(routine(), "schedule", "0 0 31 2 *")),
+            due(with(idle(), "schedule", "0 0 31 2 *")),
         ),
-        ("bad template", due(with(routine(), "jobTemplate", json!([])))),
+        ("bad template", due(with(idle(), "jobTemplate", json!([])))),
         (
             "bad schedule, suspended",
-            due(with(with(routine(), "schedule", "61 * * * *"), "suspend", true)),
+            due(with(with(idle(), "schedule", "61 * * * *"), "suspend", true)),
         ),
     ]
 }
 
 fn foreign_jobs<K: Sample>() -> Cases<K> {
     let taken = |owner: Option<&str>| {
-        let mut case = due(routine());
+        let mut case = due(idle());
         case.add_job(&slot("10:00"), owner, json!({}));
         case
     };
@@ -200,33 +206,33 @@ fn own_jobs<K: Sample>() -> Cases<K> {
     vec![
         (
             "the Job exists, but is not recorded",
-            after(due(routine()), |case| {
+            after(due(idle()), |case| {
                 case.add_job(&slot("10:00"), mine, json!({}));
             }),
         ),
         (
             "a manual Job",
-            after(routine(), |case| case.add_job("by-hand", mine, by_hand.clone())),
+            after(idle(), |case| case.add_job("by-hand", mine, by_hand.clone())),
         ),
         (
             "Forbid, due, a manual Job",
-            after(due(with_recorded(routine(), "concurrencyPolicy", "Forbid")), |case| {
+            after(due(with_recorded(idle(), "concurrencyPolicy", "Forbid")), |case| {
                 case.add_job("by-hand", mine, by_hand.clone());
             }),
         ),
         (
             "due, a manual Job has the name",
-            after(due(routine()), |case| {
+            after(due(idle()), |case| {
                 case.add_job(&slot("10:00"), mine, by_hand.clone());
             }),
         ),
         (
             "an unexpected Job",
-            after(routine(), |case| case.add_job("whose", mine, json!({}))),
+            after(idle(), |case| case.add_job("whose", mine, json!({}))),
         ),
         (
             "a Job of a future time",
-            after(due(routine()), |case| case.add_job(&slot("23:00"), mine, json!({}))),
+            after(due(idle()), |case| case.add_job(&slot("23:00"), mine, json!({}))),
         ),
         (
             "a completed Job",
@@ -248,34 +254,34 @@ fn own_jobs<K: Sample>() -> Cases<K> {
         ),
         (
             "all Jobs were deleted",
-            after(due(routine()), |case| case.remove_job(&slot("09:00"))),
+            after(due(idle()), |case| case.remove_job(&slot("09:00"))),
         ),
     ]
 }
 
-/// Adds a Job that started at `began` and finished.
-pub(super) fn ended<K: Sample>(case: &mut Simulation<K>, name: &str, began: &str, how: &str) {
-    let began = format!("{:.0}", at(began));
+/// Adds a Job that started at `started_at` and finished.
+pub(super) fn add_finished_job<K: Sample>(case: &mut Simulation<K>, name: &str, started_at: &str, how: &str) {
+    let started_at = format!("{:.0}", at(started_at));
     case.add_job(
         name,
         Some("uid-1"),
-        json!({"metadata": {"creationTimestamp": began}, "status": {"startTime": began}}),
+        json!({"metadata": {"creationTimestamp": started_at}, "status": {"startTime": started_at}}),
     );
     case.finish(name, how);
 }
 
 fn histories<K: Sample>() -> Cases<K> {
     let long = |limits: Value| {
-        let mut case = with(routine(), "successfulJobsHistoryLimit", limits[0].clone());
+        let mut case = with(idle(), "successfulJobsHistoryLimit", limits[0].clone());
         case.set("failedJobsHistoryLimit", limits[1].clone());
         case.converge();
         for time in ["05:00", "04:00", "06:00", "07:00"] {
-            ended(&mut case, &slot(time), time, "Complete");
+            add_finished_job(&mut case, &slot(time), time, "Complete");
         }
         for time in ["03:00", "02:00"] {
-            ended(&mut case, &slot(time), time, "Failed");
+            add_finished_job(&mut case, &slot(time), time, "Failed");
         }
-        ended(&mut case, "by-hand", "01:00", "Complete");
+        add_finished_job(&mut case, "by-hand", "01:00", "Complete");
         case.record = Record::default();
         case
     };
@@ -288,7 +294,7 @@ fn histories<K: Sample>() -> Cases<K> {
             after(long(json!([0, 0])), |case| {
                 case.converge();
                 case.set_clock("10:00");
-                ended(case, &slot("10:00"), "10:00", "Complete");
+                add_finished_job(case, &slot("10:00"), "10:00", "Complete");
             }),
         ),
         ("history, terminating", terminating(long(json!([0, 0])))),
@@ -296,7 +302,7 @@ fn histories<K: Sample>() -> Cases<K> {
 }
 
 fn changes<K: Sample>() -> Cases<K> {
-    let to_ten_minutes = || with(routine::<K>(), "schedule", "*/10 * * * *");
+    let to_ten_minutes = || with(idle::<K>(), "schedule", "*/10 * * * *");
     vec![
         ("rescheduled", to_ten_minutes()),
         (
@@ -317,33 +323,33 @@ fn changes<K: Sample>() -> Cases<K> {
             case.restart();
             case
         }),
-        ("another zone", with(routine(), "timeZone", "Asia/Kolkata")),
+        ("another zone", with(idle(), "timeZone", "Asia/Kolkata")),
         ("the clock was set back", {
-            let mut case = due(routine());
+            let mut case = due(idle());
             case.converge();
             case.set_clock("08:59:59");
             case
         }),
         ("the clock was set back before the run was recorded", {
-            let mut case = due(routine());
+            let mut case = due(idle());
             case.step();
             case.set_clock("09:59:59");
             case
         }),
         (
             "the clock was set forward",
-            after(routine(), |case| case.set_clock("2026-03-12T10:00:00.5Z")),
+            after(idle(), |case| case.set_clock("2026-03-12T10:00:00.5Z")),
         ),
     ]
 }
 
 fn misses<K: Sample>() -> Cases<K> {
-    let with_deadline = || with_recorded(routine::<K>(), "startingDeadlineSeconds", 60);
+    let with_deadline = || with_recorded(idle::<K>(), "startingDeadlineSeconds", 60);
     vec![
-        ("several missed", after(routine(), |case| case.set_clock("12:10"))),
+        ("several missed", after(idle(), |case| case.set_clock("12:10"))),
         (
             "more than a hundred missed",
-            after(with_recorded(routine(), "startingDeadlineSeconds", 1_000_000), |case| {
+            after(with_recorded(idle(), "startingDeadlineSeconds", 1_000_000), |case| {
                 case.set_clock("2026-03-19T10:00:00Z");
             }),
         ),
@@ -375,7 +381,7 @@ fn misses<K: Sample>() -> Cases<K> {
         ),
         (
             "due while it was suspended",
-            after(with_recorded(routine(), "suspend", true), |case| {
+            after(with_recorded(idle(), "suspend", true), |case| {
                 case.set_clock("12:10");
                 case.set("suspend", false);
             }),

@@ -1,5 +1,5 @@
 //! Random histories with a clock that is set, stale caches, crashing processes and finishing Jobs.
-//! No time is ever served twice, and none is lost once nobody interferes.
+//! No scheduled time gets two Jobs, and every due time has a Job once the interference ends.
 
 use std::collections::BTreeMap;
 
@@ -30,11 +30,11 @@ enum Event {
     Pass(i64),
     /// Time passes until the next time that the process waits for.
     Wake,
-    /// Somebody changes the clock by this many seconds.
-    Step(i64),
+    /// The clock is set forward or back by this many seconds.
+    AdjustClock(i64),
     /// The process reconciles after its caches received this many more changes, and carries out
     /// this many effects.
-    Look {
+    Reconcile {
         object: usize,
         jobs: usize,
         effects: usize,
@@ -55,12 +55,12 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let units = select(vec![1, 60, 3_600, 86_400]);
-    let step = (units, -40..40_i64).prop_map(|(unit, count)| Event::Step(unit * count));
-    let look = (0..3_usize, 0..3_usize, 0..6_usize).prop_map(|(object, jobs, effects)| {
-        // Mostly everything is delivered and carried out.
+    let step = (units, -40..40_i64).prop_map(|(unit, count)| Event::AdjustClock(unit * count));
+    let reconcile = (0..3_usize, 0..3_usize, 0..6_usize).prop_map(|(object, jobs, effects)| {
+        // In most cases, everything is delivered and carried out.
         let or_all = |some: usize| if some == 2 { usize::MAX } else { some };
         let effects = if effects >= 4 { usize::MAX } else { effects };
-        Event::Look {
+        Event::Reconcile {
             object: or_all(object),
             jobs: or_all(jobs),
             effects,
@@ -70,10 +70,10 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => (1..200_000_i64).prop_map(Event::Pass),
         4 => Just(Event::Wake),
         2 => step,
-        12 => look,
+        12 => reconcile,
         1 => Just(Event::Restart),
         1 => Just(Event::FailOver),
-        3 => (any::<usize>(), any::<bool>()).prop_map(|(which, well)| Event::Finish(which, well)),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(index, succeeds)| Event::Finish(index, succeeds)),
         1 => Just(Event::RunNow),
         1 => any::<bool>().prop_map(Event::Suspend),
         1 => select(vec!["*/2 * * * *", "1-59/7 * * * *", "@every 1m10s"]).prop_map(Event::Reschedule),
@@ -99,10 +99,10 @@ fn fields() -> impl Strategy<Value = Value> {
 /// A simulation with the state for checking its invariants.
 struct CheckedSimulation<K> {
     simulation: Simulation<K>,
-    /// The latest `lastScheduleTime` of the status so far.
-    stored: Option<Timestamp>,
+    /// The `lastScheduleTime` of the status after the last effect.
+    last_recorded: Option<Timestamp>,
     /// The number of requested runs.
-    values: u32,
+    requested_runs: u32,
     /// Whether an event changed the time after which scheduled times count.
     is_edited: bool,
 }
@@ -118,8 +118,8 @@ impl<K: Sample> CheckedSimulation<K> {
         let object = json!({"metadata": {"name": "a"}, "spec": spec});
         Self {
             simulation: Simulation::of(object, at(START)),
-            stored: None,
-            values: 0,
+            last_recorded: None,
+            requested_runs: 0,
             is_edited: false,
         }
     }
@@ -134,62 +134,65 @@ impl<K: Sample> CheckedSimulation<K> {
                     simulation.clock = time;
                 }
             }
-            Event::Step(seconds) => simulation.pass(seconds),
-            Event::Look { object, jobs, effects } => {
+            Event::AdjustClock(seconds) => simulation.pass(seconds),
+            Event::Reconcile { object, jobs, effects } => {
                 simulation.deliver(object, jobs);
-                self.look(effects);
+                self.carry_out_plan(effects);
             }
             Event::Restart => simulation.restart(),
             Event::FailOver => simulation.fail_over(),
-            Event::Finish(which, well) => {
+            Event::Finish(index, succeeds) => {
                 let active = simulation.active();
                 if !active.is_empty() {
-                    simulation.finish(&active[which % active.len()], if well { "Complete" } else { "Failed" });
+                    simulation.finish(
+                        &active[index % active.len()],
+                        if succeeds { "Complete" } else { "Failed" },
+                    );
                 }
             }
             Event::RunNow => {
-                self.values += 1;
-                simulation.run_now(&self.values.to_string());
+                self.requested_runs += 1;
+                simulation.run_now(&self.requested_runs.to_string());
             }
             Event::Suspend(suspend) => simulation.set("suspend", suspend),
             Event::Reschedule(schedule) => simulation.set("schedule", schedule),
-            Event::Remove(which) => {
-                let jobs = simulation.removable();
+            Event::Remove(index) => {
+                let jobs = simulation.recorded_jobs();
                 if !jobs.is_empty() {
-                    simulation.remove_job(&jobs[which % jobs.len()]);
+                    simulation.remove_job(&jobs[index % jobs.len()]);
                 }
             }
         }
     }
 
     /// Carries out the first effects of a plan and checks each.
-    fn look(&mut self, effects: usize) {
+    fn carry_out_plan(&mut self, effects: usize) {
         let plan = self.simulation.plan();
         for effect in plan.effects.iter().take(effects) {
-            self.watch(effect);
+            self.check_effect(effect);
             if self.simulation.carry_out(std::slice::from_ref(effect)) != Outcome::Done {
                 break;
             }
             for (job, times) in &self.simulation.record.created {
                 assert_eq!(*times, 1, "{job} was created {times} times");
             }
-            let stored = self.simulation.stored();
+            let recorded = self.simulation.last_schedule_time();
             assert!(
-                stored >= self.stored,
-                "lastScheduleTime went back from {:?} to {stored:?}",
-                self.stored
+                recorded >= self.last_recorded,
+                "lastScheduleTime went back from {:?} to {recorded:?}",
+                self.last_recorded
             );
-            self.stored = stored;
+            self.last_recorded = recorded;
         }
     }
 
     /// Asserts that the effect is allowed now.
-    fn watch(&self, effect: &Effect) {
+    fn check_effect(&self, effect: &Effect) {
         let simulation = &self.simulation;
         match effect {
             Effect::Create(job) => {
-                let desired = simulation.known().desired();
-                let (active, name) = (simulation.known_active(), &job.key.name);
+                let desired = simulation.cached_object().desired();
+                let (active, name) = (simulation.cached_active(), &job.key.name);
                 let is_alone = desired.concurrency == ConcurrencyPolicy::Allow || active.is_empty();
                 assert!(is_alone, "{name} starts while {active:?} are active");
                 let Some(slot) = slot_of(&job.body) else { return };
@@ -200,9 +203,9 @@ impl<K: Sample> CheckedSimulation<K> {
             }
             Effect::Delete { target, .. } if target.resource == JOBS => {
                 assert!(
-                    time_of(&target.key.name) <= simulation.stored(),
+                    time_of(&target.key.name) <= simulation.last_schedule_time(),
                     "{effect}, but the recorded time is {:?}",
-                    simulation.stored()
+                    simulation.last_schedule_time()
                 );
             }
             _ => {}
@@ -224,7 +227,7 @@ impl<K: Sample> CheckedSimulation<K> {
         for _ in 0..12 {
             self.simulation.sync();
             let before = self.simulation.record.clone();
-            self.look(usize::MAX);
+            self.carry_out_plan(usize::MAX);
             if self.simulation.record.writes == before.writes
                 && self.simulation.record.events.len() == before.events.len()
             {
@@ -234,14 +237,14 @@ impl<K: Sample> CheckedSimulation<K> {
         panic!("the plans do not converge: {}", self.simulation.plan());
     }
 
-    /// Returns the latest time that must have a Job by now but has none: it is later than all
-    /// served times and within its deadline.
+    /// Returns the latest time that must have a Job by now but has none: it is later than all times
+    /// with a Job and within its deadline.
     fn overdue_time(&self) -> Option<Timestamp> {
         let object = self.simulation.current_object();
         let timetable: Timetable = object.desired().timetable.expect("the schedule is valid");
         let record = &self.simulation.record;
         let status = &self.simulation.object["status"];
-        // This excludes times that the previous schedule missed, and times that came during a
+        // This excludes times that the previous schedule missed, and times that passed during a
         // suspension and have expired since.
         let since = status["scheduledSince"]
             .as_str()
@@ -250,20 +253,20 @@ impl<K: Sample> CheckedSimulation<K> {
         let since = since.filter(|_| self.is_edited);
         let base = self
             .simulation
-            .stored()
-            .max(record.served)
+            .last_schedule_time()
+            .max(record.last_schedule)
             .max(since)
             .max(Some(at(START)))?;
         let due = timetable.latest(base, self.simulation.clock)?;
         let age = self.simulation.clock.duration_since(due);
         let is_in_time = timetable.deadline.is_none_or(|deadline| age < deadline);
-        // One Job serves all times within a minute.
-        let is_served = record.created.contains_key(&Run::Scheduled(due).job_name("a"));
-        (is_in_time && !is_served).then_some(due)
+        // All times within a minute share one Job.
+        let has_job = record.created.contains_key(&Run::Scheduled(due).job_name("a"));
+        (is_in_time && !has_job).then_some(due)
     }
 }
 
-fn play<K: Sample>(schedule: &str, fields: &Value, events: &[Event]) {
+fn check_runs<K: Sample>(schedule: &str, fields: &Value, events: &[Event]) {
     let mut checked = CheckedSimulation::<K>::new(schedule, fields);
     for event in events {
         checked.apply(event);
@@ -275,19 +278,19 @@ fn play<K: Sample>(schedule: &str, fields: &Value, events: &[Event]) {
         "a run is overdue at {}",
         checked.simulation.clock
     );
-    // Afterwards the next time is served when it comes. An `@every` schedule first counts from each
-    // Job of a future time.
+    // Afterwards the next run starts on time. An `@every` schedule first counts from each Job with
+    // a future time.
     let jobs = checked.simulation.record.created.len();
-    let is_served = (0..=jobs).any(|_| {
+    let has_started = (0..=jobs).any(|_| {
         let Next::At(next) = checked.simulation.plan().next else {
             panic!("the schedule has no next time");
         };
         checked.simulation.clock = next;
         checked.converge();
-        checked.simulation.stored() == Some(next)
+        checked.simulation.last_schedule_time() == Some(next)
     });
     let is_in_time = fields["startingDeadlineSeconds"] != json!(0);
-    assert_eq!(is_served, is_in_time, "{:?}", checked.simulation.record.created);
+    assert_eq!(has_started, is_in_time, "{:?}", checked.simulation.record.created);
     assert_quiescent(&mut checked);
 }
 
@@ -315,8 +318,8 @@ fn assert_quiescent<K: Sample>(checked: &mut CheckedSimulation<K>) {
             "the limit is {keep}, but {kept:?} are kept"
         );
     }
-    if checked.values > 0 {
-        let name = crate::job::run_now_job_name("a", &checked.values.to_string());
+    if checked.requested_runs > 0 {
+        let name = crate::job::run_now_job_name("a", &checked.requested_runs.to_string());
         assert_eq!(
             simulation.record.created.get(&name),
             Some(&1),
@@ -329,15 +332,15 @@ fn assert_quiescent<K: Sample>(checked: &mut CheckedSimulation<K>) {
         .iter()
         .filter(|(name, _)| name.contains("-run-"))
         .collect();
-    assert!(runs.len() <= checked.values as usize, "{runs:?}");
+    assert!(runs.len() <= checked.requested_runs as usize, "{runs:?}");
 }
 
-/// Checks that with a clock that only goes forward, every past time either was served or counts as
+/// Checks that with a clock that only goes forward, every past time either has a Job or counts as
 /// missed, but not both.
 fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
     let mut checked = CheckedSimulation::<CachedCronTab>::new(schedule, fields);
     for event in events {
-        // If a cache lagged by a whole period, a served time would count as missed.
+        // If a cache lagged by a whole period, a time with a Job would count as missed.
         checked.simulation.sync();
         checked.apply(event);
     }
@@ -350,15 +353,15 @@ fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
         .desired()
         .timetable
         .expect("the schedule is valid");
-    let came = simulation
-        .stored()
+    let past_times = simulation
+        .last_schedule_time()
         .max(last_missed)
         .map_or(0, |last| timetable.count(at(START), last));
-    let served = simulation.record.created.len() as u64;
+    let with_job = simulation.record.created.len() as u64;
     assert_eq!(
         status["missedRuns"],
-        u64::from(came) - served,
-        "of {came} times, {served} were served: {status}"
+        u64::from(past_times) - with_job,
+        "of {past_times} times, {with_job} have a Job: {status}"
     );
     assert!(
         status["missedRuns"].as_u64() >= Some(simulation.record.missed),
@@ -371,23 +374,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn crontab_serves_each_time_once(
+    fn crontab_creates_one_job_per_time(
         schedule in select(vec!["* * * * *", "*/5 * * * *", "30 2 * * *", "0 * * * *", "@every 1m30s"]),
         fields in fields(),
         events in events(),
     ) {
-        play::<CachedCronTab>(schedule, &fields, &events);
+        check_runs::<CachedCronTab>(schedule, &fields, &events);
     }
 
     #[test]
-    fn cronjob_serves_each_time_once(
+    fn cronjob_creates_one_job_per_time(
         schedule in select(vec!["* * * * *", "*/5 * * * *", "30 2 * * *", "0 * * * *", "@every 20s", "@every 1m30s"]),
         fields in fields(),
         events in events(),
     ) {
         // A CronJob has no annotation to request a run.
         let events: Vec<_> = events.into_iter().filter(|event| !matches!(event, Event::RunNow)).collect();
-        play::<CachedCronJob>(schedule, &fields, &events);
+        check_runs::<CachedCronJob>(schedule, &fields, &events);
     }
 
     #[test]
@@ -397,7 +400,7 @@ proptest! {
         events in events(),
     ) {
         let is_forward = |event: &Event| match event {
-            Event::Step(seconds) => (0..7_200).contains(seconds),
+            Event::AdjustClock(seconds) => (0..7_200).contains(seconds),
             Event::RunNow | Event::Suspend(_) | Event::Reschedule(_) => false,
             _ => true,
         };

@@ -37,10 +37,10 @@ fn interruptions() -> impl Iterator<Item = Interruption> {
         .chain(caches.map(Interruption::FailOver))
 }
 
-/// Cases whose result depends on this process's memory. The status of a CronJob never records a
-/// change of the schedule, and that of a CronTab only once it is written. A new process counts from
-/// the last run, or from now.
-const FORGETFUL: [(&str, &str); 4] = [
+/// Cases whose result depends on the process's memory of a changed schedule. The status of a
+/// CronJob never records the change, and the status of a CronTab only after the next write. After a
+/// restart, a CronJob counts from the last run and a CronTab from the current time.
+const MEMORY_DEPENDENT: [(&str, &str); 4] = [
     ("CronJob", "rescheduled"),
     ("CronJob", "rescheduled, and due before it was recorded"),
     ("CronJob", "another zone"),
@@ -49,23 +49,23 @@ const FORGETFUL: [(&str, &str); 4] = [
 
 #[test]
 fn interruptions_of_a_crontab_do_not_change_the_result() {
-    let crashes = sweep::<CachedCronTab>(common_cases()) + sweep(crontab_only());
+    let crashes = interrupt_everywhere::<CachedCronTab>(common_cases()) + interrupt_everywhere(crontab_only());
     assert!(crashes > 2_000, "the test tried only {crashes} interruptions");
 }
 
 #[test]
 fn interruptions_of_a_cronjob_do_not_change_the_result() {
-    let crashes = sweep::<CachedCronJob>(common_cases()) + sweep(cronjob_only());
+    let crashes = interrupt_everywhere::<CachedCronJob>(common_cases()) + interrupt_everywhere(cronjob_only());
     assert!(crashes > 1_000, "the test tried only {crashes} interruptions");
 }
 
-fn sweep<K: Sample>(cases: Cases<K>) -> usize {
+fn interrupt_everywhere<K: Sample>(cases: Cases<K>) -> usize {
     let mut tried = 0;
     for (case, start) in cases {
         let mut undisturbed = start.clone();
         let rounds = undisturbed.converge();
-        let picture = undisturbed.snapshot();
-        let is_forgetful = FORGETFUL.contains(&(&*K::RESOURCE.kind, case));
+        let expected = undisturbed.snapshot();
+        let is_memory_dependent = MEMORY_DEPENDENT.contains(&(&*K::RESOURCE.kind, case));
         for round in 0..rounds {
             let mut before = start.clone();
             (0..round).for_each(|_| _ = before.step());
@@ -76,12 +76,12 @@ fn sweep<K: Sample>(cases: Cases<K>) -> usize {
                 assert_eq!(simulation.carry_out(&effects[..done]), Outcome::Done, "{case}");
                 for how in interruptions() {
                     let is_another_process = !matches!(how, Interruption::Failure(_));
-                    if is_forgetful && matches!(how, Interruption::Restart) {
+                    if is_memory_dependent && matches!(how, Interruption::Restart) {
                         continue;
                     }
                     let case = || format!("{case}: {how:?} in round {round} after {done}");
                     let ended = interrupted(simulation.clone(), how);
-                    assert_eq!(ended.snapshot(), picture, "{}", case());
+                    assert_eq!(ended.snapshot(), expected, "{}", case());
                     compare(&case, &ended.record, &undisturbed.record, is_another_process);
                     tried += 1;
                 }

@@ -63,7 +63,7 @@ const SYNC: &str = "
     still active, is time, A                  | run=09:01 now=10:01                             | create active=2 update next=59m |
     still active, is time, F                  | F run=09:01 now=10:01                           | active=1 event=JobAlreadyActive next=59m |
     still active, is time, R                  | R run=09:01 now=10:01                           | create delete active=1 update next=59m |
-    still active, is time, get job failed, R  | R run=09:01 unlisted refuse now=10:01           | active=1 warn=1 next=- | active=1 warn=1 next=59m get
+    still active, is time, get job failed, R  | R run=09:01 unlisted reject now=10:01           | active=1 warn=1 next=- | active=1 warn=1 next=59m get
     still active, is time, suspended          | suspend run=09:01 now=10:01                     | active=1 next=- |
     still active, is time, past deadline      | deadline=10 run=09:01 now=10:01                 | active=1 next=59m | active=1 warn=1 next=59m miss
     still active, is time, not past deadline  | deadline=1000000 run=09:01 now=10:01            | create active=2 update next=59m |
@@ -108,7 +108,7 @@ fn cronjob_is_synced_as_in_kubernetes() {
     let mut cases = 0;
     for line in SYNC.lines().filter(|line| !line.trim().is_empty()) {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
-        let [case, given, theirs, ours] = cells[..] else {
+        let [case, input, theirs, ours] = cells[..] else {
             panic!("the line must have four columns: {line}");
         };
         let (ours, reason) = ours.rsplit_once(' ').unwrap_or((theirs, "equal"));
@@ -120,7 +120,7 @@ fn cronjob_is_synced_as_in_kubernetes() {
             reason == "equal" || ours != theirs,
             "{case}: the result is the same as in Kubernetes"
         );
-        assert_eq!(verdict(given), ours, "{case}");
+        assert_eq!(run_case(input), ours, "{case}");
         cases += 1;
     }
     assert_eq!(cases, 72);
@@ -135,10 +135,10 @@ pub(super) fn moment(text: &str) -> Timestamp {
         .expect("the text is a time")
 }
 
-/// The words of the input cell: flags, and names with values.
-struct Given<'a>(BTreeMap<&'a str, &'a str>);
+/// The words of an input cell: flags, and names with values.
+struct Input<'a>(BTreeMap<&'a str, &'a str>);
 
-impl<'a> Given<'a> {
+impl<'a> Input<'a> {
     fn of(cell: &'a str) -> Self {
         let words = cell.split_whitespace();
         Self(words.map(|word| word.split_once('=').unwrap_or((word, ""))).collect())
@@ -207,7 +207,7 @@ impl<'a> Given<'a> {
         if self.has("exists") {
             add_job(&mut simulation, moment("10:00"));
         }
-        simulation.refusal = self.has("refuse").then_some(("check that", "request is invalid"));
+        simulation.rejection = self.has("reject").then_some(("check that", "request is invalid"));
         simulation.is_namespace_terminating = self.has("terminating");
         simulation
     }
@@ -216,38 +216,38 @@ impl<'a> Given<'a> {
 /// Adds a Job for that time, as the controller would have created it.
 fn add_job(simulation: &mut Simulation<CachedCronJob>, time: Timestamp) -> String {
     let name = format!("a-{}", time.as_second() / 60);
-    let marks = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": time.to_string()});
+    let annotations = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": time.to_string()});
     simulation.add_job(
         &name,
         Some("uid-1"),
-        json!({"metadata": {"annotations": marks, "creationTimestamp": time.to_string()}}),
+        json!({"metadata": {"annotations": annotations, "creationTimestamp": time.to_string()}}),
     );
     name
 }
 
 /// Carries out the plans and returns the result as words of the table.
-fn verdict(given: &str) -> String {
-    let given = Given::of(given);
-    let mut simulation = given.simulation();
+fn run_case(input: &str) -> String {
+    let input = Input::of(input);
+    let mut simulation = input.simulation();
     let before = simulation.object["status"].clone();
-    if given.has("refuse") {
+    if input.has("reject") {
         simulation.reconcile();
     } else {
         let effects = simulation.plan().effects;
-        assert!(!matches!(simulation.carry_out(&effects), Outcome::Refused(..)));
+        assert!(!matches!(simulation.carry_out(&effects), Outcome::Rejected(..)));
         if !simulation.is_namespace_terminating {
             simulation.converge();
         }
     }
     let status = &simulation.object["status"];
-    if let Some(done) = given.time("done") {
+    if let Some(done) = input.time("done") {
         let ended = done + SignedDuration::from_secs(10);
         assert_eq!(status["lastSuccessfulTime"], ended.to_string());
     }
     let record = &simulation.record;
     assert!(record.created.values().sum::<u32>() <= 1, "{record:?}");
     let count = |name: &str, count: usize| (count > 0).then(|| format!("{name}={count}"));
-    let told = record
+    let normal_event = record
         .events
         .iter()
         .find(|event| !event.is_warning && !event.reason.starts_with("Successful"));
@@ -261,7 +261,7 @@ fn verdict(given: &str) -> String {
         Some(format!("active={}", status["active"].as_array().map_or(0, Vec::len))),
         (*status != before).then(|| "update".to_owned()),
         count("warn", record.events.iter().filter(|event| event.is_warning).count()),
-        told.map(|event| format!("event={}", event.reason)),
+        normal_event.map(|event| format!("event={}", event.reason)),
         Some(format!("next={next}")),
     ];
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")

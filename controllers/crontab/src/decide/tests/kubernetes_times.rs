@@ -55,24 +55,24 @@ const DURATION: &str = "
     no previous run                   | 0 12 * * 5             | 10:00 - - 16:00             | 20h
 ";
 
-/// Compares the last cell of each row with the result of `found`.
-fn check(table: &str, cases: usize, found: impl Fn(&Simulation<CachedCronJob>) -> String) {
+/// Compares the last cell of each row with the result that `result` returns for its simulation.
+fn check(table: &str, cases: usize, result: impl Fn(&Simulation<CachedCronJob>) -> String) {
     let rows: Vec<_> = table.lines().filter(|line| !line.trim().is_empty()).collect();
     assert_eq!(rows.len(), cases);
     for row in rows {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        let [case, schedule, given, expected] = cells[..] else {
+        let [case, schedule, input, expected] = cells[..] else {
             panic!("the row must have four columns: {row}");
         };
         let expected = expected.rsplit_once("here ").map_or(expected, |(_, here)| here);
-        assert_eq!(found(&simulation(schedule, given)), expected, "{case}");
+        assert_eq!(result(&simulation(schedule, input)), expected, "{case}");
     }
 }
 
-fn simulation(schedule: &str, given: &str) -> Simulation<CachedCronJob> {
-    let given: Vec<_> = given.split(' ').collect();
-    let [created, last, deadline, now] = given[..] else {
-        panic!("the cell must have four words: {given:?}");
+fn simulation(schedule: &str, input: &str) -> Simulation<CachedCronJob> {
+    let input: Vec<_> = input.split(' ').collect();
+    let [created, last, deadline, now] = input[..] else {
+        panic!("the cell must have four words: {input:?}");
     };
     let spec = json!({"schedule": schedule, "jobTemplate": CachedCronJob::template()});
     let mut simulation = Simulation::of(json!({"metadata": {"name": "a"}, "spec": spec}), moment(created));
@@ -89,27 +89,27 @@ fn simulation(schedule: &str, given: &str) -> Simulation<CachedCronJob> {
 }
 
 /// Formats a time as `moment` parses it.
-fn written(time: Timestamp) -> String {
+fn format_moment(time: Timestamp) -> String {
     let text = time.strftime("%dT%H:%M").to_string();
     text.strip_prefix("19T").unwrap_or(&text).to_owned()
 }
 
 fn run(simulation: &Simulation<CachedCronJob>) -> String {
     let plan = simulation.plan();
-    let is_told = |reason: &str| {
+    let has_event = |reason: &str| {
         let mut effects = plan.effects.iter();
         effects.any(|effect| matches!(effect, Effect::Event(_, note) if note.reason == reason))
     };
-    if is_told("InvalidSchedule") {
+    if has_event("InvalidSchedule") {
         assert_eq!(plan.next, Next::OnChange);
         return "error".to_owned();
     }
-    let many = if is_told("TooManyMissedTimes") { " many" } else { "" };
+    let many = if has_event("TooManyMissedTimes") { " many" } else { "" };
     let started = plan.effects.iter().find_map(|effect| match effect {
         Effect::Create(job) => time_of(&job.key.name),
         _ => None,
     });
-    started.map_or_else(|| "-".to_owned(), written) + many
+    started.map_or_else(|| "-".to_owned(), format_moment) + many
 }
 
 #[test]
@@ -140,14 +140,14 @@ fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
         simulation
     };
     // The quota prevents the creation of a Job. Deleting old Jobs is even more important then.
-    let mut full = finished(
+    let mut at_quota = finished(
         "10:01",
         1,
         &[("started-minute-ago", "09:59"), ("started-hour-ago", "08:59")],
     );
-    full.refusal = Some(("create", "quota for # of jobs reached"));
-    full.converge();
-    assert_eq!(full.record.deleted, ["started-hour-ago"]);
+    at_quota.rejection = Some(("create", "quota for # of jobs reached"));
+    at_quota.converge();
+    assert_eq!(at_quota.record.deleted, ["started-hour-ago"]);
     let mut within_limit = finished("09:59", 2, &[("started-hour-ago", "08:59")]);
     within_limit.converge();
     assert!(within_limit.record.deleted.is_empty());

@@ -1,6 +1,6 @@
-//! A model of the apiserver and of one process in front of it. The apiserver refuses the writes
-//! that the real one refuses. The process has two caches, which lag independently but never go
-//! back, and the state that a process keeps in memory.
+//! A model of the apiserver and of one process that uses it. The apiserver rejects the same writes
+//! as a real one. The process has two caches, which lag independently but never go back, and the
+//! state that a process keeps in memory.
 
 mod apiserver;
 mod process;
@@ -35,8 +35,9 @@ pub(super) struct Simulation<K> {
     job_sets: Vec<Arc<Jobs>>,
     process: Process,
     pub(super) record: Record,
-    /// A verb (`create`, `delete` or `make sure`) that the apiserver refuses, and its message.
-    pub(super) refusal: Option<(&'static str, &'static str)>,
+    /// How the text of a rejected effect starts (`create`, `delete` or `check that`), and the
+    /// apiserver's message.
+    pub(super) rejection: Option<(&'static str, &'static str)>,
     pub(super) is_namespace_terminating: bool,
 }
 
@@ -47,7 +48,7 @@ struct Process {
     object: usize,
     jobs: usize,
     /// The one-time events that were sent.
-    said: BTreeSet<(&'static str, String)>,
+    reported: BTreeSet<(&'static str, String)>,
     observed_runs: BTreeMap<Arc<str>, ObservedRuns>,
 }
 
@@ -56,8 +57,8 @@ struct Process {
 pub(super) struct Record {
     /// How often the controller created a Job of each name.
     pub(super) created: BTreeMap<String, u32>,
-    /// The latest scheduled time for which it created a Job.
-    pub(super) served: Option<Timestamp>,
+    /// The latest scheduled time for which the controller created a Job.
+    pub(super) last_schedule: Option<Timestamp>,
     pub(super) deleted: Vec<String>,
     pub(super) events: Vec<RecordedEvent>,
     pub(super) missed: u64,
@@ -80,7 +81,7 @@ pub(super) enum Outcome {
     Done,
     /// A 409 or 404: observe and decide again.
     Stale,
-    Refused(Box<Effect>, &'static str),
+    Rejected(Box<Effect>, &'static str),
     /// Nothing remains to be done for this object.
     Over,
 }
@@ -96,7 +97,7 @@ impl<K> Clone for Simulation<K> {
             job_sets: self.job_sets.clone(),
             process: self.process.clone(),
             record: self.record.clone(),
-            refusal: self.refusal,
+            rejection: self.rejection,
             is_namespace_terminating: self.is_namespace_terminating,
         }
     }
@@ -128,7 +129,7 @@ impl<K: Sample> Simulation<K> {
             job_sets: vec![Arc::default(), Arc::default()],
             process: Process::default(),
             record: Record::default(),
-            refusal: None,
+            rejection: None,
             is_namespace_terminating: false,
         }
     }
@@ -247,12 +248,12 @@ impl<K: Sample> Simulation<K> {
     }
 
     /// Returns the object in the process's cache.
-    pub(super) fn known(&self) -> Arc<K> {
+    pub(super) fn cached_object(&self) -> Arc<K> {
         Arc::clone(&self.objects[self.process.object])
     }
 
     /// Returns the last scheduled time that the status records.
-    pub(super) fn stored(&self) -> Option<Timestamp> {
+    pub(super) fn last_schedule_time(&self) -> Option<Timestamp> {
         Some(at(self.object["status"]["lastScheduleTime"].as_str()?))
     }
 
@@ -269,24 +270,24 @@ impl<K: Sample> Simulation<K> {
     }
 
     /// Returns the unfinished Jobs that are in the process's cache.
-    pub(super) fn known_active(&self) -> Vec<String> {
-        let known = &self.job_sets[self.process.jobs];
+    pub(super) fn cached_active(&self) -> Vec<String> {
+        let cached = &self.job_sets[self.process.jobs];
         let active = self.active().into_iter();
-        active.filter(|name| known.contains_key(name)).collect()
+        active.filter(|name| cached.contains_key(name)).collect()
     }
 
     /// Returns the Jobs whose runs the status records.
-    pub(super) fn removable(&self) -> Vec<String> {
+    pub(super) fn recorded_jobs(&self) -> Vec<String> {
         let object = self.current_object();
         let recorded = object.recorded(self.clock);
-        let is_stored = |name: &str, job: &Value| match slot_of(job) {
+        let is_recorded = |name: &str, job: &Value| match slot_of(job) {
             Some(slot) => Some(slot) <= recorded.last_schedule,
             None => recorded
                 .last_run_now
                 .is_some_and(|value| name == run_now_job_name("a", value)),
         };
-        let stored = self.jobs.iter().filter(|(name, job)| is_stored(name, job));
-        stored.map(|(name, _)| name.clone()).collect()
+        let recorded = self.jobs.iter().filter(|(name, job)| is_recorded(name, job));
+        recorded.map(|(name, _)| name.clone()).collect()
     }
 
     /// Returns when the process observed a change of the schedule.
@@ -303,19 +304,19 @@ impl<K: Sample> Simulation<K> {
     /// Returns all objects without the fields that differ between runs: UIDs and versions.
     pub(super) fn snapshot(&self) -> Value {
         let jobs = self.jobs.values().map(|job| Value::clone(job));
-        let mut picture = [self.object.clone()].into_iter().chain(jobs).collect();
-        forget_identities(&mut picture);
-        picture
+        let mut objects = [self.object.clone()].into_iter().chain(jobs).collect();
+        remove_identities(&mut objects);
+        objects
     }
 }
 
-fn forget_identities(value: &mut Value) {
+fn remove_identities(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|field, _| field != "uid" && field != "resourceVersion");
-            fields.values_mut().for_each(forget_identities);
+            fields.values_mut().for_each(remove_identities);
         }
-        Value::Array(elements) => elements.iter_mut().for_each(forget_identities),
+        Value::Array(elements) => elements.iter_mut().for_each(remove_identities),
         _ => {}
     }
 }
@@ -327,8 +328,8 @@ fn is_owned(job: &CachedJob, owner: &Metadata) -> bool {
 
 /// Returns the scheduled time in a Job's annotation.
 pub(super) fn slot_of(job: &Value) -> Option<Timestamp> {
-    let mark = &job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"];
-    mark.as_str().map(at)
+    let annotation = &job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"];
+    annotation.as_str().map(at)
 }
 
 /// Returns the UID and version of an object.

@@ -7,7 +7,7 @@ use portreeve_reconcile::Effect;
 use serde_json::Value;
 
 use super::{
-    cases::{Cases, due, routine, running, with_recorded},
+    cases::{Cases, due, idle, running, with_recorded},
     cronjob_cases, crontab_cases,
     samples::Sample,
     simulation::Simulation,
@@ -29,7 +29,7 @@ fn created<K: Sample>(simulation: &Simulation<K>) -> Value {
 
 #[test]
 fn job_of_a_crontab_has_the_pod_and_labels() {
-    let mut simulation = with_recorded(routine::<CachedCronTab>(), "timeZone", "Europe/Zurich");
+    let mut simulation = with_recorded(idle::<CachedCronTab>(), "timeZone", "Europe/Zurich");
     simulation.set("backoffLimit", 2);
     simulation.set("activeDeadlineSeconds", 600);
     simulation.set("ttlSecondsAfterFinished", 0);
@@ -88,7 +88,7 @@ fn job_of_a_crontab_has_the_pod_and_labels() {
 
 #[test]
 fn job_of_a_run_now_records_the_value() {
-    let mut simulation = routine::<CachedCronTab>();
+    let mut simulation = idle::<CachedCronTab>();
     simulation.run_now("now!");
     simulation.sync();
     check(
@@ -121,7 +121,7 @@ fn job_of_a_run_now_records_the_value() {
 #[test]
 fn job_of_a_cronjob_is_its_template_with_an_owner() {
     check(
-        &created(&due(routine::<CachedCronJob>())),
+        &created(&due(idle::<CachedCronJob>())),
         &expect![[r#"
         {
           "apiVersion": "batch/v1",
@@ -220,7 +220,7 @@ fn status_of_a_crontab_has_all_fields() {
 
 #[test]
 fn status_of_a_crontab_reports_why_it_cannot_run() {
-    let mut simulation = routine::<CachedCronTab>();
+    let mut simulation = idle::<CachedCronTab>();
     simulation.set("schedule", "61 * * * *");
     simulation.converge();
     check(
@@ -305,16 +305,16 @@ fn status_of_a_cronjob_is_the_same_as_in_kubernetes() {
 }
 
 /// Returns all events of all cases.
-fn said<K: Sample>(cases: Cases<K>) -> String {
-    let mut said = BTreeSet::new();
+fn events<K: Sample>(cases: Cases<K>) -> String {
+    let mut events = BTreeSet::new();
     for (_, mut simulation) in cases {
         simulation.converge();
         for event in simulation.record.events {
             let type_ = if event.is_warning { "Warning" } else { "Normal" };
-            said.insert(format!("{type_} {}: {}\n", event.reason, event.message));
+            events.insert(format!("{type_} {}: {}\n", event.reason, event.message));
         }
     }
-    said.into_iter().collect()
+    events.into_iter().collect()
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn crontab_events_have_the_expected_messages() {
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: a-run-340ca71c
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
         Warning UnknownTimeZone: .spec.timeZone: unknown time zone "Mars/Olympus": use a name from the IANA time zone database, such as Europe/Berlin
-    "#]].assert_eq(&said(crontab_cases()));
+    "#]].assert_eq(&events(crontab_cases()));
 }
 
 #[test]
@@ -408,5 +408,5 @@ fn cronjob_events_have_the_messages_of_kubernetes() {
         Warning UnknownTimeZone: invalid timeZone: "Mars/Olympus": unknown time zone "Mars/Olympus": use a name from the IANA time zone database, such as Europe/Berlin
         Warning UnparseableSchedule: unparseable schedule: "61 * * * *" : invalid minute "61": must be from 0 to 59
         Warning UnsupportedSchedule: CRON_TZ or TZ used in schedule "TZ=Asia/Kolkata 0 * * * *" is not officially supported, use .spec.timeZone instead
-    "#]].assert_eq(&said(cronjob_cases()));
+    "#]].assert_eq(&events(cronjob_cases()));
 }

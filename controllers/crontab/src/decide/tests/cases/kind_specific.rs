@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Cases, after, due, ended, routine, running, terminating, with, with_recorded};
+use super::{Cases, add_finished_job, after, due, idle, running, terminating, with, with_recorded};
 use crate::{
     cronjob::CachedCronJob,
     crontab::CachedCronTab,
@@ -11,76 +11,84 @@ use crate::{
 
 /// Returns the cases for CronTabs.
 pub(in crate::decide::tests) fn crontab_only() -> Cases<CachedCronTab> {
-    [runs_now(), names_of_runs_now(), oddities()].concat()
+    [run_now_cases(), run_now_name_cases(), unusual_cases()].concat()
 }
 
-fn asked(mut simulation: Simulation<CachedCronTab>) -> Simulation<CachedCronTab> {
+fn with_requested_run(mut simulation: Simulation<CachedCronTab>) -> Simulation<CachedCronTab> {
     simulation.run_now("1");
     simulation
 }
 
-fn answered() -> Simulation<CachedCronTab> {
-    let mut simulation = asked(routine());
+fn with_started_run() -> Simulation<CachedCronTab> {
+    let mut simulation = with_requested_run(idle());
     simulation.converge();
     simulation
 }
 
-fn runs_now() -> Cases<CachedCronTab> {
+fn run_now_cases() -> Cases<CachedCronTab> {
     let forbid = |simulation| with_recorded(simulation, "concurrencyPolicy", "Forbid");
     let replace = |simulation| with_recorded(simulation, "concurrencyPolicy", "Replace");
     vec![
-        ("run now", asked(routine())),
-        ("run now, the same value", answered()),
+        ("run now", with_requested_run(idle())),
+        ("run now, the same value", with_started_run()),
         (
             "run now, another value",
-            after(answered(), |simulation| simulation.run_now("2")),
+            after(with_started_run(), |simulation| simulation.run_now("2")),
         ),
+        ("run now, no value", after(idle(), |simulation| simulation.run_now(""))),
         (
-            "run now, no value",
-            after(routine(), |simulation| simulation.run_now("")),
+            "run now, suspended",
+            with_requested_run(with_recorded(idle(), "suspend", true)),
         ),
-        ("run now, suspended", asked(with_recorded(routine(), "suspend", true))),
-        ("run now, terminating", terminating(asked(routine()))),
+        ("run now, terminating", terminating(with_requested_run(idle()))),
         (
             "run now, bad schedule",
-            asked(with_recorded(routine(), "schedule", "61 * * * *")),
+            with_requested_run(with_recorded(idle(), "schedule", "61 * * * *")),
         ),
-        ("run now, Forbid, active", asked(forbid(running()))),
+        ("run now, Forbid, active", with_requested_run(forbid(running()))),
         (
             "run now, Forbid, no longer active",
-            after(asked(forbid(running())), |simulation| {
+            after(with_requested_run(forbid(running())), |simulation| {
                 simulation.converge();
                 simulation.finish(&slot("09:00"), "Complete");
             }),
         ),
-        ("run now, Replace, active", asked(replace(running()))),
-        ("run now, due", due(asked(routine()))),
-        ("run now, due, Forbid", due(asked(forbid(routine())))),
-        ("run now, due, Replace", due(asked(replace(routine())))),
-        ("run now, due, Replace, active", due(asked(replace(running())))),
+        ("run now, Replace, active", with_requested_run(replace(running()))),
+        ("run now, due", due(with_requested_run(idle()))),
+        ("run now, due, Forbid", due(with_requested_run(forbid(idle())))),
+        ("run now, due, Replace", due(with_requested_run(replace(idle())))),
+        (
+            "run now, due, Replace, active",
+            due(with_requested_run(replace(running()))),
+        ),
         (
             "Replace, due, an active run-now is not recorded",
-            due(after(asked(replace(routine())), |simulation| _ = simulation.step())),
+            due(after(with_requested_run(replace(idle())), |simulation| {
+                _ = simulation.step()
+            })),
         ),
         (
             "history, a run-now is not recorded",
-            after(asked(with(routine(), "successfulJobsHistoryLimit", 0)), |simulation| {
-                simulation.step();
-                let name = simulation.active().pop().expect("there is a Job");
-                simulation.finish(&name, "Complete");
-            }),
+            after(
+                with_requested_run(with(idle(), "successfulJobsHistoryLimit", 0)),
+                |simulation| {
+                    simulation.step();
+                    let name = simulation.active().pop().expect("there is a Job");
+                    simulation.finish(&name, "Complete");
+                },
+            ),
         ),
     ]
 }
 
-fn names_of_runs_now() -> Cases<CachedCronTab> {
+fn run_now_name_cases() -> Cases<CachedCronTab> {
     let long = || {
         let mut simulation = Simulation::new("0 * * * *", "08:30");
         simulation.touch(|object| object["metadata"]["name"] = "n".repeat(52).into());
         simulation
     };
-    // The schedule was deleted without its Jobs and created again.
-    let again = |mut simulation: Simulation<CachedCronTab>| {
+    // Deletes the schedule without its Jobs and recreates it.
+    let recreated = |mut simulation: Simulation<CachedCronTab>| {
         simulation.touch(|object| {
             object["metadata"]["uid"] = "uid-2".into();
             object["status"] = Value::Null;
@@ -88,15 +96,17 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
         simulation
     };
     vec![
-        ("run now, a name of 52 characters", asked(long())),
+        ("run now, a name of 52 characters", with_requested_run(long())),
         (
             "run now, a name of 52 characters, taken",
-            again(after(asked(long()), |simulation| _ = simulation.converge())),
+            recreated(after(with_requested_run(long()), |simulation| {
+                _ = simulation.converge()
+            })),
         ),
-        ("run now, taken", again(answered())),
+        ("run now, taken", recreated(with_started_run())),
         (
             "run now, its annotation was removed",
-            after(asked(routine()), |simulation| {
+            after(with_requested_run(idle()), |simulation| {
                 simulation.step();
                 let name = simulation.jobs.keys().last().expect("there is a Job").clone();
                 simulation.change_job(&name, &json!({"metadata": {"annotations": null}}));
@@ -104,7 +114,7 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
         ),
         (
             "run now, a hash collision",
-            after(routine(), |simulation| {
+            after(idle(), |simulation| {
                 simulation.run_now("costarring");
                 simulation.converge();
                 simulation.run_now("liquid");
@@ -113,7 +123,7 @@ fn names_of_runs_now() -> Cases<CachedCronTab> {
     ]
 }
 
-fn oddities() -> Cases<CachedCronTab> {
+fn unusual_cases() -> Cases<CachedCronTab> {
     let no_spec = |mut simulation: Simulation<CachedCronTab>| {
         simulation.touch(|object| {
             object
@@ -134,41 +144,41 @@ fn oddities() -> Cases<CachedCronTab> {
         simulation
     };
     vec![
-        ("no spec", no_spec(routine())),
+        ("no spec", no_spec(idle())),
         (
             "no spec, run now",
-            after(no_spec(routine()), |simulation| simulation.run_now("1")),
+            after(no_spec(idle()), |simulation| simulation.run_now("1")),
         ),
-        ("an @every under a minute", with(routine(), "schedule", "@every 30s")),
-        ("TZ= in the schedule", with(routine(), "schedule", "TZ=UTC 0 * * * *")),
+        ("an @every under a minute", with(idle(), "schedule", "@every 30s")),
+        ("TZ= in the schedule", with(idle(), "schedule", "TZ=UTC 0 * * * *")),
         ("a repeated hour, Once", in_zurich("Once")),
         ("a repeated hour, Kubernetes", in_zurich("Kubernetes")),
         (
             "a fraction of a second in the annotation",
-            after(due(routine()), |simulation| {
-                let marks = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-03-10T10:00:00.5Z"});
+            after(due(idle()), |simulation| {
+                let annotations = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-03-10T10:00:00.5Z"});
                 simulation.add_job(
                     &slot("10:00"),
                     Some("uid-1"),
-                    json!({"metadata": {"annotations": marks}}),
+                    json!({"metadata": {"annotations": annotations}}),
                 );
                 simulation.pass(5);
             }),
         ),
         (
-            "missed between two served times",
-            after(routine(), |simulation| {
+            "missed between two runs",
+            after(idle(), |simulation| {
                 for time in ["10:00", "12:00", "13:00"] {
-                    ended(simulation, &slot(time), time, "Complete");
+                    add_finished_job(simulation, &slot(time), time, "Complete");
                 }
                 simulation.set_clock("13:30");
             }),
         ),
         (
-            "missed before two served times",
-            after(routine(), |simulation| {
+            "missed before two runs",
+            after(idle(), |simulation| {
                 for time in ["11:00", "12:00"] {
-                    ended(simulation, &slot(time), time, "Complete");
+                    add_finished_job(simulation, &slot(time), time, "Complete");
                 }
                 simulation.set_clock("12:30");
             }),
@@ -194,9 +204,12 @@ pub(in crate::decide::tests) fn cronjob_only() -> Cases<CachedCronJob> {
             }),
         ),
         ("a template with annotations of Jobs", {
-            let marks = json!({"stable.example.com/run-now": "1", "cronjob.kubernetes.io/instantiate": "manual"});
-            let mut simulation = with(routine(), "successfulJobsHistoryLimit", 0);
-            simulation.set("jobTemplate", json!({"metadata": {"annotations": marks}, "spec": {}}));
+            let annotations = json!({"stable.example.com/run-now": "1", "cronjob.kubernetes.io/instantiate": "manual"});
+            let mut simulation = with(idle(), "successfulJobsHistoryLimit", 0);
+            simulation.set(
+                "jobTemplate",
+                json!({"metadata": {"annotations": annotations}, "spec": {}}),
+            );
             simulation.set_clock("10:00");
             simulation.step();
             simulation.finish(&slot("10:00"), "Complete");

@@ -1,4 +1,4 @@
-//! The apiserver's side of the simulation: it carries out or refuses effects.
+//! The apiserver's side of the simulation: it carries out or rejects effects.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::{Outcome, RecordedEvent, Simulation, identity, merge, slot_of};
 use crate::decide::tests::samples::Sample;
 
 impl<K: Sample> Simulation<K> {
-    /// Carries out an effect, or refuses it.
+    /// Carries out an effect, or rejects it.
     pub(super) fn perform(&mut self, effect: &Effect) -> Outcome {
-        if let Some((verb, why)) = self.refusal
+        if let Some((verb, why)) = self.rejection
             && effect.to_string().starts_with(verb)
         {
-            return Outcome::Refused(Box::new(effect.clone()), why);
+            return Outcome::Rejected(Box::new(effect.clone()), why);
         }
         match effect {
             Effect::Create(_) if self.is_namespace_terminating => Outcome::Over,
@@ -30,7 +30,7 @@ impl<K: Sample> Simulation<K> {
             Effect::Event(target, note) => {
                 assert_eq!(target.resource, K::RESOURCE, "all events refer to the schedule");
                 let subject = note.report_once.clone();
-                if subject.is_none_or(|subject| self.process.said.insert((note.reason, subject))) {
+                if subject.is_none_or(|subject| self.process.reported.insert((note.reason, subject))) {
                     self.record.events.push(RecordedEvent {
                         reason: note.reason,
                         message: note.message.clone(),
@@ -61,7 +61,7 @@ impl<K: Sample> Simulation<K> {
         }
         *self.record.created.entry(name.to_owned()).or_default() += 1;
         self.record.writes += 1;
-        self.record.served = self.record.served.max(slot_of(&object.body));
+        self.record.last_schedule = self.record.last_schedule.max(slot_of(&object.body));
         self.insert(name, object.body.clone());
         Outcome::Done
     }

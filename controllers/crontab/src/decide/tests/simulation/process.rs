@@ -26,14 +26,14 @@ impl<K: Sample> Simulation<K> {
         let name = &object.metadata().name;
         let jobs = self.job_sets[self.process.jobs].values();
         let (ours, others): (Vec<_>, Vec<_>) = jobs.partition(|job| is_owned(job, object.metadata()));
-        let is_namesake = |job: &&Arc<CachedJob>| {
+        let may_take_name = |job: &&Arc<CachedJob>| {
             let prefixes = crate::prefixes(job.name());
             crate::used_prefixes(name).any(|prefix| prefixes.contains(&prefix))
         };
-        let namesakes = others.into_iter().filter(is_namesake);
+        let foreign = others.into_iter().filter(may_take_name);
         Observed {
             jobs: ours.into_iter().cloned().collect(),
-            taken_names: namesakes.map(|job| Arc::clone(&job.metadata().name)).collect(),
+            taken_names: foreign.map(|job| Arc::clone(&job.metadata().name)).collect(),
             runs: self.observed_runs(),
             object,
         }
@@ -49,15 +49,15 @@ impl<K: Sample> Simulation<K> {
         let (object_before, jobs_before) = (self.process.object, self.process.jobs);
         self.process.object = object_before.saturating_add(object).min(self.objects.len() - 1);
         self.process.jobs = jobs_before.saturating_add(jobs).min(self.job_sets.len() - 1);
-        let told = &self.objects[object_before..=self.process.object];
+        let delivered = &self.objects[object_before..=self.process.object];
         let object = &self.objects[self.process.object];
         let mut observed_runs = self.observed_runs();
-        if told.windows(2).any(|pair| K::is_rescheduled(&pair[0], &pair[1])) {
+        if delivered.windows(2).any(|pair| K::is_rescheduled(&pair[0], &pair[1])) {
             observed_runs.rescheduled = Some(self.clock);
         }
-        let told = &self.job_sets[jobs_before..=self.process.jobs];
+        let delivered = &self.job_sets[jobs_before..=self.process.jobs];
         // Recording a Job again changes nothing.
-        for job in told.iter().skip(1).flat_map(|jobs| jobs.values()) {
+        for job in delivered.iter().skip(1).flat_map(|jobs| jobs.values()) {
             if is_owned(job, object.metadata()) {
                 observed_runs.record_job(&**object, job, self.clock);
             }
@@ -83,7 +83,7 @@ impl<K: Sample> Simulation<K> {
 
     /// A standby takes over, which has watched the same changes.
     pub(in crate::decide::tests) fn fail_over(&mut self) {
-        self.process.said.clear();
+        self.process.reported.clear();
     }
 
     /// Reconciles once on caches that are up to date. Returns whether anything was done.
@@ -103,7 +103,7 @@ impl<K: Sample> Simulation<K> {
     /// Reconciles once on the current caches.
     pub(in crate::decide::tests) fn reconcile(&mut self) -> Outcome {
         let outcome = self.carry_out(&self.plan().effects);
-        if let Outcome::Refused(effect, why) = &outcome {
+        if let Outcome::Rejected(effect, why) = &outcome {
             let plan = refused(&self.observed(), effect, why, self.clock);
             self.carry_out(&plan.effects);
         }
