@@ -8,9 +8,9 @@ use portreeve_api::{ObjectKey, Resource};
 use portreeve_informer::{Informer, Projection};
 use portreeve_reconcile::{Effect, EventContent, Next, Plan, Propagation, Reconciler, Target};
 
-/// The minimum clock skew that is reported. Below it are the differences in a healthy cluster and
-/// the rounding of times to seconds.
-const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(1);
+/// The minimum clock skew that is reported. A healthy cluster has smaller differences, and recorded
+/// times are rounded to seconds.
+const MIN_REPORTED_SKEW: SignedDuration = SignedDuration::from_secs(1);
 
 /// A kind of object with a limited lifetime.
 pub(crate) trait Expiring: Projection {
@@ -22,7 +22,7 @@ pub(crate) trait Expiring: Projection {
     const LATENCY_METRIC: &'static str;
     /// The HELP text of that histogram.
     const LATENCY_HELP: &'static str;
-    /// What starts the lifetime, as a verb for messages, for example `finished`.
+    /// The verb for the start of the lifetime in messages, for example `finished`.
     const START_VERB: &'static str;
 
     /// Returns the lifetime of this object; `None` if it has not started or has no limit.
@@ -68,20 +68,20 @@ impl<K: Expiring> Reconciler for TtlReconciler<K> {
 /// Deletes an expired object, and otherwise waits until it expires.
 ///
 /// kube-controller-manager reads the object once more before it deletes it. Here the precondition
-/// on `resourceVersion` replaces this read. Whoever extends the lifetime writes the object and so
-/// changes its version. The apiserver then refuses the deletion of the observed version with a 409,
-/// and the worker observes the object again. A read would leave a gap before the deletion; the
-/// precondition leaves none.
+/// on `resourceVersion` replaces this read. A user who extends the lifetime changes the object's
+/// version. The apiserver then answers the deletion of the observed version with a 409, and the
+/// worker observes the object again. The object could change between a read and the deletion; the
+/// precondition excludes that.
 pub(crate) fn decide<K: Expiring>(observed: &K, now: Timestamp) -> Plan {
     let metadata = observed.metadata();
-    // Objects that are already being deleted need nothing, however long their finalizers take.
+    // An object that is already being deleted needs nothing, however long its finalizers take.
     let lifetime = observed.lifetime().filter(|_| !metadata.is_terminating());
     let Some((lifetime, expires_at)) = lifetime.and_then(|lifetime| Some((lifetime, lifetime.expires_at()?))) else {
         return Plan::nothing();
     };
     let target = Target::of(&K::RESOURCE, metadata);
     if now < expires_at {
-        let warning = skew::<K>(lifetime, expires_at, now).map(|note| Effect::Event(target, note));
+        let warning = skew::<K>(lifetime, expires_at, now).map(|content| Effect::Event(target, content));
         return Plan {
             effects: warning.into_iter().collect(),
             next: Next::At(expires_at),
@@ -99,11 +99,14 @@ pub(crate) fn decide<K: Expiring>(observed: &K, now: Timestamp) -> Plan {
     Plan::of(vec![delete, latency])
 }
 
-/// Returns the plan after the apiserver refused the deletion, because of missing permissions or
+/// Returns the plan after the apiserver rejected the deletion, because of missing permissions or
 /// admission.
 pub(crate) fn refused<K: Expiring>(observed: &K, why: &str) -> Plan {
-    let note = EventContent::warning("FailedDelete", "Delete", why).report_once(why);
-    Plan::of(vec![Effect::Event(Target::of(&K::RESOURCE, observed.metadata()), note)])
+    let content = EventContent::warning("FailedDelete", "Delete", why).report_once(why);
+    Plan::of(vec![Effect::Event(
+        Target::of(&K::RESOURCE, observed.metadata()),
+        content,
+    )])
 }
 
 /// Returns a warning if the object's lifetime starts in the future, because its writer's clock and
@@ -111,7 +114,7 @@ pub(crate) fn refused<K: Expiring>(observed: &K, why: &str) -> Plan {
 fn skew<K: Expiring>(lifetime: Lifetime, expires_at: Timestamp, now: Timestamp) -> Option<EventContent> {
     let Lifetime { began, .. } = lifetime;
     let ahead = began.duration_since(now);
-    if ahead < MAX_CLOCK_SKEW {
+    if ahead < MIN_REPORTED_SKEW {
         return None;
     }
     let (kind, start_verb) = (&K::RESOURCE.kind, K::START_VERB);

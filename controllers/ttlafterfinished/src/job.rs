@@ -23,11 +23,11 @@ struct Spec {
     ttl_seconds_after_finished: Option<i32>,
 }
 
-/// When the Job finished, which is all that is stored of its conditions.
+/// The time at which the Job finished. The rest of the conditions is not stored.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {
-    #[serde(rename = "conditions", deserialize_with = "end")]
+    #[serde(rename = "conditions", deserialize_with = "finish_time")]
     finished: Option<Timestamp>,
 }
 
@@ -43,7 +43,7 @@ struct Condition {
 impl Condition {
     /// Reports whether this condition marks the Job as finished. `SuccessCriteriaMet` and
     /// `FailureTarget` do not: they are set earlier, while Pods are still terminating.
-    fn is_an_end(&self) -> bool {
+    fn is_finished(&self) -> bool {
         matches!(&*self.type_, "Complete" | "Failed") && *self.status == *"True"
     }
 }
@@ -53,12 +53,12 @@ impl Condition {
 ///
 /// A condition may lack a time. kube-controller-manager then retries the Job again and again. This
 /// controller waits for a change, because only a change can add a time.
-fn end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+fn finish_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
     let conditions: Option<Vec<Condition>> = Option::deserialize(deserializer)?;
     let mut conditions = conditions.into_iter().flatten();
     Ok(conditions
-        .find(Condition::is_an_end)
-        .and_then(|end| end.last_transition_time))
+        .find(Condition::is_finished)
+        .and_then(|condition| condition.last_transition_time))
 }
 
 impl Projection for CachedJob {

@@ -1,9 +1,10 @@
-//! ttl-after-finished-controller: deletes objects whose time to live has expired, as
+//! ttl-after-finished-controller deletes objects whose time to live has expired, as
 //! kube-controller-manager does. So far these are Jobs with `ttlSecondsAfterFinished`.
 //!
 //! `expiry.rs` decides when to delete an object, whatever its kind. `job.rs` computes the lifetime
 //! of a Job. To add a kind, implement `Expiring` and build it in `build`. There is no heap of
-//! expiry times here: each plan returns when to look again, and the work queue stores that time.
+//! expiry times here: each plan contains the time of the next decision, and the work queue stores
+//! it.
 //!
 //! Architecture Invariant: this crate has no client, no async code and no clock.
 
@@ -18,7 +19,7 @@ use crate::{
     job::CachedJob,
 };
 
-/// The flag for the number of objects that are handled concurrently.
+/// The flag for the number of workers.
 const CONCURRENCY: &str = "concurrent-ttl-after-finished-syncs";
 
 /// The descriptor of ttl-after-finished-controller.
@@ -58,8 +59,8 @@ fn build<K: Expiring>(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, Buil
         .keyed(K::QUEUE, reconciler)
         .workers(workers.into())
         .latency(K::LATENCY_METRIC, K::LATENCY_HELP)?
-        // Every change counts, also of objects that do not expire: if a user removes the TTL or the
-        // object, the key must leave the queue's heap of timers.
+        // Every change enqueues the key, also of an object that does not expire. If a user removes
+        // the TTL or the object, the next decision removes the key from the queue's heap of timers.
         .watch(&objects, |delta| [delta.key()]);
     Ok(controller.build())
 }

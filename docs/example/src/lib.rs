@@ -32,7 +32,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     },
 };
 
-/// The fields of a ConfigMap that the informer stores: those that decisions need, and no more.
+/// The fields of a ConfigMap that the informer stores: only those that decisions need.
 #[derive(Deserialize)]
 struct CachedConfigMap {
     metadata: Metadata,

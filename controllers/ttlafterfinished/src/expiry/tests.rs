@@ -1,6 +1,6 @@
-//! Tests of the expiry rules with a kind that is not a Job. In a simulation its objects change,
-//! vanish, return and are observed late, while clocks are set and the process crashes between any
-//! two steps.
+//! Tests of the expiry rules with a kind that is not a Job. In a simulation users change, delete
+//! and recreate an object, the watch lags, clocks are set, and the process crashes between any two
+//! effects.
 
 use proptest::{collection::vec, prelude::*};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ mod simulation;
 
 use simulation::Simulation;
 
-/// A loaf of bread that keeps for some seconds after it was baked.
+/// A loaf of bread that expires `keeps` seconds after it was baked.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Loaf {
     metadata: portreeve_api::Metadata,
@@ -57,7 +57,7 @@ fn print(loaf: &Loaf, now: i64) -> String {
 }
 
 #[test]
-fn another_kind_expires_by_the_same_rules_and_messages_name_it() {
+fn any_kind_expires_and_messages_name_it() {
     let rye = loaf(100, 10);
     assert_eq!(print(&rye, 109), "nothing; again at 1970-01-01T00:01:50Z");
     assert_eq!(
@@ -84,33 +84,33 @@ fn expiry_beyond_the_timestamp_range_never_comes() {
 }
 
 #[test]
-fn refusal_is_reported_once_with_the_apiservers_message() {
-    let said = refused(&loaf(0, 0), "failed to delete Loaf rye: denied");
-    let [Effect::Event(_, note)] = &said.effects[..] else {
-        panic!("the plan must be a single event: {said}");
+fn rejection_is_reported_once_with_the_apiservers_message() {
+    let plan = refused(&loaf(0, 0), "failed to delete Loaf rye: denied");
+    let [Effect::Event(_, note)] = &plan.effects[..] else {
+        panic!("the plan must be a single event: {plan}");
     };
     assert_eq!(
         (note.reason, note.type_),
         ("FailedDelete", portreeve_reconcile::EventSeverity::Warning)
     );
     assert_eq!(note.report_once.as_ref(), Some(&note.message));
-    assert_eq!(said.next, Next::OnChange, "the worker retries the deletion itself");
+    assert_eq!(plan.next, Next::OnChange, "the worker retries the deletion itself");
 }
 
-/// An action in a simulation. Times are in milliseconds, those of the object in seconds.
+/// An action in a simulation. The object's times are in seconds, all others in milliseconds.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     /// A user creates or updates the object.
     Write { baked: Option<i64>, keeps: Option<i64> },
-    /// A user deletes the object; with a finalizer it stays for now.
-    Delete { stays: bool },
+    /// A user deletes the object. With a finalizer it stays and is terminating.
+    Delete { has_finalizer: bool },
     /// The last finalizer is removed.
     Finalize,
     /// The watch delivers this number of changes to the cache.
     Deliver(usize),
     /// Time passes.
     Pass(i64),
-    /// Somebody sets the clock forward or back.
+    /// The clock is set forward or back by this time.
     Set(i64),
     /// The process crashes and another one starts.
     Restart,
@@ -122,7 +122,7 @@ fn action() -> impl Strategy<Value = Action> {
     let seconds = || proptest::option::weighted(0.8, 0..40_i64);
     prop_oneof![
         4 => (seconds(), seconds()).prop_map(|(baked, keeps)| Action::Write { baked, keeps }),
-        1 => any::<bool>().prop_map(|stays| Action::Delete { stays }),
+        1 => any::<bool>().prop_map(|has_finalizer| Action::Delete { has_finalizer }),
         1 => Just(Action::Finalize),
         4 => (1..4_usize).prop_map(Action::Deliver),
         4 => (0..15_000_i64).prop_map(Action::Pass),

@@ -12,7 +12,7 @@ const MUCH_LATER: &str = "2030-01-01T00:00:00Z";
 
 /// Returns a Job with conditions of these types and statuses, all set at noon.
 fn job(ttl: impl Into<Option<i32>>, conditions: &[(&str, &str)]) -> CachedJob {
-    let conditions: Vec<_> = conditions.iter().map(|found| condition(*found)).collect();
+    let conditions: Vec<_> = conditions.iter().map(|pair| condition(*pair)).collect();
     job_with_conditions(ttl.into(), &json!(conditions))
 }
 
@@ -79,13 +79,13 @@ fn finished_job_is_deleted_exactly_when_its_ttl_ends() {
 #[test]
 fn jobs_without_ttl_and_unfinished_jobs_are_left_alone() {
     let new = serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "n"}})).unwrap();
-    let timeless = job_with_conditions(Some(0), &json!([{"type": "Complete", "status": "True"}]));
+    let without_time = job_with_conditions(Some(0), &json!([{"type": "Complete", "status": "True"}]));
     let null = job_with_conditions(
         Some(0),
         &json!([{"type": "Complete", "status": "True", "lastTransitionTime": null}]),
     );
-    let mut going = complete(0);
-    going.metadata.deletion_timestamp = NOON.parse().ok();
+    let mut terminating = complete(0);
+    terminating.metadata.deletion_timestamp = NOON.parse().ok();
     let cases = [
         ("no ttl", complete(None)),
         ("new", new),
@@ -95,9 +95,9 @@ fn jobs_without_ttl_and_unfinished_jobs_are_left_alone() {
         ("about to fail", job(0, &[("FailureTarget", "True")])),
         ("not complete", job(0, &[("Complete", "False")])),
         ("unknown whether failed", job(0, &[("Failed", "Unknown")])),
-        ("no time of the finish", timeless),
+        ("no time of the finish", without_time),
         ("the time of the finish is null", null),
-        ("being deleted", going),
+        ("being deleted", terminating),
     ];
     for (case, job) in cases {
         assert_eq!(decide(&job, MUCH_LATER), Plan::nothing(), "{case}");
@@ -122,17 +122,17 @@ fn deletion_has_preconditions_and_foreground_propagation() {
 
 #[test]
 fn future_finish_time_is_reported_once() {
-    let told = |now: &str| {
+    let reported = |now: &str| {
         let mut effects = decide(&complete(60), now).effects;
         match (effects.pop(), effects.is_empty()) {
             (Some(Effect::Event(_, note)), true) => (note.message, note.report_once),
             found => panic!("{found:?}"),
         }
     };
-    let (message, subject) = told("2026-01-01T10:30:00.5Z");
+    let (message, subject) = reported("2026-01-01T10:30:00.5Z");
     expect!["The Job finished at 2026-01-01T12:00:00Z, 1h 29m 59s ahead of this controller's clock: the clocks in the cluster differ. The Job is kept until 2026-01-01T12:01:00Z"].assert_eq(&message);
     assert_eq!(
-        told("2026-01-01T09:00:00Z").1,
+        reported("2026-01-01T09:00:00Z").1,
         subject,
         "the subject does not depend on the skew"
     );

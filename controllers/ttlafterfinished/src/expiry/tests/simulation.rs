@@ -14,7 +14,7 @@ pub(super) struct Simulation {
     now: Millis,
     /// The object after each change; the last entry is its current state.
     history: Vec<Option<Loaf>>,
-    /// The number of entries that were delivered to the cache.
+    /// The number of entries of `history` that were delivered to the cache.
     delivered: usize,
     /// When the process reconciles again without a change.
     timer: Option<Millis>,
@@ -30,8 +30,8 @@ impl Simulation {
     pub(super) fn apply(&mut self, action: &Action) {
         match *action {
             Action::Write { baked, keeps } => self.write(baked, keeps),
-            Action::Delete { stays } => match self.actual().cloned() {
-                Some(loaf) if stays => self.push(Some(terminating(loaf))),
+            Action::Delete { has_finalizer } => match self.actual().cloned() {
+                Some(loaf) if has_finalizer => self.push(Some(terminating(loaf))),
                 Some(_) => self.push(None),
                 None => {}
             },
@@ -42,18 +42,18 @@ impl Simulation {
             }
             Action::Deliver(changes) => {
                 for _ in 0..changes {
-                    // After a violation the process might loop for ever, so stop.
+                    // After a violation the process might repeat it for ever, so stop.
                     if self.delivered == self.history.len() || !self.violations.is_empty() {
                         break;
                     }
                     self.delivered += 1;
-                    self.look();
+                    self.reconcile();
                 }
             }
             Action::Pass(time) => self.pass_until(self.now + time),
             Action::Set(by) => {
                 self.now += by;
-                self.look();
+                self.reconcile();
             }
             Action::Restart => self.restart(),
             Action::CrashAfter(effects) => self.crash_after = Some(effects),
@@ -65,12 +65,12 @@ impl Simulation {
         self.crash_after = None;
         self.apply(&Action::Deliver(usize::MAX));
         let began = self.now;
-        let end = self.actual().filter(|loaf| !loaf.metadata.is_terminating());
-        let expires_at = end.and_then(|loaf| loaf.lifetime()?.expires_at());
+        let live = self.actual().filter(|loaf| !loaf.metadata.is_terminating());
+        let expires_at = live.and_then(|loaf| loaf.lifetime()?.expires_at());
         let due = expires_at.map_or(began, Timestamp::as_millisecond).max(began);
         self.pass_until(due + 100_000);
         let gone = self.actual().is_none_or(|loaf| loaf.metadata.is_terminating());
-        // The key may be in backoff at the moment of the expiry.
+        // The key may be in backoff when the object expires.
         let in_time = gone && (due..=due + BACKOFF).contains(&self.deleted_at);
         if expires_at.is_some() && !in_time {
             let (object, at) = (self.actual(), self.deleted_at);
@@ -109,19 +109,19 @@ impl Simulation {
     fn restart(&mut self) {
         (self.timer, self.crash_after) = (None, None);
         self.delivered = self.history.len();
-        self.look();
+        self.reconcile();
     }
 
     fn pass_until(&mut self, end: Millis) {
         while let Some(time) = self.timer.filter(|time| *time <= end && self.violations.is_empty()) {
             self.now = self.now.max(time);
-            self.look();
+            self.reconcile();
         }
         self.now = self.now.max(end);
     }
 
     /// Reconciles the key as a worker does. An earlier timer is replaced.
-    fn look(&mut self) {
+    fn reconcile(&mut self) {
         self.timer = None;
         let cached = self
             .delivered
@@ -135,7 +135,7 @@ impl Simulation {
                 return self.restart();
             }
             if !self.perform(effect) {
-                // The apiserver answered 409. The cache may or may not be up to date at the retry.
+                // The apiserver answered 409. At the retry the cache may still be stale.
                 self.timer = Some(self.now + BACKOFF);
                 return;
             }
