@@ -7,9 +7,9 @@ use portreeve_cron::{Dialect, DstPolicy, Schedule};
 
 const POLICIES: [DstPolicy; 2] = [DstPolicy::Once, DstPolicy::Kubernetes];
 const UIDS: [&str; 3] = ["", "0d1b3a5c-9f0e-4c61-8a53-5d2f7c1e9b44", "\u{fe0f}"];
-/// The maximum span of a search for the latest run. It is longer than a search for the next run
-/// looks ahead.
-const LONGEST: i64 = 8 * 365 * 86_400;
+/// The maximum span in seconds of a search for the latest run. It is longer than a search for the
+/// next run looks ahead.
+const MAX_SPAN_SECONDS: i64 = 8 * 365 * 86_400;
 
 fn dialects() -> impl Iterator<Item = Dialect<'static>> {
     let crontabs = UIDS.into_iter().map(|uid| Dialect::CronTab { uid });
@@ -27,15 +27,15 @@ pub(crate) fn parse(input: &[u8]) {
                     schedule.explain().ends_with('.'),
                     "the description of {text:?} is no sentence"
                 );
-                runs(&schedule, after, LONGEST, &TimeZone::UTC);
+                runs(&schedule, after, MAX_SPAN_SECONDS, &TimeZone::UTC);
                 stays_in_range(text, &schedule, dialect);
             }
             Err(error) => {
-                let said = error.to_string();
-                assert!(!said.is_empty(), "the error for {text:?} has no message");
+                let message = error.to_string();
+                assert!(!message.is_empty(), "the error for {text:?} has no message");
                 assert!(
-                    !said.contains(char::is_control),
-                    "the error for {text:?} has control characters: {said:?}"
+                    !message.contains(char::is_control),
+                    "the error for {text:?} has control characters: {message:?}"
                 );
             }
         }
@@ -70,7 +70,7 @@ pub(crate) fn next(input: &[u8]) {
 /// Checks that the next run is later than the start, and that repeated calls of `next` end at the
 /// latest run.
 fn runs(schedule: &Schedule, after: Timestamp, seconds: i64, zone: &TimeZone) {
-    let span = SignedDuration::from_secs(seconds.clamp(-LONGEST, LONGEST));
+    let span = SignedDuration::from_secs(seconds.clamp(-MAX_SPAN_SECONDS, MAX_SPAN_SECONDS));
     let until = after.saturating_add(span).unwrap_or(after);
     for policy in POLICIES {
         let next = schedule.next(after, zone, policy);
@@ -103,7 +103,8 @@ fn runs(schedule: &Schedule, after: Timestamp, seconds: i64, zone: &TimeZone) {
     }
 }
 
-/// Checks that `runs` calls of `next` lead from `from` to `to`, unless two runs are too far apart.
+/// Checks that `runs` calls of `next` lead from `from` to `to`, unless `next` finds no run within
+/// five years.
 fn walks_to(schedule: &Schedule, (from, to): (Timestamp, Timestamp), zone: &TimeZone, policy: DstPolicy, runs: u32) {
     let walked = (0..runs).try_fold(from, |at, _| schedule.next(at, zone, policy));
     assert!(
@@ -112,10 +113,10 @@ fn walks_to(schedule: &Schedule, (from, to): (Timestamp, Timestamp), zone: &Time
     );
 }
 
-/// Checks that an expression with `H` only runs at times at which its ranges allow a run.
+/// Checks that an expression with `H` runs only at times that its ranges allow.
 fn stays_in_range(text: &str, schedule: &Schedule, dialect: Dialect<'_>) {
-    let Some(whole) = without_hash(text) else { return };
-    let Ok(whole) = Schedule::parse(&whole, Dialect::Kubernetes) else {
+    let Some(ranges) = without_hash(text) else { return };
+    let Ok(ranges) = Schedule::parse(&ranges, Dialect::Kubernetes) else {
         return;
     };
     let (zone, policy) = (TimeZone::UTC, DstPolicy::Kubernetes);
@@ -125,9 +126,9 @@ fn stays_in_range(text: &str, schedule: &Schedule, dialect: Dialect<'_>) {
             return;
         };
         let before = next.saturating_sub(SignedDuration::from_secs(1)).unwrap_or(next);
-        let possible = whole.next(before, &zone, policy);
+        let allowed = ranges.next(before, &zone, policy);
         assert_eq!(
-            possible,
+            allowed,
             Some(next),
             "{text:?} runs outside its ranges under {dialect:?}"
         );
@@ -135,7 +136,7 @@ fn stays_in_range(text: &str, schedule: &Schedule, dialect: Dialect<'_>) {
     }
 }
 
-/// Returns the expression with each `H` replaced by the range that its value is taken from.
+/// Returns the expression with each `H` replaced by the range of its possible values.
 fn without_hash(text: &str) -> Option<String> {
     if text.starts_with(['@', 'T', 'C']) {
         return None;

@@ -1,10 +1,10 @@
-//! Computes the runs of schedules with fixed hours, each once however the clock changes
-//! ([`DstPolicy::Once`](crate::DstPolicy)).
+//! Computes the runs of schedules with fixed hours under [`DstPolicy::Once`](crate::DstPolicy):
+//! changes of the clock neither skip nor repeat a run.
 //!
-//! Runs are times on the calendar. If the clock jumps over runs, they happen once together, at the
-//! end of the gap. A run whose time occurs twice happens at the first occurrence. Both rules keep
-//! the order of the calendar. So the next run is the first one on the calendar whose real time is
-//! later than the start.
+//! Runs are local times. If the clock jumps over several runs, they become one run at the end of
+//! the gap. A run whose local time occurs twice happens at the first occurrence. Both rules keep
+//! the order of local times. So the next run is the first local time that matches and whose real
+//! time is later than the start.
 
 use jiff::{
     SignedDuration, Timestamp,
@@ -35,13 +35,13 @@ pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option
 pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let from = next_minute(zone.to_datetime(after))?;
     let run = fields.last_until(last_shown(until, zone), from)?;
-    // Where times occur twice, a run that is later on the calendar may have happened before
+    // Where local times occur twice, a run with a later local time may have happened before
     // `after`.
     instant(run, zone).filter(|at| *at > after)
 }
 
-/// Returns the latest time that the clock has shown up to `until`. If the clock was set back, that
-/// is later than the time that it shows now.
+/// Returns the latest local time that the clock has shown up to `until`. If the clock went back
+/// shortly before, that is later than the local time of `until`.
 fn last_shown(until: Timestamp, zone: &TimeZone) -> DateTime {
     let shown = zone.to_datetime(until);
     let past_until = until.checked_add(SignedDuration::from_nanos(1)).unwrap_or(until);
@@ -58,10 +58,10 @@ fn instant(run: DateTime, zone: &TimeZone) -> Option<Timestamp> {
     }
 }
 
-/// Returns when the clock jumped over `run`.
+/// Returns the end of the gap that contains `run`.
 fn gap_end(run: DateTime, before: Offset, zone: &TimeZone) -> Option<Timestamp> {
-    // If the clock had not jumped, it would show `run` at or after the jump.
-    let unjumped = before.to_timestamp(run).ok()?;
-    let after = unjumped.checked_add(SignedDuration::from_secs(1)).ok()?;
+    // With the offset before the gap, the clock would show `run` at or after the gap.
+    let without_gap = before.to_timestamp(run).ok()?;
+    let after = without_gap.checked_add(SignedDuration::from_secs(1)).ok()?;
     zone.preceding(after).next().map(|change| change.timestamp())
 }

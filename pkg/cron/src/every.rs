@@ -9,7 +9,7 @@ const NOT_A_DURATION: &str = "write a duration such as 90s, 1h30m or 1.5h, with 
 /// Returns the period in whole seconds. As in robfig/cron, fractions are truncated and the minimum
 /// is one second.
 pub(crate) fn period(text: &str) -> Result<SignedDuration, Error> {
-    let nanoseconds = duration(text).ok_or_else(|| Error::Every {
+    let nanoseconds = duration_nanoseconds(text).ok_or_else(|| Error::Every {
         value: text.to_owned(),
         reason: NOT_A_DURATION,
     })?;
@@ -35,9 +35,9 @@ pub(crate) fn second(at: Timestamp) -> i64 {
     at.as_second() - i64::from(at.subsec_nanosecond() < 0)
 }
 
-/// Parses a duration by Go's grammar and returns nanoseconds: an optional sign, then numbers with
+/// Parses a duration in Go's syntax and returns nanoseconds: an optional sign, then numbers with
 /// units. A bare 0 needs no unit.
-fn duration(text: &str) -> Option<i64> {
+fn duration_nanoseconds(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -66,7 +66,7 @@ fn duration(text: &str) -> Option<i64> {
         rest = &after[end..];
         let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
         total = total.checked_add(whole.checked_mul(unit)?)?;
-        total = total.checked_add(part(fraction, unit))?;
+        total = total.checked_add(fraction_of_unit(fraction, unit))?;
     }
     Some(if negative { -total } else { total })
 }
@@ -87,9 +87,9 @@ fn unit(text: &str) -> Option<i64> {
     })
 }
 
-/// Returns `0.fraction` of a unit. More than 18 digits have no effect, because no unit has as many
-/// nanoseconds.
-fn part(fraction: &str, unit: i64) -> i64 {
+/// Returns `0.fraction` of a unit, in nanoseconds. Digits after the 18th have no effect, because
+/// the largest unit has less than 10^18 nanoseconds.
+fn fraction_of_unit(fraction: &str, unit: i64) -> i64 {
     let digits = &fraction[..fraction.len().min(18)];
     let Ok(number) = digits.parse::<i128>() else { return 0 };
     let scale = 10_i128.pow(u32::try_from(digits.len()).unwrap_or(0));

@@ -25,9 +25,9 @@ const DAYS: [&str; 7] = [
     "Friday",
     "Saturday",
 ];
-/// The maximum number of times of day that are listed. With more of them, the sentence lists hours
-/// and minutes.
-const MOST_TIMES: u32 = 6;
+/// The maximum number of times of day that are listed. With more times, the sentence lists hours
+/// and minutes separately.
+const MAX_LISTED_TIMES: u32 = 6;
 
 pub(crate) fn sentence(schedule: &Schedule) -> String {
     let when = match &schedule.recurrence {
@@ -43,11 +43,11 @@ pub(crate) fn sentence(schedule: &Schedule) -> String {
 
 fn times(fields: &Fields) -> String {
     let (minutes, hours) = (fields.minutes, fields.hours);
-    if minutes.count_ones() * hours.count_ones() <= MOST_TIMES {
+    if minutes.count_ones() * hours.count_ones() <= MAX_LISTED_TIMES {
         let times: Vec<_> = values(hours)
             .flat_map(|hour| values(minutes).map(move |minute| format!("{hour:02}:{minute:02}")))
             .collect();
-        return format!("At {}", listed(&times));
+        return format!("At {}", join_with_and(&times));
     }
     let minutes = match period(minutes, Field::Minute) {
         Some(1) => "Every minute".to_owned(),
@@ -107,9 +107,9 @@ fn is_full(set: u64, field: Field) -> bool {
 fn period(set: u64, field: Field) -> Option<u32> {
     let (min, max) = field.bounds();
     let step = values(set).nth(1)? - min;
-    let even = values(set).eq((min..=max).step_by(usize::try_from(step).ok()?));
+    let is_even = values(set).eq((min..=max).step_by(usize::try_from(step).ok()?));
     // A step of 7 minutes does not divide the hour, so "every 7 minutes" would be wrong.
-    (even && (max + 1 - min).is_multiple_of(step)).then_some(step)
+    (is_even && (max + 1 - min).is_multiple_of(step)).then_some(step)
 }
 
 /// Lists the values of a set, for example `1 through 5, 9 and 12`.
@@ -130,10 +130,10 @@ fn ranges(set: u64, word: impl Fn(u32) -> String) -> String {
     if parts.is_empty() {
         return "none".to_owned();
     }
-    listed(&parts)
+    join_with_and(&parts)
 }
 
-fn listed(parts: &[String]) -> String {
+fn join_with_and(parts: &[String]) -> String {
     match parts {
         [] => "no time".to_owned(),
         [only] => only.clone(),

@@ -18,8 +18,8 @@ pub(crate) struct Fields {
     pub(crate) days_of_month: u64,
     pub(crate) months: u64,
     pub(crate) days_of_week: u64,
-    /// Whether a day must be in both sets of days, because one of the fields is a star. Otherwise
-    /// one set suffices.
+    /// Whether a day must be in both sets of days, because one of the two fields has a star.
+    /// Otherwise one set suffices.
     pub(crate) days_in_both: bool,
     /// Whether the hour field has a `*`, `?` or step, so that runs follow real time when the clock
     /// changes.
@@ -34,17 +34,17 @@ pub(crate) struct Item {
     pub(crate) step: u32,
 }
 
-/// Evaluates the five lists of items with the `cron` crate.
+/// Converts the five lists of items into sets with the `cron` crate.
 ///
 /// That crate counts days of the week from 1, expects a field for seconds, and accepts neither
-/// empty lists nor steps beyond the range. This function translates all of that; an empty list
-/// becomes an empty set.
+/// empty lists nor steps beyond the range. This function converts the lists accordingly; an empty
+/// list becomes an empty set.
 pub(crate) fn sets(lists: &[Vec<Item>; 5]) -> Result<[u64; 5], cron::error::Error> {
     let mut text = String::from("0");
     for (field, items) in Field::ALL.iter().zip(lists) {
         text.push(' ');
         let shift = u32::from(*field == Field::DayOfWeek);
-        let items: Vec<_> = items.iter().map(|item| item.written(shift)).collect();
+        let items: Vec<_> = items.iter().map(|item| item.cron_syntax(shift)).collect();
         text.push_str(&if items.is_empty() {
             "*".to_owned()
         } else {
@@ -52,7 +52,7 @@ pub(crate) fn sets(lists: &[Vec<Item>; 5]) -> Result<[u64; 5], cron::error::Erro
         });
     }
     let schedule = cron::Schedule::from_str(&text)?;
-    let evaluated = [
+    let parsed = [
         bits(schedule.minutes()),
         bits(schedule.hours()),
         bits(schedule.days_of_month()),
@@ -60,8 +60,8 @@ pub(crate) fn sets(lists: &[Vec<Item>; 5]) -> Result<[u64; 5], cron::error::Erro
         bits(schedule.days_of_week()) >> 1,
     ];
     let mut sets = [0; 5];
-    for ((set, evaluated), items) in sets.iter_mut().zip(evaluated).zip(lists) {
-        *set = if items.is_empty() { 0 } else { evaluated };
+    for ((set, parsed), items) in sets.iter_mut().zip(parsed).zip(lists) {
+        *set = if items.is_empty() { 0 } else { parsed };
     }
     Ok(sets)
 }
@@ -73,7 +73,7 @@ fn bits(set: &impl TimeUnitSpec) -> u64 {
 }
 
 impl Item {
-    fn written(self, shift: u32) -> String {
+    fn cron_syntax(self, shift: u32) -> String {
         let (first, last) = (self.first + shift, self.last + shift);
         if first == last || self.step > last - first {
             first.to_string()
@@ -105,7 +105,7 @@ impl Fields {
 
     pub(crate) fn has_day(&self, date: Date) -> bool {
         let of_month = has(self.days_of_month, date.day());
-        // Computing the day of the week is the most expensive check, so it comes last.
+        // The day of the week is the most expensive to compute, so this check comes last.
         let of_week = || self.days_of_week == WEEK || has(self.days_of_week, date.weekday().to_sunday_zero_offset());
         if self.days_in_both {
             of_month && of_week()
@@ -129,13 +129,13 @@ impl Fields {
         days & ((1 << (date.days_in_month() + 1)) - 1)
     }
 
-    /// Returns the first allowed minute at or after `from`, up to the end of year `last_year`, on a
-    /// clock that never changes.
+    /// Returns the first allowed minute at or after `from`, up to the end of year `last_year`,
+    /// ignoring changes of the clock.
     pub(crate) fn first_from(&self, from: DateTime, last_year: i16) -> Option<DateTime> {
         let mut date = from.date();
         // The time of day only matters on the first day.
-        let today = self.has_month(date.month()) && self.has_day(date);
-        let found = today.then(|| self.first_in_day(date, from.hour(), from.minute()));
+        let is_allowed = self.has_month(date.month()) && self.has_day(date);
+        let found = is_allowed.then(|| self.first_in_day(date, from.hour(), from.minute()));
         if let Some(found) = found.flatten() {
             return Some(found);
         }
@@ -154,17 +154,17 @@ impl Fields {
         None
     }
 
-    /// Returns the last allowed minute at or before `to` and not before `from`, on a clock that
-    /// never changes.
+    /// Returns the last allowed minute at or before `to` and not before `from`, ignoring changes of
+    /// the clock.
     pub(crate) fn last_until(&self, to: DateTime, from: DateTime) -> Option<DateTime> {
-        self.last_before_end(to, from.date()).filter(|found| *found >= from)
+        self.last_since_date(to, from.date()).filter(|found| *found >= from)
     }
 
-    fn last_before_end(&self, to: DateTime, from: Date) -> Option<DateTime> {
+    fn last_since_date(&self, to: DateTime, from: Date) -> Option<DateTime> {
         let mut date = to.date();
         // The time of day only matters on the last day.
-        let today = self.has_month(date.month()) && self.has_day(date);
-        let found = today.then(|| self.last_in_day(date, to.hour(), to.minute()));
+        let is_allowed = self.has_month(date.month()) && self.has_day(date);
+        let found = is_allowed.then(|| self.last_in_day(date, to.hour(), to.minute()));
         if let Some(found) = found.flatten() {
             return Some(found);
         }

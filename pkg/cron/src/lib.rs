@@ -27,7 +27,7 @@ use crate::fields::Fields;
 #[derive(Clone, Debug)]
 pub struct Schedule {
     recurrence: Recurrence,
-    /// The zone of a `TZ=` prefix, which overrides the zone that the caller passes.
+    /// The zone of a `TZ=` or `CRON_TZ=` prefix, which overrides the zone that the caller passes.
     zone: Option<TimeZone>,
 }
 
@@ -52,9 +52,9 @@ pub enum Dialect<'a> {
 /// The policy for runs when the clock changes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum DstPolicy {
-    /// A run with a fixed hour happens once a day: at the end of the gap that contains it, or at
-    /// the first of two occurrences. Schedules whose hour field has `*`, `?` or a step follow real
-    /// time.
+    /// Runs with fixed hours are neither skipped nor repeated. Runs in a gap happen once, at its
+    /// end; a run whose local time occurs twice happens at the first occurrence. Schedules whose
+    /// hour field has `*`, `?` or a step follow real time.
     #[default]
     Once,
     /// As in CronJob, a run in a gap is skipped, and a run in an overlap happens twice.
@@ -62,7 +62,7 @@ pub enum DstPolicy {
 }
 
 /// Returns the time zone with that name in the IANA time zone database. Names are case-sensitive,
-/// as in Go on Linux; the empty name is UTC. `Local` is refused, because it is a different zone on
+/// as in Go on Linux; the empty name is UTC. `Local` is an error, because it is a different zone on
 /// each machine.
 ///
 /// # Errors
@@ -98,9 +98,9 @@ impl Schedule {
         }
     }
 
-    /// Returns the last run later than `after` and not later than `until`. This is where repeated
-    /// calls of [`Self::next`] end, but runs more than five years apart are found, too. The cost
-    /// hardly depends on the distance.
+    /// Returns the last run later than `after` and not later than `until`. Repeated calls of
+    /// [`Self::next`] from `after` end at the same run, unless two runs are more than five years
+    /// apart. The cost hardly depends on the distance.
     ///
     /// `@every` counts from `after`.
     pub fn latest(&self, after: Timestamp, until: Timestamp, zone: &TimeZone, policy: DstPolicy) -> Option<Timestamp> {

@@ -21,7 +21,7 @@ pub(crate) fn schedule(text: &str, dialect: Dialect<'_>) -> Result<Schedule, Err
     let recurrence = if text.starts_with('@') {
         descriptor(text, dialect)?
     } else {
-        Recurrence::Fields(five(text, dialect)?)
+        Recurrence::Fields(parse_fields(text, dialect)?)
     };
     Ok(Schedule { recurrence, zone })
 }
@@ -62,10 +62,10 @@ fn descriptor(text: &str, dialect: Dialect<'_>) -> Result<Recurrence, Error> {
             return Ok(Recurrence::Every(period));
         }
     };
-    five(fields, Dialect::Kubernetes).map(Recurrence::Fields)
+    parse_fields(fields, Dialect::Kubernetes).map(Recurrence::Fields)
 }
 
-fn five(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
+fn parse_fields(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
     let texts: Vec<&str> = text.split_whitespace().collect();
     if texts.is_empty() {
         return Err(Error::Empty);
@@ -126,7 +126,7 @@ fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String
         return Err("it has more than one /".to_owned());
     }
     if let (Dialect::CronTab { uid }, Some(within)) = (dialect, range.strip_prefix('H')) {
-        return hashed(within, step, field, uid);
+        return parse_h(within, step, field, uid);
     }
     let mut ends = range.split('-');
     let (first, last) = (ends.next().unwrap_or_default(), ends.next());
@@ -175,7 +175,7 @@ fn check(first: u32, last: u32, step: u32, (min, max): (u32, u32)) -> Result<(),
 
 /// Parses `H` or `H(a-b)`, each with an optional step. A hash of the object's UID chooses the
 /// value, so it stays the same for the object's whole life.
-fn hashed(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<Parsed, String> {
+fn parse_h(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<Parsed, String> {
     let (min, max) = field.bounds();
     // The 28th is the last day that every month has.
     let max = if field == Field::DayOfMonth { 28 } else { max };
@@ -218,12 +218,12 @@ fn value(text: &str, field: Field) -> Result<u32, String> {
     if let Some(index) = named.and_then(|index| u32::try_from(index).ok()) {
         return Ok(min + index);
     }
-    let others = match field {
+    let names = match field {
         Field::Month => ", or JAN to DEC",
         Field::DayOfWeek => " (0 is Sunday), or SUN to SAT",
         _ => "",
     };
-    number(text).map_err(|_| format!("must be from {min} to {max}{others}"))
+    number(text).map_err(|_| format!("must be from {min} to {max}{names}"))
 }
 
 /// Parses a number as Go's Atoi does: a plus sign is allowed. A number over 32 bits becomes the

@@ -1,9 +1,9 @@
 //! Computes the next and the latest run under Kubernetes' policy.
 //!
-//! Between changes of the clock this is a search on the calendar. Across a change, the result
-//! depends on how robfig/cron steps through time, most visibly in zones that change by half an hour
-//! or at midnight. [`Walk`] reproduces those steps. The calendar is only used where a walk would
-//! find the same run.
+//! Between changes of the clock this is a search on the calendar ([`Fields::first_from`]). Across a
+//! change, the result depends on how robfig/cron steps through time, most visibly in zones that
+//! change by half an hour or at midnight. [`Walk`] reproduces those steps. The calendar is used
+//! only where a walk would find the same run.
 
 use jiff::{
     SignedDuration, Timestamp,
@@ -15,9 +15,9 @@ use crate::{every::second, fields::Fields, walk::Walk};
 
 /// The number of years that a search covers, as in robfig/cron.
 pub(crate) const HORIZON: i16 = 5;
-/// The minimum distance that [`next`] searches, in whole days.
+/// The minimum distance that [`next`] searches: [`HORIZON`] without leap days.
 pub(crate) const MIN_SEARCH_SPAN: SignedDuration = SignedDuration::from_hours(5 * 365 * 24);
-/// Clocks change at most once within this time, and go back by at most this much.
+/// The minimum time between two changes of the clock, and the maximum by which a clock goes back.
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
 pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
@@ -28,7 +28,7 @@ pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option
         next_minute(start.civil)?
     };
     let found = fields.first_from(from, start.civil.year() + HORIZON);
-    if start.is_steady() && start.leads_steadily_to(found) {
+    if start.is_steady() && start.is_steady_until(found) {
         return start.instant(found?);
     }
     let mut at = start.at;
@@ -43,9 +43,9 @@ pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option
     }
 }
 
-/// Returns the run at which repeated calls of [`next`] from `after` end, at most at `until`. The
-/// time between two changes of the clock takes one step. The changes are walked across one by one,
-/// because what a walk skips depends on where it began.
+/// Returns the last run up to `until` that repeated calls of [`next`] from `after` find. The time
+/// between two changes of the clock takes one step. [`Walk`] steps across each change, because the
+/// runs that a walk skips depend on its start.
 pub(crate) fn latest(fields: &Fields, after: Timestamp, until: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let mut at = after;
     let mut latest = None;
@@ -83,8 +83,8 @@ struct Start<'a> {
     at: Timestamp,
     offset: Offset,
     civil: DateTime,
-    /// Where a walk goes back to: the start of the first of month, day and hour that does not
-    /// match.
+    /// The local time to which a walk first goes back: the start of the month, day or hour,
+    /// whichever is the first that does not match. `None` if all match.
     back: Option<DateTime>,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Start<'a> {
         })
     }
 
-    /// Reports whether the clock does not change near the time that a walk goes back to.
+    /// Reports whether the clock does not change between one day before `back` and the start.
     fn is_steady(&self) -> bool {
         let Some(back) = self.back else { return true };
         let back = self.offset.to_timestamp(back).unwrap_or(Timestamp::MIN);
@@ -123,14 +123,14 @@ impl<'a> Start<'a> {
 
     /// Reports whether the clock does not change between the start and `found`, or ever after the
     /// start if `found` is `None`.
-    fn leads_steadily_to(&self, found: Option<DateTime>) -> bool {
+    fn is_steady_until(&self, found: Option<DateTime>) -> bool {
         let Some(found) = found else {
             return self.zone.following(self.at).next().is_none();
         };
         let Some(at) = self.instant(found) else {
             return false;
         };
-        let same = if self.passes_to(found) {
+        let same = if self.steps_in_real_time_to(found) {
             self.zone.to_offset(at) == self.offset
         } else {
             let offset = self.offset;
@@ -140,7 +140,7 @@ impl<'a> Start<'a> {
         same && (at.duration_since(self.at) < DAY || change().is_none_or(|change| change.timestamp() > at))
     }
 
-    /// Returns when the clock shows `civil` if it does not change before.
+    /// Returns when the clock shows `civil`, if it does not change before then.
     fn instant(&self, civil: DateTime) -> Option<Timestamp> {
         if civil.date() != self.civil.date() {
             return self.offset.to_timestamp(civil).ok();
@@ -152,14 +152,14 @@ impl<'a> Start<'a> {
         Timestamp::from_second(self.at.as_second() + seconds(civil) - seconds(self.civil)).ok()
     }
 
-    /// Reports whether a walk to `found` only lets real time pass. Such a walk cannot mistake the
-    /// second of two occurrences for the first.
-    fn passes_to(&self, found: DateTime) -> bool {
+    /// Reports whether a walk to `found` steps only in real time. Such a walk finds the right one
+    /// of two occurrences of a local time.
+    fn steps_in_real_time_to(&self, found: DateTime) -> bool {
         self.back.is_none() && found.date() == self.civil.date()
     }
 
-    /// Returns the last run up to `until` with no change of the clock between it and the start, as
-    /// far as the calendar can tell.
+    /// Returns the last run up to `until` before the next change of the clock, if a search on the
+    /// calendar can find it.
     fn last_before_change(&self, fields: &Fields, until: Timestamp) -> Option<Timestamp> {
         if !self.is_steady() {
             return None;
@@ -168,10 +168,10 @@ impl<'a> Start<'a> {
         if let Some(change) = self.zone.following(self.at).next() {
             let before = change.timestamp().checked_sub(SignedDuration::from_secs(1)).ok()?;
             last = last.min(before);
-            if !self.passes_to(self.offset.to_datetime(last)) {
-                // Leave times that the clock shows twice to a walk.
-                let twice = self.offset.duration_since(change.offset()).max(SignedDuration::ZERO);
-                last = last.min(before.checked_sub(twice).ok()?);
+            if !self.steps_in_real_time_to(self.offset.to_datetime(last)) {
+                // A walk must find runs at local times that occur twice.
+                let repeated = self.offset.duration_since(change.offset()).max(SignedDuration::ZERO);
+                last = last.min(before.checked_sub(repeated).ok()?);
             }
         }
         let run = fields.last_until(self.offset.to_datetime(last), self.civil)?;

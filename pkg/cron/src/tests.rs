@@ -35,11 +35,11 @@ fn fixed_hour_runs_once_when_the_clock_jumps_forward() {
         once("30 2 * * *", "Europe/Berlin", from),
         ["03-29 03:00+02:00", "03-30 02:30+02:00", "03-31 02:30+02:00"]
     );
-    let swallowed = once("0,15,30,45 2 * * *", "Europe/Berlin", from);
+    let in_gap = once("0,15,30,45 2 * * *", "Europe/Berlin", from);
     assert_eq!(
-        swallowed,
+        in_gap,
         ["03-29 03:00+02:00", "03-30 02:00+02:00", "03-30 02:15+02:00"],
-        "all runs in a gap happen once together"
+        "all runs in a gap become one run"
     );
     assert_eq!(
         once("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z"),
@@ -78,7 +78,7 @@ fn wildcard_hours_follow_real_time() {
 }
 
 #[test]
-fn search_passes_a_day_that_the_zone_skipped() {
+fn search_continues_past_a_day_that_the_zone_skipped() {
     // Samoa skipped 30 December 2011.
     for policy in [DstPolicy::Kubernetes, DstPolicy::Once] {
         let runs = runs("0 12 31 12 *", "Pacific/Apia", "2011-12-29T12:00:00Z", policy);
@@ -105,7 +105,7 @@ fn search_continues_when_a_walk_returns_to_its_start() {
     );
 }
 
-/// These values are pinned: if the hash changed, the runs of all users would move.
+/// These values must not change. With another hash, the runs of all users would move.
 #[test]
 fn h_values_depend_on_the_uid_and_never_change() {
     let fields = |text| match Schedule::parse(text, CRONTAB).unwrap().recurrence {
@@ -218,7 +218,7 @@ fn errors_say_what_to_write_instead() {
 
 #[test]
 fn explain_describes_the_schedule_in_a_sentence() {
-    let told = |text| Schedule::parse(text, Dialect::Kubernetes).unwrap().explain();
+    let explain = |text| Schedule::parse(text, Dialect::Kubernetes).unwrap().explain();
     let table = [
         ("* * * * *", "Every minute, every day."),
         ("*/5 * * * *", "Every 5 minutes, every day."),
@@ -242,15 +242,15 @@ fn explain_describes_the_schedule_in_a_sentence() {
         ),
     ];
     for (text, expected) in table {
-        assert_eq!(told(text), expected, "{text}");
+        assert_eq!(explain(text), expected, "{text}");
     }
 }
 
 proptest! {
-    /// Every text either is refused or gives runs later than the start; parsing and searching
-    /// neither hang nor panic.
+    /// Every text is either invalid or has runs later than the start. Parsing and searching neither
+    /// hang nor panic.
     #[test]
-    fn any_text_is_refused_or_gives_later_runs(
+    fn any_text_is_invalid_or_has_later_runs(
         text in r"(@[a-z]{1,6} ?[0-9a-z]{0,5}|([0-9*?/,LWH#()a-z-]{1,6} ){4}[0-9*?/,HSUN-]{1,5})",
         second in -2_000_000_000_i64..8_000_000_000,
         zone in prop::sample::select(vec!["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Casablanca"]),

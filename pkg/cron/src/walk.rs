@@ -1,6 +1,6 @@
 //! Steps through time exactly as robfig/cron does. These steps determine which runs are skipped and
-//! which happen twice when the clock changes. Months and days are stepped on the calendar, hours
-//! and minutes in real time. Smaller fields are reset to zero only before the first step.
+//! which happen twice when the clock changes. Steps of months and days are on the calendar, steps
+//! of hours and minutes in real time. Smaller fields are reset only before the first step.
 
 use jiff::{
     SignedDuration, Timestamp,
@@ -13,7 +13,7 @@ use crate::{
     search::HORIZON,
 };
 
-/// A walk through the calendar and the day, at its current point in time.
+/// A search that steps through months, days, hours, minutes and seconds, at its current time.
 ///
 /// Steps without a match are combined into one while the clock does not change, because then their
 /// order does not matter.
@@ -23,10 +23,10 @@ pub(crate) struct Walk<'a> {
     at: Timestamp,
     civil: DateTime,
     last_year: i16,
-    /// Whether a field was stepped, so that all smaller fields are already zero.
+    /// Whether a field was stepped. The smaller fields were reset before that step.
     stepped: bool,
-    /// The next change of the clock and what the clock shows then. It has to be looked up again if
-    /// it is not later than `at`.
+    /// The next change of the clock and the local time at which it happens. It is looked up again
+    /// once it is not later than `at`.
     change: (Timestamp, DateTime),
 }
 
@@ -44,11 +44,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the next run; `None` if there is none within the horizon or before the end of time.
+    /// Returns the next run; `None` if there is none within the horizon or the range of
+    /// `Timestamp`.
     pub(crate) fn run(mut self) -> Option<Timestamp> {
         while self.civil.year() <= self.last_year {
-            // Each stage returns whether its field matches. A stage returns false after it has
-            // moved a larger field on.
+            // Each stage advances its field to a value that matches. It returns false if that
+            // changed a larger field, which must be checked again.
             if self.month()? && self.day()? && self.hour()? && self.minute()? && self.second()? {
                 return Some(self.at);
             }
@@ -62,14 +63,14 @@ impl<'a> Walk<'a> {
                 self.go_to(self.civil.date().first_of_month().at(0, 0, 0, 0))?;
             }
             let (today, change) = (self.civil.date(), self.change().date());
-            let steady = match today.day() {
+            let max_steps = match today.day() {
                 1 => 12 * i32::from(change.year() - today.year()) + i32::from(change.month() - today.month()),
                 _ => 1,
             };
-            let months = today.month() - 1 + steps(self.fields.months, today.month(), 13, steady);
+            let months = today.month() - 1 + steps(self.fields.months, today.month(), 13, max_steps);
             let first = Date::new(today.year() + i16::from(months / 12), months % 12 + 1, 1).ok()?;
             // As in Go, a day past the end of its month is a day of the next month.
-            let date = later(first, today.day() - 1)?;
+            let date = add_days(first, today.day() - 1)?;
             self.go_to(date.to_datetime(self.civil.time()))?;
             if self.civil.month() == 1 {
                 return Some(false);
@@ -83,9 +84,9 @@ impl<'a> Walk<'a> {
             if !std::mem::replace(&mut self.stepped, true) {
                 self.go_to(self.civil.date().at(0, 0, 0, 0))?;
             }
-            let (was, today, time) = (self.at, self.civil.date(), self.civil.time());
+            let (before, today, time) = (self.at, self.civil.date(), self.civil.time());
             let change = self.change().date();
-            let steady = match time {
+            let max_steps = match time {
                 _ if time != Time::midnight() => 1,
                 _ if change.first_of_month() == today.first_of_month() => change.day() - today.day() - 1,
                 _ => i8::MAX,
@@ -94,19 +95,19 @@ impl<'a> Walk<'a> {
                 self.fields.days(today),
                 today.day(),
                 today.days_in_month() + 1,
-                steady.into(),
+                max_steps.into(),
             );
-            self.go_to(later(today, days)?.to_datetime(time))?;
-            // The clock skipped midnight. As in robfig/cron, go forward from an hour after noon,
-            // and back from an earlier one.
+            self.go_to(add_days(today, days)?.to_datetime(time))?;
+            // If a change of the clock moved the result off midnight, correct it as robfig/cron
+            // does: forward from an hour after noon, and otherwise back.
             match self.civil.hour() {
                 0 => {}
                 hour @ 13.. => self.pass(SignedDuration::from_hours(i64::from(24 - hour)))?,
                 hour => self.pass(SignedDuration::from_hours(i64::from(-hour)))?,
             }
-            if self.at <= was {
+            if self.at <= before {
                 // The zone skipped a whole day. robfig/cron loops for ever here.
-                self.go_to(later(today, 2)?.to_datetime(time))?;
+                self.go_to(add_days(today, 2)?.to_datetime(time))?;
             }
             if self.civil.day() == 1 {
                 return Some(false);
@@ -121,12 +122,12 @@ impl<'a> Walk<'a> {
                 self.go_to(self.civil.date().at(self.civil.hour(), 0, 0, 0))?;
             }
             let (civil, change) = (self.civil, self.change());
-            let steady = if change.date() == civil.date() {
+            let max_steps = if change.date() == civil.date() {
                 change.hour() - civil.hour()
             } else {
                 i8::MAX
             };
-            let hours = steps(self.fields.hours, civil.hour(), 24, steady.into());
+            let hours = steps(self.fields.hours, civil.hour(), 24, max_steps.into());
             self.pass(SignedDuration::from_hours(hours.into()))?;
             if self.civil.hour() == 0 {
                 return Some(false);
@@ -141,12 +142,12 @@ impl<'a> Walk<'a> {
                 self.pass(SignedDuration::from_secs(-i64::from(self.civil.second())))?;
             }
             let (civil, change) = (self.civil, self.change());
-            let steady = if change.date() == civil.date() && change.hour() == civil.hour() {
+            let max_steps = if change.date() == civil.date() && change.hour() == civil.hour() {
                 change.minute() - civil.minute()
             } else {
                 i8::MAX
             };
-            let minutes = steps(self.fields.minutes, civil.minute(), 60, steady.into());
+            let minutes = steps(self.fields.minutes, civil.minute(), 60, max_steps.into());
             self.pass(SignedDuration::from_mins(minutes.into()))?;
             if self.civil.minute() == 0 {
                 return Some(false);
@@ -165,32 +166,32 @@ impl<'a> Walk<'a> {
         Some(false)
     }
 
-    /// Returns what the clock shows when it next changes.
+    /// Returns the local time, by the current offset, of the next change of the clock.
     fn change(&mut self) -> DateTime {
         if self.change.0 <= self.at {
             let change = self.zone.following(self.at).next().map(|change| change.timestamp());
-            let shown = |at| (at, self.zone.to_offset(self.at).to_datetime(at));
-            self.change = change.map_or((Timestamp::MAX, DateTime::MAX), shown);
+            let with_local = |at| (at, self.zone.to_offset(self.at).to_datetime(at));
+            self.change = change.map_or((Timestamp::MAX, DateTime::MAX), with_local);
         }
         self.change.1
     }
 
     /// Lets real time pass.
     fn pass(&mut self, duration: SignedDuration) -> Option<()> {
-        self.arrive(self.at.checked_add(duration).ok()?);
+        self.set_time(self.at.checked_add(duration).ok()?);
         Some(())
     }
 
-    /// Goes to a time on the calendar as Go's time.Date does: it first uses the offset that would
-    /// hold if the time were UTC. If another offset holds at the result, it uses that one.
+    /// Goes to a local time as Go's `time.Date` does. It first takes the local time as UTC and uses
+    /// the offset at that time. If another offset applies at the result, it uses that offset.
     fn go_to(&mut self, civil: DateTime) -> Option<()> {
         let first = self.zone.to_offset(Offset::UTC.to_timestamp(civil).ok()?);
         let second = self.zone.to_offset(first.to_timestamp(civil).ok()?);
-        self.arrive(second.to_timestamp(civil).ok()?);
+        self.set_time(second.to_timestamp(civil).ok()?);
         Some(())
     }
 
-    fn arrive(&mut self, at: Timestamp) {
+    fn set_time(&mut self, at: Timestamp) {
         if at < self.at {
             self.change = (Timestamp::MIN, DateTime::MIN);
         }
@@ -200,13 +201,13 @@ impl<'a> Walk<'a> {
 }
 
 /// Returns how many steps lead from `value` to the next value of a set, or to `end`. The result is
-/// at least one and otherwise at most `steady`.
-fn steps(set: u64, value: i8, end: i8, steady: i32) -> i8 {
+/// limited to `max_steps`, but is at least one.
+fn steps(set: u64, value: i8, end: i8, max_steps: i32) -> i8 {
     let later = set >> value >> 1;
-    let wanted = if later == 0 { end - value } else { lowest(later) + 1 };
-    wanted.min(i8::try_from(steady).unwrap_or(i8::MAX)).max(1)
+    let needed = if later == 0 { end - value } else { lowest(later) + 1 };
+    needed.min(i8::try_from(max_steps).unwrap_or(i8::MAX)).max(1)
 }
 
-fn later(date: Date, days: i8) -> Option<Date> {
+fn add_days(date: Date, days: i8) -> Option<Date> {
     date.checked_add(SignedDuration::from_hours(24 * i64::from(days))).ok()
 }

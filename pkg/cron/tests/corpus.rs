@@ -13,8 +13,8 @@ use std::{
 
 /// The number of mutations of each corpus.
 const MUTATIONS: usize = 10_000;
-/// The time limit for one input. No input takes nearly as long.
-const LONGEST: Duration = Duration::from_secs(5);
+/// The time limit for one input, which is far above what any input takes.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The tokens that mutations insert.
 const TOKENS: [&str; 28] = [
     "*",
@@ -47,7 +47,7 @@ const TOKENS: [&str; 28] = [
     "é",
 ];
 
-/// `SplitMix64`: a small generator with the same sequence on every machine.
+/// The `SplitMix64` random number generator. Its sequence is the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -63,7 +63,7 @@ impl Random {
         usize::try_from(self.next() % end).unwrap_or_default()
     }
 
-    /// Changes an input in one place, or joins it with another one.
+    /// Changes an input in one place, or replaces its end by the end of `other`.
     fn mutate(&mut self, input: &mut Vec<u8>, other: &[u8]) {
         let at = self.below(input.len() + 1);
         let end = (at + 1 + self.below(4)).min(input.len());
@@ -106,11 +106,11 @@ fn check(target: &str, property: fn(&[u8])) {
         input
     });
     for input in corpus.iter().cloned().chain(mutations) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let held = catch_unwind(|| property(&input)).is_ok();
         assert!(held, "the property fails for {:?}", String::from_utf8_lossy(&input));
-        let took = begun.elapsed();
-        assert!(took < LONGEST, "{took:?} for {:?}", String::from_utf8_lossy(&input));
+        let took = started.elapsed();
+        assert!(took < TIME_LIMIT, "{took:?} for {:?}", String::from_utf8_lossy(&input));
     }
 }
 

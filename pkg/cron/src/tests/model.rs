@@ -20,7 +20,8 @@ struct Model<'a> {
     stepped: bool,
 }
 
-/// Whether the walk must continue with a larger field; `None` past the end of time.
+/// Whether the step changed a larger field, so the walk starts over; `None` beyond the range of
+/// `Timestamp`.
 type Wrapped = Option<bool>;
 
 impl Model<'_> {
@@ -44,7 +45,7 @@ impl Model<'_> {
             self.truncate(|civil| civil.date().first_of_month().at(0, 0, 0, 0))?;
             let (date, time) = (self.civil().date(), self.civil().time());
             let first = date.last_of_month().tomorrow().ok()?;
-            self.go_to(days_on(first, date.day() - 1)?.to_datetime(time))?;
+            self.go_to(add_days(first, date.day() - 1)?.to_datetime(time))?;
             if self.civil().month() == 1 {
                 return Some(true);
             }
@@ -55,15 +56,15 @@ impl Model<'_> {
     fn days(&mut self) -> Wrapped {
         while !self.fields.has_day(self.civil().date()) {
             self.truncate(|civil| civil.date().at(0, 0, 0, 0))?;
-            let (was, today) = (self.at, self.civil());
+            let (before, today) = (self.at, self.civil());
             self.go_to(today.date().tomorrow().ok()?.to_datetime(today.time()))?;
             match i64::from(self.civil().hour()) {
                 0 => {}
                 hour if hour > 12 => self.pass(3_600 * (24 - hour))?,
                 hour => self.pass(-3_600 * hour)?,
             }
-            if self.at <= was {
-                self.go_to(days_on(today.date(), 2)?.to_datetime(today.time()))?;
+            if self.at <= before {
+                self.go_to(add_days(today.date(), 2)?.to_datetime(today.time()))?;
             }
             if self.civil().day() == 1 {
                 return Some(true);
@@ -127,7 +128,7 @@ impl Model<'_> {
     }
 }
 
-fn days_on(date: Date, days: i8) -> Option<Date> {
+fn add_days(date: Date, days: i8) -> Option<Date> {
     date.checked_add(SignedDuration::from_hours(24 * i64::from(days))).ok()
 }
 
@@ -144,8 +145,8 @@ fn check(text: &str, zone: &str, after: Timestamp) -> Result<(), TestCaseError> 
         at: start + SignedDuration::from_mins(minutes),
         stepped: false,
     });
-    // A walk that goes back over a change of the clock may end where it began. Then start the next
-    // walk a minute later.
+    // A walk that goes back over a change of the clock may end at or before its start. Then start
+    // the next walk a minute later.
     let mut ends = walks.map(|mut walk| walk.next());
     let expected = ends.find(|end| end.is_none_or(|end| end > after)).flatten();
     let next = schedule.next(after, &zone, DstPolicy::Kubernetes);

@@ -22,8 +22,8 @@ pub(super) const ZONES: [&str; 16] = [
     "Atlantic/Azores",
 ];
 
-/// Returns all runs from `after` to `until`, found one by one with `next`.
-fn walked(
+/// Returns all runs later than `after` and up to `until`, found one by one with `next`.
+fn repeated_next(
     schedule: &Schedule,
     after: Timestamp,
     until: Timestamp,
@@ -84,11 +84,11 @@ proptest! {
         let zone = TimeZone::get(zone).unwrap();
         let after = Timestamp::from_nanosecond(after).unwrap();
         for policy in [DstPolicy::Once, DstPolicy::Kubernetes] {
-            // Limits the number of runs to about two thousand.
-            let a_day = walked(&schedule, after, after + SignedDuration::from_hours(24), &zone, policy).len();
-            let days = days % (2_000 / i64::try_from(a_day + 1).unwrap());
+            // Limit the number of runs to about two thousand.
+            let runs_per_day = repeated_next(&schedule, after, after + SignedDuration::from_hours(24), &zone, policy).len();
+            let days = days % (2_000 / i64::try_from(runs_per_day + 1).unwrap());
             let until = after + SignedDuration::from_mins(days * 1_440 + minutes);
-            let runs = walked(&schedule, after, until, &zone, policy);
+            let runs = repeated_next(&schedule, after, until, &zone, policy);
             prop_assert_eq!(schedule.latest(after, until, &zone, policy), runs.last().copied());
             let count = u32::try_from(runs.len()).unwrap();
             prop_assert_eq!(schedule.count(after, until, &zone, policy, limit), count.min(limit));
@@ -102,16 +102,16 @@ proptest! {
         zone in select(&ZONES[..]),
         change in 0_usize..60,
         before in 0_i64..3_000,
-        past in -1_500_i64..1_500,
+        offset in -1_500_i64..1_500,
     ) {
         let schedule = Schedule::parse(&text, CRONTAB).unwrap();
         let zone = TimeZone::get(zone).unwrap();
         let first = Timestamp::from_second(-2_200_000_000).unwrap();
         let change = zone.following(first).nth(change).map_or(first, |change| change.timestamp());
-        let until = change + SignedDuration::from_mins(past);
+        let until = change + SignedDuration::from_mins(offset);
         let after = change - SignedDuration::from_mins(before);
         for policy in [DstPolicy::Once, DstPolicy::Kubernetes] {
-            let runs = walked(&schedule, after, until, &zone, policy);
+            let runs = repeated_next(&schedule, after, until, &zone, policy);
             prop_assert_eq!(schedule.latest(after, until, &zone, policy), runs.last().copied());
         }
     }
@@ -184,13 +184,13 @@ fn latest_returns_none_without_a_run() {
         let latest = latest(expression, after, until, DstPolicy::Once);
         assert_eq!(latest, None, "{expression} from {after} to {until}");
     }
-    let twice = latest(
+    let second_occurrence = latest(
         "45 2 25 10 *",
         "2026-10-25T00:45:00Z",
         "2026-10-25T01:50:00Z",
         DstPolicy::Kubernetes,
     );
-    assert_eq!(twice.as_deref(), Some("2026-10-25T01:45:00Z"));
+    assert_eq!(second_occurrence.as_deref(), Some("2026-10-25T01:45:00Z"));
 }
 
 #[test]

@@ -2,12 +2,12 @@
 //! and 3,000 random ones with a bias towards changes of the clock.
 //!
 //! Each line is `zone|from|expression|next three runs in UTC`. `ERR` means that the expression is
-//! refused, `NEVER` that it has no run within five years.
+//! invalid, `NEVER` that it has no run within five years.
 
 use crate::{Dialect, DstPolicy, Schedule};
 use jiff::{Timestamp, tz::TimeZone};
 
-fn answer(zone: &str, from: &str, expression: &str) -> String {
+fn next_runs(zone: &str, from: &str, expression: &str) -> String {
     let zone = TimeZone::get(zone).unwrap();
     let Ok(schedule) = Schedule::parse(expression, Dialect::Kubernetes) else {
         return "ERR".to_owned();
@@ -36,7 +36,7 @@ fn check(vectors: &str) {
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
     {
         let [zone, from, expression, expected] = line.split('|').collect::<Vec<_>>().try_into().unwrap();
-        let actual = answer(zone, from, expression);
+        let actual = next_runs(zone, from, expression);
         if actual != expected {
             wrong.push(format!("{line}\n    but: {actual}"));
         }
