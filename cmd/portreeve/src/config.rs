@@ -1,8 +1,8 @@
 //! `--config`: a YAML file with the settings of the flags. Its keys are the flags' names in
 //! camelCase.
 //!
-//! The command line is the only list of settings: every flag, including those of controllers,
-//! automatically has a key. A value in the file becomes the default of its flag. So the flag's own
+//! The keys are derived from the command line, so every flag that is a setting has one, including
+//! the flags of controllers. A value in the file becomes the default of its flag. So the flag's own
 //! parser reads it, and a flag on the command line overrides it.
 //!
 //! Architecture Invariant: only [`File::read`] accesses the file system. Everything else works on
@@ -28,8 +28,8 @@ pub(crate) use self::{effective::render_effective, reference::reference};
 /// The `apiVersion` that a file must have.
 const API_VERSION: &str = "portreeve.dev/v1alpha1";
 const KIND: &str = "ControllerManagerConfiguration";
-/// The largest file that is read, which is the size limit of a ConfigMap.
-const LONGEST: u64 = 1 << 20;
+/// The maximum size of the file, which is that of a ConfigMap.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The reason why the file of `--config` cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ struct FileSetting {
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     path: PathBuf,
-    given: Vec<FileSetting>,
+    settings: Vec<FileSetting>,
 }
 
 /// The location of a setting in the file: `FILE:LINE: key`.
@@ -109,18 +109,18 @@ impl File {
     pub(crate) fn read(path: &Path, command: &Command) -> Result<Self, Error> {
         let path = path.to_owned();
         let mut bytes = Vec::new();
-        // Reads one byte more than allowed, to detect a longer file.
-        let read = fs::File::open(&path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
+        // Read one byte more than allowed, to detect a longer file.
+        let read = fs::File::open(&path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
         let absolute = match read.and_then(|_| std::path::absolute(&path)) {
             Ok(absolute) => absolute,
             Err(source) => return Err(Error::Read { path, source }),
         };
-        if bytes.len() as u64 > LONGEST {
+        if bytes.len() as u64 > MAX_FILE_BYTES {
             return Err(Error::TooLong { path });
         }
         let folder = absolute.parent().unwrap_or(&absolute);
         match rules::settings(&bytes, command, folder) {
-            Ok(given) => Ok(Self { path, given }),
+            Ok(settings) => Ok(Self { path, settings }),
             Err(problems) => Err(Error::Invalid { path, problems }),
         }
     }
@@ -132,19 +132,19 @@ impl File {
 
     /// Returns the command with the file's values as the defaults of its flags.
     pub(crate) fn apply(&self, command: Command) -> Command {
-        self.given.iter().fold(command, rules::with)
+        self.settings.iter().fold(command, rules::with_default)
     }
 
     /// Returns the locations of the file's settings for these flags. Skips flags that the command
     /// line overrides.
     pub(crate) fn locations(&self, flags: &[&str], matches: &ArgMatches) -> Vec<FileLocation> {
-        let counts = |given: &&FileSetting| {
-            let flag = given.flag.as_str();
+        let is_effective = |setting: &&FileSetting| {
+            let flag = setting.flag.as_str();
             flags.contains(&flag) && matches.value_source(flag) != Some(ValueSource::CommandLine)
         };
-        let place =
-            |given: &FileSetting| FileLocation(format!("{}:{}: {}", self.path.display(), given.line, given.key));
-        self.given.iter().filter(counts).map(place).collect()
+        let location =
+            |setting: &FileSetting| FileLocation(format!("{}:{}: {}", self.path.display(), setting.line, setting.key));
+        self.settings.iter().filter(is_effective).map(location).collect()
     }
 }
 

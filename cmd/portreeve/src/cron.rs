@@ -91,7 +91,7 @@ impl Next {
                 break;
             };
             at = next;
-            lines.push_str(&self.written(next));
+            lines.push_str(&self.format_time(next));
             lines.push('\n');
         }
         if lines.is_empty() && self.n > 0 {
@@ -100,7 +100,7 @@ impl Next {
         Ok(lines)
     }
 
-    fn written(&self, at: Timestamp) -> String {
+    fn format_time(&self, at: Timestamp) -> String {
         if self.utc || self.tz == TimeZone::UTC {
             return at.to_string();
         }

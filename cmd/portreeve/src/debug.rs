@@ -1,5 +1,5 @@
-//! The HTTP routes to debug pages and settings. The server checks authorization before it calls
-//! them.
+//! The HTTP routes of the debug pages and of `/configz`. The server authorizes requests before they
+//! reach these routes.
 
 use axum::{
     Router,
@@ -15,10 +15,10 @@ use serde_json::Value;
 /// Returns the routes of `/debug/controllers`, which lists the debug pages, and of the pages below
 /// it.
 pub(crate) fn routes(pages: DebugPages) -> Router {
-    let index = async |State(pages): State<DebugPages>| answer(DebugResponse::text(pages.index()));
+    let index = async |State(pages): State<DebugPages>| http_response(DebugResponse::text(pages.index()));
     let page =
         async |State(pages): State<DebugPages>, Path((controller, path)): Path<(String, String)>, Query(pairs)| {
-            answer(
+            http_response(
                 pages
                     .show(&controller, &path, portreeve_reconcile::DebugQuery(pairs))
                     .await,
@@ -39,9 +39,9 @@ pub(crate) fn configz(effective_config: &Value) -> Router {
     Router::new().route("/configz", get(async move || ([(CONTENT_TYPE, json)], text)))
 }
 
-fn answer(shown: DebugResponse) -> Response {
-    // An invalid status code is an error of the page.
-    let status = StatusCode::from_u16(shown.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let content_type = HeaderValue::from_static(shown.content_type);
-    (status, [(CONTENT_TYPE, content_type)], shown.body).into_response()
+fn http_response(page: DebugResponse) -> Response {
+    // A page that sets an invalid status code is broken, which is reported as a 500.
+    let status = StatusCode::from_u16(page.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let content_type = HeaderValue::from_static(page.content_type);
+    (status, [(CONTENT_TYPE, content_type)], page.body).into_response()
 }

@@ -9,7 +9,7 @@ use prometheus::Registry;
 
 use crate::{AGENT, Error, Options};
 
-/// The groups of controllers and their Leases. Pure: no election has started yet.
+/// The groups of controllers and their Leases, before any election has started.
 pub(crate) struct ElectionPlan {
     /// The Lease name and the controllers of each group.
     groups: Vec<(String, Vec<Descriptor>)>,
@@ -66,11 +66,11 @@ impl ElectionPlan {
         registry: &Registry,
     ) -> Result<(Vec<ControllerGroup>, Option<Elections>), Error> {
         let Some(times) = self.times else {
-            let together = self.groups.into_iter().map(|(_, controllers)| ControllerGroup {
+            let groups = self.groups.into_iter().map(|(_, controllers)| ControllerGroup {
                 controllers,
                 election: None,
             });
-            return Ok((together.collect(), None));
+            return Ok((groups.collect(), None));
         };
         let clock = Arc::clone(clock);
         let settings = Settings {
@@ -103,11 +103,12 @@ impl ElectionPlan {
 fn check_members(items: &[Membership], known: &[Descriptor]) -> Result<(), Error> {
     let mut groups: BTreeMap<&str, &str> = BTreeMap::new();
     for Membership { controller, group } in items {
-        let is_it = |one: &&Descriptor| one.name == controller || one.aliases.contains(&&**controller);
-        let Some(found) = known.iter().find(is_it) else {
+        let has_name =
+            |descriptor: &&Descriptor| descriptor.name == controller || descriptor.aliases.contains(&&**controller);
+        let Some(found) = known.iter().find(has_name) else {
             return Err(match Selection::parse(&[controller], known) {
                 Err(unknown) => Error::Groups(unknown),
-                // The item is valid for `--controllers` but is not a name, such as `*`.
+                // The item is valid in `--controllers` but is not a name, for example `*`.
                 Ok(_) => Error::Group(controller.clone()),
             });
         };

@@ -97,7 +97,8 @@ pub enum Error {
     /// Standard output cannot be written.
     #[error("failed to write to standard output")]
     Print(#[source] std::io::Error),
-    /// The daemon task panicked. A panic in a controller is a controller failure instead.
+    /// The daemon task panicked. A panic in a controller is reported as a failure of the controller
+    /// instead.
     #[error("the daemon task panicked")]
     Panicked(#[source] tokio::task::JoinError),
     /// The operating system denies a basic resource.
@@ -123,7 +124,7 @@ impl Error {
     }
 
     /// Adds the locations in the file of `--config` that caused the error.
-    fn placed(self, config: &Config) -> Self {
+    fn with_locations(self, config: &Config) -> Self {
         let flags: &[&str] = match &self {
             Self::Controllers(_) => &["controllers"],
             Self::Groups(_) | Self::Group(_) | Self::TwoGroups { .. } => &["leader_elect_groups"],
@@ -158,7 +159,7 @@ pub fn main(known: &'static [Descriptor]) -> ExitCode {
         Ok(config) => config,
         Err(UsageError::CommandLine(usage)) => {
             let code = u8::from(usage.use_stderr());
-            // Nothing can be done when the terminal is closed.
+            // A failure to write the message cannot be reported anywhere.
             usage.print().ok();
             return ExitCode::from(code);
         }
@@ -197,10 +198,10 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
             let leases = leader_election::leases(election, known, &enabled)?;
             let fence = manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?;
             if fence.is_empty() {
-                let said = std::io::stderr().write_all(
+                let result = std::io::stderr().write_all(
                     b"no fence printed: leader election is disabled or no enabled controller writes anything\n",
                 );
-                said.map_err(Error::Print)?;
+                result.map_err(Error::Print)?;
             }
             print(&fence)
         }
@@ -222,30 +223,30 @@ fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     logging::init(config.options.logging.logging_format, config.options.logging.v);
     std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
     let system = |what| move |source| Error::System { what, source };
-    let listening = runtime::Builder::new_current_thread().enable_all().build();
+    let signal_runtime = runtime::Builder::new_current_thread().enable_all().build();
     // Controllers mostly wait for the apiserver, with many requests at once. Passing tasks between
     // threads costs more than a second thread saves.
-    let working = runtime::Builder::new_multi_thread()
+    let worker_runtime = runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .map_err(system("the worker runtime"))?;
-    let result = listening.map_err(system("the signal runtime"))?.block_on(async {
+    let result = signal_runtime.map_err(system("the signal runtime"))?.block_on(async {
         let stop = Shutdown::new();
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("the SIGINT handler"))?;
         let mut terminate = signal(SignalKind::terminate()).map_err(system("the SIGTERM handler"))?;
-        let asked = stop.clone();
+        let stop_on_signal = stop.clone();
         let signals = async move {
-            let name = either(&mut interrupt, &mut terminate).await;
+            let name = next_signal(&mut interrupt, &mut terminate).await;
             tracing::info!(
                 signal = name,
                 "received signal, shutting down; a second signal ends the process immediately"
             );
-            asked.request();
-            let name = either(&mut interrupt, &mut terminate).await;
+            stop_on_signal.request();
+            let name = next_signal(&mut interrupt, &mut terminate).await;
             tracing::warn!(signal = name, "received second signal, exiting");
         };
-        let work = working.spawn(async move { run(config, known, Arc::new(SystemClock), stop).await });
+        let work = worker_runtime.spawn(async move { run(config, known, Arc::new(SystemClock), stop).await });
         tokio::select! {
             result = work => result.map_err(Error::Panicked)?,
             () = signals => std::process::exit(1),
@@ -253,11 +254,11 @@ fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     });
     // A credential plugin or a DNS lookup that hangs on a blocking thread must not keep the process
     // alive.
-    working.shutdown_timeout(Duration::from_secs(1));
+    worker_runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
+async fn next_signal(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
     tokio::select! {
         _ = interrupt.recv() => "SIGINT",
         _ = terminate.recv() => "SIGTERM",
@@ -272,9 +273,9 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str 
 ///
 /// Returns an [`Error`] when the settings are invalid or the daemon fails.
 pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
-    let placed = |error: Error| error.placed(&config);
-    let enabled = config.enabled(known).map_err(Error::Controllers).map_err(placed)?;
-    let plan = leader_election::ElectionPlan::of(&config.options, known, &enabled).map_err(placed)?;
+    let locate = |error: Error| error.with_locations(&config);
+    let enabled = config.enabled(known).map_err(Error::Controllers).map_err(locate)?;
+    let plan = leader_election::ElectionPlan::of(&config.options, known, &enabled).map_err(locate)?;
     let Options {
         manager,
         client,
@@ -294,13 +295,13 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         fence,
         metrics: requests.clone(),
     };
-    // Boxed, because otherwise rustc cannot prove that the whole future is Send.
+    // Boxed, because otherwise rustc cannot prove that the whole future is `Send`.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
     let connection = tokio::select! {
-        connection = opening => connection.map_err(Error::Connection).map_err(placed)?,
+        connection = opening => connection.map_err(Error::Connection).map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
-    let server = Server::bind(serving).map_err(Error::Serving).map_err(placed)?;
+    let server = Server::bind(serving).map_err(Error::Serving).map_err(locate)?;
     let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -321,25 +322,25 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     };
     let settings = manager_settings(manager);
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
-    let closed = Shutdown::new();
-    let serving = serve(server, &manager, &registry, &config.effective, &closed, &stop).map_err(Error::Serving)?;
+    let close = Shutdown::new();
+    let serving = serve(server, &manager, &registry, &config.effective, &close, &stop).map_err(Error::Serving)?;
     let result = manager.run(&config.flags, stop).await.map_err(Error::Manager);
     if let Some(elections) = elections {
         elections.end().await;
     }
-    closed.request();
+    close.request();
     let closing = join(serving).await;
     tracing::info!("stopped");
     result.and(closing)
 }
 
-/// Serves health and metrics until `closed` is requested.
+/// Serves health and metrics until `close` is requested.
 fn serve(
     server: Option<Server>,
     manager: &Manager,
     registry: &Registry,
     effective_config: &Value,
-    closed: &Shutdown,
+    close: &Shutdown,
     stop: &Shutdown,
 ) -> Result<JoinSet<Result<(), portreeve_serving::Error>>, portreeve_serving::Error> {
     let mut serving = JoinSet::new();
@@ -349,7 +350,7 @@ fn serve(
         registry: registry.clone(),
         extra_routes: debug::routes(manager.pages()).merge(debug::configz(effective_config)),
     };
-    let mut listener = server.spawn(endpoints, &closed.token())?;
+    let mut listener = server.spawn(endpoints, &close.token())?;
     let stop = stop.clone();
     serving.spawn(async move {
         let end = listener.ended().await;

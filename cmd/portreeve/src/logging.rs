@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn each_verbosity_shows_its_levels() {
-        let most = |verbosity, target| {
+        let most_verbose = |verbosity, target| {
             let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
             let filter = filter(verbosity);
             levels
@@ -236,12 +236,16 @@ mod tests {
             (255, Level::TRACE, Level::DEBUG),
         ];
         for (verbosity, ours, others) in rows {
-            assert_eq!(most(verbosity, "portreeve_foo::decide"), ours, "-v {verbosity}");
-            assert_eq!(most(verbosity, "portreeve"), ours, "-v {verbosity}");
-            assert_eq!(most(verbosity, "hyper::proto::h1"), others, "-v {verbosity}");
-            assert_eq!(most(verbosity, "rustls::server::hs"), others, "-v {verbosity}");
-            assert_eq!(most(verbosity, "h2::codec"), Level::WARN, "-v {verbosity}");
-            assert_eq!(most(verbosity, "kube_client::client"), Level::ERROR, "-v {verbosity}");
+            assert_eq!(most_verbose(verbosity, "portreeve_foo::decide"), ours, "-v {verbosity}");
+            assert_eq!(most_verbose(verbosity, "portreeve"), ours, "-v {verbosity}");
+            assert_eq!(most_verbose(verbosity, "hyper::proto::h1"), others, "-v {verbosity}");
+            assert_eq!(most_verbose(verbosity, "rustls::server::hs"), others, "-v {verbosity}");
+            assert_eq!(most_verbose(verbosity, "h2::codec"), Level::WARN, "-v {verbosity}");
+            assert_eq!(
+                most_verbose(verbosity, "kube_client::client"),
+                Level::ERROR,
+                "-v {verbosity}"
+            );
         }
     }
 }

@@ -95,12 +95,12 @@ pub(crate) fn rbac(
     install_crds: bool,
 ) -> Result<String, Error> {
     let leases = leases.iter().map(|(lease, _)| &**lease);
-    let needs = rbac::RoleOptions {
+    let options = rbac::RoleOptions {
         install_crds,
         leases: leases.filter(|_| election.leader_elect).collect(),
         lease_namespace: &election.leader_elect_resource_namespace,
     };
-    rbac::rbac(enabled, account, &needs)
+    rbac::rbac(enabled, account, &options)
 }
 
 /// Returns the output of `portreeve fence`: the policy that rejects writes of replicas that do not
@@ -119,8 +119,10 @@ pub(crate) fn fence(
             fence::fence(controllers, account, &fence::LeaseRef { namespace, name }, action)
         }
         several => {
-            let names = |controllers: &[Descriptor]| controllers.iter().map(|it| it.name).collect();
-            let several = several.iter().map(|(lease, of)| (lease.clone(), names(of)));
+            let names = |controllers: &[Descriptor]| controllers.iter().map(|controller| controller.name).collect();
+            let several = several
+                .iter()
+                .map(|(lease, controllers)| (lease.clone(), names(controllers)));
             Err(Error::SeveralGroups(FenceGroups {
                 leases: several.collect(),
                 namespace: account.namespace.clone(),
@@ -131,18 +133,18 @@ pub(crate) fn fence(
     }
 }
 
-/// Checks the name of an object. The name becomes part of CEL expressions, so other characters are
-/// rejected.
+/// Checks that the name of an object has no characters with a meaning in CEL, because it becomes
+/// part of CEL expressions.
 fn name(text: &str) -> Result<String, String> {
-    let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    if text.is_empty() || !text.bytes().all(is_good) {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_allowed) {
         return Err("use only lower case letters, digits, dashes and dots".to_owned());
     }
     Ok(text.to_owned())
 }
 
 fn yaml(documents: &[Value]) -> Result<String, Error> {
-    // Sentences stay on one line, however long they are.
+    // Do not fold long strings.
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let mut text = String::new();
     for document in documents {

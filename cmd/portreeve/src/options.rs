@@ -168,7 +168,7 @@ pub(crate) struct ManagerArgs {
     /// How long a watch may be silent before the informer restarts it. /readyz fails after 4/3 of
     /// this time without contact. At least 1s; the apiserver sends a bookmark about every minute,
     /// except for a resource that has not changed since the apiserver started.
-    #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = idle)]
+    #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = parse_idle_timeout)]
     pub(crate) watch_idle_timeout: Duration,
     /// Install the CustomResourceDefinitions of the enabled controllers at startup, by
     /// server-side apply. A definition with other versions in the cluster is left unchanged.
@@ -180,8 +180,9 @@ pub(crate) struct ManagerArgs {
     pub(crate) dry_run: bool,
 }
 
-/// The minimum of `--watch-idle-timeout`. Shorter timeouts would restart watches constantly.
-fn idle(text: &str) -> Result<Duration, String> {
+/// Parses `--watch-idle-timeout`. The minimum is one second, because shorter timeouts would restart
+/// watches constantly.
+fn parse_idle_timeout(text: &str) -> Result<Duration, String> {
     let idle = parse_duration(text)?;
     if idle < Duration::from_secs(1) {
         return Err("a watch takes time to begin: give 1s or more".to_owned());
@@ -203,7 +204,7 @@ pub(crate) struct Logging {
 /// An error in the command line or in the config file.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// An error of clap, which also represents `--help` and `--version`.
+    /// An error of clap, or its output for `--help` and `--version`.
     #[error(transparent)]
     CommandLine(clap::Error),
     /// The config file has errors.
@@ -263,8 +264,8 @@ impl Config {
         self.file.as_ref().map(config::File::path)
     }
 
-    /// Returns the locations in the config file that set these flags, by their field names. Flags
-    /// that were set elsewhere have none.
+    /// Returns the locations in the config file of the settings for these flags, which are given by
+    /// their field names. Flags that the file does not set have none.
     pub(crate) fn locations(&self, flags: &[&str]) -> Vec<FileLocation> {
         let file = self.file.as_ref();
         file.map(|file| file.locations(flags, &self.flags)).unwrap_or_default()
@@ -292,8 +293,8 @@ pub(crate) fn command(known: &[Descriptor]) -> clap::Command {
 
 pub(crate) fn enabled(items: &[String], known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {
     let selection = Selection::parse(items, known)?;
-    let on = known.iter().filter(|descriptor| selection.enables(descriptor));
-    Ok(on.copied().collect())
+    let enabled = known.iter().filter(|descriptor| selection.enables(descriptor));
+    Ok(enabled.copied().collect())
 }
 
 #[cfg(test)]
@@ -307,12 +308,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_is_well_formed() {
         Options::command().debug_assert();
     }
 
     #[test]
-    fn a_list_may_begin_with_a_minus() {
+    fn list_of_controllers_may_begin_with_a_minus() {
         let config = parse(&["--controllers=-foo,-crontab,*"]).unwrap();
         assert!(config.enabled(CONTROLLERS).unwrap().is_empty());
     }

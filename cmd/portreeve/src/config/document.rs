@@ -3,8 +3,8 @@
 //! Aliases, merge keys and further documents are rejected. A flat list of settings needs none of
 //! them, and without them a small file cannot expand to a large one.
 //!
-//! Architecture Invariant: pure. No text of the file gets into an error, because the file may be
-//! the wrong one and contain a secret.
+//! Architecture Invariant: pure. The errors of this module contain no keys or values of the file,
+//! because it may be the wrong file and contain a secret.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use super::Problem;
 
 /// The limit for the nesting of values. Settings need only a list within the mapping, and each
 /// level takes stack space.
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// A key, its line, and its value.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Problem> {
         }
     })?;
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: DEEPEST },
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
         // `rules` reports duplicates with both lines.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         merge_keys: MergeKeyPolicy::Error,

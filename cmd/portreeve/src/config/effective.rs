@@ -23,7 +23,7 @@ pub(crate) fn render_effective(command: &Command, matches: &ArgMatches, folder: 
     settings.insert("kind".to_owned(), KIND.into());
     for key in keys(command) {
         let flag = key.arg.get_id().as_str();
-        let values: Vec<String> = match key.form {
+        let values: Vec<String> = match key.value_type {
             ValueType::Url => {
                 let urls = matches.get_many::<Uri>(flag).into_iter().flatten();
                 urls.map(Uri::to_string).collect()
@@ -39,17 +39,19 @@ pub(crate) fn render_effective(command: &Command, matches: &ArgMatches, folder: 
                 texts.map(|text| text.to_string_lossy().into_owned()).collect()
             }
         };
-        if let Some(value) = written(&key, values.iter().map(String::as_str)) {
+        if let Some(value) = file_value(&key, values.iter().map(String::as_str)) {
             settings.insert(key.name, value);
         }
     }
     json!({ "controllermanager.portreeve.dev": settings })
 }
 
-/// Returns the value that a file would contain for these texts of the command line.
-pub(super) fn written<'a>(key: &Key<'_>, texts: impl Iterator<Item = &'a str>) -> Option<Value> {
+/// Returns the value for a config file that is equivalent to these texts of the command line.
+pub(super) fn file_value<'a>(key: &Key<'_>, texts: impl Iterator<Item = &'a str>) -> Option<Value> {
     // On the command line, an empty text means an empty list.
-    let mut values = texts.filter(|text| !text.is_empty()).map(|text| value(key.form, text));
+    let mut values = texts
+        .filter(|text| !text.is_empty())
+        .map(|text| value(key.value_type, text));
     if key.is_list {
         Some(values.collect())
     } else {
@@ -57,8 +59,8 @@ pub(super) fn written<'a>(key: &Key<'_>, texts: impl Iterator<Item = &'a str>) -
     }
 }
 
-fn value(form: ValueType, text: &str) -> Value {
-    let plain = match form {
+fn value(value_type: ValueType, text: &str) -> Value {
+    let plain = match value_type {
         ValueType::Boolean => text.parse::<bool>().ok().map(Value::from),
         ValueType::Integer => text.parse::<i64>().ok().map(Value::from),
         ValueType::Number => text.parse::<f64>().ok().map(Value::from),

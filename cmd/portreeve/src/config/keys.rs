@@ -17,7 +17,7 @@ pub(super) struct Key<'a> {
     /// `leader-elect`
     pub(super) flag: &'a str,
     /// The type of the value, or of each item of a list.
-    pub(super) form: ValueType,
+    pub(super) value_type: ValueType,
     pub(super) is_list: bool,
     pub(super) arg: &'a Arg,
 }
@@ -53,7 +53,7 @@ fn flags(command: &Command) -> impl Iterator<Item = Key<'_>> {
         Some(Key {
             name: camel_case(flag),
             flag,
-            form: ValueType::of(arg),
+            value_type: ValueType::of(arg),
             is_list: matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some(),
             arg,
         })
@@ -65,14 +65,14 @@ impl Key<'_> {
     pub(super) fn one_of(&self) -> Option<String> {
         let values: Vec<_> = self.arg.get_possible_values();
         let names: Vec<_> = values.iter().map(PossibleValue::get_name).collect();
-        (self.form == ValueType::Text && !names.is_empty()).then(|| format!("one of {}", names.join(", ")))
+        (self.value_type == ValueType::Text && !names.is_empty()).then(|| format!("one of {}", names.join(", ")))
     }
 }
 
 impl ValueType {
     fn of(arg: &Arg) -> Self {
         let kind = arg.get_value_parser().type_id();
-        let is_one_of = |kinds: &[TypeId]| kinds.iter().any(|one| kind == *one);
+        let is_one_of = |kinds: &[TypeId]| kinds.iter().any(|candidate| kind == *candidate);
         let whole = [
             TypeId::of::<u8>(),
             TypeId::of::<u16>(),
@@ -113,7 +113,7 @@ impl ValueType {
     }
 
     /// Returns the expected value as part of a sentence.
-    pub(super) fn wanted(self) -> &'static str {
+    pub(super) fn expected(self) -> &'static str {
         match self {
             Self::Boolean => "true or false",
             Self::Integer => "an integer",

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     API_VERSION, KIND,
-    effective::written,
+    effective::file_value,
     keys::{Key, ValueType, keys},
 };
 
@@ -19,12 +19,12 @@ pub(crate) fn reference(command: &Command) -> String {
         .replace("KIND", KIND);
     let mut heading = None;
     for key in keys(command) {
-        let its = key.arg.get_help_heading();
-        if its != heading {
-            heading = its;
-            let title = its.unwrap_or("Options");
-            let head = "| key | type | default | meaning |\n|---|---|---|---|";
-            page.push_str(&["\n## ", title, "\n\n", head, "\n"].concat());
+        let section = key.arg.get_help_heading();
+        if section != heading {
+            heading = section;
+            let title = section.unwrap_or("Options");
+            let table_head = "| key | type | default | meaning |\n|---|---|---|---|";
+            page.push_str(&["\n## ", title, "\n\n", table_head, "\n"].concat());
         }
         page.push_str(&row(&key));
     }
@@ -33,19 +33,22 @@ pub(crate) fn reference(command: &Command) -> String {
 
 fn row(key: &Key<'_>) -> String {
     let Key {
-        name, form, is_list, ..
+        name,
+        value_type,
+        is_list,
+        ..
     } = key;
     let possible = key.arg.get_possible_values();
     let names: Vec<_> = possible.iter().map(|value| format!("`{}`", value.get_name())).collect();
-    let kind = match (form, &names[..]) {
+    let kind = match (value_type, &names[..]) {
         (ValueType::Text, [_, ..]) => names.join(" or "),
-        _ if *is_list => format!("list of {}s", form.name()),
-        _ => form.name().to_owned(),
+        _ if *is_list => format!("list of {}s", value_type.name()),
+        _ => value_type.name().to_owned(),
     };
     let delimiter = key.arg.get_value_delimiter();
     let defaults = key.arg.get_default_values().iter().filter_map(|value| value.to_str());
     let defaults = defaults.flat_map(|value| value.split(|letter| Some(letter) == delimiter));
-    let default = match written(key, defaults) {
+    let default = match file_value(key, defaults) {
         None => "none".to_owned(),
         Some(Value::String(text)) => format!("`{text}`"),
         Some(value) => format!("`{value}`"),

@@ -26,13 +26,13 @@ use super::{
 pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result<Vec<FileSetting>, Vec<Problem>> {
     let entries = document::parse(bytes).map_err(|problem| vec![problem])?;
     let mut problems = header(&entries);
-    // A file for another program is not checked against our keys.
+    // Do not check the keys of a file for another program.
     if !problems.is_empty() {
         return Err(problems);
     }
     let keys = keys(command);
     let mut lines = BTreeMap::new();
-    let mut given = Vec::new();
+    let mut settings = Vec::new();
     for Entry { key: name, line, value } in entries {
         let problem = |text| Problem { line, text };
         if let Some(before) = lines.insert(name.clone(), line) {
@@ -42,7 +42,7 @@ pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result
         } else if matches!(&*name, "apiVersion" | "kind") {
         } else if let Some(key) = keys.iter().find(|key| key.name == name) {
             match values(key, line, value, command, folder) {
-                Ok(values) => given.push(FileSetting {
+                Ok(values) => settings.push(FileSetting {
                     flag: key.arg.get_id().clone(),
                     key: name,
                     line,
@@ -57,12 +57,16 @@ pub(super) fn settings(bytes: &[u8], command: &Command, folder: &Path) -> Result
             problems.push(problem(format!("{name}: {}", unknown(&name, &keys, command))));
         }
     }
-    if problems.is_empty() { Ok(given) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(settings)
+    } else {
+        Err(problems)
+    }
 }
 
 /// Returns the command with a setting of the file as the default of its flag.
-pub(super) fn with(command: Command, given: &FileSetting) -> Command {
-    command.mut_arg(&given.flag, |flag| flag.default_values(given.values.clone()))
+pub(super) fn with_default(command: Command, setting: &FileSetting) -> Command {
+    command.mut_arg(&setting.flag, |flag| flag.default_values(setting.values.clone()))
 }
 
 /// Checks `apiVersion` and `kind`.
@@ -108,25 +112,25 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
         }
         (false, value) => vec![(line, value)],
     };
-    let one = |(line, value): (u64, Value)| {
+    let convert = |(line, value): (u64, Value)| {
         let text = scalar(key, value).map_err(|text| Problem { line, text })?;
-        let given = FileSetting {
+        let setting = FileSetting {
             flag: key.arg.get_id().clone(),
             key: key.name.clone(),
             line,
             values: vec![text.clone().into()],
         };
-        check(key.form, &text, with(command.clone(), &given)).map_err(|text| Problem { line, text })?;
-        Ok(match key.form {
+        check(key.value_type, &text, with_default(command.clone(), &setting)).map_err(|text| Problem { line, text })?;
+        Ok(match key.value_type {
             ValueType::Path => folder.join(text).into_os_string(),
             _ => text.into(),
         })
     };
-    items.into_iter().map(one).collect()
+    items.into_iter().map(convert).collect()
 }
 
 /// Checks the value with the parser of the flag. The value is the flag's default in `command`.
-fn check(form: ValueType, text: &str, command: Command) -> Result<(), String> {
+fn check(value_type: ValueType, text: &str, command: Command) -> Result<(), String> {
     let Err(error) = command.try_get_matches_from(["portreeve"]) else {
         return Ok(());
     };
@@ -135,9 +139,9 @@ fn check(form: ValueType, text: &str, command: Command) -> Result<(), String> {
         (None, Some(ContextValue::Strings(valid))) if !valid.is_empty() => {
             format!("expected one of {}", valid.join(", "))
         }
-        (None, _) => format!("expected {}", form.wanted()),
+        (None, _) => format!("expected {}", value_type.expected()),
     };
-    Err(match form {
+    Err(match value_type {
         // An invalid URL may still contain a password, so the text is left out.
         ValueType::Url => reason,
         _ if reason.starts_with(text) => reason,
@@ -148,43 +152,43 @@ fn check(form: ValueType, text: &str, command: Command) -> Result<(), String> {
 
 /// Returns the command-line text of a value, if the value has the right type.
 fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
-    let form = key.form;
-    let is_of_text = matches!(
-        form,
+    let value_type = key.value_type;
+    let is_text = matches!(
+        value_type,
         ValueType::Duration | ValueType::Path | ValueType::Url | ValueType::Text
     );
     let one_of = key.one_of();
-    let wanted = one_of.as_deref().unwrap_or(form.wanted());
-    let said = describe(&value);
-    match (form, value) {
+    let expected = one_of.as_deref().unwrap_or(value_type.expected());
+    let found = describe(&value);
+    match (value_type, value) {
         (ValueType::Boolean, Value::Boolean(value)) => Ok(value.to_string()),
         (ValueType::Integer | ValueType::Number, Value::Integer(digits)) => Ok(digits),
         (ValueType::Number, Value::Number(value)) => Ok(value.to_string()),
-        (_, Value::Text(text)) if is_of_text => Ok(text),
-        (_, Value::Null) => Err(format!("no value; use {wanted}, or remove the key")),
+        (_, Value::Text(text)) if is_text => Ok(text),
+        (_, Value::Null) => Err(format!("no value; use {expected}, or remove the key")),
         (ValueType::Integer, Value::Number(_)) => Err(format!(
-            "{said} is not an integer; write it without a fraction, exponent or leading zeros"
+            "{found} is not an integer; write it without a fraction, exponent or leading zeros"
         )),
         (ValueType::Duration, Value::Integer(_) | Value::Number(_)) => {
-            Err(format!("{said} has no unit; use a duration such as 30s, 1m30s or 12h"))
+            Err(format!("{found} has no unit; use a duration such as 30s, 1m30s or 12h"))
         }
-        (_, Value::Integer(_) | Value::Number(_) | Value::Boolean(_)) if is_of_text && one_of.is_none() => {
-            Err(format!("{said} is not a string; put it in quotes"))
+        (_, Value::Integer(_) | Value::Number(_) | Value::Boolean(_)) if is_text && one_of.is_none() => {
+            Err(format!("{found} is not a string; put it in quotes"))
         }
-        (_, Value::Text(text)) if is_plainly(form, &text) => {
-            Err(format!("{said} is a string; use {wanted} without quotes"))
+        (_, Value::Text(text)) if is_valid_without_quotes(value_type, &text) => {
+            Err(format!("{found} is a string; use {expected} without quotes"))
         }
         (_, Value::Mapping(_)) => Err(format!(
-            "expected {wanted}, found a mapping; write all keys at the top level"
+            "expected {expected}, found a mapping; write all keys at the top level"
         )),
-        _ if one_of.is_some() => Err(format!("{said}: expected {wanted}")),
-        _ => Err(format!("expected {wanted}, found {said}")),
+        _ if one_of.is_some() => Err(format!("{found}: expected {expected}")),
+        _ => Err(format!("expected {expected}, found {found}")),
     }
 }
 
-/// Returns whether a text would have the right type without its quotes.
-fn is_plainly(form: ValueType, text: &str) -> bool {
-    match form {
+/// Reports whether a text would have the right type without its quotes.
+fn is_valid_without_quotes(value_type: ValueType, text: &str) -> bool {
+    match value_type {
         ValueType::Boolean => matches!(text, "true" | "false"),
         ValueType::Integer => text.parse::<i64>().is_ok(),
         ValueType::Number => text.parse::<f64>().is_ok_and(f64::is_finite),

@@ -23,14 +23,14 @@ fn check(bodies: &[&str], expected: &Expect) {
 }
 
 fn check_whole<T: AsRef<str>>(texts: &[T], expected: &Expect) {
-    let told = |text: &T| match settings(text.as_ref()) {
+    let result = |text: &T| match settings(text.as_ref()) {
         Ok(given) => {
             let line = |given: &FileSetting| format!("{} {} = {:?}\n", given.line, given.flag, given.values);
             given.iter().map(line).collect()
         }
         Err(problems) => lines(Path::new("portreeve.yaml"), &problems) + "\n",
     };
-    expected.assert_eq(&texts.iter().map(told).collect::<String>());
+    expected.assert_eq(&texts.iter().map(result).collect::<String>());
 }
 
 /// Returns the effective settings with this file and these flags.
@@ -38,7 +38,7 @@ fn effective_config(file: Option<&str>, flags: &[&str]) -> Value {
     let mut command = command(CONTROLLERS);
     if let Some(file) = file {
         let given = settings(file).unwrap_or_else(|problems| panic!("{problems:?}"));
-        command = given.iter().fold(command, rules::with);
+        command = given.iter().fold(command, rules::with_default);
     }
     let arguments = std::iter::once(&"portreeve").chain(flags);
     let matches = command.clone().try_get_matches_from(arguments).unwrap();
@@ -166,7 +166,7 @@ fn type_error_says_how_to_fix_the_value() {
 }
 
 #[test]
-fn invalid_value_error_is_that_of_the_flag() {
+fn invalid_value_has_the_error_of_its_flag() {
     check(
         &[
             "concurrentFooSyncs: 0",
@@ -295,7 +295,7 @@ fn flag_on_the_command_line_overrides_the_file() {
     let file = format!(
         "apiVersion: {API_VERSION}\nkind: {KIND}\ndryRun: true\nv: 4\ncontrollers: [foo]\nleaderElectGroups: [foo=a]\nminResyncPeriod: 1h\n"
     );
-    let of = |flags: &[&str]| {
+    let values = |flags: &[&str]| {
         let all = effective_config(Some(&file), flags);
         let all = &all["controllermanager.portreeve.dev"];
         [
@@ -309,7 +309,7 @@ fn flag_on_the_command_line_overrides_the_file() {
         .map(|key| all[key].clone())
     };
     assert_eq!(
-        of(&[]),
+        values(&[]),
         [
             json!(true),
             json!(4),
@@ -328,7 +328,7 @@ fn flag_on_the_command_line_overrides_the_file() {
         "--controller-start-interval=1s",
     ];
     assert_eq!(
-        of(&flags),
+        values(&flags),
         [
             json!(false),
             json!(0),
@@ -360,7 +360,7 @@ fn every_setting_has_a_key_and_every_switch_can_be_turned_off() {
             key.flag
         );
         assert!(
-            key.form != ValueType::Boolean || key.arg.get_num_args() == Some((0..=1).into()),
+            key.value_type != ValueType::Boolean || key.arg.get_num_args() == Some((0..=1).into()),
             "--{}",
             key.flag
         );
@@ -389,10 +389,10 @@ fn effective_config_is_a_config_file_with_the_same_effect() {
         &["--controllers=", "--authorization-always-allow-paths="],
         &everything,
     ] {
-        let told = effective_config(None, flags);
-        assert!(!told.to_string().contains("secret"), "{told}");
-        let file = told["controllermanager.portreeve.dev"].to_string();
-        assert_eq!(effective_config(Some(&file), &[]), told);
+        let effective = effective_config(None, flags);
+        assert!(!effective.to_string().contains("secret"), "{effective}");
+        let file = effective["controllermanager.portreeve.dev"].to_string();
+        assert_eq!(effective_config(Some(&file), &[]), effective);
     }
 }
 

@@ -19,7 +19,7 @@ use super::Fields;
 /// fields.
 ///
 /// The keys have the meaning of `k8s.io/component-base/logs/json`: `v` is the verbosity of the
-/// event, and an error has `err` and no `v`. Kubernetes has no warnings there. Ours have `v` 0 and
+/// event, and an error has `err` and no `v`. Kubernetes logs no warnings. Ours have `v` 0 and
 /// `"severity":"warning"`. The fields of the enclosing spans come before the event's own, and the
 /// innermost value wins.
 pub(super) struct Json<W> {

@@ -1,9 +1,9 @@
 //! `portreeve fence`: an admission policy that rejects the writes of replicas that do not hold the
 //! Lease.
 //!
-//! The Lease is the parameter of the policy. A replica's identity is `<pod>_<uuid>`, and the token
-//! of a pod tells the apiserver which pod it is bound to. The policy compares the two. The writes
-//! of the election itself, to Leases and Events, are exempt.
+//! The Lease is the parameter of the policy. The holder of the Lease is a replica's identity,
+//! `<pod>_<uuid>`, and the token of a request names the pod that it is bound to. The policy
+//! compares the two pods. The writes of the election itself, to Leases and Events, are exempt.
 //!
 //! The policy must not affect other users, even when it fails. It admits everything when the Lease
 //! is missing or the apiserver cannot read it. The apiserver evaluates both cases before the match
@@ -69,7 +69,7 @@ fn policy(name: &str, resources: &[Value], account: &Account, lease: &LeaseRef<'
         "spec": {
             "failurePolicy": "Ignore",
             "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
-            "matchConstraints": { "resourceRules": resources, "excludeResourceRules": election() },
+            "matchConstraints": { "resourceRules": resources, "excludeResourceRules": election_rules() },
             "matchConditions": [{ "name": "a-replica-writes", "expression": user }],
             "variables": variables(),
             "validations": [{
@@ -82,7 +82,7 @@ fn policy(name: &str, resources: &[Value], account: &Account, lease: &LeaseRef<'
     })
 }
 
-/// Every variable has a value, whatever the Lease and the token contain.
+/// Returns the variables of the policy. Each has a value, whatever the Lease and the token contain.
 fn variables() -> Value {
     let pod = "authentication.kubernetes.io/pod-name";
     json!([
@@ -107,7 +107,7 @@ fn variables() -> Value {
     ])
 }
 
-/// A message for readers of the log: who wrote, and who leads.
+/// Returns a CEL expression for the message of a rejection: which pod wrote, and who leads.
 fn message(lease: &LeaseRef<'_>) -> String {
     let LeaseRef { namespace, name } = lease;
     format!(
@@ -135,7 +135,11 @@ fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
     let mut rules = Vec::new();
     for rule in controllers.iter().flat_map(|controller| controller.rules) {
         let operations = operations(rule.verbs);
-        let resources: Vec<_> = rule.resources.iter().filter(|it| is_fenced(rule, it)).collect();
+        let resources: Vec<_> = rule
+            .resources
+            .iter()
+            .filter(|resource| is_fenced(rule, resource))
+            .collect();
         let rule = json!({
             "apiGroups": rule.groups, "apiVersions": ["*"], "operations": operations, "resources": resources,
         });
@@ -146,9 +150,9 @@ fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
     rules
 }
 
-/// Returns the resources that are exempt even if a rule covers all resources: the election itself
-/// writes them.
-fn election() -> Value {
+/// Returns rules for the resources that the election writes. They are exempt even if another rule
+/// covers all resources.
+fn election_rules() -> Value {
     let unfenced = |group: &str, resource: &str| {
         json!({
             "apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [resource],
@@ -161,8 +165,9 @@ fn election() -> Value {
     ])
 }
 
-/// The election writes Leases and Events. A `finalizers` subresource appears only in RBAC rules and
-/// is never requested.
+/// Reports whether the policy covers a resource of a rule. It covers neither Leases and Events,
+/// which the election writes, nor `finalizers`, which appears only in RBAC rules and is never
+/// requested.
 fn is_fenced(rule: &Rule, resource: &str) -> bool {
     let is_election = match resource {
         "leases" => rule.groups.contains(&"coordination.k8s.io"),
@@ -180,10 +185,10 @@ fn operations(verbs: &[&str]) -> Vec<&'static str> {
         ("UPDATE", &["patch", "update", "*"]),
         ("DELETE", &["delete", "deletecollection", "*"]),
     ];
-    let asked = table
+    let requested = table
         .into_iter()
-        .filter(|(_, of)| of.iter().any(|verb| verbs.contains(verb)));
-    asked.map(|(operation, _)| operation).collect()
+        .filter(|(_, allowing)| allowing.iter().any(|verb| verbs.contains(verb)));
+    requested.map(|(operation, _)| operation).collect()
 }
 
 #[cfg(test)]
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn election_is_never_fenced() {
-        let greedy = Descriptor {
+        let election_writer = Descriptor {
             rules: &[
                 Rule {
                     groups: &["coordination.k8s.io"],
@@ -229,6 +234,6 @@ mod tests {
             ],
             ..CONTROLLERS[0]
         };
-        assert_eq!(rules(&[greedy]), "");
+        assert_eq!(rules(&[election_writer]), "");
     }
 }

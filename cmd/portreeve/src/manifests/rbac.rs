@@ -41,10 +41,10 @@ pub(crate) struct RoleOptions<'a> {
 }
 
 /// Returns the roles of these controllers, with their bindings to the account.
-pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, needs: &RoleOptions<'_>) -> Result<String, Error> {
+pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &RoleOptions<'_>) -> Result<String, Error> {
     let prefix = &account.service_account;
     let mut roles = vec![(prefix.clone(), BASE)];
-    if needs.install_crds {
+    if options.install_crds {
         roles.push((format!("{prefix}:install-crds"), INSTALL));
     }
     roles.extend(
@@ -56,19 +56,24 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, needs: &RoleOp
         let list = rules
             .iter()
             .map(|rule| json!({ "apiGroups": rule.groups, "resources": rule.resources, "verbs": rule.verbs }));
-        pair("Cluster", &json!({ "name": name }), &list.collect(), account)
+        role_and_binding("Cluster", &json!({ "name": name }), &list.collect(), account)
     });
     let mut documents: Vec<_> = cluster_wide.collect();
-    if !needs.leases.is_empty() {
-        let metadata = json!({ "name": format!("{prefix}:leader-election"), "namespace": needs.lease_namespace });
-        documents.extend(pair("", &metadata, &election(&needs.leases), account));
+    if !options.leases.is_empty() {
+        let metadata = json!({ "name": format!("{prefix}:leader-election"), "namespace": options.lease_namespace });
+        documents.extend(role_and_binding(
+            "",
+            &metadata,
+            &election_rules(&options.leases),
+            account,
+        ));
     }
     yaml(&documents)
 }
 
-/// A rule for `create` cannot list resource names: the authorizer does not know the name of an
-/// object that is being created.
-fn election(leases: &[&str]) -> Value {
+/// Returns the rules for the election. The rule for `create` lists no resource names, because the
+/// authorizer does not know the name of an object that is being created.
+fn election_rules(leases: &[&str]) -> Value {
     let groups = ["coordination.k8s.io"];
     json!([
         { "apiGroups": groups, "resources": ["leases"], "resourceNames": leases, "verbs": LEASE_VERBS },
@@ -77,7 +82,7 @@ fn election(leases: &[&str]) -> Value {
 }
 
 /// Returns a role and its binding. `scope` is `Cluster` or empty.
-fn pair(scope: &str, metadata: &Value, rules: &Value, account: &Account) -> [Value; 2] {
+fn role_and_binding(scope: &str, metadata: &Value, rules: &Value, account: &Account) -> [Value; 2] {
     let group = "rbac.authorization.k8s.io";
     let version = format!("{group}/v1");
     let role = json!({
@@ -101,31 +106,31 @@ mod tests {
     use super::*;
     use crate::CONTROLLERS;
 
-    fn printed(controllers: &[Descriptor], install_crds: bool, leases: &[&str]) -> String {
+    fn output(controllers: &[Descriptor], install_crds: bool, leases: &[&str]) -> String {
         let account = Account {
             namespace: "somewhere".to_owned(),
             service_account: "portreeve".to_owned(),
         };
-        let needs = RoleOptions {
+        let options = RoleOptions {
             install_crds,
             leases: leases.to_vec(),
             lease_namespace: "elsewhere",
         };
-        rbac(controllers, &account, &needs).unwrap()
+        rbac(controllers, &account, &options).unwrap()
     }
 
     #[test]
     fn controllers_and_install_crds_have_separate_roles() {
-        let text = printed(CONTROLLERS, false, &[]);
+        let text = output(CONTROLLERS, false, &[]);
         assert!(text.contains("name: portreeve:foo-controller"), "{text}");
         assert!(!text.contains("install-crds"), "{text}");
-        assert!(printed(&[], true, &[]).contains("install-crds"));
+        assert!(output(&[], true, &[]).contains("install-crds"));
     }
 
     #[test]
     fn election_role_covers_only_its_own_leases() {
-        assert!(!printed(CONTROLLERS, false, &[]).contains("leases"));
-        let text = printed(&[], false, &["portreeve", "portreeve-a"]);
+        assert!(!output(CONTROLLERS, false, &[]).contains("leases"));
+        let text = output(&[], false, &["portreeve", "portreeve-a"]);
         let (_, role) = text.split_once("kind: Role\n").unwrap();
         let (role, _) = role.split_once("---").unwrap();
         expect_test::expect![[r"

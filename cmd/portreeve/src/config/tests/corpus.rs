@@ -1,5 +1,5 @@
-//! Tests real config files and mutations of them: nothing panics, each mistake has a line of the
-//! file, and the command line accepts every value that the file may contain.
+//! Tests real config files and mutations of them: nothing panics, each mistake has a line number
+//! within the file, and the flags' parsers accept every value of a valid file.
 
 use clap::error::ErrorKind;
 use portreeve_testing::Corpus;
@@ -12,10 +12,10 @@ const MUTATIONS: usize = 1_500;
 fn check_input(input: &[u8], command: &Command) {
     match rules::settings(input, command, Path::new(FOLDER)) {
         Ok(given) => {
-            let command = given.iter().fold(command.clone(), rules::with);
+            let command = given.iter().fold(command.clone(), rules::with_default);
             if let Err(error) = command.try_get_matches_from(["portreeve"]) {
-                let is_of_a_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
-                assert!(!is_of_a_value, "{error}");
+                let is_value_error = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+                assert!(!is_value_error, "{error}");
             }
         }
         Err(problems) => {
