@@ -145,20 +145,20 @@ fn missed<K: ScheduleResource>(assessment: &Assessment<'_, K>) -> Option<Missed>
         let last = times.expired.filter(|_| times.due.is_none())?;
         return Some(Missed { count: 1, last });
     }
-    let stored = assessment
+    let recorded_until = assessment
         .earliest_time(assessment.recorded.last_schedule)
         .max(assessment.recorded.last_missed.unwrap_or(Timestamp::MIN));
-    let last_run = assessment.summary.last_schedule.filter(|last| *last > stored);
+    let last_run = assessment.summary.last_schedule.filter(|last| *last > recorded_until);
     // Count the times without a Job before the last run, and the expired times after it.
     let until = last_run.map(before);
     let skipped = until.map_or(0, |until| {
-        let all = timetable.count(stored, until);
-        all.saturating_sub(assessment.count_jobs_between(stored, until))
+        let all = timetable.count(recorded_until, until);
+        all.saturating_sub(assessment.count_jobs_between(recorded_until, until))
     });
-    let since = last_run.unwrap_or(stored);
+    let since = last_run.unwrap_or(recorded_until);
     let expired = times.expired.filter(|expired| *expired > since);
     let count = skipped + expired.map_or(0, |expired| timetable.count(since, expired));
-    let last = expired.or_else(|| assessment.last_without_job(stored, until?));
+    let last = expired.or_else(|| assessment.last_without_job(recorded_until, until?));
     (count > 0).then_some(Missed { count, last: last? })
 }
 

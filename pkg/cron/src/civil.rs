@@ -60,7 +60,7 @@ fn instant(run: DateTime, zone: &TimeZone) -> Option<Timestamp> {
 
 /// Returns the end of the gap that contains `run`.
 fn gap_end(run: DateTime, before: Offset, zone: &TimeZone) -> Option<Timestamp> {
-    // With the offset before the gap, the clock would show `run` at or after the gap.
+    // By the offset before the gap, `run` is at or after the jump.
     let without_gap = before.to_timestamp(run).ok()?;
     let after = without_gap.checked_add(SignedDuration::from_secs(1)).ok()?;
     zone.preceding(after).next().map(|change| change.timestamp())

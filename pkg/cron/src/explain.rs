@@ -107,9 +107,9 @@ fn is_full(set: u64, field: Field) -> bool {
 fn period(set: u64, field: Field) -> Option<u32> {
     let (min, max) = field.bounds();
     let step = values(set).nth(1)? - min;
-    let is_even = values(set).eq((min..=max).step_by(usize::try_from(step).ok()?));
+    let is_regular = values(set).eq((min..=max).step_by(usize::try_from(step).ok()?));
     // A step of 7 minutes does not divide the hour, so "every 7 minutes" would be wrong.
-    (is_even && (max + 1 - min).is_multiple_of(step)).then_some(step)
+    (is_regular && (max + 1 - min).is_multiple_of(step)).then_some(step)
 }
 
 /// Lists the values of a set, for example `1 through 5, 9 and 12`.

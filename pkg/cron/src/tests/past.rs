@@ -85,7 +85,8 @@ proptest! {
         let after = Timestamp::from_nanosecond(after).unwrap();
         for policy in [DstPolicy::Once, DstPolicy::Kubernetes] {
             // Limit the number of runs to about two thousand.
-            let runs_per_day = repeated_next(&schedule, after, after + SignedDuration::from_hours(24), &zone, policy).len();
+            let a_day_later = after + SignedDuration::from_hours(24);
+            let runs_per_day = repeated_next(&schedule, after, a_day_later, &zone, policy).len();
             let days = days % (2_000 / i64::try_from(runs_per_day + 1).unwrap());
             let until = after + SignedDuration::from_mins(days * 1_440 + minutes);
             let runs = repeated_next(&schedule, after, until, &zone, policy);
