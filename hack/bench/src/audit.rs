@@ -1,4 +1,4 @@
-//! The creation times of Jobs, by the apiserver's audit log: one clock for all subjects.
+//! The creation times of Jobs from the apiserver's audit log, which is one clock for all subjects.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -25,7 +25,7 @@ pub(crate) struct Creation {
     pub(crate) job: String,
     /// The user who created it.
     pub(crate) user: String,
-    /// When the apiserver had stored it and responded.
+    /// The time of the apiserver's response, after it had stored the Job.
     pub(crate) at: Timestamp,
 }
 
@@ -58,10 +58,10 @@ struct Status {
 /// Returns the creation that a line reports, or `None` for other requests and failures.
 fn creation(line: &str) -> Result<Option<Creation>> {
     let event: Event = serde_json::from_str(line).context("failed to parse a line of the audit log")?;
-    let made = event.stage == "ResponseComplete"
+    let is_creation = event.stage == "ResponseComplete"
         && event.object_ref.resource == "jobs"
         && event.response_status.is_some_and(|status| status.code == 201);
-    if !made {
+    if !is_creation {
         return Ok(None);
     }
     let job = event
@@ -75,7 +75,7 @@ fn creation(line: &str) -> Result<Option<Creation>> {
     }))
 }
 
-/// A reader that follows the log.
+/// A reader that follows the log as it grows.
 pub(crate) struct Tail {
     path: PathBuf,
     read: u64,
@@ -97,12 +97,12 @@ impl Tail {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             opened => opened.with_context(|| format!("failed to open {}", self.path.display()))?,
         };
-        let mut fresh = String::new();
+        let mut appended = String::new();
         file.seek(SeekFrom::Start(self.read))
-            .and_then(|_| file.read_to_string(&mut fresh))
+            .and_then(|_| file.read_to_string(&mut appended))
             .with_context(|| format!("failed to read {}", self.path.display()))?;
-        self.read += fresh.len() as u64;
-        self.unfinished.push_str(&fresh);
+        self.read += appended.len() as u64;
+        self.unfinished.push_str(&appended);
         let Some(end) = self.unfinished.rfind('\n') else {
             return Ok(Vec::new());
         };
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn a_successful_response_reports_a_creation() {
-        let made = creation(&line("ResponseComplete", "jobs", 201)).unwrap().unwrap();
-        assert_eq!((made.job.as_str(), made.user.as_str()), ("one-29", "admin"));
-        assert_eq!(made.at.to_string(), "2026-11-21T15:00:00.1045Z");
+        let created = creation(&line("ResponseComplete", "jobs", 201)).unwrap().unwrap();
+        assert_eq!((created.job.as_str(), created.user.as_str()), ("one-29", "admin"));
+        assert_eq!(created.at.to_string(), "2026-11-21T15:00:00.1045Z");
     }
 
     #[test]
-    fn refused_unanswered_and_other_requests_do_not_count() {
+    fn rejected_unfinished_and_other_requests_do_not_count() {
         for line in [
             line("ResponseComplete", "jobs", 409),
             line("RequestReceived", "jobs", 201),

@@ -1,4 +1,4 @@
-//! A run: takes one measurement after the other and writes the report.
+//! A run of the benchmark: takes the measurements one after another and writes the report.
 
 use std::env;
 use std::fs;
@@ -25,10 +25,10 @@ use crate::{burst, cascade, due, failover, fleet, idle, load, million, rounds, s
 
 /// The number of schedules that kube-controller-manager's cronjob-controller works on at a time.
 const PEER_CONCURRENCY: u16 = 5;
-/// How long the CPU time of other programs is sampled before each measurement.
-const LOOK_ROUND: Duration = Duration::from_secs(1);
-/// The share of CPU time of other programs above which a warning is written.
-const BUSY: f64 = 0.1;
+/// How long the CPU usage of other programs is sampled before each measurement.
+const LOAD_SAMPLE: Duration = Duration::from_secs(1);
+/// The CPU usage of other programs above which a warning is logged, as a share from 0 to 1.
+const BUSY_THRESHOLD: f64 = 0.1;
 
 /// The context of every measurement.
 pub(crate) struct Bench {
@@ -38,9 +38,10 @@ pub(crate) struct Bench {
     pub(crate) daemon: Option<Daemon>,
     /// The number of schedules that each subject works on at a time in the row `due`.
     pub(crate) concurrency: u16,
-    /// The default of this number.
+    /// The default of `concurrency`.
     pub(crate) default_concurrency: u16,
-    /// The folder of the controllers for Foos on other frameworks, once they are built.
+    /// The folder with the binaries of the controllers for Foos on other frameworks, once they are
+    /// built.
     pub(crate) peers: OnceCell<PathBuf>,
 }
 
@@ -49,25 +50,25 @@ pub(crate) struct Bench {
 struct Outcome {
     samples: Vec<Sample>,
     failures: Vec<String>,
-    /// The largest share of CPU time that other programs had before a measurement.
+    /// The highest CPU usage of other programs before a measurement, as a share from 0 to 1.
     busiest: f64,
 }
 
 /// Measures everything and writes the report. A failed measurement is reported, and the run
 /// continues.
 ///
-/// When `stopped` resolves with a reason, the present measurement is aborted, and the incomplete
-/// report goes to stdout.
+/// When `stopped` resolves with a reason, the current measurement is aborted and the incomplete
+/// report is written to stdout.
 pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static str>) -> Result<()> {
     let progress = Progress::start();
     let subjects = options.subjects();
-    let has_parts = subjects.contains(&Subject::Portreeve);
+    let measures_parts = subjects.contains(&Subject::Portreeve);
     let has_daemon = subjects.iter().any(|subject| subject.is_ours());
     let daemon = has_daemon.then(|| Daemon::at(options.daemon.clone())).transpose()?;
-    let daemons = daemon
+    let daemon_default = daemon
         .as_ref()
         .and_then(|daemon| daemon.concurrency(Subject::Portreeve));
-    let default_concurrency = daemons.unwrap_or(PEER_CONCURRENCY);
+    let default_concurrency = daemon_default.unwrap_or(PEER_CONCURRENCY);
     let bench = Bench {
         concurrency: options.concurrency.unwrap_or(default_concurrency),
         default_concurrency,
@@ -78,10 +79,10 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
     };
     let mut outcome = Outcome::default();
     let everything = async {
-        if has_parts {
+        if measures_parts {
             bench.parts(&mut outcome).await;
         }
-        let steps = bench.known(steps(&bench.options, &subjects));
+        let steps = bench.supported(steps(&bench.options, &subjects));
         bench.steps(&steps, &mut outcome).await;
     };
     let stopped = tokio::select! {
@@ -101,53 +102,54 @@ pub(crate) async fn run(options: Options, stopped: impl Future<Output = &'static
 }
 
 impl Bench {
-    /// Removes the steps for which this daemon has no controller.
-    fn known(&self, mut steps: Vec<Step>) -> Vec<Step> {
+    /// Removes the steps for which this daemon's binary has no controller.
+    fn supported(&self, mut steps: Vec<Step>) -> Vec<Step> {
         for task in [Task::Schedules, Task::LeaderElection, Task::Garbage, Task::Foos] {
             for subject in self.options.subjects().into_iter().filter(|subject| subject.is_ours()) {
                 let (Some(controller), Some(daemon)) = (subject.controller(task), &self.daemon) else {
                     continue;
                 };
-                let is_in = |step: &Step| step.subject == subject && step.work.row().task() == task;
-                if !daemon.knows(controller) && steps.iter().any(is_in) {
+                let needs_it = |step: &Step| step.subject == subject && step.work.row().task() == task;
+                if !daemon.knows(controller) && steps.iter().any(needs_it) {
                     let name = subject.name();
                     self.progress
                         .log(format!("skipping {name}: the daemon has no {controller}"));
-                    steps.retain(|step| !is_in(step));
+                    steps.retain(|step| !needs_it(step));
                 }
             }
         }
         steps
     }
 
-    /// Measures the parts. Call it before any control plane runs, so that nothing disturbs them.
+    /// Measures the parts with `cargo bench`. Call it before any control plane runs, because the
+    /// servers would share the CPU.
     async fn parts(&self, outcome: &mut Outcome) {
         for round in 1..=self.options.rounds {
             for part in PARTS.iter().filter(|part| self.options.has(part.row)) {
                 let name = format!("round {round}, {}", part.row.name());
                 self.progress.log(format!("{name}: running cargo bench"));
-                self.look_round(outcome).await;
-                self.take(&name, search::measure(part).await, outcome);
+                self.sample_other_load(outcome).await;
+                self.record(&name, search::measure(part).await, outcome);
             }
         }
     }
 
     async fn steps(&self, steps: &[Step], outcome: &mut Outcome) {
-        let mut pace = DurationEstimates::default();
+        let mut estimates = DurationEstimates::default();
         let mut fleet = None;
         for (index, step) in steps.iter().enumerate() {
-            let rest = length(pace.estimate(&steps[index..]));
+            let remaining = length(estimates.estimate(&steps[index..]));
             let name = name(step);
             let (number, count) = (index + 1, steps.len());
             self.progress
-                .log(format!("{number} of {count}: {name}; about {rest} left in all"));
+                .log(format!("{number} of {count}: {name}; about {remaining} left in all"));
             let started = Instant::now();
             if step.work != Work::Fleet {
                 // Stops the fleet's control plane, so that it does not share the machine with other
                 // measurements.
                 fleet = None;
             }
-            self.look_round(outcome).await;
+            self.sample_other_load(outcome).await;
             let measured = match step.work {
                 Work::Due { row: _ } => due::measure(self, step).await,
                 Work::Idle { row, window } => idle::measure(self, step, row, window).await,
@@ -161,19 +163,19 @@ impl Bench {
                 Work::Fleet => fleet::measure(self, step, &mut fleet).await,
                 Work::Shell => shell::measure(self, step).await,
             };
-            pace.took(step, started.elapsed());
-            self.take(&name, measured, outcome);
+            estimates.took(step, started.elapsed());
+            self.record(&name, measured, outcome);
         }
     }
 
-    /// Samples the CPU time of other programs, which affects every number.
-    async fn look_round(&self, outcome: &mut Outcome) {
+    /// Samples the CPU usage of other programs, which affects every number.
+    async fn sample_other_load(&self, outcome: &mut Outcome) {
         let Some(start) = MachineTime::now() else {
             return;
         };
-        sleep(LOOK_ROUND).await;
+        sleep(LOAD_SAMPLE).await;
         let busy = MachineTime::now().map_or(0.0, |end| end.busy_since(&start));
-        if busy > BUSY {
+        if busy > BUSY_THRESHOLD {
             let share = busy * 100.0;
             self.progress
                 .log(format!("  other programs use {share:.0} % of the CPU time"));
@@ -181,7 +183,7 @@ impl Bench {
         outcome.busiest = outcome.busiest.max(busy);
     }
 
-    fn take(&self, name: &str, measured: Result<Vec<Sample>>, outcome: &mut Outcome) {
+    fn record(&self, name: &str, measured: Result<Vec<Sample>>, outcome: &mut Outcome) {
         match measured {
             Ok(samples) => {
                 for sample in &samples {
@@ -192,7 +194,8 @@ impl Bench {
             }
             Err(error) => {
                 self.progress.log(format!("  failed: {error:#}"));
-                // The report contains only the first line, without the log.
+                // The report contains only the first line of the error, without the log of the
+                // subject.
                 outcome.failures.push(format!(
                     "{name}: {}",
                     error.root_cause().to_string().lines().next().unwrap_or_default()
@@ -201,7 +204,7 @@ impl Bench {
         }
     }
 
-    /// Writes the report to a file, or to stdout without one.
+    /// Writes the report to `output`, or to stdout if that is `None`.
     fn write(&self, report: &Report, output: Option<PathBuf>) -> Result<()> {
         let text = report.render();
         if let Some(file) = output {

@@ -22,13 +22,13 @@ use crate::rows::{Measure, Row, Sample, Subject};
 
 /// The number of Foos that are created at a time.
 const CREATED_AT_ONCE: usize = 16;
-/// The time limit: several times what the slowest subject takes on a busy machine.
+/// The time limit, several times as long as the slowest subject takes on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let plane = ControlPlane::start().await?;
     let client = due::client(&plane)?;
-    foos::define(&client).await?;
+    foos::create_crds(&client).await?;
     let names = names(bench.options.count(Row::Foo1000), 1);
     let values = if step.subject.is_floor() {
         wait_until_idle(&plane, None).await?;
@@ -46,7 +46,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         let before = CpuTime::of(pid)?;
         let took = took(&client, names.len(), true, create(&client, &names, None));
         let end = controller.guard(took).await?;
-        // Work after the last status, mostly events, counts.
+        // The CPU time includes the work after the last status, mostly events.
         controller.guard(wait_until_idle(&plane, Some(pid))).await?;
         let used = CpuTime::of(pid)?.since(&before);
         vec![
@@ -73,14 +73,14 @@ pub(crate) fn names(count: usize, round: usize) -> Vec<String> {
     (0..count).map(|index| format!("foo-{round}-{index:05}")).collect()
 }
 
-/// The times in seconds from the first call until a watch showed the end.
+/// The times in seconds from the first call until a watch received the last object.
 pub(crate) struct End {
     deployments: f64,
     statuses: Option<f64>,
 }
 
-/// Runs `work` and returns the times until every Deployment exists, and every status if the subject
-/// writes them.
+/// Runs `work` and returns the times until every Deployment exists and, if `has_status`, until
+/// every status is written.
 pub(crate) async fn took(
     client: &Client,
     count: usize,
@@ -110,17 +110,18 @@ pub(crate) async fn took(
     Ok(End { deployments, statuses })
 }
 
-/// Creates the Foos, several at a time, and sends each to `tell`.
-pub(crate) async fn create(client: &Client, names: &[String], tell: Option<mpsc::Sender<Created>>) -> Result<()> {
+/// Creates the Foos, several at a time, and sends each created Foo to `sender`.
+pub(crate) async fn create(client: &Client, names: &[String], sender: Option<mpsc::Sender<Created>>) -> Result<()> {
     let api = foos(client);
     let objects = stream::iter(names.iter().map(|name| Ok(foos::foo(name))));
     objects
         .try_for_each_concurrent(CREATED_AT_ONCE, |object| {
-            let (api, tell) = (api.clone(), tell.clone());
+            let (api, sender) = (api.clone(), sender.clone());
             async move {
                 let created = Created::post(&api, object).await?;
-                if let Some(mut tell) = tell {
-                    tell.send(created)
+                if let Some(mut sender) = sender {
+                    sender
+                        .send(created)
                         .await
                         .context("the receiver of created Foos is gone")?;
                 }
@@ -130,11 +131,13 @@ pub(crate) async fn create(client: &Client, names: &[String], tell: Option<mpsc:
         .await
 }
 
-/// Writes what a controller has to write, for each Foo as soon as it is created.
+/// Creates a Deployment for each Foo as soon as the Foo is created, and writes the Foo's status if
+/// `has_status`: the minimum that a controller has to write.
 async fn floor(client: &Client, names: &[String], workers: u16, has_status: bool) -> Result<()> {
-    // The channel holds all Foos: as with a controller, the creation does not wait for the writes.
-    let (tell, told) = mpsc::channel(names.len());
-    let writing = told
+    // The channel holds all Foos, so their creation does not wait for the writes, as with a
+    // controller.
+    let (sender, receiver) = mpsc::channel(names.len());
+    let writing = receiver
         .map(Ok)
         .try_for_each_concurrent(usize::from(workers), |foo| async move {
             post(&deployments(client), foos::deployment(&foo)).await?;
@@ -147,6 +150,6 @@ async fn floor(client: &Client, names: &[String], workers: u16, has_status: bool
             }
             anyhow::Ok(())
         });
-    futures::future::try_join(create(client, names, Some(tell)), writing).await?;
+    futures::future::try_join(create(client, names, Some(sender)), writing).await?;
     Ok(())
 }

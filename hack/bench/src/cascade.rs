@@ -22,11 +22,11 @@ use crate::quiesce::wait_until_idle;
 use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Task};
 
-/// The number of dependents that each subject works on at a time with lifted limits: Kubernetes'
-/// default.
+/// The number of dependents that each subject works on at a time with lifted limits, which is
+/// Kubernetes' default.
 pub(crate) const CONCURRENCY: u16 = 20;
-/// The time limit: four times what kube-controller-manager takes for 1,000 dependents with its
-/// default limits.
+/// The time limit, four times as long as kube-controller-manager takes for 1,000 dependents with
+/// its default limits.
 const LIMIT: Duration = Duration::from_mins(4);
 
 pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<Sample>> {
@@ -84,13 +84,13 @@ impl CascadeRun {
         }
     }
 
-    /// Deletes the owner, runs `work`, and returns the time from the deletion to the end of the
-    /// family.
+    /// Deletes the owner, runs `work`, and returns the time from the deletion until the owner is
+    /// gone and every dependent is deleted or orphaned.
     async fn took(&self, work: impl Future<Output = Result<()>>) -> Result<Duration> {
-        let ending = CascadeCompletion::watch(&self.client, &self.family, self.fate()).await?;
+        let completion = CascadeCompletion::watch(&self.client, &self.family, self.fate()).await?;
         // The watch runs in a separate task, so that it and the work do not wait for each other.
         let mut watching = JoinSet::new();
-        watching.spawn(ending.reached(LIMIT));
+        watching.spawn(completion.reached(LIMIT));
         let policy = match self.row {
             Row::Foreground3000 => DeleteParams::foreground(),
             Row::Orphan3000 => DeleteParams::orphan(),
@@ -108,7 +108,7 @@ impl CascadeRun {
         Ok(reached.saturating_duration_since(started))
     }
 
-    /// Writes what a collector has to write, by a client that knows all dependents.
+    /// Sends the requests that a collector has to send, from a client that knows all dependents.
     async fn floor(&self, concurrency: u16) -> Result<()> {
         let dependents = stream::iter(&self.family.dependents).map(Ok);
         dependents
@@ -117,12 +117,12 @@ impl CascadeRun {
             .context("failed to write what a collector writes")?;
         // After background deletion, the owner is gone and has no finalizer to remove.
         if matches!(self.row, Row::Foreground3000 | Row::Orphan3000) {
-            let free = Patch::Merge(json!({"metadata": {"uid": self.family.owner.uid, "finalizers": null}}));
+            let patch = Patch::Merge(json!({"metadata": {"uid": self.family.owner.uid, "finalizers": null}}));
             let owners = family::api(&self.client);
-            let freed = owners
-                .patch(&self.family.owner.name, &PatchParams::default(), &free)
+            let patched = owners
+                .patch(&self.family.owner.name, &PatchParams::default(), &patch)
                 .await;
-            freed.context("failed to remove the owner's finalizer")?;
+            patched.context("failed to remove the owner's finalizer")?;
         }
         Ok(())
     }
@@ -141,8 +141,8 @@ impl CascadeRun {
             }
             Fate::Orphaned => {
                 let metadata = json!({"uid": uid, "resourceVersion": version, "ownerReferences": null});
-                let free = Patch::Merge(json!({"metadata": metadata}));
-                dependents.patch(name, &PatchParams::default(), &free).await?;
+                let patch = Patch::Merge(json!({"metadata": metadata}));
+                dependents.patch(name, &PatchParams::default(), &patch).await?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A watch that detects the end of a family.
+//! A watch that detects when an owner is gone and its dependents are deleted or orphaned.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -12,20 +12,20 @@ use tokio::time::timeout;
 
 use crate::family::{self, Family, LABEL};
 
-/// The fate of the dependents of a deleted owner.
+/// The expected outcome for the dependents of a deleted owner.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fate {
-    /// They are deleted with it.
+    /// They are deleted with the owner.
     Collected,
-    /// They remain without an owner reference.
+    /// They remain, without an owner reference.
     Orphaned,
 }
 
 type Metadata = PartialObjectMeta<DynamicObject>;
 type Changes = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Metadata>>> + Send>>;
 
-/// A watch of a family. The apiserver ends a watch whose client reads too slowly; the watch then
-/// resumes at its last version.
+/// A watch of a family. When the apiserver ends the watch because the client reads too slowly, it
+/// is restarted at the last received version.
 pub(crate) struct CascadeCompletion {
     members: Api<DynamicObject>,
     /// The last version that was received.
@@ -51,9 +51,9 @@ impl CascadeCompletion {
         })
     }
 
-    /// Waits for the end of the family, and returns when the watch received it.
+    /// Waits until every member is deleted or orphaned, and returns the time of the last event.
     pub(crate) async fn reached(mut self, limit: Duration) -> Result<Instant> {
-        let heard = async {
+        let all = async {
             while !self.waiting.is_over() {
                 let Some(event) = self.changes.next().await else {
                     self.changes = changes(&self.members, &self.version).await?;
@@ -67,8 +67,8 @@ impl CascadeCompletion {
             }
             Ok(Instant::now())
         };
-        let heard = timeout(limit, heard).await;
-        heard.with_context(|| {
+        let outcome = timeout(limit, all).await;
+        outcome.with_context(|| {
             format!(
                 "{} members of the family were left after {limit:?}",
                 self.waiting.left.len()
@@ -84,7 +84,7 @@ async fn changes(members: &Api<DynamicObject>, version: &str) -> Result<Changes>
     Ok(Box::pin(changes.context("failed to watch the family")?))
 }
 
-/// Returns the version of an event.
+/// Returns the resource version of an event.
 fn version(event: &WatchEvent<Metadata>) -> Option<&str> {
     match event {
         WatchEvent::Added(member) | WatchEvent::Modified(member) | WatchEvent::Deleted(member) => {
@@ -121,17 +121,17 @@ impl PendingObjects {
         match event {
             WatchEvent::Added(_) | WatchEvent::Bookmark(_) => {}
             WatchEvent::Modified(Metadata { metadata, .. }) => {
-                let is_free = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
+                let has_no_owner = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
                 let uid = uid(metadata)?;
-                if self.fate == Fate::Orphaned && is_free && uid != self.owner {
+                if self.fate == Fate::Orphaned && has_no_owner && uid != self.owner {
                     self.left.remove(&uid);
                 }
             }
             WatchEvent::Deleted(Metadata { metadata, .. }) => {
                 let name = metadata.name.clone().unwrap_or_default();
                 let uid = uid(metadata)?;
-                let may_go = self.fate == Fate::Collected || uid == self.owner;
-                ensure!(may_go, "{name} was deleted instead of orphaned");
+                let is_expected = self.fate == Fate::Collected || uid == self.owner;
+                ensure!(is_expected, "{name} was deleted instead of orphaned");
                 self.left.remove(&uid);
             }
             WatchEvent::Error(status) => bail!("the apiserver rejected the watch of the family: {}", status.message),
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_orphan_that_is_deleted_is_an_error() {
-        let heard = waiting(Fate::Orphaned).handle_event(event("DELETED", "a", &Value::Null));
-        assert_eq!(heard.unwrap_err().to_string(), "a was deleted instead of orphaned");
+        let outcome = waiting(Fate::Orphaned).handle_event(event("DELETED", "a", &Value::Null));
+        assert_eq!(outcome.unwrap_err().to_string(), "a was deleted instead of orphaned");
     }
 }

@@ -1,4 +1,4 @@
-//! The controller under measurement: its start, and how to detect that it works.
+//! The process of a subject: starting it, and waiting until its controller reconciles.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,10 @@ use crate::lease;
 use crate::objects::{Kind, NAMESPACE, post};
 use crate::rows::{Subject, Task};
 
-/// How long a controller may take from its start until it works, with 30,000 objects to list on two
-/// busy cores.
+/// How long a controller may take from its start to its first reconcile, with 30,000 objects to
+/// list on two busy cores.
 pub(crate) const START_LIMIT: Duration = Duration::from_mins(2);
-/// The feature gate without which kube-controller-manager exits on SIGTERM without releasing its
-/// Lease.
+/// The feature gate that makes kube-controller-manager release its Lease on SIGTERM.
 const RELEASE_GATE: &str = "ControllerManagerReleaseLeaderElectionLockOnExit";
 const ALWAYS_ALLOWED: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics";
 
@@ -34,7 +33,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn at(path: PathBuf) -> Result<Self> {
-        let asked = |flag: &str| {
+        let run = |flag: &str| {
             let output = Command::new(&path).arg(flag).output();
             let output = output.with_context(|| {
                 let path = path.display();
@@ -49,8 +48,8 @@ impl Daemon {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         Ok(Self {
-            controllers: asked("--list-controllers")?,
-            help: asked("--help")?,
+            controllers: run("--list-controllers")?,
+            help: run("--help")?,
             path,
         })
     }
@@ -59,15 +58,15 @@ impl Daemon {
         self.controllers.split_whitespace().any(|word| word == controller)
     }
 
-    /// Returns the flag that turns every controller on, including those that are off by default.
-    fn everything(&self) -> String {
+    /// Returns the flag that enables every controller, including those that are off by default.
+    fn enable_all_flag(&self) -> String {
         // The first line is a heading.
         let names = self.controllers.lines().skip(1);
         let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
         format!("--controllers={}", names.join(","))
     }
 
-    /// Returns the default number of schedules that it works on at a time.
+    /// Returns the default number of schedules that the daemon works on at a time.
     pub(crate) fn concurrency(&self, subject: Subject) -> Option<u16> {
         default_of(&self.help, concurrency_flag(Task::Schedules, subject))
     }
@@ -87,8 +86,8 @@ fn concurrency_flag(task: Task, subject: Subject) -> &'static str {
 /// Returns the default of a flag, read from a help text.
 fn default_of(help: &str, flag: &str) -> Option<u16> {
     let (_, rest) = help.split_once(&format!("{flag} "))?;
-    let (of_this_flag, _) = rest.split_once("\n      --").unwrap_or((rest, ""));
-    let (_, default) = of_this_flag.split_once("[default: ")?;
+    let (description, _) = rest.split_once("\n      --").unwrap_or((rest, ""));
+    let (_, default) = description.split_once("[default: ")?;
     default.split_once(']')?.0.parse().ok()
 }
 
@@ -96,7 +95,7 @@ fn default_of(help: &str, flag: &str) -> Option<u16> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role<'a> {
     Alone(Limits),
-    /// The only replica, with leader election by default flags.
+    /// The only replica, with leader election, by the default flags.
     Usual,
     /// One of several replicas, with its own account in the audit log.
     Replica {
@@ -132,7 +131,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Starts it and waits until it is healthy.
+    /// Starts the process and waits until it is healthy.
     pub(crate) async fn start(
         task: Task,
         subject: Subject,
@@ -142,12 +141,12 @@ impl Controller {
     ) -> Result<Self> {
         let controller = Self::spawn(task, subject, daemon, plane, role)?;
         if let Some((port, path)) = controller.health {
-            controller.guard(answers(port, path)).await?;
+            controller.guard(wait_until_healthy(port, path)).await?;
         }
         Ok(controller)
     }
 
-    /// Starts it without waiting, so that health requests do not count in its numbers.
+    /// Starts the process without waiting, so that no health request affects its numbers.
     pub(crate) fn spawn(
         task: Task,
         subject: Subject,
@@ -182,7 +181,7 @@ impl Controller {
         }
         match subject.controller(task) {
             Some(controller) => args.push(format!("--controllers={controller}")),
-            None => args.extend(daemon.filter(|_| subject.is_ours()).map(Daemon::everything)),
+            None => args.extend(daemon.filter(|_| subject.is_ours()).map(Daemon::enable_all_flag)),
         }
         let (program, health) = if subject.is_peer() {
             args.extend(peer_args(subject, &name, plane, role.limits()));
@@ -207,7 +206,7 @@ impl Controller {
         })
     }
 
-    /// Starts one of the peers for Foos, which have no health endpoint.
+    /// Starts one of the controllers for Foos on other frameworks, which have no health endpoint.
     pub(crate) fn spawn_built(subject: Subject, folder: &Path, plane: &ControlPlane, workers: u16) -> Result<Self> {
         let name = subject.name();
         let program = folder.join(&name);
@@ -240,12 +239,12 @@ impl Controller {
         self.process.signal(signal)
     }
 
-    /// Waits until it has exited, and returns its status.
+    /// Waits until the process has exited, and returns its status.
     pub(crate) async fn ended(&self, limit: Duration) -> Result<ExitStatus> {
         self.process.wait(limit).await
     }
 
-    /// Runs `work`, and fails when the controller exits meanwhile.
+    /// Runs `work`, and fails when the process exits before `work` is done.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             outcome = work => outcome.with_context(|| {
@@ -259,14 +258,15 @@ impl Controller {
         }
     }
 
-    /// Waits until a controller of schedules has reconciled a new object named `probe`. By then it
-    /// has observed all earlier objects, because watches and work queues keep their order.
+    /// Waits until a controller of schedules has reconciled a new object named `probe`. By then the
+    /// controller has observed all earlier objects, because watches and work queues keep their
+    /// order.
     pub(crate) async fn has_caught_up(&self, client: &Client, probe: &str) -> Result<()> {
         let api = self.kind.api(client);
         post(&api, self.kind.object(probe, "0 0 1 1 *", true)).await?;
         if self.kind == Kind::CronJob {
-            // Every cronjob-controller removes a Job that does not exist from the status, even of a
-            // suspended CronJob, which costs nothing later.
+            // Every cronjob-controller removes a Job that does not exist from the status, even if
+            // the CronJob is suspended. A suspended CronJob causes no work later.
             let missing = json!({
                 "apiVersion": "batch/v1",
                 "kind": "Job",
@@ -279,22 +279,26 @@ impl Controller {
                 .await
                 .context("failed to write the status of the probe")?;
         }
-        let acted = || async {
+        let reconciled = || async {
             let status = api.get(probe).await?.data["status"].take();
-            let acted = match self.kind {
+            let reconciled = match self.kind {
                 Kind::CronJob => status["active"].as_array().is_none_or(Vec::is_empty),
                 Kind::CronTab => status["observedGeneration"].is_i64(),
             };
-            ensure!(acted, "the controller has not changed the status {status}");
+            ensure!(reconciled, "the controller has not changed the status {status}");
             Ok(())
         };
-        self.guard(eventually(START_LIMIT, "the controller to work on the probe", acted))
-            .await
+        self.guard(eventually(
+            START_LIMIT,
+            "the controller to work on the probe",
+            reconciled,
+        ))
+        .await
     }
 }
 
-/// Returns the kind that a subject works on. The bare client is compared with the
-/// cronjob-controllers.
+/// Returns the kind that a subject works on in the rows of schedules. For subjects without
+/// schedules the result is unused.
 pub(crate) fn kind_of(subject: Subject) -> Kind {
     match subject {
         Subject::PortreeveCrontab => Kind::CronTab,
@@ -327,17 +331,17 @@ fn peer_args(subject: Subject, name: &str, plane: &ControlPlane, limits: Limits)
 }
 
 /// Waits until a health endpoint returns 200. The certificate is not verified.
-async fn answers(port: u16, path: &str) -> Result<()> {
+async fn wait_until_healthy(port: u16, path: &str) -> Result<()> {
     let url = format!("https://127.0.0.1:{port}").parse();
     let mut config = Config::new(url.context("failed to build a URL")?);
     config.accept_invalid_certs = true;
     config.default_retry = false;
-    let look = || async {
+    let request = || async {
         let client = Client::try_from(config.clone())?;
         client.request_text(Request::get(path).body(Vec::new())?).await?;
         anyhow::Ok(())
     };
-    eventually(START_LIMIT, &format!("{path} to say that all is well"), look).await
+    eventually(START_LIMIT, &format!("{path} to say that all is well"), request).await
 }
 
 #[cfg(test)]

@@ -20,18 +20,19 @@ use crate::plan::Step;
 use crate::rows::{Measure, Row, Sample, Subject, Task};
 use crate::statistics::percentile;
 
-/// The normal time between the last preparation and the minute.
+/// The planned time between the creation of the last schedule and the minute in which all are due.
 const LEAD: SignedDuration = SignedDuration::from_secs(10);
-/// How long the creation of one schedule may take.
-const LEAD_EACH: SignedDuration = SignedDuration::from_millis(20);
-/// The minimum of the lead that must be left after the preparation.
-const LEAST_LEAD: SignedDuration = SignedDuration::from_secs(5);
-/// How long after the minute the last Job may come. kube-controller-manager waits because of its
-/// default limits.
+/// The time that is planned for the creation of each schedule.
+const LEAD_PER_SCHEDULE: SignedDuration = SignedDuration::from_millis(20);
+/// The time that must be left when all schedules are created; otherwise the measurement fails.
+const MIN_LEAD: SignedDuration = SignedDuration::from_secs(5);
+/// How long after that minute the last Job may be created. kube-controller-manager's default rate
+/// limit delays its requests by minutes.
 const LIMIT: Duration = Duration::from_mins(10);
-/// How often the audit log is read. The log itself contains the times.
-const LOOK: Duration = Duration::from_millis(250);
-const NEWS: Duration = Duration::from_secs(20);
+/// How often the audit log is read. This does not affect the results, because the log contains the
+/// times.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let Step {
@@ -92,11 +93,11 @@ impl DueRun<'_> {
     async fn controller(&self, controller: &Controller) -> Result<Vec<f64>> {
         let (due, _) = self.schedules().await?;
         controller.has_caught_up(&self.client, "probe").await?;
-        self.announce(due)?;
+        self.check_lead(due)?;
         self.delays(due).await
     }
 
-    /// Creates the Jobs as the bare client.
+    /// Creates the Jobs by the bare client.
     async fn floor(&self, concurrency: u16) -> Result<Vec<f64>> {
         let (due, owners) = self.schedules().await?;
         let writes = owners
@@ -104,7 +105,7 @@ impl DueRun<'_> {
             .map(|owner| Ok((owner, serde_json::from_value(owner.job(due))?)));
         let writes = writes.collect::<Result<Vec<(&Created, DynamicObject)>, serde_json::Error>>();
         let writes = writes.context("failed to create the Jobs")?;
-        self.announce(due)?;
+        self.check_lead(due)?;
         let gvk = GroupVersionKind::gvk("batch", "v1", "Job");
         let jobs: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), NAMESPACE, &ApiResource::from_gvk(&gvk));
@@ -132,12 +133,12 @@ impl DueRun<'_> {
         self.delays(due).await
     }
 
-    /// Creates the schedules for the next minute that leaves enough time.
+    /// Creates the schedules, due in the next minute that leaves enough time.
     async fn schedules(&self) -> Result<(Timestamp, Vec<Created>)> {
         let each = i32::try_from(self.count).context("too many schedules")?;
-        // The bare client has no schedule, and starts at a full second.
-        let grain = if self.subject.is_floor() { 1 } else { 60 };
-        let due = full_after(Timestamp::now(), LEAD + LEAD_EACH * each, grain);
+        // The bare client parses no schedule, so it may start at any full second.
+        let granularity = if self.subject.is_floor() { 1 } else { 60 };
+        let due = next_multiple(Timestamp::now(), LEAD + LEAD_PER_SCHEDULE * each, granularity);
         let schedule = objects::once_at(due);
         let kind = kind_of(self.subject);
         let progress = &self.bench.progress;
@@ -145,10 +146,10 @@ impl DueRun<'_> {
         Ok((due, created))
     }
 
-    fn announce(&self, due: Timestamp) -> Result<()> {
+    fn check_lead(&self, due: Timestamp) -> Result<()> {
         let left = due.duration_since(Timestamp::now());
         ensure!(
-            left >= LEAST_LEAD,
+            left >= MIN_LEAD,
             "only {left} were left before they are due: this machine is too busy to measure on"
         );
         let count = self.count;
@@ -165,7 +166,7 @@ impl DueRun<'_> {
         let mut tail = Tail::of(log);
         let mut made = BTreeMap::new();
         let started = Instant::now();
-        let mut news = NEWS;
+        let mut next_progress = PROGRESS_INTERVAL;
         while made.len() < self.count {
             let elapsed = started.elapsed();
             ensure!(
@@ -174,12 +175,12 @@ impl DueRun<'_> {
                 made.len(),
                 self.count
             );
-            if elapsed >= news {
-                news += NEWS;
+            if elapsed >= next_progress {
+                next_progress += PROGRESS_INTERVAL;
                 let progress = &self.bench.progress;
                 progress.log(format!("  {} of {} Jobs are created", made.len(), self.count));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             made.extend(
                 tail.creations()?
                     .into_iter()
@@ -203,13 +204,13 @@ impl DueRun<'_> {
     }
 }
 
-/// Returns the next multiple of `grain` seconds that is at least this far away.
-fn full_after(now: Timestamp, lead: SignedDuration, grain: i64) -> Timestamp {
+/// Returns the first multiple of `granularity` seconds that is at least `lead` after `now`.
+fn next_multiple(now: Timestamp, lead: SignedDuration, granularity: i64) -> Timestamp {
     let before = now.as_second() + lead.as_secs();
-    Timestamp::from_second((before.div_euclid(grain) + 1) * grain).unwrap_or(Timestamp::MAX)
+    Timestamp::from_second((before.div_euclid(granularity) + 1) * granularity).unwrap_or(Timestamp::MAX)
 }
 
-/// Waits until an instant of the wall clock, which all processes of a machine share.
+/// Waits until a time of the wall clock, which all processes of a machine share.
 async fn until(instant: Timestamp) {
     while let Ok(left) = Duration::try_from(instant.duration_since(Timestamp::now()))
         && !left.is_zero()
@@ -243,11 +244,11 @@ mod tests {
 
     #[test]
     fn the_next_multiple_leaves_the_lead() {
-        let full = |now: &str, grain| {
+        let full = |now: &str, granularity| {
             let (now, lead) = (now.parse().unwrap(), SignedDuration::from_secs(20));
-            full_after(now, lead, grain).to_string()
+            next_multiple(now, lead, granularity).to_string()
         };
-        for (now, grain, expected) in [
+        for (now, granularity, expected) in [
             ("2026-11-21T15:00:00.5Z", 60, "2026-11-21T15:01:00Z"),
             ("2026-11-21T15:00:39.5Z", 60, "2026-11-21T15:01:00Z"),
             ("2026-11-21T15:00:40.5Z", 60, "2026-11-21T15:02:00Z"),
@@ -255,7 +256,7 @@ mod tests {
             ("2026-11-21T15:00:39.5Z", 1, "2026-11-21T15:01:00Z"),
             ("2026-11-21T15:00:41.5Z", 1, "2026-11-21T15:01:02Z"),
         ] {
-            assert_eq!(full(now, grain), expected, "{now}");
+            assert_eq!(full(now, granularity), expected, "{now}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! A leader that is terminated or killed: the times until its standby leads, and until it works.
+//! A leader that is terminated or killed: the times until the standby leads and until it creates a
+//! Job.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,18 +23,19 @@ use crate::rows::{Measure, Row, Sample};
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// How long several renewals of the Lease may take.
 const STEADY_LIMIT: Duration = Duration::from_secs(30);
-/// How long a standby may take to take over: three times the lease.
+/// How long a standby may take to take over, three times the lease duration.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(45);
-/// How long a leader may take to exit once its standby works.
+/// How long the old leader may take to exit after its standby has created a Job.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// How often the audit log is read. The log itself contains the times.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the audit log is read. This does not affect the results, because the log contains the
+/// times.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The times of one takeover.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct Takeover {
     signalled: Timestamp,
-    passing: LeaseTransition,
+    transition: LeaseTransition,
     /// When the first Job of the new leader was created.
     job: Timestamp,
 }
@@ -49,12 +51,12 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     let log = plane.audit_log().context("the control plane has no audit log")?;
     let mut run = FailoverRun::new(client, &now, log);
     let turns = turns(row, step.subject);
-    let all = u32::from(bench.options.rounds) * turns;
+    let total = u32::from(bench.options.rounds) * turns;
     let mut samples = Vec::new();
     for turn in 0..turns {
-        // The turns are spread evenly over the time between two renewals.
+        // The signals are spread evenly over the time between two renewals.
         let number = u32::from(step.round - 1) * turns + turn;
-        let phase = RETRY_PERIOD * (2 * number + 1) / (2 * all);
+        let phase = RETRY_PERIOD * (2 * number + 1) / (2 * total);
         let measured = run.turn(&replicas, signal(row), phase).await?;
         let status = replicas.leader.controller.ended(END_LIMIT).await?;
         let is_clean = status.success() || row == Row::Crash || step.subject.is_peer();
@@ -79,11 +81,11 @@ fn signal(row: Row) -> Signal {
     }
 }
 
-/// Returns the measures of a turn, in seconds.
-fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
-    let Turn {
+/// Returns the measures of a takeover, in seconds.
+fn values(row: Row, turn: &Takeover) -> impl Iterator<Item = (Measure, f64)> {
+    let Takeover {
         signalled,
-        passing: LeaseTransition { at, last_renewal },
+        transition: LeaseTransition { at, last_renewal },
         job,
     } = *turn;
     let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
@@ -100,7 +102,7 @@ fn values(row: Row, turn: &Turn) -> impl Iterator<Item = (Measure, f64)> {
     signals.into_iter().chain(renewals.into_iter().flatten()).chain([after])
 }
 
-/// The CronJobs that show that a leader works. Each becomes overdue once.
+/// The CronJobs that show when a leader creates Jobs. Each becomes overdue once.
 struct FailoverRun {
     client: Client,
     schedule: String,
@@ -118,30 +120,31 @@ impl FailoverRun {
         }
     }
 
-    /// Stops the leader, this long after a renewal of its Lease.
-    async fn turn(&mut self, replicas: &Replicas<'_>, signal: Signal, phase: Duration) -> Result<Turn> {
+    /// Stops the leader `phase` after a renewal of its Lease, and returns the times of the
+    /// takeover.
+    async fn turn(&mut self, replicas: &Replicas<'_>, signal: Signal, phase: Duration) -> Result<Takeover> {
         let mut lease = Lease::watch(&self.client).await?;
-        let work = self.work().await?;
-        let holder = replicas.guard(lease.is_steady(STEADY_LIMIT)).await?;
+        let work = self.create_cron_job().await?;
+        let holder = replicas.guard(lease.wait_until_steady(STEADY_LIMIT)).await?;
         sleep(phase).await;
         let signalled = Timestamp::now();
         replicas.leader.controller.signal(signal)?;
         let takeover = async {
             // The CronJob becomes overdue right after the signal.
-            let passing = lease.wait_for_transition_from(&holder, TAKEOVER_LIMIT);
-            let (passing, ()) = tokio::try_join!(passing, self.make_overdue(&work))?;
-            Ok((passing, self.first_job(replicas, work, signalled).await?))
+            let transition = lease.wait_for_transition_from(&holder, TAKEOVER_LIMIT);
+            let (transition, ()) = tokio::try_join!(transition, self.make_overdue(&work))?;
+            Ok((transition, self.first_job(replicas, work, signalled).await?))
         };
-        let (passing, job) = replicas.standby.controller.guard(takeover).await?;
-        Ok(Turn {
+        let (transition, job) = replicas.standby.controller.guard(takeover).await?;
+        Ok(Takeover {
             signalled,
-            passing,
+            transition,
             job,
         })
     }
 
     /// Creates a CronJob that is due in half a year.
-    async fn work(&mut self) -> Result<String> {
+    async fn create_cron_job(&mut self) -> Result<String> {
         let name = format!("work-{}", self.made);
         self.made += 1;
         let api = Kind::CronJob.api(&self.client);
@@ -157,8 +160,8 @@ impl FailoverRun {
         Ok(())
     }
 
-    /// Returns when the standby created its first Job. If the old leader ran the CronJob, makes
-    /// another one overdue.
+    /// Returns when the standby created its first Job. If the old leader created the Job of `work`,
+    /// another CronJob is created and made overdue.
     async fn first_job(&mut self, replicas: &Replicas<'_>, mut work: String, since: Timestamp) -> Result<Timestamp> {
         let standby = replicas.standby.user();
         let started = Instant::now();
@@ -168,11 +171,11 @@ impl FailoverRun {
                     return Ok(made.at);
                 }
                 if made.job.starts_with(&format!("{work}-")) {
-                    work = self.work().await?;
+                    work = self.create_cron_job().await?;
                     self.make_overdue(&work).await?;
                 }
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         bail!("the new leader created no Job of {work} within {TAKEOVER_LIMIT:?}")
     }
@@ -183,11 +186,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_has_times_from_the_signal_the_renewal_and_the_lease() {
+    fn a_takeover_is_timed_from_the_signal_the_renewal_and_the_lease() {
         let at = |text: &str| format!("2026-11-21T15:00:{text}Z").parse::<Timestamp>().unwrap();
-        let turn = Turn {
+        let turn = Takeover {
             signalled: at("01"),
-            passing: LeaseTransition {
+            transition: LeaseTransition {
                 at: at("15.25"),
                 last_renewal: at("00"),
             },

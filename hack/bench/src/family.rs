@@ -46,8 +46,9 @@ pub(crate) async fn create_load(client: &Client, count: usize, bytes: usize, pro
     Ok(())
 }
 
-/// Waits until a collector has collected the dependent of a new owner that is deleted at once. By
-/// then its graph has all earlier ConfigMaps, because watches and work queues keep their order.
+/// Creates an owner with a dependent, deletes the owner, and waits until the collector has deleted
+/// the dependent. By then its graph contains all earlier ConfigMaps, because watches and work
+/// queues keep their order.
 pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> Result<()> {
     let api = api(client);
     let owner = Created::post(&api, object("canary-owner", "canary", 8, None)).await?;

@@ -18,7 +18,7 @@ use crate::plan::Step;
 use crate::quiesce::wait_until_idle;
 use crate::rows::{Measure, Row, Sample};
 
-/// A control plane with these Deployments. All subjects of a round share it.
+/// A control plane with many Deployments, which all subjects of a round share.
 pub(crate) struct Fleet {
     round: u16,
     plane: ControlPlane,
@@ -28,15 +28,15 @@ impl Fleet {
     async fn create(bench: &Bench, round: u16) -> Result<Self> {
         let plane = ControlPlane::start().await?;
         let client = due::client(&plane)?;
-        foos::define(&client).await?;
+        foos::create_crds(&client).await?;
         let objects = (0..bench.options.count(Row::Deployments50000)).map(deployment);
         create_all(&deployments(&client), objects, &bench.progress).await?;
         Ok(Self { round, plane })
     }
 }
 
-/// Measures the time until a Foo gets its Deployment. The controllers list all Deployments first,
-/// because one may have the same name.
+/// Measures memory, and the time until a Foo gets its Deployment. A controller lists all
+/// Deployments first, because one of them may already have the name that the Foo gives.
 pub(crate) async fn measure(bench: &Bench, step: &Step, fleet: &mut Option<Fleet>) -> Result<Vec<Sample>> {
     if fleet.as_ref().is_none_or(|fleet| fleet.round != step.round) {
         *fleet = None;
@@ -58,8 +58,8 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, fleet: &mut Option<Fleet
     let controller = foos::start(bench, step.subject, plane).await?;
     let reached = async { watching.join_next().await.context("no watch was started")?? };
     let took = controller.guard(reached).await?.saturating_duration_since(started);
-    let rest = settled(controller.pid(), started + bench.options.rest());
-    let memory = controller.guard(rest).await?;
+    let memory = settled(controller.pid(), started + bench.options.rest());
+    let memory = controller.guard(memory).await?;
     drop(controller);
     for api in [foos(&client), deployments(&client)] {
         let deleted = api.delete(&name, &kube::api::DeleteParams::default()).await;

@@ -24,23 +24,23 @@ use crate::rows::{Subject, Task};
 
 /// The number of Foos that each subject works on at a time.
 pub(crate) const WORKERS: u16 = 16;
-const DEFINITION_LIMIT: Duration = Duration::from_secs(30);
+const CRD_LIMIT: Duration = Duration::from_secs(30);
 /// How long the removal of thousands of objects may take.
 const REMOVAL_LIMIT: Duration = Duration::from_mins(2);
 
-/// Creates the definitions of Foos and CronTabs, and waits until the apiserver serves Foos.
-pub(crate) async fn define(client: &Client) -> Result<()> {
+/// Creates the CRDs of Foos and CronTabs, and waits until the apiserver serves Foos.
+pub(crate) async fn create_crds(client: &Client) -> Result<()> {
     let gvk = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let definitions = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
     for definition in [Foo::crd(), CronTab::crd()] {
         post(&definitions, serde_json::to_value(definition)?).await?;
     }
     let (foos, one) = (foos(client), ListParams::default().limit(1));
-    eventually(DEFINITION_LIMIT, "Foos to be served", || foos.list_metadata(&one)).await?;
+    eventually(CRD_LIMIT, "Foos to be served", || foos.list_metadata(&one)).await?;
     Ok(())
 }
 
-/// Starts a controller for Foos with lifted limits, without waiting until it works.
+/// Starts a controller for Foos with lifted limits, without waiting until it is healthy.
 pub(crate) async fn start(bench: &Bench, subject: Subject, plane: &ControlPlane) -> Result<Controller> {
     let workers = workers(bench);
     if subject.is_built() {
@@ -50,7 +50,7 @@ pub(crate) async fn start(bench: &Bench, subject: Subject, plane: &ControlPlane)
     Controller::spawn(Task::Foos, subject, bench.daemon.as_ref(), plane, role)
 }
 
-/// Returns the folder of the peers, and builds them first if necessary.
+/// Returns the folder with the binaries of the peers, and builds them first if necessary.
 pub(crate) async fn peers(bench: &Bench) -> Result<PathBuf> {
     let folder = bench.peers.get_or_try_init(|| peers::build(&bench.progress)).await?;
     Ok(folder.clone())
@@ -60,8 +60,8 @@ pub(crate) fn workers(bench: &Bench) -> u16 {
     bench.options.concurrency.unwrap_or(WORKERS)
 }
 
-/// Waits until a controller has reconciled a new Foo. By then it has observed all earlier Foos,
-/// because watches and work queues keep their order.
+/// Waits until a controller has reconciled a new Foo. By then the controller has observed all
+/// earlier Foos, because watches and work queues keep their order.
 pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> Result<()> {
     let api = foos(client);
     let settled = ObjectWait::begin(&api, 1, is_settled).await?;
@@ -141,12 +141,12 @@ pub(crate) fn deployment(foo: &Created) -> Value {
 
 /// Returns a Deployment without an owner.
 pub(crate) fn unowned_deployment(name: &str) -> Value {
-    let nobody = Created {
+    let no_owner = Created {
         name: name.to_owned(),
         uid: String::new(),
         version: String::new(),
     };
-    let mut deployment = deployment(&nobody);
+    let mut deployment = deployment(&no_owner);
     deployment["metadata"]["ownerReferences"] = Value::Null;
     deployment
 }
@@ -173,13 +173,13 @@ pub(crate) fn status(foo: &Created) -> Value {
     })
 }
 
-/// Returns whether a Deployment belongs to a Foo.
+/// Returns whether a Deployment is owned by a Foo.
 pub(crate) fn is_owned(deployment: &DynamicObject) -> bool {
     let owners = deployment.metadata.owner_references.iter().flatten();
     owners.into_iter().any(|owner| owner.kind == "Foo")
 }
 
-/// Returns whether the status of a Foo is that of its present spec.
+/// Returns whether the status of a Foo is up to date with its spec.
 pub(crate) fn is_settled(foo: &DynamicObject) -> bool {
     let observed = foo.data["status"]["observedGeneration"].as_i64();
     observed.is_some() && observed == foo.metadata.generation
@@ -187,8 +187,8 @@ pub(crate) fn is_settled(foo: &DynamicObject) -> bool {
 
 type Changes = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>;
 
-/// A watch that counts the objects that satisfy a condition. The apiserver ends a watch whose
-/// client reads too slowly; the watch then resumes at its last version.
+/// A watch that counts the objects that satisfy a condition. When the apiserver ends the watch
+/// because the client reads too slowly, it is restarted at the last received version.
 pub(crate) struct ObjectWait {
     api: Api<DynamicObject>,
     /// The last version that was received.
@@ -200,7 +200,7 @@ pub(crate) struct ObjectWait {
 }
 
 impl ObjectWait {
-    /// Starts the watch. Objects that exist already do not count.
+    /// Starts the watch. Objects that already exist do not count unless they change.
     pub(crate) async fn begin(
         api: &Api<DynamicObject>,
         count: usize,
@@ -225,7 +225,7 @@ impl ObjectWait {
     /// Waits until enough objects satisfy the condition, and returns when the watch received the
     /// last one.
     pub(crate) async fn reached(mut self, limit: Duration) -> Result<Instant> {
-        let heard = async {
+        let all = async {
             while self.done.len() < self.count {
                 match self.changes.next().await {
                     Some(event) => self.handle_event(event.context("a watch failed")?)?,
@@ -234,8 +234,8 @@ impl ObjectWait {
             }
             anyhow::Ok(Instant::now())
         };
-        let heard = timeout(limit, heard).await;
-        heard.with_context(|| format!("only {} of {} were done after {limit:?}", self.done.len(), self.count))?
+        let outcome = timeout(limit, all).await;
+        outcome.with_context(|| format!("only {} of {} were done after {limit:?}", self.done.len(), self.count))?
     }
 
     fn handle_event(&mut self, event: WatchEvent<DynamicObject>) -> Result<()> {

@@ -17,12 +17,12 @@ use crate::progress::length;
 use crate::resource_usage::{CpuTime, Memory};
 use crate::rows::{Measure, Row, Sample, Task};
 
-/// Memory has settled when it has not changed in this many samples, one a second.
-const STILL: usize = 10;
-const LOOK: Duration = Duration::from_secs(1);
+/// Memory has settled when it stays within 1 % for this many samples, one a second.
+const STABLE_SAMPLES: usize = 10;
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const SETTLE_LIMIT: Duration = Duration::from_mins(5);
-const DEFINITION_LIMIT: Duration = Duration::from_secs(30);
-const NEWS: Duration = Duration::from_mins(1);
+const CRD_LIMIT: Duration = Duration::from_secs(30);
+const PROGRESS_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Measures memory, and CPU time if there is a window. The schedules exist before the controller
 /// starts, as after a restart.
@@ -44,11 +44,11 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option
     let schedule = |index| objects::far_from(&now, index);
     let schedules = objects::create(kind, &client, count, schedule, &bench.progress);
     if kind == Kind::CronTab {
-        // The first run installs the definition and writes a status for each CronTab. The measured
-        // run is a restart.
+        // A first process installs the CRD and writes a status for each CronTab. The measured
+        // process starts after it, as after a restart.
         let first = start().await?;
         let (api, one) = (kind.api(&client), ListParams::default().limit(1));
-        eventually(DEFINITION_LIMIT, "CronTabs to be served", || api.list_metadata(&one)).await?;
+        eventually(CRD_LIMIT, "CronTabs to be served", || api.list_metadata(&one)).await?;
         first.guard(schedules).await?;
         first.has_caught_up(&client, "first").await?;
     } else {
@@ -82,28 +82,32 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row, window: Option
     Ok(samples)
 }
 
-/// Waits until the memory of a process has settled.
+/// Waits until the memory of a process has settled, at least until `not_before`, and returns it.
 pub(crate) async fn settled(pid: u32, not_before: Instant) -> Result<Memory> {
     let deadline = not_before.max(Instant::now()) + SETTLE_LIMIT;
-    let mut seen = Vec::new();
+    let mut samples_kib = Vec::new();
     loop {
         let memory = Memory::of(pid)?;
-        seen.push(memory.resident);
+        samples_kib.push(memory.resident);
         let now = Instant::now();
-        if now >= not_before && is_still(&seen) {
+        if now >= not_before && is_stable(&samples_kib) {
             return Ok(memory);
         }
         if now >= deadline {
-            let latest = &seen[seen.len().saturating_sub(STILL)..];
+            let latest = &samples_kib[samples_kib.len().saturating_sub(STABLE_SAMPLES)..];
             bail!("resident memory has not settled within {SETTLE_LIMIT:?}: {latest:?} KiB");
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Returns whether the last samples are within 1 % of each other.
-fn is_still(seen: &[u64]) -> bool {
-    let Some(latest) = seen.len().checked_sub(STILL).and_then(|start| seen.get(start..)) else {
+fn is_stable(samples_kib: &[u64]) -> bool {
+    let Some(latest) = samples_kib
+        .len()
+        .checked_sub(STABLE_SAMPLES)
+        .and_then(|start| samples_kib.get(start..))
+    else {
         return false;
     };
     match (latest.iter().min(), latest.iter().max()) {
@@ -112,7 +116,7 @@ fn is_still(seen: &[u64]) -> bool {
     }
 }
 
-/// Measures the CPU time of a process without work.
+/// Returns the CPU time that a process uses in the window.
 async fn used_in(bench: &Bench, pid: u32, window: Duration) -> Result<Duration> {
     bench
         .progress
@@ -121,7 +125,7 @@ async fn used_in(bench: &Bench, pid: u32, window: Duration) -> Result<Duration> 
     let end = Instant::now() + window;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        sleep(left.min(NEWS)).await;
+        sleep(left.min(PROGRESS_INTERVAL)).await;
         let used = CpuTime::of(pid)?.since(&start);
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -144,10 +148,10 @@ mod tests {
 
     #[test]
     fn memory_has_settled_when_ten_samples_are_within_one_percent() {
-        assert!(!is_still(&[100; 9]));
-        assert!(is_still(&[100; 10]));
-        assert!(!is_still(&[&[98], &[100; 9][..]].concat()));
-        assert!(is_still(&[&[50, 99], &[100; 9][..]].concat()));
-        assert!(!is_still(&[]));
+        assert!(!is_stable(&[100; 9]));
+        assert!(is_stable(&[100; 10]));
+        assert!(!is_stable(&[&[98], &[100; 9][..]].concat()));
+        assert!(is_stable(&[&[50, 99], &[100; 9][..]].concat()));
+        assert!(!is_stable(&[]));
     }
 }

@@ -11,21 +11,21 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use tokio::time::timeout;
 
-/// The name of the Lease, which every subject gets by flag.
+/// The name of the Lease, which is passed to every subject by flag.
 pub(crate) const NAME: &str = "bench";
 const NAMESPACE: &str = "kube-system";
-/// The number of renewals after which a term is steady: by then the standby has observed the Lease
-/// too.
-const STEADY: u32 = 3;
+/// The number of renewals after which a Lease counts as steady. By then the standby has observed
+/// the Lease too.
+const STEADY_RENEWALS: u32 = 3;
 
-/// The holder of the Lease, and its last renewal by its own clock.
+/// The holder of the Lease, and the time of its last renewal by the holder's clock.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Term {
+struct HolderRecord {
     holder: String,
     renewed: Option<Timestamp>,
 }
 
-impl Term {
+impl HolderRecord {
     fn of(lease: &DynamicObject) -> Self {
         let spec = &lease.data["spec"];
         let renewed = spec["renewTime"].as_str().and_then(|time| time.parse().ok());
@@ -41,21 +41,22 @@ impl Term {
 pub(crate) struct LeaseTransition {
     /// When the watch received the new holder.
     pub(crate) at: Timestamp,
-    /// The last renewal by the former holder, by its own clock.
+    /// The last renewal by the former holder, by that holder's clock.
     pub(crate) last_renewal: Timestamp,
 }
 
-/// A watch of the Lease, which need not exist yet. It lasts less than five minutes, as watches do.
+/// A watch of the Lease, which need not exist yet. The watch is not restarted, so the caller must
+/// finish within five minutes, before the apiserver ends it.
 pub(crate) struct Lease {
     changes: Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>,
-    /// The last term that was received.
-    held: Option<Term>,
+    /// The last received record with a holder.
+    held: Option<HolderRecord>,
 }
 
 impl Lease {
     pub(crate) async fn watch(client: &Client) -> Result<Self> {
         let only_this = WatchParams::default().fields(&format!("metadata.name={NAME}"));
-        // From version 0 on, the first event is the present Lease.
+        // With resource version 0, the first event contains the current Lease.
         let changes = api(client).watch(&only_this, "0").await;
         let changes = changes.context("failed to watch the Lease")?;
         Ok(Self {
@@ -66,17 +67,17 @@ impl Lease {
 
     /// Waits until the Lease has a holder, and returns it.
     pub(crate) async fn holder(&mut self, limit: Duration) -> Result<String> {
-        let held = async { Ok(self.holds().await?.holder) };
+        let held = async { Ok(self.next_holder().await?.holder) };
         within(limit, "somebody to hold the Lease", held).await
     }
 
     /// Waits until the holder has renewed the Lease several times, and returns the holder right
-    /// after a renewal.
-    pub(crate) async fn is_steady(&mut self, limit: Duration) -> Result<String> {
+    /// after the last of these renewals.
+    pub(crate) async fn wait_until_steady(&mut self, limit: Duration) -> Result<String> {
         let holder = self.holder(limit).await?;
         let renewals = async {
-            for _ in 0..STEADY {
-                let next = self.holds().await?.holder;
+            for _ in 0..STEADY_RENEWALS {
+                let next = self.next_holder().await?.holder;
                 ensure!(
                     next == holder,
                     "the Lease changed from {holder} to {next} without a cause"
@@ -90,10 +91,10 @@ impl Lease {
 
     /// Waits until the Lease has a holder other than `holder`.
     pub(crate) async fn wait_for_transition_from(&mut self, holder: &str, limit: Duration) -> Result<LeaseTransition> {
-        let passing = async {
+        let transition = async {
             loop {
                 let before = self.held.clone();
-                let next = self.holds().await?;
+                let next = self.next_holder().await?;
                 let at = Timestamp::now();
                 if next.holder != holder {
                     let last_renewal = before.and_then(|term| term.renewed);
@@ -103,15 +104,15 @@ impl Lease {
                 }
             }
         };
-        within(limit, "the Lease to pass to the standby", passing).await
+        within(limit, "the Lease to pass to the standby", transition).await
     }
 
-    /// Waits for the next event with a holder. Events of a free Lease are skipped.
-    async fn holds(&mut self) -> Result<Term> {
+    /// Waits for the next event with a holder. Events of a Lease without a holder are skipped.
+    async fn next_holder(&mut self) -> Result<HolderRecord> {
         loop {
             let event = self.changes.next().await.context("the watch of the Lease ended")?;
             let term = match event.context("the watch of the Lease failed")? {
-                WatchEvent::Added(lease) | WatchEvent::Modified(lease) => Term::of(&lease),
+                WatchEvent::Added(lease) | WatchEvent::Modified(lease) => HolderRecord::of(&lease),
                 WatchEvent::Bookmark(_) => continue,
                 WatchEvent::Deleted(_) => bail!("the Lease was deleted"),
                 WatchEvent::Error(status) => bail!("the apiserver rejected the watch of the Lease: {}", status.message),
@@ -164,14 +165,14 @@ mod tests {
             }
             anyhow::Ok(())
         };
-        let heard = async {
-            let holder = lease.is_steady(LIMIT).await?;
+        let observed = async {
+            let holder = lease.wait_until_steady(LIMIT).await?;
             Ok((lease.wait_for_transition_from(&holder, LIMIT).await?, holder))
         };
-        let ((), (passing, holder)) = tokio::try_join!(written, heard)?;
+        let ((), (transition, holder)) = tokio::try_join!(written, observed)?;
         assert_eq!(holder, "a");
-        assert_eq!(passing.last_renewal.to_string(), "2026-11-21T15:00:04.25Z");
-        assert!(passing.at <= Timestamp::now());
+        assert_eq!(transition.last_renewal.to_string(), "2026-11-21T15:00:04.25Z");
+        assert!(transition.at <= Timestamp::now());
         Ok(())
     }
 }

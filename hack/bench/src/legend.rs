@@ -1,4 +1,4 @@
-//! The subjects of the report, in words. Pure.
+//! Descriptions of the subjects for the report. Pure.
 
 use crate::rows::{Subject, Task};
 
@@ -12,8 +12,9 @@ pub(crate) fn heading(subject: Subject) -> String {
     }
 }
 
-/// Returns what a subject runs in the rows of a task. Subjects that run the same share one text.
-pub(crate) fn who(task: Task, subject: Subject) -> &'static str {
+/// Returns a description of what a subject runs in the rows of a task. Subjects that run the same
+/// share one text.
+pub(crate) fn description(task: Task, subject: Subject) -> &'static str {
     match (task, subject) {
         (Task::Schedules, Subject::Floor) => {
             "a bare client that creates the same Jobs from a full second on, and nothing else."

@@ -1,10 +1,10 @@
-//! Why a row misses its target, as a profiler has shown it. Pure.
+//! The reasons why rows miss their targets, as profiles have shown. Pure.
 
 use crate::rows::Row;
 
-/// Returns what is known about a row that misses one of its targets.
-pub(crate) fn limit(row: Row) -> Option<&'static str> {
-    let limit = match row {
+/// Returns the known reason why a row misses one of its targets.
+pub(crate) fn reason(row: Row) -> Option<&'static str> {
+    let reason = match row {
         Row::Memory500 => {
             "with `--install-crds`, the daemon generates a definition of 120 kB at its start; memory that the allocator keeps of this counts."
         }
@@ -22,5 +22,5 @@ pub(crate) fn limit(row: Row) -> Option<&'static str> {
         }
         _ => return None,
     };
-    Some(limit)
+    Some(reason)
 }

@@ -12,7 +12,8 @@ use crate::idle::{kibibytes, settled};
 use crate::plan::{REST, Step};
 use crate::rows::{Measure, Row, Sample, Task};
 
-/// Measures memory. The objects exist before the controller starts, as after a restart.
+/// Measures the memory of a garbage collector. The objects exist before it starts, as after a
+/// restart.
 pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<Sample>> {
     let plane = ControlPlane::start().await?;
     let client = plane.client()?;
@@ -34,7 +35,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<
     Ok(values.map(sample).into())
 }
 
-/// Returns the size of each object's content.
+/// Returns the size of each object's content in bytes.
 pub(crate) fn bytes(row: Row) -> usize {
     match row {
         Row::Memory5000Large => 20_000,

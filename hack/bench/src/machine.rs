@@ -1,4 +1,4 @@
-//! The machine and the versions. Values that cannot be detected are `unknown`.
+//! The machine and the software versions of a run. Values that cannot be detected are `unknown`.
 
 use std::fs;
 use std::path::Path;
@@ -63,16 +63,16 @@ fn memory(meminfo: &str) -> Option<String> {
 
 fn output(program: &Path, args: &[&str]) -> Option<String> {
     let output = Command::new(program).args(args).output().ok()?;
-    let is_well = output.status.success();
-    is_well.then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let has_succeeded = output.status.success();
+    has_succeeded.then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn first_line(program: &Path, args: &[&str]) -> Option<String> {
     output(program, args)?.lines().next().map(str::to_owned)
 }
 
-/// Returns the commit of the tree, marked when the tree has changes that are not committed, as
-/// `git describe --dirty` marks it.
+/// Returns the commit of the working tree, with the suffix `-dirty` if it has uncommitted changes,
+/// as in `git describe --dirty`.
 fn commit() -> Option<String> {
     let git = Path::new("git");
     let commit = output(git, &["rev-parse", "--short=12", "HEAD"])?;

@@ -1,12 +1,20 @@
 //! The program behind `make bench`: measures the controllers, kube-controller-manager and a bare
-//! client on real control planes.
+//! client, each on a local etcd and kube-apiserver.
 //!
 //!   portreeve-bench DAEMON [--rounds=3] [--only=ROW,...] [--quiet=5m] [--output=BENCHMARKS.md]
 //!
-//! DAEMON is the daemon's binary. `plan` orders the measurements; `due`, `idle`, `failover` and
-//! `standby` measure schedules, `cascade`, `load` and `million` garbage collection, `burst`,
-//! `rounds` and `fleet` Foos, `shell` the whole process, and `search` parts; `report` writes. Every
-//! process that this program starts ends with it, even when it is killed.
+//! DAEMON is the daemon's binary. Every process that this program starts ends with it, even when it
+//! is killed.
+//!
+//! | modules | purpose |
+//! |---|---|
+//! | `plan` | the order of the measurements |
+//! | `due`, `idle`, `failover`, `standby` | measurements of schedules |
+//! | `cascade`, `load`, `million` | measurements of garbage collection |
+//! | `burst`, `rounds`, `fleet` | measurements of Foos |
+//! | `shell` | measurements of the whole process |
+//! | `search` | the criterion benchmarks of the crates |
+//! | `report` | the report in Markdown |
 
 mod audit;
 mod bench;

@@ -1,4 +1,4 @@
-//! How each row is measured, in words. Pure.
+//! Descriptions of how each row is measured, for the report. Pure.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use crate::plan::turns;
 use crate::progress::length;
 use crate::rows::{Row, Subject};
 
-/// Returns how a row is measured. Rows that are measured alike share one text.
+/// Returns a description of how a row is measured. Rows that are measured in the same way share one
+/// text.
 ///
-/// `lifted` and `default` are the numbers of schedules that are synced at a time: in the row `due`,
-/// and by default.
+/// `lifted` is the number of schedules that are synced at a time in the row `due`, and `default` in
+/// the row `due-default`.
 pub(crate) fn method(row: Row, options: &Options, lifted: u16, default: u16) -> String {
     let count = |row| options.count(row);
     let foos = options.concurrency.unwrap_or(WORKERS);

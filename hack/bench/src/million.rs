@@ -1,8 +1,8 @@
 //! A graph of a million objects, without a cluster: the memory per object, and the rates of
 //! additions, changes and removals.
 //!
-//! [`fill`] runs in its own process, because a process does not return all freed memory to the
-//! kernel, which would distort the graph's numbers.
+//! [`fill`] runs in its own process. A process does not return all freed memory to the kernel, so
+//! earlier measurements in the same process would distort the numbers.
 
 use std::collections::HashMap;
 use std::env;
@@ -21,20 +21,20 @@ use crate::resource_usage::Memory;
 use crate::rows::{Measure, Row, Sample, Subject};
 use crate::simulated_cluster::{Kind, Owner, SimulatedObject, object};
 
-/// How long additions, changes and removals of a million objects may take: fifty times the target.
+/// How long additions, changes and removals of a million objects may take, fifty times the target.
 const LIMIT: Duration = Duration::from_mins(5);
-/// The number of objects in a batch. Each batch is built before it is fed to the graph, so that its
-/// construction is not timed and its memory stays small.
-const AT_A_TIME: usize = 10_000;
+/// The number of objects in a batch. A batch is built before the graph processes it, so that its
+/// construction is not timed; it is small, so that it takes little memory.
+const BATCH: usize = 10_000;
 
 /// A graph under measurement.
 trait Graph: Default {
-    /// The input. Its construction is not timed.
+    /// One event of the input. Its construction is not timed.
     type Event: From<SimulatedObject>;
 
-    /// Adds or changes an object.
+    /// Adds or changes the object of an event. The graph may take the event out of the option.
     fn observe(&mut self, event: &mut Option<Self::Event>);
-    /// Removes an object.
+    /// Removes the object of an event. The graph may take the event out of the option.
     fn remove(&mut self, event: &mut Option<Self::Event>);
     fn len(&self) -> usize;
 }
@@ -83,8 +83,8 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
 /// Fills one graph in this process and prints the result to stdout.
 pub(crate) fn fill(subject: Subject, count: usize) -> Result<()> {
     let filled = match subject {
-        Subject::Floor => filled::<Plain>(count)?,
-        Subject::Portreeve => filled::<Ours>(count)?,
+        Subject::Floor => filled::<MapGraph>(count)?,
+        Subject::Portreeve => filled::<CollectorGraph>(count)?,
         _ => bail!("{} has no graph", subject.name()),
     };
     println!("{}", serde_json::to_string(&filled)?);
@@ -92,8 +92,8 @@ pub(crate) fn fill(subject: Subject, count: usize) -> Result<()> {
 }
 
 fn filled<G: Graph>(count: usize) -> Result<Filled> {
-    // Builds one batch in advance, so that the memory of a batch is allocated before the graph's is
-    // counted.
+    // Builds one batch in advance, so that the allocator already has the memory of a batch when the
+    // measurement begins.
     drop(batch::<G::Event>(0, count, 0));
     let before = Memory::of(process::id())?.resident;
     let mut graph = G::default();
@@ -116,15 +116,15 @@ fn filled<G: Graph>(count: usize) -> Result<Filled> {
     })
 }
 
-/// Returns how long the graph takes for all objects of a round. Building an event and freeing the
-/// rest of it are not timed.
-fn timed<E: From<SimulatedObject>>(count: usize, round: usize, mut take: impl FnMut(&mut Option<E>)) -> Duration {
+/// Runs `apply` on every object of a round and returns the total time. Building the events and
+/// freeing what `apply` leaves of them are not timed.
+fn timed<E: From<SimulatedObject>>(count: usize, round: usize, mut apply: impl FnMut(&mut Option<E>)) -> Duration {
     let mut took = Duration::ZERO;
-    for start in (0..count).step_by(AT_A_TIME) {
+    for start in (0..count).step_by(BATCH) {
         let mut batch: Vec<Option<E>> = batch(start, count, round).into_iter().map(Some).collect();
         let started = Instant::now();
         for event in &mut batch {
-            take(event);
+            apply(event);
         }
         took += started.elapsed();
         drop(batch);
@@ -133,18 +133,18 @@ fn timed<E: From<SimulatedObject>>(count: usize, round: usize, mut take: impl Fn
 }
 
 fn batch<E: From<SimulatedObject>>(start: usize, count: usize, round: usize) -> Vec<E> {
-    let places = start..count.min(start + AT_A_TIME);
-    places.map(|place| E::from(object(place, count, round))).collect()
+    let indexes = start..count.min(start + BATCH);
+    indexes.map(|index| E::from(object(index, count, round))).collect()
 }
 
 /// The simplest graph: a map of objects by UID, with the UIDs of each object's dependents.
 #[derive(Default)]
-struct Plain {
-    objects: HashMap<String, PlainNode>,
+struct MapGraph {
+    objects: HashMap<String, MapNode>,
 }
 
 #[expect(dead_code, reason = "the fields that a collector reads take memory")]
-struct PlainNode {
+struct MapNode {
     kind: Kind,
     namespace: String,
     name: String,
@@ -153,36 +153,36 @@ struct PlainNode {
     dependents: Vec<String>,
 }
 
-impl Graph for Plain {
+impl Graph for MapGraph {
     type Event = SimulatedObject;
 
     fn observe(&mut self, event: &mut Option<SimulatedObject>) {
-        let Some(seen) = event.take() else { return };
-        if let Some(node) = self.objects.get_mut(&seen.uid) {
-            node.version = seen.version;
+        let Some(object) = event.take() else { return };
+        if let Some(node) = self.objects.get_mut(&object.uid) {
+            node.version = object.version;
             return;
         }
         // Owners precede their dependents in the input.
-        if let Some(owner) = seen.owner.as_ref().and_then(|owner| self.objects.get_mut(&owner.uid)) {
-            owner.dependents.push(seen.uid.clone());
+        if let Some(owner) = object.owner.as_ref().and_then(|owner| self.objects.get_mut(&owner.uid)) {
+            owner.dependents.push(object.uid.clone());
         }
-        let node = PlainNode {
-            kind: seen.kind,
-            namespace: seen.namespace,
-            name: seen.name,
-            version: seen.version,
-            owners: seen.owner.into_iter().collect(),
+        let node = MapNode {
+            kind: object.kind,
+            namespace: object.namespace,
+            name: object.name,
+            version: object.version,
+            owners: object.owner.into_iter().collect(),
             dependents: Vec::new(),
         };
-        self.objects.insert(seen.uid, node);
+        self.objects.insert(object.uid, node);
     }
 
     fn remove(&mut self, event: &mut Option<SimulatedObject>) {
-        let Some(seen) = event.take() else { return };
-        if let Some(owner) = seen.owner.and_then(|owner| self.objects.get_mut(&owner.uid)) {
-            owner.dependents.retain(|uid| *uid != seen.uid);
+        let Some(object) = event.take() else { return };
+        if let Some(owner) = object.owner.and_then(|owner| self.objects.get_mut(&owner.uid)) {
+            owner.dependents.retain(|uid| *uid != object.uid);
         }
-        self.objects.remove(&seen.uid);
+        self.objects.remove(&object.uid);
     }
 
     fn len(&self) -> usize {
@@ -190,23 +190,23 @@ impl Graph for Plain {
     }
 }
 
-/// The garbage collector's graph. The work that a change causes is dropped, because nothing is
+/// The garbage collector's graph. The follow-ups of each change are dropped, because nothing is
 /// collected.
-struct Ours {
+struct CollectorGraph {
     graph: collector::Graph,
-    /// The kinds, by number.
+    /// The monitor of each kind, indexed by `Kind as usize`.
     monitors: [collector::Monitor; 4],
-    effects: collector::FollowUps,
+    follow_ups: collector::FollowUps,
 }
 
 /// An object as its watch decodes it.
 struct Change {
     kind: Kind,
-    seen: collector::PartialObject,
+    object: collector::PartialObject,
 }
 
 impl From<SimulatedObject> for Change {
-    fn from(seen: SimulatedObject) -> Self {
+    fn from(object: SimulatedObject) -> Self {
         let reference = |owner: Owner| {
             let (api_version, kind) = owner.kind.names();
             collector::Reference {
@@ -218,21 +218,21 @@ impl From<SimulatedObject> for Change {
             }
         };
         let metadata = collector::PartialMetadata {
-            namespace: Some(seen.namespace.into()),
-            name: seen.name.into(),
-            uid: seen.uid.into(),
-            resource_version: seen.version.to_string().into(),
-            owner_references: seen.owner.map(reference).into_iter().collect(),
+            namespace: Some(object.namespace.into()),
+            name: object.name.into(),
+            uid: object.uid.into(),
+            resource_version: object.version.to_string().into(),
+            owner_references: object.owner.map(reference).into_iter().collect(),
             ..collector::PartialMetadata::default()
         };
         Self {
-            kind: seen.kind,
-            seen: collector::PartialObject { metadata },
+            kind: object.kind,
+            object: collector::PartialObject { metadata },
         }
     }
 }
 
-impl Default for Ours {
+impl Default for CollectorGraph {
     fn default() -> Self {
         let mut graph = collector::Graph::default();
         let monitors = Kind::ALL.map(|kind| {
@@ -242,20 +242,20 @@ impl Default for Ours {
         Self {
             graph,
             monitors,
-            effects: collector::FollowUps::default(),
+            follow_ups: collector::FollowUps::default(),
         }
     }
 }
 
-impl Ours {
-    fn forget(&mut self) {
+impl CollectorGraph {
+    fn drop_follow_ups(&mut self) {
         let collector::FollowUps {
             attempt,
             orphan,
             invalid,
             cascades_started,
             cascades_finished,
-        } = &mut self.effects;
+        } = &mut self.follow_ups;
         attempt.clear();
         orphan.clear();
         invalid.clear();
@@ -264,21 +264,21 @@ impl Ours {
     }
 }
 
-impl Graph for Ours {
+impl Graph for CollectorGraph {
     type Event = Change;
 
     fn observe(&mut self, event: &mut Option<Change>) {
-        let Some(Change { kind, seen }) = event else { return };
+        let Some(Change { kind, object }) = event else { return };
         let monitor = self.monitors[*kind as usize];
-        self.graph.observe(monitor, seen, &mut self.effects);
-        self.forget();
+        self.graph.observe(monitor, object, &mut self.follow_ups);
+        self.drop_follow_ups();
     }
 
     fn remove(&mut self, event: &mut Option<Change>) {
-        let Some(Change { kind, seen }) = event else { return };
+        let Some(Change { kind, object }) = event else { return };
         let monitor = self.monitors[*kind as usize];
-        self.graph.deleted(monitor, seen, &mut self.effects);
-        self.forget();
+        self.graph.deleted(monitor, object, &mut self.follow_ups);
+        self.drop_follow_ups();
     }
 
     fn len(&self) -> usize {
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_graph_is_filled_changed_and_emptied() {
-        let filled = filled::<Plain>(25_000).unwrap();
+        let filled = filled::<MapGraph>(25_000).unwrap();
         assert!(filled.resident_kibibytes > 0);
         assert!(filled.adding > Duration::ZERO && filled.removing > Duration::ZERO);
     }

@@ -14,12 +14,12 @@ use crate::progress::{Progress, length};
 
 /// The namespace of all objects.
 pub(crate) const NAMESPACE: &str = "default";
-/// The number of objects that are created at a time.
-const AT_A_TIME: usize = 16;
-/// The number of objects between two progress lines.
-const MANY: usize = 2000;
-/// More than a year and less than one and a half, so that a yearly schedule that is due in half a
-/// year has missed one run.
+/// The number of concurrent requests that create objects.
+const CONCURRENT_CREATES: usize = 16;
+/// The number of created objects after which a progress line is written.
+const PROGRESS_EVERY: usize = 2000;
+/// Between one and one and a half years, so that a yearly schedule that is due in half a year has
+/// missed exactly one run.
 const MORE_THAN_A_YEAR: SignedDuration = SignedDuration::from_hours(400 * 24);
 
 /// A kind with a schedule.
@@ -47,7 +47,7 @@ impl Kind {
         format!("{}/v1", self.names().0)
     }
 
-    /// Returns an object of this kind. A suspended object never changes.
+    /// Returns an object of this kind. A controller does nothing for a suspended one.
     pub(crate) fn object(self, name: &str, schedule: &str, suspend: bool) -> Value {
         let job_template = match self {
             Self::CronJob => json!({"metadata": {"labels": {"app": name}}, "spec": job_spec(name)}),
@@ -92,8 +92,9 @@ impl Created {
     pub(crate) async fn post(api: &Api<DynamicObject>, object: Value) -> Result<Self> {
         let metadata = post(api, object).await?.metadata;
         let (name, uid, version) = (metadata.name, metadata.uid, metadata.resource_version);
-        let whole = name.zip(uid).zip(version);
-        let ((name, uid), version) = whole.context("the apiserver stored an object without a name, UID or version")?;
+        let identity = name.zip(uid).zip(version);
+        let ((name, uid), version) =
+            identity.context("the apiserver stored an object without a name, UID or version")?;
         Ok(Self { name, uid, version })
     }
 
@@ -142,7 +143,7 @@ impl Created {
     }
 }
 
-/// Returns a daily schedule that is due at this minute.
+/// Returns a daily schedule whose next run is at this minute.
 pub(crate) fn once_at(minute: Timestamp) -> String {
     let minute = minute.to_zoned(TimeZone::UTC);
     format!("{} {} * * *", minute.minute(), minute.hour())
@@ -155,11 +156,11 @@ pub(crate) fn far_from(now: &Zoned, index: usize) -> String {
     format!("{} {} 1 {month} *", index % 60, index / 60 % 24)
 }
 
-/// Returns a status that makes such a CronJob overdue at once: its run of half a year ago counts as
-/// missed.
+/// Returns a status that makes a CronJob with such a schedule overdue at once: the run of half a
+/// year ago counts as missed.
 pub(crate) fn overdue(now: Timestamp) -> Result<Value> {
-    let served = now.checked_sub(MORE_THAN_A_YEAR).context("the time is too early")?;
-    Ok(json!({"status": {"lastScheduleTime": served.round(Unit::Second)?}}))
+    let last_run = now.checked_sub(MORE_THAN_A_YEAR).context("the time is too early")?;
+    Ok(json!({"status": {"lastScheduleTime": last_run.round(Unit::Second)?}}))
 }
 
 /// Creates `count` schedules, several at a time.
@@ -183,14 +184,14 @@ pub(crate) async fn create_all(
     let count = objects.len();
     let started = Instant::now();
     let create = |object: Value| Created::post(api, object);
-    let mut answers = stream::iter(objects).map(create).buffer_unordered(AT_A_TIME);
+    let mut responses = stream::iter(objects).map(create).buffer_unordered(CONCURRENT_CREATES);
     let mut created = Vec::with_capacity(count);
-    while let Some(object) = answers.try_next().await? {
+    while let Some(object) = responses.try_next().await? {
         created.push(object);
-        if created.len() < count && created.len().is_multiple_of(MANY) {
-            let rest = started.elapsed() * u32::try_from(count - created.len())? / u32::try_from(created.len())?;
-            let (made, rest) = (created.len(), length(rest));
-            progress.log(format!("  {made} of {count} objects created, {rest} left"));
+        if created.len() < count && created.len().is_multiple_of(PROGRESS_EVERY) {
+            let remaining = started.elapsed() * u32::try_from(count - created.len())? / u32::try_from(created.len())?;
+            let (made, remaining) = (created.len(), length(remaining));
+            progress.log(format!("  {made} of {count} objects created, {remaining} left"));
         }
     }
     Ok(created)
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_is_due_once_at_its_minute() {
+    fn a_daily_schedule_is_due_at_the_minute_of_the_time() {
         assert_eq!(once_at(at("2026-11-21T15:07:00Z")), "7 15 * * *");
         assert_eq!(once_at(at("2026-11-22T00:00:00Z")), "0 0 * * *");
     }

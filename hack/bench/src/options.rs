@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use crate::plan::REST;
 use crate::rows::{Row, Subject};
 
-/// The file of a complete report.
+/// The default file of a complete report.
 const REPORT: &str = "BENCHMARKS.md";
 
 /// Measures the controllers, kube-controller-manager and a bare client on its own control planes.
@@ -59,21 +59,23 @@ impl Options {
             .collect()
     }
 
-    /// Returns the report's file, or `None` for stdout. A partial report must not replace a
-    /// complete one.
+    /// Returns the report's file, or `None` for stdout. By default a partial report goes to stdout,
+    /// so that it does not replace a complete report.
     pub(crate) fn output(&self) -> Option<PathBuf> {
-        let is_whole = self.only.is_empty() && self.subjects.is_empty() && self.count.is_none();
-        self.output.clone().or_else(|| is_whole.then(|| PathBuf::from(REPORT)))
+        let is_complete = self.only.is_empty() && self.subjects.is_empty() && self.count.is_none();
+        self.output
+            .clone()
+            .or_else(|| is_complete.then(|| PathBuf::from(REPORT)))
     }
 
-    /// Returns how long a controller rests before its memory counts.
+    /// Returns how long a controller is left idle before its memory is measured.
     pub(crate) fn rest(&self) -> Duration {
         if self.count.is_none() { REST } else { Duration::ZERO }
     }
 
     /// Returns the number of schedules, dependents or objects of a row.
     pub(crate) fn count(&self, row: Row) -> usize {
-        let usual = match row {
+        let default = match row {
             Row::Due | Row::DueDefault | Row::Memory500 | Row::Handover | Row::Crash | Row::Standby => 500,
             Row::Memory10000 | Row::Quiet => 10_000,
             Row::Cascade3000 | Row::Foreground3000 | Row::Orphan3000 => 3000,
@@ -84,7 +86,7 @@ impl Options {
             Row::Deployments50000 => 50_000,
             Row::Next | Row::MemoryEmpty | Row::Shell | Row::Store | Row::Queue => return 0,
         };
-        self.count.unwrap_or(usual)
+        self.count.unwrap_or(default)
     }
 }
 

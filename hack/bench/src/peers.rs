@@ -1,4 +1,4 @@
-//! The controllers for Foos on other frameworks, which are built on demand.
+//! Builds the controllers for Foos on other frameworks, on demand.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::progress::Progress;
 use crate::rows::Subject;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/build");
-/// The time limit of the build. The first build compiles a Go module and a Rust program with their
-/// dependencies on two cores.
+/// The time limit of the build. The first build compiles a Go program and a Rust program with all
+/// their dependencies, perhaps on two cores.
 const LIMIT: Duration = Duration::from_hours(1);
 
-/// Returns the folder of the programs, which have the names of their subjects.
+/// Builds the programs if necessary and returns their folder. Each has the name of its subject.
 pub(crate) async fn build(progress: &Progress) -> Result<PathBuf> {
     progress.log("  building the peers, unless they exist");
     let folder = tempfile::tempdir().context("failed to create a temporary folder")?;

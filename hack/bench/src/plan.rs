@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::options::Options;
 use crate::rows::{Row, Subject};
 
-/// How long a controller rests before its memory counts: an idle Go runtime collects every two
-/// minutes, and only then returns the memory of the start.
+/// How long a controller is left idle before its memory is measured. An idle Go runtime collects
+/// garbage every two minutes, and only then returns the memory that it used at the start.
 pub(crate) const REST: Duration = Duration::from_secs(150);
 
-/// One measurement, on its own control plane. The graph needs none.
+/// One measurement of one subject in one round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Step {
     pub(crate) round: u16,
@@ -18,8 +18,9 @@ pub(crate) struct Step {
     pub(crate) subject: Subject,
 }
 
-/// The work on one control plane. The quiet window follows the measurement of memory and uses the
-/// same objects.
+/// A measurement, regardless of subject and round. Each uses its own control plane, except that
+/// `Graph` needs none and the subjects of a round share that of `Fleet`. `Idle` measures the rows
+/// `memory-10000` and `quiet` with the same objects.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Work {
     Due { row: Row },
@@ -52,19 +53,20 @@ impl Work {
         }
     }
 
-    /// Returns whether a subject takes part in it.
-    fn is_for(self, subject: Subject) -> bool {
-        let is_for_foos = subject.is_built() || subject == Subject::Portreeve;
+    /// Returns whether a subject takes part in the measurement.
+    fn includes(self, subject: Subject) -> bool {
+        let reconciles_foos = subject.is_built() || subject == Subject::Portreeve;
         match self {
-            Self::Burst => is_for_foos || subject.is_floor(),
-            Self::Rounds | Self::Fleet => is_for_foos,
-            Self::Shell => is_for_foos || subject == Subject::Peer,
+            Self::Burst => reconciles_foos || subject.is_floor(),
+            Self::Rounds | Self::Fleet => reconciles_foos,
+            Self::Shell => reconciles_foos || subject == Subject::Peer,
             _ if subject.is_built() => false,
-            // For CronTabs, the default flags are those of the row `due`.
+            // With default flags, crontab-controller runs as in the row `due`.
             Self::Due { row: Row::DueDefault } => !matches!(subject, Subject::PortreeveCrontab | Subject::PeerRelease),
             Self::Due { row: _ } => subject != Subject::PeerRelease,
             Self::Idle { .. } => !subject.is_floor() && subject != Subject::PeerRelease,
-            // A killed leader releases nothing, so that PeerRelease equals Peer.
+            // A killed leader releases nothing, so `Crash` omits PeerRelease, which would equal
+            // Peer.
             Self::Failover { row: Row::Handover } => {
                 matches!(subject, Subject::Peer | Subject::PeerRelease | Subject::Portreeve)
             }
@@ -76,8 +78,8 @@ impl Work {
         }
     }
 
-    /// Returns a first estimate, used before anything was measured.
-    fn usual(self, subject: Subject) -> Duration {
+    /// Returns an estimate for a measurement that was not taken before in this run.
+    fn default_estimate(self, subject: Subject) -> Duration {
         match self {
             Self::Due { row: _ } if subject.is_floor() => Duration::from_secs(30),
             Self::Due { row: _ } => Duration::from_secs(75),
@@ -107,8 +109,8 @@ impl Work {
     }
 }
 
-/// Returns the number of takeovers in a round: fewer where the standby waits for the lease to
-/// expire each time.
+/// Returns the number of takeovers in a round. There are fewer when the standby has to wait until
+/// the Lease expires.
 pub(crate) fn turns(row: Row, subject: Subject) -> u32 {
     match (row, subject) {
         (Row::Handover, Subject::PeerRelease | Subject::Portreeve) => 7,
@@ -120,48 +122,48 @@ pub(crate) fn turns(row: Row, subject: Subject) -> u32 {
 /// the machine affect all of them.
 pub(crate) fn steps(options: &Options, subjects: &[Subject]) -> Vec<Step> {
     let window = options.has(Row::Quiet).then_some(options.quiet);
-    let mut works = Vec::new();
+    let mut all_work = Vec::new();
     for row in [Row::Due, Row::DueDefault] {
-        works.extend(options.has(row).then_some(Work::Due { row }));
+        all_work.extend(options.has(row).then_some(Work::Due { row }));
     }
     let (row, window_of_500) = (Row::Memory500, None);
-    works.extend(options.has(row).then_some(Work::Idle {
+    all_work.extend(options.has(row).then_some(Work::Idle {
         row,
         window: window_of_500,
     }));
     let row = Row::Memory10000;
-    works.extend((options.has(row) || window.is_some()).then_some(Work::Idle { row, window }));
+    all_work.extend((options.has(row) || window.is_some()).then_some(Work::Idle { row, window }));
     for row in [Row::Handover, Row::Crash] {
-        works.extend(options.has(row).then_some(Work::Failover { row }));
+        all_work.extend(options.has(row).then_some(Work::Failover { row }));
     }
-    works.extend(options.has(Row::Standby).then_some(Work::Standby));
+    all_work.extend(options.has(Row::Standby).then_some(Work::Standby));
     for row in [
         Row::Cascade3000,
         Row::CascadeDefault,
         Row::Foreground3000,
         Row::Orphan3000,
     ] {
-        works.extend(options.has(row).then_some(Work::Cascade { row }));
+        all_work.extend(options.has(row).then_some(Work::Cascade { row }));
     }
     for row in [Row::MemoryEmpty, Row::Memory30000, Row::Memory5000Large] {
-        works.extend(options.has(row).then_some(Work::Load { row }));
+        all_work.extend(options.has(row).then_some(Work::Load { row }));
     }
-    works.extend(options.has(Row::Graph).then_some(Work::Graph));
+    all_work.extend(options.has(Row::Graph).then_some(Work::Graph));
     for work in [Work::Burst, Work::Rounds, Work::Shell, Work::Fleet] {
-        works.extend(options.has(work.row()).then_some(work));
+        all_work.extend(options.has(work.row()).then_some(work));
     }
 
     let mut steps = Vec::new();
     for round in 1..=options.rounds {
-        for work in works.iter().copied() {
-            let subjects = subjects.iter().copied().filter(|subject| work.is_for(*subject));
+        for work in all_work.iter().copied() {
+            let subjects = subjects.iter().copied().filter(|subject| work.includes(*subject));
             steps.extend(subjects.map(|subject| Step { round, work, subject }));
         }
     }
     steps
 }
 
-/// How long each measurement took the last time.
+/// The time that each measurement of a subject took the last time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DurationEstimates(BTreeMap<(Work, Subject), Duration>);
 
@@ -170,12 +172,12 @@ impl DurationEstimates {
         self.0.insert((step.work, step.subject), duration);
     }
 
-    /// Returns how long these steps are expected to take.
+    /// Returns the estimated time of these steps.
     pub(crate) fn estimate(&self, steps: &[Step]) -> Duration {
         let of = |step: &Step| self.0.get(&(step.work, step.subject)).copied();
         steps
             .iter()
-            .map(|step| of(step).unwrap_or_else(|| step.work.usual(step.subject)))
+            .map(|step| of(step).unwrap_or_else(|| step.work.default_estimate(step.subject)))
             .sum()
     }
 }
@@ -302,9 +304,9 @@ mod tests {
             subject,
         };
         let steps = [step(Subject::Floor), step(Subject::Peer)];
-        let mut pace = DurationEstimates::default();
-        assert_eq!(pace.estimate(&steps), Duration::from_secs(105));
-        pace.took(&steps[0], Duration::from_secs(40));
-        assert_eq!(pace.estimate(&steps), Duration::from_secs(115));
+        let mut estimates = DurationEstimates::default();
+        assert_eq!(estimates.estimate(&steps), Duration::from_secs(105));
+        estimates.took(&steps[0], Duration::from_secs(40));
+        assert_eq!(estimates.estimate(&steps), Duration::from_secs(115));
     }
 }

@@ -16,11 +16,11 @@ impl Progress {
     }
 
     pub(crate) fn log(&self, what: impl AsRef<str>) {
-        eprintln!("[{}] {}", clock(self.started.elapsed()), what.as_ref());
+        eprintln!("[{}] {}", hours_minutes_seconds(self.started.elapsed()), what.as_ref());
     }
 }
 
-fn clock(elapsed: Duration) -> String {
+fn hours_minutes_seconds(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
@@ -54,6 +54,6 @@ mod tests {
         ] {
             assert_eq!(length(Duration::from_secs(seconds)), expected);
         }
-        assert_eq!(clock(Duration::from_secs(3725)), "1:02:05");
+        assert_eq!(hours_minutes_seconds(Duration::from_secs(3725)), "1:02:05");
     }
 }

@@ -12,12 +12,12 @@ use crate::controller::{Controller, Role};
 use crate::lease::Lease;
 use crate::rows::{Subject, Task};
 
-/// The namespace of the accounts, whose requests the apiserver gives the priority level of
-/// controller managers.
+/// The namespace of the service accounts. The apiserver's default FlowSchemas give their requests
+/// the priority of controller managers.
 const NAMESPACE: &str = "kube-system";
 const ELECTION_LIMIT: Duration = Duration::from_secs(30);
 
-/// The two replicas, by their present roles.
+/// The two replicas, by their current roles.
 pub(crate) struct Replicas<'a> {
     bench: &'a Bench,
     plane: &'a ControlPlane,
@@ -50,14 +50,14 @@ impl Replica {
         })
     }
 
-    /// Returns its user name in the audit log.
+    /// Returns the replica's user name in the audit log.
     pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{NAMESPACE}:{}", self.account)
     }
 }
 
 impl<'a> Replicas<'a> {
-    /// Starts one replica, which becomes the leader, and then the other.
+    /// Starts one replica, waits until it leads, and then starts the other.
     pub(crate) async fn start(bench: &'a Bench, plane: &'a ControlPlane, subject: Subject) -> Result<Self> {
         let leader = Replica::start(bench, plane, subject, "replica-a").await?;
         let client = plane.client()?;
@@ -74,7 +74,7 @@ impl<'a> Replicas<'a> {
         })
     }
 
-    /// Runs `work`, and fails when one of the replicas exits meanwhile.
+    /// Runs `work`, and fails when one of the replicas exits before `work` is done.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let (leader, standby) = (&self.leader.controller, &self.standby.controller);
         leader.guard(standby.guard(work)).await

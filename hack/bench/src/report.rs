@@ -3,8 +3,8 @@
 
 use clap::ValueEnum;
 
-use crate::legend::{heading, who};
-use crate::limits::limit;
+use crate::legend::{description, heading};
+use crate::limits::reason;
 use crate::machine::Machine;
 use crate::methods::method;
 use crate::options::Options;
@@ -13,7 +13,7 @@ use crate::rows::{Measure, Row, Sample, Subject, Task};
 use crate::statistics::{Spread, ratio, times, written};
 use crate::targets::Target;
 
-/// Everything that a report is made of.
+/// The content of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
@@ -21,16 +21,17 @@ pub(crate) struct Report {
     pub(crate) command: String,
     pub(crate) date: String,
     pub(crate) options: Options,
-    /// How many schedules are synced at a time: in the row `due`, and by default.
+    /// The number of schedules that are synced at a time in the row `due`.
     pub(crate) concurrency: u16,
+    /// The same in the row `due-default`.
     pub(crate) default_concurrency: u16,
     pub(crate) samples: Vec<Sample>,
     pub(crate) failures: Vec<String>,
-    /// The largest share of CPU time that other programs had before a measurement, from 0 to 1.
+    /// The highest CPU usage of other programs before a measurement, as a share from 0 to 1.
     pub(crate) busiest: f64,
 }
 
-/// The subjects that ours are compared with, each in a column of its own.
+/// The subjects that the daemon is compared with. Each has a column.
 const OTHERS: [Subject; 6] = [
     Subject::Floor,
     Subject::FloorStatus,
@@ -42,8 +43,8 @@ const OTHERS: [Subject; 6] = [
 /// The cells of a line.
 type Line = [String; 13];
 /// An empty cell. A column of empty cells is left out.
-const NOTHING: &str = "–";
-/// The verdict on a missed target.
+const EMPTY: &str = "–";
+/// The cell that marks a missed target.
 const MISSED: &str = "**no**";
 /// The width at which text wraps.
 const WIDTH: usize = 100;
@@ -99,7 +100,7 @@ impl Report {
         paragraphs.map(|paragraph| wrapped(&paragraph, "")).join("\n\n")
     }
 
-    /// Returns the rows that were measured, in their order.
+    /// Returns the rows that were measured, in the order of the report.
     fn rows(&self) -> Vec<Row> {
         let rows = Row::value_variants().iter().copied();
         rows.filter(|row| self.samples.iter().any(|sample| sample.row == *row))
@@ -111,7 +112,7 @@ impl Report {
         let tail = ["portreeve", "spread", "target", "met", "measured on"].map(str::to_owned);
         let head: Vec<String> = head.chain(OTHERS.map(heading)).chain(tail).collect();
         let lines: Vec<Line> = rows.iter().flat_map(|row| self.lines(*row)).collect();
-        let has = |column: &usize| lines.iter().any(|cells| cells[*column] != NOTHING);
+        let has = |column: &usize| lines.iter().any(|cells| cells[*column] != EMPTY);
         let columns: Vec<usize> = (0..head.len()).filter(has).collect();
         let written = |cells: &[String]| {
             let cells: Vec<&str> = columns.iter().map(|column| cells[*column].as_str()).collect();
@@ -126,8 +127,8 @@ impl Report {
             .join("\n")
     }
 
-    /// Returns a line for each measure of a row, in the order in which they were taken, and one
-    /// more when CronTabs were measured too.
+    /// Returns a line for each measure of a row, in the order in which they were taken, and another
+    /// one for each measure that was also taken with CronTabs.
     fn lines(&self, row: Row) -> Vec<Line> {
         let crontab = Subject::PortreeveCrontab;
         let samples = || self.samples.iter().filter(|sample| sample.row == row);
@@ -160,7 +161,7 @@ impl Report {
             kube_runtime,
         ] = OTHERS.map(|other| {
             let Some(theirs) = median(other, measure) else {
-                return NOTHING.to_owned();
+                return EMPTY.to_owned();
             };
             let ratio = own
                 .filter(|_| measure.is_comparable())
@@ -175,7 +176,7 @@ impl Report {
                 median(subject, other.as_ref().unwrap_or(measure))
             })
         });
-        let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
+        let or_empty = |text: Option<String>| text.unwrap_or_else(|| EMPTY.to_owned());
         let spread = own.filter(|own| own.least < own.most);
         [
             format!("`{}`", row.name()),
@@ -186,10 +187,10 @@ impl Report {
             peer_release,
             controller_runtime,
             kube_runtime,
-            or_nothing(own.map(|own| written(own.median, unit))),
-            or_nothing(spread.map(|own| format!("{} … {}", written(own.least, unit), written(own.most, unit)))),
-            or_nothing(target.map(|(_, target)| target.text())),
-            met.map_or(NOTHING, |met| if met { "yes" } else { MISSED }).to_owned(),
+            or_empty(own.map(|own| written(own.median, unit))),
+            or_empty(spread.map(|own| format!("{} … {}", written(own.least, unit), written(own.most, unit)))),
+            or_empty(target.map(|(_, target)| target.text())),
+            met.map_or(EMPTY, |met| if met { "yes" } else { MISSED }).to_owned(),
             format!("{} {}", self.machine.commit, self.binary(row)),
         ]
     }
@@ -200,7 +201,8 @@ impl Report {
         Spread::of(of.map(|sample| sample.value))
     }
 
-    /// Returns the list below a table: the subjects, the methods, and why targets are missed.
+    /// Returns the list below a table: the subjects, the methods, and the reasons of missed
+    /// targets.
     fn notes(&self, task: Task, rows: &[Row]) -> String {
         let subjects = Subject::value_variants().iter().copied();
         let was_measured = |subject: &Subject| {
@@ -208,15 +210,20 @@ impl Report {
             samples.any(|sample| sample.subject == *subject && sample.row.task() == task)
         };
         let subjects = subjects.filter(was_measured);
-        let subjects = subjects.map(|subject| (format!("**{}**", heading(subject)), who(task, subject).to_owned()));
+        let subjects = subjects.map(|subject| {
+            (
+                format!("**{}**", heading(subject)),
+                description(task, subject).to_owned(),
+            )
+        });
         let (lifted, default) = (self.concurrency, self.default_concurrency);
         let methods = rows.iter().map(|row| {
             let method = method(*row, &self.options, lifted, default);
             (format!("`{}`", row.name()), method)
         });
         let missed = rows.iter().filter(|row| self.table(&[**row]).contains(MISSED));
-        let limits = missed.filter_map(|row| Some((format!("Missed by `{}`", row.name()), limit(*row)?.to_owned())));
-        bullets(subjects.chain(methods).chain(limits))
+        let reasons = missed.filter_map(|row| Some((format!("Missed by `{}`", row.name()), reason(*row)?.to_owned())));
+        bullets(subjects.chain(methods).chain(reasons))
     }
 
     /// Returns a table of the commands and binaries, with the rows that were measured on them.
@@ -254,7 +261,8 @@ impl Report {
     }
 }
 
-/// Returns the name of a measure. Those of benchmarks contain asterisks.
+/// Returns the cell for the name of a measure. Names of benchmarks are quoted, because they contain
+/// asterisks.
 fn cell(measure: &Measure, ours: Subject) -> String {
     let name = match measure {
         Measure::Search(benchmark) | Measure::Rate(benchmark) => format!("`{}`", benchmark.replace('|', "/")),

@@ -35,7 +35,7 @@ impl Memory {
     }
 }
 
-/// The CPU time of a process up to an instant.
+/// The CPU time that a process has used so far.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct CpuTime {
     /// The time of the whole process, in ticks.
@@ -55,15 +55,15 @@ impl CpuTime {
         })
     }
 
-    /// Returns the time used since `earlier`: the exact sum over the threads, or ticks when threads
-    /// that have ended used a part of it.
+    /// Returns the CPU time used since `earlier`: the exact sum over the threads, or the value in
+    /// ticks if threads that have ended used a part of it.
     pub(crate) fn since(&self, earlier: &Self) -> Duration {
         let by_ticks = TICK * u32::try_from(self.ticks.saturating_sub(earlier.ticks)).unwrap_or(u32::MAX);
         let used = |(thread, now): (&u32, &u64)| now.saturating_sub(earlier.threads.get(thread).copied().unwrap_or(0));
         let by_threads = Duration::from_nanos(self.threads.iter().map(used).sum());
         // User and system time are each truncated to ticks, at both ends.
-        let is_whole = by_threads + TICK * 2 >= by_ticks;
-        if is_whole && !self.threads.is_empty() {
+        let is_complete = by_threads + TICK * 2 >= by_ticks;
+        if is_complete && !self.threads.is_empty() {
             by_threads
         } else {
             by_ticks
@@ -71,7 +71,8 @@ impl CpuTime {
     }
 }
 
-/// Returns user and system time. The program's name, in parentheses, may contain any character.
+/// Parses the user and system time of `/proc/<pid>/stat`. The program's name, in parentheses, may
+/// contain any character.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11);
@@ -80,7 +81,7 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-/// Returns `None` when the kernel keeps no such statistics.
+/// Returns the CPU time of each thread in nanoseconds, or `None` if the kernel has no `schedstat`.
 fn threads(pid: u32) -> Option<BTreeMap<u32, u64>> {
     let mut threads = BTreeMap::new();
     for entry in fs::read_dir(file(pid, "task")).ok()? {
@@ -94,7 +95,7 @@ fn threads(pid: u32) -> Option<BTreeMap<u32, u64>> {
     Some(threads)
 }
 
-/// The CPU time of the whole machine up to an instant, in ticks.
+/// The CPU time of the whole machine so far, in ticks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MachineTime {
     all: u64,
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_parsed_whatever_the_name_of_the_program() {
+    fn cpu_time_is_parsed_when_the_program_name_contains_parentheses() {
         let stat = "30464 (a) b) R 30462 30462 25846 0 -1 4194304 91 0 0 0 71 4 0 0 20 0 1 0 1239036";
         assert_eq!(ticks(stat), Some(75));
         assert_eq!(ticks("30464 (a) R 1"), None);

@@ -16,11 +16,11 @@ use crate::rows::{Measure, Row, Sample};
 
 const ROUNDS: usize = 10;
 
-/// Measures memory. Each round uses new names, so that anything that is kept by name accumulates.
+/// Measures memory. Each round uses new names, so that a leak of data that is keyed by name shows.
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let plane = ControlPlane::start().await?;
     let client = due::client(&plane)?;
-    foos::define(&client).await?;
+    foos::create_crds(&client).await?;
     let controller = foos::start(bench, step.subject, &plane).await?;
     foos::has_caught_up(&controller, &client).await?;
     let pid = controller.pid();

@@ -66,7 +66,7 @@ pub(crate) enum Row {
     Queue,
 }
 
-/// What the controllers of a row do: the topic of a table of the report.
+/// What the controllers of a row do. The report has a table for each task.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Task {
     /// Create Jobs by schedules.
@@ -84,7 +84,7 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// All, in the order of the report.
+    /// All tasks, in the order of the report.
     pub(crate) const ALL: [Self; 6] = [
         Self::Schedules,
         Self::LeaderElection,
@@ -94,7 +94,7 @@ impl Task {
         Self::Parts,
     ];
 
-    /// Returns the title of its table.
+    /// Returns the title of the task's table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Schedules => "Schedules",
@@ -165,7 +165,7 @@ pub(crate) enum Measure {
     /// From the deletion of an owner until the owner is gone and its dependents are gone or
     /// orphaned.
     DeleteToEnd,
-    /// The CPU time of the controller in that time.
+    /// The CPU time of the controller during the row's work.
     CpuTimeToEnd,
     /// The memory of a graph per object.
     BytesANode,
@@ -221,28 +221,28 @@ impl Subject {
         name(&self)
     }
 
-    /// Returns whether it is a bare client, which has no process to measure.
+    /// Returns whether this is a bare client, which has no process to measure.
     pub(crate) fn is_floor(self) -> bool {
         matches!(self, Self::Floor | Self::FloorStatus)
     }
 
-    /// Returns whether it is kube-controller-manager.
+    /// Returns whether this is kube-controller-manager.
     pub(crate) fn is_peer(self) -> bool {
         matches!(self, Self::Peer | Self::PeerRelease)
     }
 
-    /// Returns whether it is a controller for Foos on another framework.
+    /// Returns whether this is a controller for Foos on another framework, which `peers` builds.
     pub(crate) fn is_built(self) -> bool {
         matches!(self, Self::ControllerRuntime | Self::KubeRuntime)
     }
 
-    /// Returns whether it is the daemon, to which the targets apply.
+    /// Returns whether this is the daemon, to which the targets apply.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Portreeve | Self::PortreeveCrontab)
     }
 
-    /// Returns the name of its controller for a task. Bare clients have none, and the controllers
-    /// on other frameworks need none.
+    /// Returns the name of the subject's controller for a task. Bare clients have none, and
+    /// controllers on other frameworks are not selected by name.
     pub(crate) fn controller(self, task: Task) -> Option<&'static str> {
         match (self, task) {
             (Self::Floor | Self::FloorStatus | Self::ControllerRuntime | Self::KubeRuntime, _)
@@ -333,13 +333,13 @@ impl Measure {
     }
 }
 
-/// Returns the name on the command line.
+/// Returns the name of a value on the command line.
 fn name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The number of a measure in one round.
+/// The value of a measure in one round.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) row: Row,

@@ -14,7 +14,8 @@ use crate::rows::{Measure, Row, Sample, Subject};
 
 /// The time limit. The first run builds the benchmarks.
 const LIMIT: Duration = Duration::from_mins(30);
-/// A row and the package of its benchmarks, whose file and group have the row's name.
+/// A row and the package of its benchmarks. Their bench target and criterion group have the row's
+/// name.
 pub(crate) struct Part {
     pub(crate) row: Row,
     package: &'static str,
@@ -41,12 +42,12 @@ impl Part {
     fn args(&self) -> Vec<String> {
         let (name, filter) = (self.row.name(), format!("^{}/", self.row.name()));
         let all = ["bench", "--locked", "-p", self.package, "--bench", &name];
-        let its = ["--", &filter, "--warm-up-time=1", "--measurement-time=3"];
-        all.into_iter().chain(its).map(str::to_owned).collect()
+        let criterion = ["--", &filter, "--warm-up-time=1", "--measurement-time=3"];
+        all.into_iter().chain(criterion).map(str::to_owned).collect()
     }
 }
 
-/// Runs the benchmarks and returns their medians. They write their results into a temporary folder.
+/// Runs the benchmarks of a part and returns their medians.
 pub(crate) async fn measure(part: &Part) -> Result<Vec<Sample>> {
     let folder = tempfile::tempdir().context("failed to create a temporary folder")?;
     let home = folder
@@ -96,7 +97,7 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// The result of a benchmark.
 #[derive(Debug, PartialEq)]
-struct Found {
+struct BenchmarkResult {
     name: String,
     /// The time of one iteration.
     seconds: f64,
@@ -104,7 +105,7 @@ struct Found {
     elements: Option<f64>,
 }
 
-impl Found {
+impl BenchmarkResult {
     fn sample(self, row: Row) -> Sample {
         let (measure, value) = match self.elements {
             Some(elements) => (Measure::Rate(self.name), elements / self.seconds),
@@ -119,7 +120,7 @@ impl Found {
     }
 }
 
-fn read(estimates: &Path) -> Result<Found> {
+fn read(estimates: &Path) -> Result<BenchmarkResult> {
     let json = |path: &Path| {
         let text = fs::read_to_string(path)?;
         anyhow::Ok(serde_json::from_str::<Value>(&text)?)
@@ -128,7 +129,7 @@ fn read(estimates: &Path) -> Result<Found> {
     let nanoseconds = nanoseconds.context("the estimates contain no median")?;
     let benchmark = json(&estimates.with_file_name("benchmark.json"))?;
     let name = ["title", "full_id"].iter().find_map(|field| benchmark[field].as_str());
-    Ok(Found {
+    Ok(BenchmarkResult {
         name: name.context("the benchmark has no name")?.to_owned(),
         seconds: nanoseconds / 1e9,
         elements: benchmark["throughput"]["Elements"].as_f64(),

@@ -18,14 +18,14 @@ use crate::plan::Step;
 use crate::quiesce::wait_until_idle;
 use crate::rows::{Measure, Row, Sample, Subject, Task};
 
-/// Measures. A Foo waits for its Deployment; for kube-controller-manager, a Deployment waits for
-/// its `ReplicaSet`.
+/// Measures the time until a Foo that exists before the start gets its Deployment; for
+/// kube-controller-manager, until a Deployment gets its `ReplicaSet`.
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let subject = step.subject;
     let plane = ControlPlane::start().await?;
     let client = due::client(&plane)?;
-    foos::define(&client).await?;
-    let what_is_made = if subject == Subject::Peer {
+    foos::create_crds(&client).await?;
+    let dependents = if subject == Subject::Peer {
         post(&deployments(&client), foos::unowned_deployment("waiting")).await?;
         foos::api(&client, "apps", "v1", "ReplicaSet")
     } else {
@@ -37,7 +37,7 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
         foos::peers(bench).await?;
     }
     wait_until_idle(&plane, None).await?;
-    let made = ObjectWait::begin(&what_is_made, 1, is_any).await?;
+    let made = ObjectWait::begin(&dependents, 1, is_any).await?;
     let mut watching = JoinSet::new();
     watching.spawn(made.reached(START_LIMIT));
     let started = Instant::now();

@@ -8,9 +8,10 @@ pub(crate) struct SimulatedObject {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// The resource version, which every change of any object increments.
+    /// The resource version. Each change of any object increments the latest version of the
+    /// cluster.
     pub(crate) version: u64,
-    /// Its owner, if it has one.
+    /// The owner of the object, if it has one.
     pub(crate) owner: Option<Owner>,
 }
 
@@ -31,7 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// All kinds, in the order of their numbers.
+    /// All kinds, in the order of their discriminants.
     pub(crate) const ALL: [Self; 4] = [Self::Deployment, Self::ReplicaSet, Self::Pod, Self::ConfigMap];
 
     /// Returns the `apiVersion` and the kind.
@@ -46,7 +47,7 @@ impl Kind {
 }
 
 /// The objects of an application, with the index of each object's owner: a deployment, an old
-/// replica set, the present one with its pods, and a `ConfigMap` without an owner.
+/// replica set, the current one with its pods, and a `ConfigMap` without an owner.
 const APPLICATION: [(Kind, Option<usize>); 10] = [
     (Kind::Deployment, None),
     (Kind::ReplicaSet, Some(0)),
@@ -60,11 +61,12 @@ const APPLICATION: [(Kind, Option<usize>); 10] = [
     (Kind::ConfigMap, None),
 ];
 /// The number of applications in a namespace.
-const SHARE: usize = 100;
+const APPLICATIONS_PER_NAMESPACE: usize = 100;
 
-/// Returns the object at a place of the cluster, after a round of changes. Round 0 is its creation.
-pub(crate) fn object(place: usize, count: usize, round: usize) -> SimulatedObject {
-    let (application, part) = (place / APPLICATION.len(), place % APPLICATION.len());
+/// Returns the object with this index in a cluster of `count` objects, after `round` changes of
+/// each object.
+pub(crate) fn object(index: usize, count: usize, round: usize) -> SimulatedObject {
+    let (application, part) = (index / APPLICATION.len(), index % APPLICATION.len());
     let (kind, owner) = APPLICATION[part];
     let owner = owner.map(|part| Owner {
         kind: APPLICATION[part].0,
@@ -73,17 +75,17 @@ pub(crate) fn object(place: usize, count: usize, round: usize) -> SimulatedObjec
     });
     SimulatedObject {
         kind,
-        namespace: format!("team-{:04}", application / SHARE),
+        namespace: format!("team-{:04}", application / APPLICATIONS_PER_NAMESPACE),
         name: name(application, part),
-        uid: uid(place),
-        version: (1 + place + count * round) as u64,
+        uid: uid(index),
+        version: (1 + index + count * round) as u64,
         owner,
     }
 }
 
 /// Returns a name as long as those of real controllers.
 fn name(application: usize, part: usize) -> String {
-    let hash = mixed(application as u64) >> 32;
+    let hash = mix(application as u64) >> 32;
     match APPLICATION[part].0 {
         Kind::Deployment => format!("application-{application:06}"),
         Kind::ConfigMap => format!("application-{application:06}-settings"),
@@ -92,9 +94,9 @@ fn name(application: usize, part: usize) -> String {
     }
 }
 
-/// Returns a UUID that is unique to the place.
-fn uid(place: usize) -> String {
-    let (high, low) = (mixed(place as u64), mixed(!(place as u64)));
+/// Returns a UUID that is unique to the index.
+fn uid(index: usize) -> String {
+    let (high, low) = (mix(index as u64), mix(!(index as u64)));
     // Version 4, variant 1.
     let (high, low) = (high & !0xf000 | 0x4000, low & !(3 << 62) | 1 << 63);
     let (first, second, third) = (high >> 32, high >> 16 & 0xffff, high & 0xffff);
@@ -107,7 +109,7 @@ fn uid(place: usize) -> String {
 
 /// Returns pseudorandom bits (the finalizer of `SplitMix64`), so that a map cannot profit from the
 /// order of keys.
-fn mixed(number: u64) -> u64 {
+fn mix(number: u64) -> u64 {
     let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -123,7 +125,7 @@ mod tests {
     #[test]
     fn every_owner_exists_and_uids_are_unique() {
         let count = 20_000;
-        let all: Vec<SimulatedObject> = (0..count).map(|place| object(place, count, 0)).collect();
+        let all: Vec<SimulatedObject> = (0..count).map(|index| object(index, count, 0)).collect();
         let by_uid: HashMap<&str, &SimulatedObject> = all.iter().map(|seen| (&*seen.uid, seen)).collect();
         assert_eq!(by_uid.len(), count);
         for owner in all.iter().filter_map(|seen| seen.owner.as_ref()) {

@@ -13,7 +13,7 @@ use crate::plan::{REST, Step};
 use crate::replicas::Replicas;
 use crate::rows::{Measure, Row, Sample};
 
-/// Measures memory. Both replicas have rested when the standby has, because it starts last.
+/// Measures memory. The standby starts last, so the leader has been idle for at least as long.
 pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     let row = Row::Standby;
     let plane = ControlPlane::start().await?;
@@ -24,10 +24,10 @@ pub(crate) async fn measure(bench: &Bench, step: &Step) -> Result<Vec<Sample>> {
     objects::create(Kind::CronJob, &client, count, schedule, &bench.progress).await?;
     let replicas = Replicas::start(bench, &plane, step.subject).await?;
     drop(client);
-    let rested = Instant::now() + REST;
+    let not_before = Instant::now() + REST;
     let both = async {
-        let standby = settled(replicas.standby.controller.pid(), rested).await?;
-        let leader = settled(replicas.leader.controller.pid(), rested).await?;
+        let standby = settled(replicas.standby.controller.pid(), not_before).await?;
+        let leader = settled(replicas.leader.controller.pid(), not_before).await?;
         Ok((kibibytes(leader.resident), kibibytes(standby.resident)))
     };
     let (leader, standby) = replicas.guard(both).await?;

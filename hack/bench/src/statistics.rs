@@ -1,6 +1,6 @@
 //! Percentiles, medians and number formatting. Pure.
 
-/// Returns the percentile of sorted values by nearest rank, which is always one of the values.
+/// Returns the percentile of sorted values by nearest rank, so the result is one of the values.
 pub(crate) fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.checked_sub(1)?).copied()
@@ -35,7 +35,7 @@ impl Spread {
     }
 }
 
-/// The unit of a number.
+/// The unit in which a number is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Unit {
     Count,

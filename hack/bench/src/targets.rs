@@ -34,7 +34,7 @@ const TARGETS: &[(Row, Measure, Target)] = &[
     (Row::Quiet, Measure::CpuTimeAnHour, Target::Seconds(1.0)),
     (Row::Handover, Measure::SignalToJob, Target::Seconds(0.5)),
     (Row::Handover, Measure::LeaseToJob, Target::Seconds(0.1)),
-    // The lease, and 300 ms to take over.
+    // The lease duration, and 300 ms to take over.
     (Row::Crash, Measure::RenewalToJob, Target::Seconds(15.3)),
     (Row::Crash, Measure::LeaseToJob, Target::Seconds(0.1)),
     (Row::Standby, Measure::StandbyToLeader, Target::Times(1.0)),
@@ -87,11 +87,11 @@ const TARGETS: &[(Row, Measure, Target)] = &[
     (Row::Shell, Measure::Binary, Target::Megabytes(15.0)),
 ];
 
-/// How long a search for the next run may take, by the schedule in the benchmark's name: a frequent
-/// one, 29 February, and one that never runs.
+/// The maximum time of a search for the next run, by the schedule in the benchmark's name: every
+/// five minutes, 29 February, and 31 February, which never comes.
 const SEARCHES: &[(&str, f64)] = &[("*/5 * * * *", 100e-9), ("0 0 29 2 *", 5e-6), ("0 0 31 2 *", 10e-6)];
 
-/// The least rate per second of each part's benchmarks.
+/// The minimum rate per second of the benchmarks of a row.
 const RATES: &[(Row, f64)] = &[(Row::Store, 100_000.0), (Row::Queue, 1_000_000.0)];
 
 impl Target {
@@ -127,7 +127,8 @@ impl Target {
     /// Returns whether `value` meets the target, or `None` when the number to compare with was not
     /// measured.
     ///
-    /// `others` returns another subject's number for the same measure, or for another one.
+    /// `schedules` is the number of schedules of the row. `others` returns the number of a subject
+    /// for a measure, where `None` is the measure of this target.
     pub(crate) fn is_met(
         self,
         value: f64,
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_met_at_its_bound_and_undecided_without_a_reference() {
+    fn a_target_is_met_at_its_bound_and_unknown_without_a_reference() {
         let target = Target::of(Row::Due, &Measure::P99).unwrap();
         assert_eq!(target.text(), "≤ 1.20 × floor");
         assert_eq!(target.is_met(2.4, 0.0, |_, _| Some(2.0)), Some(true));

@@ -1,5 +1,5 @@
-//! `portreeve-bench` with the bare client alone, which needs neither a daemon nor
-//! kube-controller-manager.
+//! Tests of `portreeve-bench` with the bare client as the only subject, so that neither a daemon
+//! nor kube-controller-manager is needed.
 
 use std::fs;
 use std::path::Path;

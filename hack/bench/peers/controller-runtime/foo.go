@@ -43,7 +43,7 @@ type FooList struct {
 	Items           []Foo `json:"items"`
 }
 
-// The following methods are those that controller-gen generates.
+// The following methods are written by hand, as controller-gen would generate them.
 
 // DeepCopyInto copies a status.
 func (in *FooStatus) DeepCopyInto(out *FooStatus) {

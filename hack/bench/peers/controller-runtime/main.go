@@ -1,5 +1,5 @@
-// A controller for Foos on controller-runtime, written as its book recommends, without a limit on
-// requests.
+// A controller for Foos on controller-runtime, written as the kubebuilder book recommends, without
+// a client-side rate limit.
 package main
 
 import (
@@ -82,7 +82,7 @@ func (r *FooReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		ObjectMeta: metav1.ObjectMeta{Namespace: foo.Namespace, Name: foo.Spec.DeploymentName},
 	}
 	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, deployment, func() error {
-		want(&foo, deployment)
+		setDesired(&foo, deployment)
 		return controllerutil.SetControllerReference(&foo, deployment, r.Scheme)
 	})
 	if err != nil {
@@ -104,8 +104,9 @@ func (r *FooReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	return ctrl.Result{}, r.Status().Update(ctx, &foo)
 }
 
-// want sets the fields that a Foo determines, and keeps fields with defaults.
-func want(foo *Foo, deployment *appsv1.Deployment) {
+// setDesired sets the fields that a Foo determines, and keeps the fields that the apiserver
+// defaulted.
+func setDesired(foo *Foo, deployment *appsv1.Deployment) {
 	labels := map[string]string{"app": "nginx", "controller": foo.Name}
 	if deployment.Labels == nil {
 		deployment.Labels = map[string]string{}

@@ -117,7 +117,7 @@ fn a_report_has_tables_per_task_with_notes_and_runs() {
     .assert_eq(&small_report().render());
 }
 
-/// The measures of a row, as the modules that measure take them.
+/// Returns the measures of a row, in the order of the module that takes them.
 fn measures(row: Row) -> Vec<Measure> {
     let benchmarks =
         |count, of: fn(String) -> Measure| (0..count).map(|index| of(format!("*/5 * * * * {index}"))).collect();
@@ -175,8 +175,8 @@ fn a_full_report_has_at_most_250_lines() {
     let mut samples = Vec::new();
     for (row, subject) in pairs {
         let measures = measures(row).into_iter();
-        // So slow, large and few that every target is missed, but for those that compare with
-        // others.
+        // The values miss every absolute upper bound. Equal values meet a target that compares
+        // subjects.
         samples.extend(measures.map(|measure| (row, subject, measure, 1e9)));
     }
     let text = report(&[], &samples).render();

@@ -1,5 +1,5 @@
 //! A controller for Foos on kube-runtime's `Controller`, written as its documentation recommends,
-//! without a limit on requests.
+//! without a client-side rate limit.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -21,8 +21,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-const MANAGER: &str = "sample-controller";
-const RETRY: Duration = Duration::from_secs(5);
+const FIELD_MANAGER: &str = "sample-controller";
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The desired state.
 #[derive(Clone, CustomResource, Debug, Deserialize, JsonSchema, Serialize)]
@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
 async fn reconcile(foo: Arc<Foo>, client: Arc<Client>) -> Result<Action, Error> {
     let namespace = foo.namespace().ok_or(Error::Namespace)?;
     let deployments = Api::<Deployment>::namespaced(client.as_ref().clone(), &namespace);
-    let apply = PatchParams::apply(MANAGER).force();
+    let apply = PatchParams::apply(FIELD_MANAGER).force();
     let applied = deployments
         .patch(&foo.spec.deployment_name, &apply, &Patch::Apply(desired(&foo)))
         .await
@@ -106,7 +106,7 @@ async fn reconcile(foo: Arc<Foo>, client: Arc<Client>) -> Result<Action, Error> 
 
 fn on_error(_foo: Arc<Foo>, error: &Error, _client: Arc<Client>) -> Action {
     tracing::warn!("{error}");
-    Action::requeue(RETRY)
+    Action::requeue(RETRY_DELAY)
 }
 
 fn desired(foo: &Foo) -> Deployment {
@@ -147,7 +147,7 @@ fn desired(foo: &Foo) -> Deployment {
     }
 }
 
-/// Keeps the condition's transition time while the rest of the condition is unchanged.
+/// Returns the desired status. An existing Ready condition is kept with its transition time.
 fn status(foo: &Foo, deployment: &Deployment) -> FooStatus {
     let generation = foo.metadata.generation;
     let mut conditions = foo
