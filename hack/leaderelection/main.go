@@ -1,9 +1,9 @@
 // A candidate for a Lease that runs client-go's elector, for tests in which it and Portreeve take
-// over one Lease from each other.
+// over the same Lease from each other.
 //
 // It only holds the Lease, and writes a line to stderr for each transition: "started leading",
-// "stopped leading", "new leader
-// <identity>". It exits with 0 on SIGTERM and SIGINT, and with 1 when it loses the Lease.
+// "stopped leading", "new leader <identity>". It exits with 0 on SIGTERM and SIGINT, and with 1 when
+// it loses the Lease.
 package main
 
 import (
@@ -53,8 +53,8 @@ func main() {
 // hold runs the elector until a signal arrives or the candidate loses the Lease, and returns
 // whether it lost the Lease.
 func hold(o options) (lost bool, err error) {
-	asked, forget := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer forget()
+	ctx, stopNotify := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stopNotify()
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return false, fmt.Errorf("read the kubeconfig: %w", err)
@@ -83,8 +83,8 @@ func hold(o options) (lost bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("set up the elector: %w", err)
 	}
-	elector.Run(asked)
-	return asked.Err() == nil, nil
+	elector.Run(ctx)
+	return ctx.Err() == nil, nil
 }
 
 func say(format string, values ...any) {

@@ -1,4 +1,4 @@
-// What renders and checks deploy/: nothing of it goes into the product.
+// The tools that render deploy/ for its tests. Portreeve does not depend on them.
 module portreeve.dev/hack/manifests
 
 go 1.26.0

@@ -3,8 +3,8 @@
 //!
 //!   portreeve-run DAEMON SAMPLES [DAEMON-FLAG...]
 //!
-//! DAEMON is the daemon's binary, SAMPLES a folder of YAML files. Every process and file is removed
-//! at exit, even if this program is killed.
+//! DAEMON is the daemon's binary, SAMPLES a folder of YAML files. Every process that this program
+//! starts ends with it, and its files are removed, even if this program is killed.
 
 mod samples;
 
@@ -22,11 +22,11 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, interval_at};
 
-/// The port of kube-controller-manager.
+/// The preferred port, which is that of kube-controller-manager.
 const SECURE_PORT: u16 = 10257;
-/// Longer than the daemon's own `--controller-shutdown-timeout`.
+/// How long the daemon may take to stop. Longer than its `--controller-shutdown-timeout`.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// A step that takes longer than this shows that it is still running.
+/// How often a running step prints the time that it has taken.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[tokio::main]
@@ -64,7 +64,7 @@ async fn run() -> Result<()> {
     let daemon = start_daemon(&daemon, &plane, port, &controllers, &flags)?;
     tokio::select! {
         ended = daemon.wait(Duration::MAX) => bail!("the daemon exited unexpectedly with {}", ended?),
-        failure = show(&plane, port, &samples) => return Err(failure),
+        failure = apply_and_describe(&plane, port, &samples) => return Err(failure),
         () = interrupt.received() => println!("\nStopping the daemon; press Ctrl-C again to kill it."),
     }
     daemon.signal(Signal::TERM)?;
@@ -84,7 +84,7 @@ async fn start_control_plane() -> Result<ControlPlane> {
     builder.start().await
 }
 
-/// Prints how long `work` has been taking, every five seconds until it ends.
+/// Runs `work` and prints every five seconds how long it has been running.
 async fn with_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
     let started = Instant::now();
     let mut ticks = interval_at(started + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
@@ -97,8 +97,8 @@ async fn with_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Returns the names of all controllers, those off by default included: no other controller manager
-/// runs here.
+/// Returns the names of all controllers, separated by commas. This includes those that are off by
+/// default, because no other controller manager runs here.
 fn all_controllers(daemon: &Path) -> Result<String> {
     let listed = Command::new(daemon)
         .args(["--list-controllers", "--output=json"])
@@ -110,7 +110,7 @@ fn all_controllers(daemon: &Path) -> Result<String> {
     Ok(names.join(","))
 }
 
-/// Starts the daemon with its log on this program's stderr.
+/// Starts the daemon, which logs to this program's stderr.
 fn start_daemon(
     binary: &Path,
     plane: &ControlPlane,
@@ -130,8 +130,8 @@ fn start_daemon(
     Process::spawn_attached("portreeve", binary, &args, &[])
 }
 
-/// Applies the samples and prints what to look at. Returns only when that fails.
-async fn show(plane: &ControlPlane, port: u16, samples: &[samples::Sample]) -> anyhow::Error {
+/// Applies the samples and prints commands to try. Returns only if applying fails.
+async fn apply_and_describe(plane: &ControlPlane, port: u16, samples: &[samples::Sample]) -> anyhow::Error {
     let applied = async {
         let client = plane.client()?;
         for (number, sample) in (1..).zip(samples) {
@@ -173,7 +173,7 @@ Ctrl-C stops the daemon and removes the control plane."
     std::future::pending().await
 }
 
-/// Returns the usual port if it is free, and any free port otherwise.
+/// Returns [`SECURE_PORT`] if it is free, and any free port otherwise.
 fn secure_port() -> Result<u16> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, SECURE_PORT)) {
         Ok(_) => Ok(SECURE_PORT),
@@ -196,6 +196,7 @@ impl Interrupt {
         })
     }
 
+    /// Waits for one of the signals.
     async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => (),

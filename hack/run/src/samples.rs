@@ -1,5 +1,5 @@
-//! The samples: every document of every YAML file of a folder, applied as
-//! `kubectl apply --server-side` would.
+//! The samples: the documents of the YAML files of a folder, applied as by
+//! `kubectl apply --server-side`.
 
 use std::fmt;
 use std::fs;
@@ -67,7 +67,7 @@ fn parse(yaml: &str) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Returns the comment lines that open a document, joined.
+/// Returns the comment lines at the start of a document, joined by spaces.
 fn comment(document: &str) -> String {
     let lines = document.lines().skip_while(|line| line.is_empty());
     let comments: Vec<&str> = lines.map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
@@ -75,20 +75,20 @@ fn comment(document: &str) -> String {
 }
 
 impl Sample {
-    /// Says in one line what the sample shows.
+    /// Returns the comment above the document, which says in one line what the sample shows.
     pub(crate) fn comment(&self) -> &str {
         &self.comment
     }
 
-    /// Applies the object once its kind is served: the daemon may still be installing its
-    /// definition. A Foo is also waited for until its status is written, so that the first of two
-    /// Foos that want one Deployment gets it.
+    /// Applies the object once its kind is served, because the daemon may still be installing its
+    /// CRD. For a Foo, also waits until its status is written, so that the first of two Foos that
+    /// name the same Deployment gets it.
     pub(crate) async fn apply(&self, client: &Client) -> Result<()> {
         let what = format!("the apiserver to accept {self}");
         let outcome = eventually(CRD_LIMIT, &what, || async {
             match self.attempt(client).await {
-                // The author of the sample has to act on a rejection; only a missing kind is worth
-                // waiting for.
+                // Only the author of the sample can correct a rejected object, so it is not
+                // retried.
                 Err(error) if is_rejection(&error) => Ok(Err(error)),
                 other => other.map(Ok),
             }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clash_is_applied_after_the_foo_that_it_clashes_with() {
+    fn example_clash_is_applied_after_example_foo() {
         let samples = read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/samples"))).unwrap();
         let names: Vec<String> = samples.iter().map(ToString::to_string).collect();
         let position = |name: &str| names.iter().position(|other| other == name).unwrap();

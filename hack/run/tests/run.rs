@@ -1,4 +1,4 @@
-//! `portreeve-run` with a shell script instead of the daemon.
+//! Tests of `portreeve-run` with a shell script in place of the daemon.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_mins(4);
 
 const SAMPLES: &str = "# Holds nothing.\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: two}\n";
 
-/// The part of the script that prints the list of controllers.
+/// The part of the script that answers `--list-controllers`.
 const LISTING: &str = r#"[ "$1" != --list-controllers ] || { echo '[{"name": "one"}, {"name": "two"}]'; exit; }"#;
 
 struct RunFixture {
@@ -57,7 +57,7 @@ impl RunFixture {
     }
 }
 
-async fn vanishes(folder: &Path) -> Result<()> {
+async fn wait_until_removed(folder: &Path) -> Result<()> {
     eventually(LIMIT, "the control plane to vanish", || async {
         (!folder.exists()).then_some(())
     })
@@ -90,7 +90,7 @@ async fn sigterm_stops_the_daemon_and_then_the_control_plane() -> Result<()> {
         "portreeve-run exited with {status}{}",
         fixture.run.log_tail()
     );
-    vanishes(&plane).await
+    wait_until_removed(&plane).await
 }
 
 #[tokio::test]
@@ -107,22 +107,22 @@ async fn an_exited_daemon_is_reported_as_an_error() -> Result<()> {
 #[tokio::test]
 async fn killing_portreeve_run_kills_the_daemon() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let pulse = folder.path().join("pulse");
-    ensure!(Command::new("mkfifo").arg(&pulse).status()?.success());
-    let mut reader = pipe::OpenOptions::new().open_receiver(&pulse)?;
+    let pipe_path = folder.path().join("pipe_path");
+    ensure!(Command::new("mkfifo").arg(&pipe_path).status()?.success());
+    let mut reader = pipe::OpenOptions::new().open_receiver(&pipe_path)?;
     // The daemon ignores every signal except SIGKILL, as a hung daemon does, and holds a pipe open
     // until it dies.
     let daemon = format!(
         "trap '' TERM INT HUP; exec 9>'{}'; while :; do sleep 0.05; done",
-        pulse.display()
+        pipe_path.display()
     );
     let fixture = RunFixture::start(&daemon)?;
     let plane = fixture.plane().await?;
     fixture.run.signal(Signal::KILL)?;
     fixture.run.wait(LIMIT).await?;
-    vanishes(&plane).await?;
-    let mut pulses = Vec::new();
-    timeout(LIMIT, reader.read_to_end(&mut pulses))
+    wait_until_removed(&plane).await?;
+    let mut received = Vec::new();
+    timeout(LIMIT, reader.read_to_end(&mut received))
         .await
         .context("the daemon is still running")??;
     Ok(())
