@@ -1,5 +1,5 @@
-//! Benchmarks of the cost of a decoded event: storing it, indexing it, and producing the change for
-//! subscribers.
+//! Benchmarks of the cost of a decoded event: storing and indexing the object, and producing the
+//! change for subscribers.
 //!
 //! The target is 100,000 events per second.
 
@@ -89,7 +89,7 @@ fn events(
 fn apply(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("store");
     group.throughput(Throughput::Elements(EVENTS as u64));
-    let places = || (0..OBJECTS).step_by(OBJECTS / EVENTS);
+    let positions = || (0..OBJECTS).step_by(OBJECTS / EVENTS);
 
     let mut changing = store();
     let mut version = OBJECTS;
@@ -97,7 +97,7 @@ fn apply(criterion: &mut Criterion) {
         bencher.iter_batched(
             || {
                 version += OBJECTS;
-                events(Event::Applied, places(), version)
+                events(Event::Applied, positions(), version)
             },
             |events| {
                 for event in events {

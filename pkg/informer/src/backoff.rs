@@ -1,12 +1,12 @@
-//! The waits after failures.
+//! The backoff after failures.
 
 use std::time::Duration;
 
 use backon::BackoffBuilder;
 
-const FIRST: Duration = Duration::from_millis(100);
-/// The longest wait without jitter. Jitter can double it.
-const LONGEST: Duration = Duration::from_secs(15);
+const MIN_WAIT: Duration = Duration::from_millis(100);
+/// The longest wait before jitter. Jitter at most doubles a wait.
+const MAX_WAIT: Duration = Duration::from_secs(15);
 
 /// An exponential backoff from 100 ms to 15 s, plus a random jitter of up to the same amount, so a
 /// wait never exceeds 30 s.
@@ -18,8 +18,8 @@ pub(crate) struct Backoff(backon::ExponentialBackoff);
 impl Backoff {
     pub(crate) fn new() -> Self {
         let builder = backon::ExponentialBuilder::new()
-            .with_min_delay(FIRST)
-            .with_max_delay(LONGEST)
+            .with_min_delay(MIN_WAIT)
+            .with_max_delay(MAX_WAIT)
             .with_jitter()
             .without_max_times();
         Self(builder.build())
@@ -27,7 +27,7 @@ impl Backoff {
 
     /// Returns the next wait. Waits grow with each call, up to the limit.
     pub(crate) fn wait(&mut self) -> Duration {
-        self.0.next().unwrap_or(LONGEST)
+        self.0.next().unwrap_or(MAX_WAIT)
     }
 }
 

@@ -38,21 +38,21 @@ use tokio_util::{
 use tracing::Instrument;
 
 use self::{
-    change_watches::{ApiServiceNames, Definitions, Services},
+    change_watches::{ApiServiceNames, ApiServiceSink, CrdSink},
     requests::{DiscoveryClient, Error},
 };
 use crate::{InformerConfig, ReflectorConfig, Sink, StatusReporter, Watch, WatchFailure, backoff::Backoff, reflect};
 
 const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 
-/// How often to request discovery without a watch event. The watches may be forbidden, and
-/// aggregated apiservers change their resources without any event.
+/// The interval between requests without a watch event. The watches may be forbidden, and
+/// aggregated apiservers change their resources without an event.
 const PERIOD: Duration = Duration::from_secs(30);
 /// How long to collect watch events before a request. One change usually causes several events.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// The delays between the requests that follow a watch event, in milliseconds. Discovery shows a
-/// change later than the watch does, usually by tens of milliseconds, on a busy apiserver by 500
-/// ms.
+/// change later than the watch does: usually by tens of milliseconds, and by 500 ms on a busy
+/// apiserver.
 const EVENT_POLL_DELAYS: [u64; 13] = [30, 50, 100, 100, 100, 100, 100, 200, 200, 200, 500, 500, 1_000];
 /// The minimum pause after a request, as a multiple of its duration, so that a stream of changes
 /// does not keep the apiserver busy.
@@ -60,17 +60,18 @@ const PAUSE_FACTOR: u32 = 4;
 /// The upper limit of that pause. If the apiserver is slow because of other clients, a longer pause
 /// would not help it.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
-/// How long watch events trigger no request after a failure. It is less if the backoff is shorter,
-/// and more if the apiserver asks for a longer wait.
+/// How long watch events trigger no request after a failure. The time is shorter if the backoff is
+/// shorter, and longer if the apiserver asks for a longer wait.
 const FAILURE_HOLDOFF: Duration = Duration::from_secs(1);
-/// How long the names of API services stay valid while the apiserver rejects the watch on them.
-const OUTDATED: Duration = Duration::from_mins(2);
+/// How long the names of API services stay valid after the last contact while the apiserver rejects
+/// the watch on them.
+const NAMES_EXPIRY: Duration = Duration::from_mins(2);
 
 /// Keeps the set of served resources up to date until it is dropped.
 pub struct Discovery {
     shared: Arc<Shared>,
     tasks: TaskTracker,
-    ends: DropGuard,
+    stop_guard: DropGuard,
 }
 
 /// The state that the handle shares with its task.
@@ -110,27 +111,22 @@ impl Discovery {
             // Not every apiserver serves both resources.
             is_optional: true,
         };
-        let definitions = Definitions {
+        let crds = CrdSink {
             changed: Arc::clone(&shared.changed),
         };
-        let services = Services {
+        let services = ApiServiceSink {
             changed: Arc::clone(&shared.changed),
             names: Arc::clone(&names),
             listed: BTreeSet::new(),
         };
-        spawn_watch(
-            &tasks,
-            &stop,
-            reflector_config(CRDS, StatusReporter::default()),
-            definitions,
-        );
+        spawn_watch(&tasks, &stop, reflector_config(CRDS, StatusReporter::default()), crds);
         spawn_watch(
             &tasks,
             &stop,
             reflector_config(SERVICES, names_reporter.clone()),
             services,
         );
-        let follower = Follower {
+        let discovery_loop = DiscoveryLoop {
             client: DiscoveryClient::new(client),
             shared: Arc::clone(&shared),
             names,
@@ -140,10 +136,17 @@ impl Discovery {
             backoff: Backoff::new(),
             reported: BTreeSet::new(),
         };
-        let run = follower.run().instrument(tracing::info_span!("discovery"));
+        let run = discovery_loop.run().instrument(tracing::info_span!("discovery"));
         tasks.spawn(stop.clone().run_until_cancelled_owned(run));
-        let ends = stop.drop_guard();
-        (Self { shared, tasks, ends }, rx)
+        let stop_guard = stop.drop_guard();
+        (
+            Self {
+                shared,
+                tasks,
+                stop_guard,
+            },
+            rx,
+        )
     }
 
     /// Requests discovery soon, as after a watch event. Call it when another source shows that the
@@ -166,27 +169,31 @@ impl Discovery {
 
     /// Stops all tasks and waits until they have ended.
     pub async fn stop(self) {
-        let Self { shared: _, tasks, ends } = self;
-        drop(ends);
+        let Self {
+            shared: _,
+            tasks,
+            stop_guard,
+        } = self;
+        drop(stop_guard);
         tasks.close();
         tasks.wait().await;
     }
 }
 
-/// Starts a watch that only reports changes.
+/// Starts a list-and-watch loop whose events trigger discovery.
 fn spawn_watch<S: Sink>(tasks: &TaskTracker, stop: &CancellationToken, reflector_config: ReflectorConfig, sink: S) {
     let span = tracing::info_span!("discovery", resource = %reflector_config.watch);
-    let reflecting = reflect(reflector_config, sink).instrument(span);
-    tasks.spawn(stop.clone().run_until_cancelled_owned(reflecting));
+    let reflector = reflect(reflector_config, sink).instrument(span);
+    tasks.spawn(stop.clone().run_until_cancelled_owned(reflector));
 }
 
 /// The task that requests discovery and publishes the result.
-struct Follower {
+struct DiscoveryLoop {
     client: DiscoveryClient,
     shared: Arc<Shared>,
     names: ApiServiceNames,
     names_reporter: StatusReporter,
-    /// Wakes the watches on resources that were not served.
+    /// Wakes the two watches if their resource was not served.
     wake: Arc<Notify>,
     tx: watch::Sender<Option<Arc<ServedResources>>>,
     backoff: Backoff,
@@ -194,19 +201,19 @@ struct Follower {
     reported: BTreeSet<Box<str>>,
 }
 
-impl Follower {
+impl DiscoveryLoop {
     async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let mut poll_delays = [].iter();
         loop {
-            let asked = Instant::now();
-            let answer = self.client.fetch().await;
-            let pause = MAX_PAUSE.min(asked.elapsed() * PAUSE_FACTOR);
-            let (holdoff, wait) = match answer {
+            let started = Instant::now();
+            let result = self.client.fetch().await;
+            let pause = MAX_PAUSE.min(started.elapsed() * PAUSE_FACTOR);
+            let (holdoff, wait) = match result {
                 Ok(()) => {
                     self.publish();
                     let next = poll_delays.next().map(|delay| pause.max(Duration::from_millis(*delay)));
-                    let wait = next.unwrap_or_else(|| self.settle());
+                    let wait = next.unwrap_or_else(|| self.log_failed_versions());
                     (Duration::ZERO, wait)
                 }
                 Err(error) => {
@@ -233,17 +240,17 @@ impl Follower {
         self.backoff = Backoff::new();
         let before = self.tx.borrow().clone();
         let known = before.as_deref();
-        let nothing = ServedResources::default();
+        let none_known = ServedResources::default();
         let served = known
-            .unwrap_or(&nothing)
+            .unwrap_or(&none_known)
             .updated_by(&self.client.groups(), &self.services());
         if known == Some(&served) {
             return;
         }
         if let Some(known) = known {
             let (added, removed) = (served.names_missing_from(known), known.names_missing_from(&served));
-            // This does not log changes of verbs. `settle` logs group versions that stay
-            // undiscovered.
+            // This does not log changes of verbs. `log_failed_versions` logs group versions that
+            // stay undiscovered.
             if !(added.is_empty() && removed.is_empty()) {
                 tracing::info!(added, removed, "updated known resources");
             }
@@ -262,7 +269,9 @@ impl Follower {
         let is_rejected = status
             .failure
             .is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound));
-        let is_recent = status.last_contact.is_some_and(|contact| contact.elapsed() < OUTDATED);
+        let is_recent = status
+            .last_contact
+            .is_some_and(|contact| contact.elapsed() < NAMES_EXPIRY);
         if is_rejected && !is_recent {
             return BTreeSet::new();
         }
@@ -270,8 +279,8 @@ impl Follower {
     }
 
     /// Logs each group version that newly fails or is discovered again, and returns the wait until
-    /// the next request. Called when no further change is expected soon.
-    fn settle(&mut self) -> Duration {
+    /// the next request. Called once the requests that follow an event are done.
+    fn log_failed_versions(&mut self) -> Duration {
         let served = self.tx.borrow().clone().unwrap_or_default();
         let failed: BTreeSet<Box<str>> = served.failed().map(Into::into).collect();
         for version in failed.difference(&self.reported) {
@@ -284,7 +293,7 @@ impl Follower {
         PERIOD
     }
 
-    /// Records the failure and returns how long to wait.
+    /// Records the failure and returns how long to wait before the next request.
     fn fail(&mut self, error: &Error) -> Duration {
         self.shared.failures.fetch_add(1, Ordering::Relaxed);
         let failure = error.failure();

@@ -7,8 +7,8 @@ use serde_path_to_error::{Path, Segment};
 use crate::WatchedObject;
 
 const UNKNOWN_FIELD: &str = "unknown field";
-/// The prefixes of serde's messages that continue with a value and end with the expectation.
-const MISMATCHES: [&str; 5] = [
+/// The prefixes of serde's messages that contain a value and end with what was expected instead.
+const VALUE_PREFIXES: [&str; 5] = [
     "invalid type",
     "invalid value",
     "invalid length",
@@ -27,7 +27,7 @@ impl JsonError {
     }
 }
 
-/// Describes in which field of the object the error is and what was expected there.
+/// Describes an error by the path of the field and what was expected there.
 ///
 /// This decodes the object a second time to locate the field, which is too slow to do for every
 /// object.
@@ -59,8 +59,8 @@ fn place(path: &Path, ends_in_unknown_field: bool) -> String {
     text
 }
 
-/// Returns the parts of the message that come from the program. A message of an unknown form may
-/// contain the value anywhere, so none of it is kept.
+/// Returns the parts of the message that come from serde and the types, not from the JSON. A
+/// message of an unknown form may contain the value anywhere, so no part of it is kept.
 fn without_value(error: &serde_json::Error) -> String {
     let text = error.to_string();
     // The parser's own messages contain no values.
@@ -75,12 +75,12 @@ fn without_value(error: &serde_json::Error) -> String {
     }
     let place = format!(" at line {} column {}", error.line(), error.column());
     let text = text.strip_suffix(&place).unwrap_or(&text);
-    let Some(mismatch) = MISMATCHES.iter().find(|mismatch| text.starts_with(**mismatch)) else {
+    let Some(mismatch) = VALUE_PREFIXES.iter().find(|mismatch| text.starts_with(**mismatch)) else {
         return "unexpected value".to_owned();
     };
     match text.rsplit_once(", expected ") {
-        // A message with this ending states no expectation, so the text after the comma belongs to
-        // the value.
+        // Such a message ends with "there are no variants" or "there are no fields" instead of an
+        // expectation, so ", expected " is part of the value.
         Some((_, expected)) if !expected.contains(", there are no ") => format!("{mismatch}, expected {expected}"),
         _ => (*mismatch).to_owned(),
     }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_expectation_is_not_taken_from_the_value() {
+    fn a_message_without_an_expectation_never_uses_the_value_as_one() {
         let error = serde_json::Error::unknown_variant("x, expected hunter2", &[]);
         assert_eq!(without_value(&error), "unknown variant");
     }

@@ -29,9 +29,9 @@ use crate::{
 /// The configuration of all informers of a factory.
 #[derive(Clone, Debug)]
 pub struct InformerConfig {
-    /// How long a watch may receive nothing before its connection counts as dead. The apiserver
-    /// sends a bookmark about once a minute, except for a resource that has not changed since the
-    /// apiserver started.
+    /// How long a watch may receive nothing before the informer reconnects. The apiserver sends a
+    /// bookmark about once a minute, except for a resource that has not changed since the apiserver
+    /// started.
     pub idle_timeout: Duration,
     /// The number of objects in one page of a list.
     pub page_size: u32,
@@ -41,8 +41,8 @@ pub struct InformerConfig {
 }
 
 impl InformerConfig {
-    /// Returns how long a watch may be without contact before its store counts as stale. This is
-    /// 4/3 of `idle_timeout`, which leaves time to reconnect.
+    /// Returns how long a watch may be without contact before its store counts as stale: 4/3 of
+    /// `idle_timeout`, which leaves time to reconnect.
     pub fn stale_after(&self) -> Duration {
         self.idle_timeout + self.idle_timeout / 3
     }
@@ -69,26 +69,26 @@ struct Inner {
     tasks: TaskTracker,
     stop: CancellationToken,
     definitions: StatusReporter,
-    _ends_definitions: DropGuard,
+    _crd_watch_guard: DropGuard,
 }
 
 struct Entry {
     name: String,
     handle: Weak<dyn Any + Send + Sync>,
     report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    definition: DefinitionSignal,
+    definition: CrdSignal,
 }
 
-/// Notifies a list-and-watch loop about the CustomResourceDefinition of its resource.
+/// Notifies a list-and-watch loop of changes of its resource's CRD.
 #[derive(Clone, Default)]
-struct DefinitionSignal {
+struct CrdSignal {
     wake: Arc<Notify>,
     definition_deleted: Arc<AtomicBool>,
 }
 
-impl DefinitionSignal {
-    fn notify(&self, gone: bool) {
-        self.definition_deleted.store(gone, Ordering::Relaxed);
+impl CrdSignal {
+    fn notify(&self, deleted: bool) {
+        self.definition_deleted.store(deleted, Ordering::Relaxed);
         self.wake.notify_waiters();
     }
 }
@@ -100,7 +100,7 @@ impl Factory {
     /// called within a Tokio runtime.
     pub fn new(client: Client, informer_config: InformerConfig) -> Self {
         let stop = CancellationToken::new();
-        let ended = stop.child_token();
+        let stopped = stop.child_token();
         let inner = Arc::new(Inner {
             client,
             informer_config,
@@ -108,49 +108,44 @@ impl Factory {
             tasks: TaskTracker::new(),
             stop,
             definitions: StatusReporter::default(),
-            _ends_definitions: ended.clone().drop_guard(),
+            _crd_watch_guard: stopped.clone().drop_guard(),
         });
-        let definitions = Definitions {
+        let definitions = CrdSink {
             inner: Arc::downgrade(&inner),
-            known: Store::default(),
+            stored: Store::default(),
         };
         // No Lease guards this watch, so it never begins a new term.
         let terms = watch::channel(0).1;
-        let watch = inner.reflector_config(
-            Watch::all(CRDS),
-            inner.definitions.clone(),
-            DefinitionSignal::default(),
-            terms,
-        );
+        let watch = inner.reflector_config(Watch::all(CRDS), inner.definitions.clone(), CrdSignal::default(), terms);
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = reflect(watch, definitions) => {}
-                () = ended.cancelled() => {}
+                () = stopped.cancelled() => {}
             }
         });
         Self(inner)
     }
 
-    /// Returns the informer of `watch` with projection `T`, and creates it if no other caller holds
-    /// it.
+    /// Returns the informer of `watch` with projection `T`, and creates the informer if no caller
+    /// holds one.
     pub fn informer<T: Projection>(&self, watch: Watch) -> Informer<T> {
         let key = (TypeId::of::<T>(), watch);
         let mut shared = self.0.shared.lock();
         shared.retain(|_, entry| entry.handle.strong_count() > 0);
-        let known = shared.get(&key).and_then(|entry| entry.handle.upgrade());
-        if let Some(handle) = known.and_then(|handle| handle.downcast::<Handle<T>>().ok()) {
+        let existing = shared.get(&key).and_then(|entry| entry.handle.upgrade());
+        if let Some(handle) = existing.and_then(|handle| handle.downcast::<Handle<T>>().ok()) {
             return Informer(handle);
         }
         let name = distinct_name::<T>(&key.1, &shared);
-        let news = DefinitionSignal::default();
-        let handle = self.0.start::<T>(name.clone(), &key.1, news.clone());
+        let crd_signal = CrdSignal::default();
+        let handle = self.0.start::<T>(name.clone(), &key.1, crd_signal.clone());
         let any: Arc<dyn Any + Send + Sync> = Arc::<Handle<T>>::clone(&handle);
         let core = Arc::downgrade(&handle.core);
         let entry = Entry {
             name,
             handle: Arc::downgrade(&any),
             report: Arc::new(move || core.upgrade().map(|core| core.report())),
-            definition: news,
+            definition: crd_signal,
         };
         shared.insert(key, entry);
         Informer(handle)
@@ -159,7 +154,8 @@ impl Factory {
     /// Returns the state of each watch, sorted by name.
     pub fn reports(&self) -> Vec<Report> {
         let definitions = self.0.definitions.status();
-        // Call the reports without this lock, because each takes the locks of its informer.
+        // The reports are called after this lock is released, because each takes the locks of its
+        // informer.
         let shared: Vec<_> = self
             .0
             .shared
@@ -185,8 +181,8 @@ impl Factory {
         &self.0.informer_config
     }
 
-    /// Stops every watch, also those of informers that are still held, and waits until all have
-    /// ended. Their stores keep their last state.
+    /// Stops every watch, including those of informers that are still held, and waits until all
+    /// have ended. The stores keep their last state.
     pub async fn stop(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
@@ -199,13 +195,13 @@ impl Inner {
         &self,
         watch: Watch,
         reporter: StatusReporter,
-        news: DefinitionSignal,
+        crd_signal: CrdSignal,
         terms: watch::Receiver<u64>,
     ) -> ReflectorConfig {
-        let DefinitionSignal {
+        let CrdSignal {
             wake,
             definition_deleted,
-        } = news;
+        } = crd_signal;
         ReflectorConfig {
             client: self.client.clone(),
             watch,
@@ -219,33 +215,33 @@ impl Inner {
         }
     }
 
-    fn start<T: Projection>(&self, name: String, watch: &Watch, news: DefinitionSignal) -> Arc<Handle<T>> {
+    fn start<T: Projection>(&self, name: String, watch: &Watch, crd_signal: CrdSignal) -> Arc<Handle<T>> {
         let core = Arc::new(Core::<T>::new(name));
-        let ended = self.stop.child_token();
+        let stopped = self.stop.child_token();
         let reflector_config =
-            self.reflector_config(watch.clone(), core.reporter.clone(), news, core.terms.subscribe());
+            self.reflector_config(watch.clone(), core.reporter.clone(), crd_signal, core.terms.subscribe());
         let sink = Arc::clone(&core);
-        let resyncing = resync(Arc::clone(&core), self.informer_config.resync_period);
-        let redelivering = Arc::clone(&core).redeliver_missed();
-        let guard = ended.clone().drop_guard();
+        let resyncs = resync(Arc::clone(&core), self.informer_config.resync_period);
+        let redelivery = Arc::clone(&core).redeliver_missed();
+        let guard = stopped.clone().drop_guard();
         let span = tracing::info_span!("informer", resource = %watch);
         let task = async move {
             tokio::select! {
                 () = reflect(reflector_config, sink) => {}
-                () = resyncing => {}
-                () = redelivering => {}
-                () = ended.cancelled() => {}
+                () = resyncs => {}
+                () = redelivery => {}
+                () = stopped.cancelled() => {}
             }
         };
         self.tasks.spawn(task.instrument(span));
         Arc::new(Handle {
             core,
-            _ends_watch: guard,
+            _watch_guard: guard,
         })
     }
 }
 
-/// Resyncs in random intervals, so that informers that started together do not resync together.
+/// Resyncs at random intervals, so that informers that started together do not resync together.
 async fn resync<T: Projection>(core: Arc<Core<T>>, period: Option<Duration>) {
     let Some(period) = period else {
         return std::future::pending().await;
@@ -256,48 +252,48 @@ async fn resync<T: Projection>(core: Arc<Core<T>>, period: Option<Duration>) {
     }
 }
 
-/// Returns a name that no other report uses. Two watches on the same objects with different
-/// projections need different names.
+/// Returns a name that no other report uses. Watches on the same objects with different projections
+/// have different names.
 fn distinct_name<T: Projection>(watch: &Watch, shared: &HashMap<(TypeId, Watch), Entry>) -> String {
-    let form = if T::METADATA_ONLY { " (metadata)" } else { "" };
-    let name = format!("{watch}{form}");
+    let suffix = if T::METADATA_ONLY { " (metadata)" } else { "" };
+    let name = format!("{watch}{suffix}");
     let is_taken = |name: &String| *name == CRDS.to_string() || shared.values().any(|entry| entry.name == *name);
-    let further = (2..).map(|number| format!("{name} ({number})"));
-    let mut names = std::iter::once(name.clone()).chain(further);
+    let numbered = (2..).map(|number| format!("{name} ({number})"));
+    let mut names = std::iter::once(name.clone()).chain(numbered);
     names.find(|name| !is_taken(name)).unwrap_or(name)
 }
 
-/// The sink of the watch on CustomResourceDefinitions. It notifies loops when the definition of
-/// their resource is created, changed or deleted.
-struct Definitions {
+/// The sink of the watch on CustomResourceDefinitions. It notifies loops when the CRD of their
+/// resource is created, changed or deleted.
+struct CrdSink {
     inner: Weak<Inner>,
-    /// The known definitions. Only a definition that was stored can be reported as deleted.
-    known: Store<MetadataOnly>,
+    /// The existing CRDs. Only a CRD that was stored can be reported as deleted.
+    stored: Store<MetadataOnly>,
 }
 
-impl Sink for Definitions {
+impl Sink for CrdSink {
     type Object = MetadataOnly;
 
     fn apply(&mut self, event: Event<MetadataOnly>) {
-        let here = match &event {
+        let present = match &event {
             Event::Listed(definition) | Event::Applied(definition) => Some(Arc::clone(&definition.metadata.name)),
             _ => None,
         };
-        let deltas = self.known.apply(event);
+        let deltas = self.stored.apply(event);
         let deleted = deltas.iter().filter_map(|delta| match &delta.change {
             Change::Deleted { last, .. } => Some(Arc::clone(&last.metadata.name)),
             Change::Added(_) | Change::Updated { .. } => None,
         });
-        // A recreated definition: report the deletion before the creation.
-        let news: Vec<_> = deleted
+        // If a CRD was recreated, its deletion is reported before its creation.
+        let changes: Vec<_> = deleted
             .map(|name| (name, true))
-            .chain(here.map(|name| (name, false)))
+            .chain(present.map(|name| (name, false)))
             .collect();
         let Some(inner) = self.inner.upgrade() else { return };
         for ((_, watch), entry) in &*inner.shared.lock() {
             let name = watch.resource.crd_name();
-            for (_, gone) in news.iter().filter(|(known, _)| **known == *name) {
-                entry.definition.notify(*gone);
+            for (_, deleted) in changes.iter().filter(|(changed, _)| **changed == *name) {
+                entry.definition.notify(*deleted);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! There are two locks, always taken in this order: `subscribers`, then `store`. Handlers run under
 //! the first lock only, so they may read any store, including this one. The replay to a new
-//! subscriber also runs under it, so the subscriber receives each change exactly once.
+//! subscriber runs under the same lock, so the subscriber receives each change exactly once.
 
 use std::{
     collections::HashMap,
@@ -38,7 +38,7 @@ impl<T> Clone for Informer<T> {
 /// The shared part of all clones. When it is dropped, its guard ends the watch.
 pub(crate) struct Handle<T> {
     pub(crate) core: Arc<Core<T>>,
-    pub(crate) _ends_watch: DropGuard,
+    pub(crate) _watch_guard: DropGuard,
 }
 
 /// The state that the watch writes and informers read.
@@ -51,8 +51,8 @@ pub(crate) struct Core<T> {
     /// The current term.
     pub(crate) terms: watch::Sender<u64>,
     pub(crate) reporter: StatusReporter,
-    /// Whether a handler has missed changes through a panic. `missed_signal` wakes the task that
-    /// redelivers them.
+    /// Whether a handler has missed changes because it panicked. `missed_signal` wakes the task
+    /// that redelivers them.
     has_missed: AtomicBool,
     missed_signal: Notify,
 }
@@ -70,16 +70,16 @@ struct Subscriber<T> {
 }
 
 impl<T: Projection> Subscriber<T> {
-    /// Calls the handler and returns whether it returned without a panic. After a panic, the change
-    /// is kept for redelivery, and other handlers are still called.
+    /// Calls the handler and returns whether the call succeeded. After a panic, the change is kept
+    /// for redelivery.
     fn notify(&mut self, delta: &Delta<T>) -> bool {
-        let taken = catch_unwind(AssertUnwindSafe(|| (self.handler)(delta))).is_ok();
-        if !taken {
+        let returned = catch_unwind(AssertUnwindSafe(|| (self.handler)(delta))).is_ok();
+        if !returned {
             let key = delta.key();
             tracing::error!(object = %key, "redelivering a change later because the handler panicked");
             self.missed_changes.entry(key).or_insert_with(|| delta.change.clone());
         }
-        taken
+        returned
     }
 }
 
@@ -106,9 +106,9 @@ impl<T: Projection> Informer<T> {
         self.0.core.store.read().iter().cloned().collect()
     }
 
-    /// Returns an index over the store, and adds it on the first call.
+    /// Returns the index with this name. The first call adds it to the store.
     ///
-    /// The name identifies the index for all callers, so different functions need different names.
+    /// All callers share the index of a name, so different functions need different names.
     pub fn index(&self, name: &'static str, values: impl Fn(&T) -> Vec<Box<str>> + Send + Sync + 'static) -> Index<T> {
         let number = self.0.core.store.write().add_index(name, Arc::new(values));
         Index {
@@ -170,8 +170,8 @@ pub trait Cache: Send + Sync {
     /// waits for that list.
     ///
     /// Call it when this process takes over from another one. The cache may lack the last writes of
-    /// that process, because a watch can lag, or its connection can be dead without the client
-    /// noticing. A list that starts now contains them.
+    /// that process, because a watch can lag, or its connection can be dead
+    /// undetected. A list that starts now contains them.
     fn begin_term(&self);
 }
 
@@ -253,8 +253,8 @@ impl<T: Projection> Core<T> {
         Subscription(Some(Box::new(move || {
             let Some(core) = core.upgrade() else { return };
             let mut subscribers = core.subscribers.lock();
-            let place = subscribers.all.iter().position(|known| known.number == number);
-            let removed = place.map(|place| subscribers.all.remove(place));
+            let position = subscribers.all.iter().position(|known| known.number == number);
+            let removed = position.map(|position| subscribers.all.remove(position));
             // The handler may itself hold a subscription of this informer, so it is dropped after
             // the lock is released.
             drop(subscribers);
@@ -301,7 +301,7 @@ impl<T: Projection> Core<T> {
 
     fn redeliver(&self) {
         let mut subscribers = self.subscribers.lock();
-        let mut all_taken = true;
+        let mut all_returned = true;
         for subscriber in &mut subscribers.all {
             for (key, missed) in std::mem::take(&mut subscriber.missed_changes) {
                 let (Change::Added(old) | Change::Updated { old, .. } | Change::Deleted { last: old, .. }) = missed;
@@ -314,10 +314,10 @@ impl<T: Projection> Core<T> {
                     },
                 };
                 let cause = Cause::Watched;
-                all_taken &= subscriber.notify(&Delta { change, cause });
+                all_returned &= subscriber.notify(&Delta { change, cause });
             }
         }
-        self.has_missed.store(!all_taken, Ordering::Relaxed);
+        self.has_missed.store(!all_returned, Ordering::Relaxed);
     }
 
     pub(crate) fn report(&self) -> Report {
@@ -351,7 +351,7 @@ impl<T: Projection> Sink for Arc<Core<T>> {
         self.notify(&mut subscribers, deltas);
     }
 
-    /// Marks the informer as synced. The subscribers have been notified by then, so a caller that
+    /// Marks the informer as synced. All subscribers have been notified before, so a caller that
     /// waits for the sync finds every listed key in its queue.
     fn complete(&mut self, term: u64, _: Option<&str>) {
         self.synced.send_replace(Some(term));

@@ -5,9 +5,9 @@
 //! first receives the objects that are already in the store. The watch ends when its last informer
 //! is dropped.
 //!
-//! [`Store`] is the pure part. [`reflect`] is the loop around it that lists, watches and recovers
-//! from failures. The loop writes into any [`Sink`], so a controller with its own model (the
-//! garbage collector's graph) needs no second copy of the objects.
+//! [`Store`] is pure. [`reflect`] is the loop that lists, watches and recovers from failures. The
+//! loop writes into any [`Sink`], so a controller with its own model (the garbage collector's
+//! graph) needs no second copy of the objects.
 //!
 //! A handler that panics does not affect other handlers, and the informer redelivers the changes
 //! that it missed. After a panic of an index function or a sink, the loop lists again.

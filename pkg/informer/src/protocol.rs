@@ -35,12 +35,12 @@ pub(crate) struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// Decodes a page, and rejects any response that is not a list. Objects that a list does not
-    /// name count as deleted, so another response (of a proxy, for example) must not pass for an
-    /// empty list.
+    /// Decodes a page, and rejects any response that is not a list. Objects that are missing from a
+    /// list count as deleted, so another response (of a proxy, for example) must not be decoded as
+    /// an empty list.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, JsonError> {
         let page: Self = serde_json::from_slice(bytes).map_err(|error| JsonError::new(&error))?;
-        // A CustomResourceDefinition may choose any kind for its lists.
+        // The kind cannot be checked further, because a CRD may choose any kind for its lists.
         if page.kind != "Status" && page.metadata.resource_version.is_some() {
             Ok(page)
         } else {
@@ -67,7 +67,7 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-/// The identity of an object, read when the object cannot be decoded.
+/// The fields that are read from an object that cannot be decoded, and from a bookmark.
 #[derive(Deserialize)]
 struct Named {
     metadata: Identity,
@@ -82,12 +82,12 @@ struct Identity {
     resource_version: String,
 }
 
-/// Splits the bytes of a watch into lines, however the bytes arrive.
+/// Splits the bytes of a watch into lines. The bytes may arrive in any pieces.
 #[derive(Default)]
 pub(crate) struct Lines {
     buffer: BytesMut,
-    /// The length of the prefix without a line end. It saves searching a long line again with each
-    /// new piece.
+    /// The length of the prefix that contains no line end. A long line is thus not searched again
+    /// with each new piece.
     searched: usize,
 }
 
@@ -127,7 +127,7 @@ pub(crate) enum WatchMessage<T> {
 
 /// Decodes an object of a list.
 pub(crate) fn decode_item<T: WatchedObject>(raw: &RawValue) -> Event<T> {
-    decode(raw).map_or_else(Bad::event, Event::Listed)
+    decode(raw).map_or_else(Undecodable::event, Event::Listed)
 }
 
 /// Decodes a line of a watch.
@@ -143,9 +143,9 @@ fn parse_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, serde_js
                 version: version(object.resource_version()),
                 event: Event::Applied(object),
             },
-            Err(bad) => WatchMessage::Event {
-                version: version(&bad.version),
-                event: bad.event(),
+            Err(undecodable) => WatchMessage::Event {
+                version: version(&undecodable.version),
+                event: undecodable.event(),
             },
         }),
         "DELETED" => Ok(match decode::<T>(object) {
@@ -153,9 +153,9 @@ fn parse_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, serde_js
                 version: version(object.resource_version()),
                 event: Event::Deleted(object),
             },
-            Err(bad) => WatchMessage::Event {
-                version: version(&bad.version),
-                event: Event::DeletedUndecodable(bad.key),
+            Err(undecodable) => WatchMessage::Event {
+                version: version(&undecodable.version),
+                event: Event::DeletedUndecodable(undecodable.key),
             },
         }),
         "BOOKMARK" => {
@@ -171,21 +171,21 @@ fn parse_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, serde_js
     }
 }
 
-/// Returns `None` for an empty version. The watch cannot resume after such an object, and an empty
-/// version in a request would start the watch at an arbitrary point.
+/// Returns the version, or `None` if it is empty. A watch cannot resume there: an empty version in
+/// a request would start the watch at an arbitrary point.
 fn version(version: &str) -> Option<String> {
     (!version.is_empty()).then(|| version.to_owned())
 }
 
 /// An object that cannot be decoded into the projection.
-struct Bad {
+struct Undecodable {
     key: ObjectKey,
     uid: Arc<str>,
     version: String,
     error: String,
 }
 
-impl Bad {
+impl Undecodable {
     fn event<T>(self) -> Event<T> {
         Event::Undecodable {
             key: self.key,
@@ -195,9 +195,9 @@ impl Bad {
     }
 }
 
-fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Bad> {
-    // The projection's decoder is foreign code. A panic in it makes the object undecodable, like
-    // any other error.
+fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Undecodable> {
+    // The decoder belongs to the projection. Like an error, a panic of it makes the object
+    // undecodable.
     let decoded = catch_unwind(AssertUnwindSafe(|| {
         let object: T = serde_json::from_str(raw.get())?;
         let is_named = !object.name().is_empty();
@@ -217,7 +217,7 @@ fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Bad> {
         resource_version,
     } = named.unwrap_or_default();
     let name = if name.is_empty() { "(unnamed)".into() } else { name };
-    Err(Bad {
+    Err(Undecodable {
         key: ObjectKey { namespace, name },
         uid,
         version: resource_version,

@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use self::error::{Error, LONGEST_LINE};
+use self::error::{Error, MAX_LINE};
 use crate::{
     Event, StatusReporter, Watch, WatchFailure, WatchedObject,
     backoff::Backoff,
@@ -34,15 +34,17 @@ use crate::{
     watch::Query,
 };
 
-/// The attempts per page before the list starts over.
+/// The number of attempts for a page before the list starts over.
 const PAGE_ATTEMPTS: u32 = 5;
-/// A watch that ended sooner and without a line is a failure: an apiserver that shuts down ends
-/// watches as soon as they open.
+/// A watch that ends sooner than this and without a line is a failure: an apiserver that shuts down
+/// ends watches as soon as they open.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
-/// The number of consecutive watches that are accepted and end early without a line before the loop
-/// lists again. Even with the longest backoff, this is sooner than the default `stale_after`.
+/// The number of consecutive watches that are accepted and end early without a line, after which
+/// the loop lists again. Even with the longest backoff, this takes less time than the default
+/// `stale_after`.
 const MAX_EARLY_ENDS: u32 = 3;
-/// The initial silence limit, in doublings of the idle timeout: 6 min by default.
+/// The initial silence limit (see `silence_limit`), in doublings of the idle timeout: 6 min by
+/// default.
 const INITIAL_DOUBLINGS: u32 = 2;
 /// The longest silence limit, reached while nothing changes: 24 min by default.
 const MAX_DOUBLINGS: u32 = 4;
@@ -54,14 +56,14 @@ pub trait Sink: Send + 'static {
     /// The type into which the loop decodes objects.
     type Object: WatchedObject;
 
-    /// Applies one event. Must not block, because the connection waits meanwhile. After a panic the
-    /// loop lists everything again.
+    /// Applies one event. Must not block, because the loop reads nothing from the connection in the
+    /// meantime. After a panic the loop lists everything again.
     fn apply(&mut self, event: Event<Self::Object>);
 
     /// Called when a list that started in `term` is complete and all its objects are applied.
     ///
-    /// The list is consistent as of `version`. Without a version, the definition of the resource
-    /// was deleted, and all objects with it.
+    /// The list is consistent as of `version`. `None` means that the CRD of the resource was
+    /// deleted, and all objects with it.
     fn complete(&mut self, _term: u64, _version: Option<&str>) {}
 }
 
@@ -79,10 +81,10 @@ pub struct ReflectorConfig {
     pub reporter: StatusReporter,
     /// Wakes the loop while it waits for a resource that is not served. Use `notify_waiters`.
     pub wake: Arc<Notify>,
-    /// Set when a known definition of the resource was deleted. If the resource is then not served
-    /// either, the loop treats its objects as deleted. A 404 alone keeps them.
+    /// Set when the CRD of the resource was deleted. If the resource is then not served either, the
+    /// loop treats its objects as deleted. After a 404 alone, it keeps them.
     pub definition_deleted: Arc<AtomicBool>,
-    /// The current term. Each new one starts a new list (see [`crate::Cache::begin_term`]).
+    /// The current term. Each new term starts a new list (see [`crate::Cache::begin_term`]).
     pub terms: watch::Receiver<u64>,
     /// Whether the resource may be absent. The loop then does not warn when it is not served.
     pub is_optional: bool,
@@ -96,12 +98,12 @@ pub struct ReflectorConfig {
 pub fn reflect<S: Sink>(config: ReflectorConfig, sink: S) -> impl Future<Output = ()> + Send {
     let mut reflector = Reflector {
         backoff: Backoff::new(),
-        whole: false,
-        listed: false,
-        lists_fail: false,
+        unpaged: false,
+        has_listed: false,
+        is_list_failing: false,
         lines: 0,
         silent_since: Instant::now(),
-        known: None,
+        last_list_hash: None,
         doublings: INITIAL_DOUBLINGS,
         term: 0,
         config,
@@ -113,15 +115,15 @@ pub fn reflect<S: Sink>(config: ReflectorConfig, sink: S) -> impl Future<Output 
             reflector.term = *terms.borrow_and_update();
             tokio::select! {
                 () = reflector.list_and_watch() => {}
-                () = changed(&mut terms) => {}
+                () = next_term(&mut terms) => {}
             }
         }
     }
 }
 
 /// Waits for the next term.
-async fn changed(terms: &mut watch::Receiver<u64>) {
-    // The sender is dropped, so no further term can begin.
+async fn next_term(terms: &mut watch::Receiver<u64>) {
+    // An error means that the sender was dropped, so no further term can begin.
     if terms.changed().await.is_err() {
         pending::<()>().await;
     }
@@ -131,18 +133,19 @@ struct Reflector<S> {
     config: ReflectorConfig,
     sink: S,
     backoff: Backoff,
-    /// A list expired between its pages. The next list is requested without pages, once.
-    whole: bool,
-    /// A list has completed at least once.
-    listed: bool,
-    /// A list has failed since the last complete one, so first pages do not count as contact.
-    lists_fail: bool,
-    /// The number of lines from the last watch.
+    /// Whether to request the next list without pages, because a list expired between its pages.
+    unpaged: bool,
+    /// Whether a list has ever completed.
+    has_listed: bool,
+    /// Whether a list has failed since the last complete list. Then only the last page of a list
+    /// counts as contact.
+    is_list_failing: bool,
+    /// The number of lines that the last watch sent.
     lines: usize,
-    /// When the last line arrived or the last list completed.
+    /// The time of the last line or the last complete list.
     silent_since: Instant,
     /// The hash of the last list, until a line reports a change.
-    known: Option<u64>,
+    last_list_hash: Option<u64>,
     /// The current silence limit, in doublings of the idle timeout.
     doublings: u32,
     term: u64,
@@ -159,13 +162,13 @@ impl<S: Sink> Reflector<S> {
         match self.list().await {
             Ok(version) => {
                 drop(woken);
-                self.lists_fail = false;
-                self.follow(version).await;
+                self.is_list_failing = false;
+                self.watch_until_list(version).await;
             }
             Err(Error::ListExpired) => {}
             Err(error) => {
-                self.lists_fail = true;
-                self.note_absence(&error);
+                self.is_list_failing = true;
+                self.remove_with_crd(&error);
                 self.back_off(&error, woken).await;
             }
         }
@@ -173,8 +176,8 @@ impl<S: Sink> Reflector<S> {
 
     /// Lists all objects into the sink and returns the version from which to watch.
     async fn list(&mut self) -> Result<String, Error> {
-        let whole = std::mem::take(&mut self.whole);
-        let limit = (!whole).then_some(self.config.page_size);
+        let unpaged = std::mem::take(&mut self.unpaged);
+        let limit = (!unpaged).then_some(self.config.page_size);
         self.apply(Event::Relisting)?;
         let mut next: Option<String> = None;
         let mut content = DefaultHasher::new();
@@ -186,15 +189,15 @@ impl<S: Sink> Reflector<S> {
                 self.apply(protocol::decode_item(raw))?;
             }
             next = page.metadata.next.filter(|next| !next.is_empty());
-            if next.is_none() || !self.lists_fail {
+            if next.is_none() || !self.is_list_failing {
                 self.config.record_contact();
             }
             if next.is_none() {
                 self.apply(Event::Synced)?;
                 let version = page.metadata.resource_version.unwrap_or_default();
                 self.sink.complete(self.term, Some(&version));
-                self.listed = true;
-                self.compare(content.finish());
+                self.has_listed = true;
+                self.adapt_silence_limit(content.finish());
                 return Ok(version);
             }
         }
@@ -202,11 +205,11 @@ impl<S: Sink> Reflector<S> {
 
     /// Compares a list with the previous one and adapts the silence limit.
     ///
-    /// If objects changed without a line, something withholds events, and the limit drops to one
-    /// idle timeout. If nothing changed, the limit doubles, because not every server sends
-    /// bookmarks for an unchanged resource.
-    fn compare(&mut self, content: u64) {
-        match self.known.replace(content) {
+    /// If objects changed without a line on the watch, something withholds events, and the limit
+    /// drops to one idle timeout. If nothing changed, the limit doubles, because not every
+    /// apiserver sends bookmarks for an unchanged resource.
+    fn adapt_silence_limit(&mut self, content: u64) {
+        match self.last_list_hash.replace(content) {
             Some(before) if before != content => self.doublings = 0,
             Some(_) => self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS),
             None => {}
@@ -214,12 +217,12 @@ impl<S: Sink> Reflector<S> {
         self.silent_since = Instant::now();
     }
 
-    /// Returns the bytes of one page. Retries a page after the first, because the previous pages
-    /// are already applied.
+    /// Requests one page and returns its bytes. Retries every page but the first, because the
+    /// previous pages are already applied.
     async fn page(&mut self, limit: Option<u32>, next: Option<&str>) -> Result<Bytes, Error> {
         for _ in 1..PAGE_ATTEMPTS {
             match self.try_page(limit, next).await {
-                Err(error) if next.is_some() && error.may_pass() => self.back_off(&error, pending()).await,
+                Err(error) if next.is_some() && error.is_transient() => self.back_off(&error, pending()).await,
                 done => return done,
             }
         }
@@ -234,38 +237,38 @@ impl<S: Sink> Reflector<S> {
         if let Some(next) = next {
             query.add("continue", next);
         }
-        let answer = self.config.send::<S::Object>(query, "List").await.map_err(Error::List);
-        let answer = match answer {
+        let response = self.config.send::<S::Object>(query, "List").await.map_err(Error::List);
+        let response = match response {
             Err(error) if error.kind() == ApiErrorKind::Expired && next.is_some() && limit.is_some() => {
-                self.whole = true;
+                self.unpaged = true;
                 return Err(Error::ListExpired);
             }
-            answer => answer?,
+            response => response?,
         };
-        let body = answer.into_body().collect().await;
+        let body = response.into_body().collect().await;
         Ok(body.map_err(|source| Error::Read(source.into()))?.to_bytes())
     }
 
-    /// Watches from `version`, across reconnects, until a list is needed.
-    async fn follow(&mut self, mut version: String) {
+    /// Watches from `version`, and reconnects as often as necessary, until a list is needed.
+    async fn watch_until_list(&mut self, mut version: String) {
         let since_list = Instant::now();
         // The number of consecutive watches that were accepted and ended early without a line.
         let mut early_ends = 0;
-        let mut was_answered = true;
+        let mut was_accepted = true;
         loop {
             let started = Instant::now();
-            let ended = self.watch(&mut version, early_ends == 0 || !was_answered).await;
+            let ended = self.watch(&mut version, early_ends == 0 || !was_accepted).await;
             let lasted = started.elapsed();
-            // Silence until the idle timeout is no failure of the apiserver.
+            // A watch that is silent until the idle timeout counts as good.
             let is_good = lasted >= GOOD_WATCH.min(self.config.idle_timeout);
-            was_answered = self.lines > 0 || !matches!(ended, Err(Error::Watch(_)));
+            was_accepted = self.lines > 0 || !matches!(ended, Err(Error::Watch(_)));
             early_ends = match ended {
                 _ if self.lines > 0 || is_good => 0,
                 Ok(()) if lasted >= SHORT_WATCH => 0,
-                _ if was_answered => early_ends + 1,
+                _ if was_accepted => early_ends + 1,
                 _ => early_ends,
             };
-            let is_silent = self.lines == 0 && was_answered && self.silent_since.elapsed() >= self.silence_limit();
+            let is_silent = self.lines == 0 && was_accepted && self.silent_since.elapsed() >= self.silence_limit();
             if is_good {
                 self.backoff = Backoff::new();
             }
@@ -289,20 +292,20 @@ impl<S: Sink> Reflector<S> {
                 return;
             }
             self.back_off(&error, pending()).await;
-            if error.calls_for_list() || is_silent || early_ends >= MAX_EARLY_ENDS {
+            if error.requires_list() || is_silent || early_ends >= MAX_EARLY_ENDS {
                 return;
             }
         }
     }
 
-    /// Returns how long watches may bring no line before the loop lists again, to detect withheld
+    /// Returns how long watches may send no line before the loop lists again, to detect withheld
     /// events.
     fn silence_limit(&self) -> Duration {
         self.config.idle_timeout * (1 << self.doublings)
     }
 
     /// Sends one watch request and applies its lines. Returns `Ok` when the apiserver ends the
-    /// watch. Each line counts as contact, and the response does if `is_contact`.
+    /// watch. Each line counts as contact. The response itself counts if `is_contact`.
     async fn watch(&mut self, version: &mut String, is_contact: bool) -> Result<(), Error> {
         self.lines = 0;
         let mut query = Query::new(&self.config.watch);
@@ -310,16 +313,16 @@ impl<S: Sink> Reflector<S> {
         query.add("allowWatchBookmarks", "true");
         query.add("resourceVersion", version);
         query.add("timeoutSeconds", &fastrand::u32(300..600).to_string());
-        let answer = self.config.send::<S::Object>(query, "").await.map_err(Error::Watch)?;
+        let response = self.config.send::<S::Object>(query, "").await.map_err(Error::Watch)?;
         if is_contact {
             self.config.record_contact();
         }
-        let mut body = answer.into_body();
+        let mut body = response.into_body();
         let idle_timeout = self.config.idle_timeout;
         let mut lines = Lines::default();
         let mut last_line = Instant::now();
         loop {
-            // Only whole lines count as contact. Bytes that never form a line do not.
+            // Only complete lines count as contact, not bytes that never form a line.
             let frame = match timeout_at(last_line + idle_timeout, body.frame()).await {
                 Err(_) => return Err(Error::Silent(idle_timeout)),
                 Ok(None) => return Ok(()),
@@ -334,8 +337,8 @@ impl<S: Sink> Reflector<S> {
                 self.lines += 1;
                 self.handle_line(&line, version)?;
             }
-            if lines.unfinished() > LONGEST_LINE {
-                return Err(Error::Endless);
+            if lines.unfinished() > MAX_LINE {
+                return Err(Error::LineTooLong);
             }
         }
     }
@@ -343,7 +346,7 @@ impl<S: Sink> Reflector<S> {
     fn handle_line(&mut self, line: &[u8], version: &mut String) -> Result<(), Error> {
         let next = match protocol::decode_line(line).map_err(Error::Decode)? {
             WatchMessage::Event { event, version } => {
-                self.known = None;
+                self.last_list_hash = None;
                 self.apply(event)?;
                 version
             }
@@ -356,7 +359,7 @@ impl<S: Sink> Reflector<S> {
         Ok(())
     }
 
-    /// Passes an event to the sink and turns its panic into an error, so that the task survives and
+    /// Passes an event to the sink. A panic of the sink becomes an error, after which the loop
     /// lists again.
     fn apply(&mut self, event: Event<S::Object>) -> Result<(), Error> {
         if let Event::Undecodable { key, error, .. } = &event {
@@ -368,17 +371,17 @@ impl<S: Sink> Reflector<S> {
         })
     }
 
-    /// Removes all objects of a resource that is not served and whose definition was deleted.
-    /// Before the first list there is nothing to remove, and the informer must not count as synced.
-    fn note_absence(&mut self, error: &Error) {
+    /// Removes all objects if the resource is not served and its CRD was deleted. Before the first
+    /// complete list there is nothing to remove, and the informer must not count as synced.
+    fn remove_with_crd(&mut self, error: &Error) {
         if error.kind() == ApiErrorKind::NotFound
-            && self.listed
+            && self.has_listed
             && self.config.definition_deleted.swap(false, Ordering::Relaxed)
         {
             tracing::info!("removing all objects because their definition was deleted");
             // After a panic, restore the flag, so that the next 404 tries again.
-            let taken_in = self.apply(Event::Relisting).and_then(|()| self.apply(Event::Synced));
-            match taken_in {
+            let removed = self.apply(Event::Relisting).and_then(|()| self.apply(Event::Synced));
+            match removed {
                 Ok(()) => self.sink.complete(self.term, None),
                 Err(_) => self.config.definition_deleted.store(true, Ordering::Relaxed),
             }
@@ -392,19 +395,19 @@ impl<S: Sink> Reflector<S> {
             kind: error.kind(),
             message: error_chain(error),
         };
-        let asked = error.cause().and_then(retry_after).unwrap_or_default();
-        let delay = self.backoff.wait().max(asked);
+        let requested = error.cause().and_then(retry_after).unwrap_or_default();
+        let delay = self.backoff.wait().max(requested);
         let (reason, is_absent) = (failure.message.clone(), failure.kind == ApiErrorKind::NotFound);
         let resource = &self.config.watch;
-        let is_news = error.is_reported() && self.config.reporter.record_failure(failure);
-        match (is_news, is_absent) {
+        let is_new = error.is_reported() && self.config.reporter.record_failure(failure);
+        match (is_new, is_absent) {
             (true, true) if !self.config.is_optional => {
                 tracing::warn!(%resource, reason, "waiting for the resource to be served");
             }
             (true, false) => tracing::warn!(%resource, reason, "retrying failed watch"),
             _ => tracing::debug!(%resource, reason, ?delay, "backing off"),
         }
-        let is_absent = is_absent && asked.is_zero();
+        let is_absent = is_absent && requested.is_zero();
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             () = woken, if is_absent => self.backoff = Backoff::new(),
@@ -422,8 +425,9 @@ impl ReflectorConfig {
 
     /// Sends a GET request and turns an unsuccessful response into an error.
     ///
-    /// `suffix` completes the kind of metadata-only objects: `List` for a list, empty for a watch.
-    /// A watch that asks for `PartialObjectMetadataList` would fail at its first event.
+    /// `suffix` is appended to the kind `PartialObjectMetadata` in the `Accept` header: `List` for
+    /// a list, empty for a watch. A watch that requests `PartialObjectMetadataList` would fail at
+    /// its first event.
     async fn send<T: WatchedObject>(&self, query: Query, suffix: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
         if T::METADATA_ONLY {
@@ -432,11 +436,11 @@ impl ReflectorConfig {
             request = request.header(header::ACCEPT, accept);
         }
         let request = request.body(Body::empty()).map_err(kube::Error::HttpError)?;
-        let answer = self.client.send(request).await?;
-        if answer.status().is_success() {
-            return Ok(answer);
+        let response = self.client.send(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
         }
-        Err(refusal(answer).await)
+        Err(refusal(response).await)
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Report {
     pub objects: usize,
 }
 
-/// A failure that the loop is backing off from.
+/// The failure after which the loop is backing off.
 #[derive(Clone, Debug)]
 pub struct WatchFailure {
     /// The kind of the failure.
@@ -52,7 +52,8 @@ impl StatusReporter {
         status.failure.take().is_some()
     }
 
-    /// Records a failure. Returns whether it is new: there was none before, or one of another kind.
+    /// Records a failure. Returns whether it is new, which means that there was no failure before,
+    /// or one of another kind.
     pub(crate) fn record_failure(&self, failure: WatchFailure) -> bool {
         let kind = failure.kind;
         let before = self.0.lock().failure.replace(failure);

@@ -30,7 +30,7 @@ pub(crate) fn foos() -> Watch {
     Watch::all(FOOS)
 }
 
-/// A projection with one field that can be wrong.
+/// A projection with one field that may fail to decode.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Foo {
     pub(crate) metadata: Metadata,
@@ -89,6 +89,7 @@ pub(crate) async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
+/// The fake apiserver, which passes each request to the test.
 pub(crate) struct Server {
     calls: mpsc::UnboundedReceiver<Call>,
     /// Calls that arrived while the test waited for others.
@@ -102,7 +103,7 @@ pub(crate) struct Call {
     pub(crate) query: BTreeMap<String, String>,
     pub(crate) accept: Option<String>,
     pub(crate) at: Instant,
-    reply: oneshot::Sender<Response<Stream>>,
+    reply: oneshot::Sender<Response<BodyStream>>,
 }
 
 impl Server {
@@ -126,10 +127,10 @@ impl Server {
         call.expect("no request for an hour").expect("the client exists")
     }
 
-    /// Returns the next request for this path, and keeps the others for later calls.
+    /// Returns the next request for this path, and keeps requests for other paths for later calls.
     pub(crate) async fn call_for(&mut self, path: &str) -> Call {
-        if let Some(place) = self.waiting.iter().position(|call| call.path == path) {
-            return self.waiting.remove(place).expect("the position was just found");
+        if let Some(position) = self.waiting.iter().position(|call| call.path == path) {
+            return self.waiting.remove(position).expect("the position was just found");
         }
         let mut others = std::mem::take(&mut self.waiting);
         loop {
@@ -155,7 +156,7 @@ impl Server {
         call
     }
 
-    /// Checks that no request arrives for that long.
+    /// Checks that no request arrives within `time`.
     pub(crate) async fn expect_silence(&mut self, time: Duration) {
         let call = timeout(time, self.call()).await;
         assert!(call.is_err(), "unexpected request: {call:?}");
@@ -163,7 +164,7 @@ impl Server {
 }
 
 impl Call {
-    fn new(request: &Request<kube::client::Body>, reply: oneshot::Sender<Response<Stream>>) -> Self {
+    fn new(request: &Request<kube::client::Body>, reply: oneshot::Sender<Response<BodyStream>>) -> Self {
         let query = request.uri().query().unwrap_or_default().split('&');
         let query = query.filter_map(|pair| pair.split_once('='));
         let accept = request.headers().get(header::ACCEPT);
@@ -206,7 +207,7 @@ impl Call {
     /// Sends the head of a response. Dropping the returned handle ends the body.
     pub(crate) fn open(self, code: u16) -> ResponseBody {
         let (tx, rx) = mpsc::unbounded_channel();
-        let response = Response::builder().status(code).body(Stream(rx));
+        let response = Response::builder().status(code).body(BodyStream(rx));
         let _ = self.reply.send(response.expect("a valid status code"));
         ResponseBody(tx)
     }
@@ -242,7 +243,7 @@ impl ResponseBody {
         let _ = self.0.send(Err("connection reset by peer".into()));
     }
 
-    /// Ends the body regularly.
+    /// Ends the body without an error.
     pub(crate) fn end(self) {
         drop(self);
     }
@@ -254,9 +255,9 @@ impl ResponseBody {
 }
 
 #[derive(Debug)]
-pub(crate) struct Stream(mpsc::UnboundedReceiver<Result<Bytes, BoxError>>);
+pub(crate) struct BodyStream(mpsc::UnboundedReceiver<Result<Bytes, BoxError>>);
 
-impl Body for Stream {
+impl Body for BodyStream {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -18,7 +18,7 @@ use crate::Projection;
 /// An event of the list-and-watch loop.
 #[derive(Clone, Debug)]
 pub enum Event<T> {
-    /// A list begins. Objects that it does not name before the next `Synced` no longer exist.
+    /// A list begins. Objects that are not listed before the next `Synced` no longer exist.
     Relisting,
     /// An object in the list.
     Listed(T),
@@ -95,11 +95,11 @@ impl<T> Clone for Change<T> {
 pub enum Cause {
     /// A watch reported the change.
     Watched,
-    /// A repeated list shows the change. When it happened is unknown.
+    /// A repeated list shows the change, which happened at an unknown time.
     Relisted,
     /// The first list shows the object, which may have been unchanged for years.
     Listed,
-    /// The subscriber is new, but the object is not.
+    /// The subscriber is new, and the object was already in the store.
     Replayed,
     /// Nothing changed, but `--min-resync-period` has passed.
     Resynced,
@@ -144,7 +144,8 @@ type Values = Vec<Vec<Box<str>>>;
 enum Phase {
     /// No list has started yet.
     Empty,
-    /// A list is in progress. `seen` holds the objects that it has named so far.
+    /// A list is in progress. `seen` has the keys that were listed so far. `first` is set until a
+    /// list has completed.
     Listing { seen: HashSet<ObjectKey>, first: bool },
     /// A list has completed, and events keep the store up to date.
     Synced,
@@ -243,19 +244,19 @@ impl<T: Projection> Store<T> {
         }
     }
 
-    fn see(&mut self, key: &ObjectKey) {
+    fn mark_seen(&mut self, key: &ObjectKey) {
         if let Phase::Listing { seen, .. } = &mut self.phase {
             seen.insert(key.clone());
         }
     }
 
-    /// Returns the values of an object in all indexes. Index functions are foreign code and may
-    /// panic, so they run before anything changes and the same event can be applied again.
+    /// Returns the values of an object in all indexes. Index functions come from the callers and
+    /// may panic, so they run before anything changes; the same event can then be applied again.
     fn values(&self, object: &T) -> Values {
         self.indexes.iter().map(|index| (index.values)(object)).collect()
     }
 
-    /// Updates the indexes whose values changed. Most changes leave them alone.
+    /// Updates the indexes whose values changed. Most changes of objects change no indexed value.
     fn reindex(&mut self, key: &ObjectKey, before: &Values, after: &Values) {
         for (number, index) in self.indexes.iter_mut().enumerate() {
             let [before, after] =
@@ -272,9 +273,9 @@ impl<T: Projection> Store<T> {
         self.see(&key);
         let new = Arc::new(object);
         let old = self.objects.get(&key).cloned();
-        let (was, is) = (old.as_ref().map(|old| old.metadata()), new.metadata());
-        let recreated = was.is_some_and(|was| was.uid != is.uid);
-        if !recreated && was.is_some_and(|was| was.resource_version == is.resource_version) {
+        let (old_metadata, new_metadata) = (old.as_ref().map(|old| old.metadata()), new.metadata());
+        let recreated = old_metadata.is_some_and(|old| old.uid != new_metadata.uid);
+        if !recreated && old_metadata.is_some_and(|old| old.resource_version == new_metadata.resource_version) {
             self.undecodable.remove(&key);
             return Vec::new();
         }
@@ -291,8 +292,8 @@ impl<T: Projection> Store<T> {
         }
     }
 
-    /// Records an undecodable object. Another UID means that the deletion of the previous object
-    /// was missed, whatever the new one contains.
+    /// Records an undecodable object. If its UID differs from that of the stored object, the
+    /// deletion of the stored object was missed.
     fn keep_undecodable(&mut self, key: ObjectKey, uid: &str, error: String) -> Option<Change<T>> {
         self.see(&key);
         let known = self.objects.get(&key).map(|known| &known.metadata().uid);
@@ -330,7 +331,7 @@ impl<T: Projection> Store<T> {
         Some(Change::Deleted { last, is_final: false })
     }
 
-    /// Ends a list, and removes the objects that it did not name.
+    /// Ends a list, and removes the objects that were not listed.
     fn sweep(&mut self) -> Vec<Change<T>> {
         let Phase::Listing { seen, .. } = &self.phase else {
             return Vec::new();

@@ -34,11 +34,11 @@ impl WatchedObject for Named {
 }
 
 /// The sink of the watch on CustomResourceDefinitions. It stores nothing.
-pub(super) struct Definitions {
+pub(super) struct CrdSink {
     pub(super) changed: Arc<Notify>,
 }
 
-impl Sink for Definitions {
+impl Sink for CrdSink {
     type Object = Named;
 
     fn apply(&mut self, event: Event<Named>) {
@@ -52,15 +52,15 @@ impl Sink for Definitions {
 pub(super) type ApiServiceNames = Arc<Mutex<BTreeSet<Box<str>>>>;
 
 /// The sink of the watch on API services.
-pub(super) struct Services {
+pub(super) struct ApiServiceSink {
     pub(super) changed: Arc<Notify>,
     pub(super) names: ApiServiceNames,
-    /// The names from the list in progress. `names` keeps the previous ones until that list is
-    /// complete.
+    /// The names from the list in progress. Until that list is complete, `names` keeps the previous
+    /// names.
     pub(super) listed: BTreeSet<Box<str>>,
 }
 
-impl Sink for Services {
+impl Sink for ApiServiceSink {
     type Object = Named;
 
     fn apply(&mut self, event: Event<Named>) {
@@ -77,7 +77,7 @@ impl Sink for Services {
             Event::Deleted(service) => {
                 self.names.lock().remove(&service.metadata.name);
             }
-            // Only the name matters, and an undecodable object has one.
+            // Only the name matters, and the key of an undecodable object contains it.
             Event::Undecodable { key, .. } => {
                 self.names.lock().insert((*key.name).into());
             }
@@ -91,8 +91,7 @@ impl Sink for Services {
     }
 }
 
-/// Returns whether the event triggers discovery. Listed objects do so once, when the list is
-/// complete.
+/// Returns whether the event triggers discovery. A list triggers it once, when it is complete.
 fn is_change<T>(event: &Event<T>) -> bool {
     match event {
         Event::Relisting | Event::Listed(_) => false,
@@ -121,7 +120,7 @@ mod tests {
 
     #[test]
     fn names_follow_the_last_complete_list_and_later_events() {
-        let mut services = Services {
+        let mut services = ApiServiceSink {
             changed: Arc::default(),
             names: ApiServiceNames::default(),
             listed: BTreeSet::new(),
@@ -147,9 +146,9 @@ mod tests {
             (Event::Listed(named("d")), "b c", false),
             (Event::Synced, "d", true),
         ];
-        for (event, names, news) in rows {
-            let text = format!("{names} {news}");
-            assert_eq!(is_change(&event), news, "{text}");
+        for (event, names, expected) in rows {
+            let text = format!("{names} {expected}");
+            assert_eq!(is_change(&event), expected, "{text}");
             services.apply(event);
             let now: Vec<_> = services.names.lock().iter().map(ToString::to_string).collect();
             assert_eq!(now.join(" "), names, "{text}");
@@ -157,9 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn every_service_from_a_mutated_watch_has_a_name() -> anyhow::Result<()> {
+    fn no_mutated_watch_adds_a_service_without_a_name() -> anyhow::Result<()> {
         Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/watch"))?.check(1_500, |input| {
-            let mut services = Services {
+            let mut services = ApiServiceSink {
                 changed: Arc::default(),
                 names: ApiServiceNames::default(),
                 listed: BTreeSet::new(),

@@ -1,7 +1,7 @@
 //! Decodes discovery documents from JSON to [`Groups`]. Pure.
 //!
-//! There are two forms: one aggregated document (`APIGroupDiscoveryList`), or lists of versions
-//! with one document per version. Older apiservers and some aggregated ones serve only the second
+//! There are two forms: one aggregated document (`APIGroupDiscoveryList`), or lists of versions and
+//! one document per version. Older apiservers and some aggregated apiservers serve only the second
 //! form. Fields that discovery does not need (subresources, short names, categories) are skipped
 //! and never stored.
 
@@ -39,8 +39,8 @@ pub(super) fn version(api_version: &str, bytes: &[u8]) -> Result<Arc<[Discovered
     Ok(resources.collect())
 }
 
-/// Decodes a resource list. The caller treats resources that the list does not name as not served,
-/// so a response of another kind must not pass for an empty list.
+/// Decodes a resource list. The caller treats resources that are missing from the list as not
+/// served, so a response of another kind must not be decoded as an empty list.
 fn read_resources(bytes: &[u8]) -> Result<PlainResources<'_>, serde_json::Error> {
     let list: PlainResources = serde_json::from_slice(bytes)?;
     match &*list.kind {
@@ -52,7 +52,7 @@ fn read_resources(bytes: &[u8]) -> Result<PlainResources<'_>, serde_json::Error>
 fn read_root(bytes: &[u8]) -> Result<Document, serde_json::Error> {
     let root: Root = serde_json::from_slice(bytes)?;
     match &*root.kind {
-        "APIGroupDiscoveryList" => Ok(Document::Whole(whole(root.items.unwrap_or_default()))),
+        "APIGroupDiscoveryList" => Ok(Document::Whole(aggregated(root.items.unwrap_or_default()))),
         "APIVersions" => {
             let versions = root.versions.into_iter().flatten();
             Ok(Document::Versions(vec![(
@@ -71,7 +71,7 @@ fn read_root(bytes: &[u8]) -> Result<Document, serde_json::Error> {
     }
 }
 
-fn whole(items: Vec<Group>) -> Groups {
+fn aggregated(items: Vec<Group>) -> Groups {
     let mut groups = Groups::new();
     for group in items {
         let name = &group.metadata.name;
@@ -82,8 +82,8 @@ fn whole(items: Vec<Group>) -> Groups {
     groups
 }
 
-/// Converts one version. The apiserver marks a version as stale when the server behind it does not
-/// respond; its resources in the document are then unreliable.
+/// Converts one version. The apiserver marks a version as stale when the aggregated apiserver
+/// behind it does not respond; the resources in the document are then unreliable.
 fn version_resources(group: &str, version: Version) -> VersionResources {
     let api_version: Box<str> = match group {
         "" => version.name.into(),
@@ -117,8 +117,8 @@ fn preferred_first(group: PlainGroup) -> (Box<str>, Vec<Box<str>>) {
     (group.name.into(), versions)
 }
 
-/// Returns `None` for an entry that is not a resource: a subresource, or an entry without a name or
-/// kind.
+/// Builds a resource. Returns `None` for an entry that is not a resource: a subresource, or an
+/// entry without a name or kind.
 fn discovered_resource(
     api_version: &str,
     plural: &str,
@@ -143,7 +143,7 @@ fn discovered_resource(
     })
 }
 
-/// Any response of `/api` and `/apis`. `kind` tells which one it is.
+/// Any response of `/api` and `/apis`. `kind` identifies the form.
 #[derive(Deserialize)]
 struct Root<'a> {
     #[serde(borrow)]

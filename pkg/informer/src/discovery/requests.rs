@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{WatchFailure, explain::JsonError};
 
-const WHOLE: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
-const PLAIN: &str = "application/json";
-/// How many versions to request concurrently. A version that does not respond must not delay the
-/// others.
-const AT_ONCE: usize = 8;
+const ACCEPT_AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+const ACCEPT_JSON: &str = "application/json";
+/// The number of concurrent requests for versions. A version that does not respond must not delay
+/// the others.
+const CONCURRENT_REQUESTS: usize = 8;
 
-/// A failed step, which fails the whole attempt.
+/// The failure of a request, which fails the whole attempt.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("discovery request to {path} failed")]
@@ -66,7 +66,7 @@ impl Error {
         }
     }
 
-    /// Returns how long the apiserver asks the client to wait.
+    /// Returns how long the apiserver asks the client to wait, by `Retry-After`, or zero.
     pub(super) fn retry_after(&self) -> Duration {
         self.cause().and_then(retry_after).unwrap_or_default()
     }
@@ -118,7 +118,7 @@ impl DiscoveryClient {
 
 impl Root {
     async fn fetch(&mut self, client: &Client) -> Result<(), Error> {
-        let (tag, mut groups) = match get(client, self.path, WHOLE, self.tag.as_ref()).await {
+        let (tag, mut groups) = match get(client, self.path, ACCEPT_AGGREGATED, self.tag.as_ref()).await {
             Ok(None) => return Ok(()),
             Ok(Some((tag, bytes))) => (tag, self.read(client, &bytes).await?),
             // Some apiservers serve no core group, and some serve only the core group.
@@ -128,7 +128,7 @@ impl Root {
         if has_resources(&self.groups) && !has_resources(&groups) {
             return Err(Error::Empty(self.path));
         }
-        share(&self.groups, &mut groups);
+        share_unchanged(&self.groups, &mut groups);
         (self.tag, self.groups) = (tag, groups);
         Ok(())
     }
@@ -140,24 +140,25 @@ impl Root {
         })?;
         match document {
             Document::Whole(groups) => Ok(groups),
-            Document::Versions(groups) => Ok(each(client, self.path, groups).await),
+            Document::Versions(groups) => Ok(fetch_versions(client, self.path, groups).await),
         }
     }
 }
 
-/// Requests the document of each version. A failed request does not affect the other versions.
-async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Box<str>>)>) -> Groups {
+/// Requests the document of each version. If a request fails, the resources of its version are
+/// unknown; the other versions are not affected.
+async fn fetch_versions(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Box<str>>)>) -> Groups {
     let versions: Vec<_> = groups.iter().flat_map(|(_, versions)| versions).collect();
     let mut resources = HashMap::new();
-    for some in versions.chunks(AT_ONCE) {
-        let requests = some.iter().map(|version| {
+    for chunk in versions.chunks(CONCURRENT_REQUESTS) {
+        let requests = chunk.iter().map(|version| {
             let (client, version) = (client.clone(), (*version).clone());
             async move {
-                let answer = one(&client, root, &version).await;
-                let answer = answer.inspect_err(|error| {
+                let response = fetch_version(&client, root, &version).await;
+                let response = response.inspect_err(|error| {
                     tracing::debug!(version, reason = error_chain(error), "failed to discover group version");
                 });
-                (version, answer.ok())
+                (version, response.ok())
             }
         });
         resources.extend(requests.collect::<JoinSet<_>>().join_all().await);
@@ -172,15 +173,15 @@ async fn each(client: &Client, root: &'static str, groups: Vec<(Box<str>, Vec<Bo
     groups.collect()
 }
 
-async fn one(client: &Client, root: &str, api_version: &str) -> Result<Arc<[DiscoveredResource]>, Error> {
+async fn fetch_version(client: &Client, root: &str, api_version: &str) -> Result<Arc<[DiscoveredResource]>, Error> {
     let path = format!("{root}/{api_version}");
-    let answer = get(client, &path, PLAIN, None).await?;
-    let (_, bytes) = answer.unwrap_or_default();
+    let response = get(client, &path, ACCEPT_JSON, None).await?;
+    let (_, bytes) = response.unwrap_or_default();
     document::version(api_version, &bytes).map_err(|source| Error::Decode { path, source })
 }
 
-/// Returns the ETag and the body of the response, or `None` if the document still has the given
-/// tag.
+/// Sends a GET request. Returns the ETag and the body of the response, or `None` if the document
+/// still has the ETag `tag`.
 async fn get(
     client: &Client,
     path: &str,
@@ -196,27 +197,27 @@ async fn get(
         request = request.header(header::IF_NONE_MATCH, tag);
     }
     let request = request.body(Body::empty()).map_err(kube::Error::HttpError);
-    let answer = client
+    let response = client
         .send(request.map_err(request_error)?)
         .await
         .map_err(request_error)?;
-    if answer.status() == StatusCode::NOT_MODIFIED && tag.is_some() {
+    if response.status() == StatusCode::NOT_MODIFIED && tag.is_some() {
         return Ok(None);
     }
-    if !answer.status().is_success() {
-        return Err(request_error(refusal(answer).await));
+    if !response.status().is_success() {
+        return Err(request_error(refusal(response).await));
     }
-    let tag = answer.headers().get(header::ETAG).cloned();
-    let body = answer.into_body().collect().await.map_err(|source| Error::Read {
+    let tag = response.headers().get(header::ETAG).cloned();
+    let body = response.into_body().collect().await.map_err(|source| Error::Read {
         path: path.to_owned(),
         source,
     })?;
     Ok(Some((tag, body.to_bytes())))
 }
 
-/// Replaces unchanged versions in `now` by those in `before`, so that both responses share their
-/// memory.
-fn share(before: &Groups, now: &mut Groups) {
+/// Replaces unchanged versions in `now` by those in `before`, so that both share the memory
+/// of unchanged resource lists.
+fn share_unchanged(before: &Groups, now: &mut Groups) {
     for (group, versions) in now {
         let before = before.get(group).into_iter().flatten();
         let before: HashMap<_, _> = before.map(|(version, resources)| (version, resources)).collect();
@@ -256,9 +257,9 @@ mod tests {
         let before = groups(resources(listed), resources(listed));
         let expected = groups(resources(listed), resources(Verbs::default()));
         let mut now = groups(resources(listed), resources(Verbs::default()));
-        share(&before, &mut now);
+        share_unchanged(&before, &mut now);
         assert_eq!(now, expected);
-        let is_shared = |place: usize| match (&before["g"][place].1, &now["g"][place].1) {
+        let is_shared = |index: usize| match (&before["g"][index].1, &now["g"][index].1) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),
             _ => false,
         };

@@ -22,7 +22,8 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns `None` for any other verb (`impersonate`), because no caller needs one.
+    /// Returns the verb with this name, or `None` for verbs that no caller needs, such as
+    /// `impersonate`.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "create" => Self::Create,
@@ -89,25 +90,25 @@ struct GroupVersion {
 }
 
 impl ServedResources {
-    /// Returns a set with exactly these resources, as if an apiserver had listed them. The first
+    /// Returns a set of exactly these resources, as if an apiserver had listed them. The first
     /// version of each group is the preferred one.
     pub fn of(resources: &[(Resource, &[Verb])]) -> Self {
-        let mut answer = Groups::new();
+        let mut response = Groups::new();
         for (resource, _) in resources {
             let api_version = resource.api_version();
-            let versions = answer.entry((*resource.group).into()).or_default();
+            let versions = response.entry((*resource.group).into()).or_default();
             if versions.iter().any(|(version, _)| **version == *api_version) {
                 continue;
             }
-            let of_version = resources.iter().filter(|(other, _)| other.api_version() == api_version);
-            let of_version = of_version.map(|(resource, verbs)| DiscoveredResource {
+            let discovered = resources.iter().filter(|(other, _)| other.api_version() == api_version);
+            let discovered = discovered.map(|(resource, verbs)| DiscoveredResource {
                 resource: resource.clone(),
                 verbs: Verbs::of(verbs),
             });
-            let of_version = of_version.collect();
-            versions.push((api_version.into(), Some(of_version)));
+            let discovered = discovered.collect();
+            versions.push((api_version.into(), Some(discovered)));
         }
-        Self::default().updated_by(&[&answer], &BTreeSet::new())
+        Self::default().updated_by(&[&response], &BTreeSet::new())
     }
 
     /// Returns the resources that support all these verbs, each once per group.
@@ -116,31 +117,35 @@ impl ServedResources {
     /// the preferred one does not. A version that lacks a verb is not replaced by another version
     /// that supports it.
     pub fn preferred(&self, verbs: &[Verb]) -> impl Iterator<Item = &Resource> {
-        let wanted = Verbs::of(verbs);
-        let each_once = self.groups.values().flat_map(|versions| {
+        let required = Verbs::of(verbs);
+        let deduplicated = self.groups.values().flat_map(|versions| {
             let mut seen = HashSet::new();
             let resources = versions.iter().flat_map(|version| &*version.resources);
             resources.filter(move |discovered| seen.insert(&*discovered.resource.plural))
         });
-        each_once
-            .filter(move |discovered| discovered.verbs.has_all(wanted))
+        deduplicated
+            .filter(move |discovered| discovered.verbs.has_all(required))
             .map(|discovered| &discovered.resource)
     }
 
     /// Returns the resource of an `apiVersion` and a kind, in any served version. Returns `None` if
     /// it is not known to be served, or if `api_version` is malformed.
     ///
-    /// The kind may also be lower case, or the kind of the list. kube-controller-manager's REST
-    /// mapper accepts those too, and its garbage collector follows owner references that use them.
+    /// The kind may also be in lower case, or that of the list (`PodList`).
+    /// kube-controller-manager's REST mapper accepts both, so its garbage collector follows owner
+    /// references that use them.
     pub fn lookup(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let version = self.version(api_version)?;
         let matching = |matches: fn(&str, &str) -> bool| {
             let mut resources = version.resources.iter();
             resources.find(|discovered| matches(&discovered.resource.kind, kind))
         };
-        let exact = matching(|known, asked| known == asked);
-        let loose =
-            || matching(|known, asked| known.to_lowercase() == asked || asked.strip_suffix("List") == Some(known));
+        let exact = matching(|known, requested| known == requested);
+        let loose = || {
+            matching(|known, requested| {
+                known.to_lowercase() == requested || requested.strip_suffix("List") == Some(known)
+            })
+        };
         exact.or_else(loose).map(|discovered| &discovered.resource)
     }
 
@@ -169,29 +174,30 @@ impl ServedResources {
     /// `services` are the names of the existing API services. A group version that has an API
     /// service and is missing from the responses has failed and is not removed: an apiserver that
     /// has just started omits the group versions that it has not loaded yet.
-    pub(super) fn updated_by(&self, answers: &[&Groups], services: &BTreeSet<Box<str>>) -> Self {
+    pub(super) fn updated_by(&self, responses: &[&Groups], services: &BTreeSet<Box<str>>) -> Self {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (group, versions) in answers.iter().copied().flatten() {
-            let versions = versions.iter().map(|version| self.merged(version));
+        for (group, versions) in responses.iter().copied().flatten() {
+            let versions = versions.iter().map(|version| self.version_after(version));
             groups.entry(group.clone()).or_default().extend(versions);
         }
         for (group, versions) in &self.groups {
-            for (place, version) in versions.iter().enumerate() {
-                let is_here =
+            for (position, version) in versions.iter().enumerate() {
+                let is_listed =
                     |now: &Vec<GroupVersion>| now.iter().any(|other| other.api_version == version.api_version);
                 let exists = services.contains(&*service_name(&version.api_version));
-                if exists && !groups.get(group).is_some_and(is_here) {
+                if exists && !groups.get(group).is_some_and(is_listed) {
                     let now = groups.entry(group.clone()).or_default();
-                    // Keep its position, so that the preferred version stays preferred.
-                    now.insert(place.min(now.len()), version.failing());
+                    // The version keeps its position, so that the preferred version stays
+                    // preferred.
+                    now.insert(position.min(now.len()), version.marked_failed());
                 }
             }
         }
         Self { groups }
     }
 
-    /// Returns the state of a group version after a response.
-    fn merged(&self, (api_version, resources): &VersionResources) -> GroupVersion {
+    /// Returns the state of a group version after a response that contains it.
+    fn version_after(&self, (api_version, resources): &VersionResources) -> GroupVersion {
         let now = |resources, failed| GroupVersion {
             api_version: api_version.clone(),
             resources,
@@ -199,12 +205,12 @@ impl ServedResources {
         };
         match (resources, self.version(api_version)) {
             (Some(resources), _) => now(Arc::clone(resources), false),
-            (None, Some(before)) => before.failing(),
+            (None, Some(before)) => before.marked_failed(),
             (None, None) => now(Arc::default(), true),
         }
     }
 
-    /// Returns the names of the resources that `other` lacks, for the log.
+    /// Returns the names of the resources that `other` lacks, separated by spaces, for the log.
     pub(super) fn names_missing_from(&self, other: &Self) -> String {
         let names = |served: &Self| -> BTreeSet<String> {
             let versions = served.groups.values().flatten();
@@ -212,14 +218,14 @@ impl ServedResources {
             resources.map(|discovered| discovered.resource.to_string()).collect()
         };
         let (ours, others) = (names(self), names(other));
-        let beyond: Vec<_> = ours.difference(&others).map(String::as_str).collect();
-        beyond.join(" ")
+        let missing: Vec<_> = ours.difference(&others).map(String::as_str).collect();
+        missing.join(" ")
     }
 }
 
 impl GroupVersion {
     /// Returns a copy that is marked as failed.
-    fn failing(&self) -> Self {
+    fn marked_failed(&self) -> Self {
         let failed = true;
         Self { failed, ..self.clone() }
     }

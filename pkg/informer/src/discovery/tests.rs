@@ -18,15 +18,16 @@ use tower::BoxError;
 use super::*;
 
 const LONG: Duration = Duration::from_mins(1);
-const WHOLE: [&str; 2] = ["/api", "/apis"];
+const ROOTS: [&str; 2] = ["/api", "/apis"];
 
-type Answered = UnsyncBoxBody<Bytes, BoxError>;
+type FakeResponse = UnsyncBoxBody<Bytes, BoxError>;
 
-/// The responses by path. Other paths get a 404. Watches stay silent.
+/// A fake apiserver with one response per path. Other paths get a 404. Watches stay silent.
 #[derive(Default)]
 struct FakeApiserver {
-    answers: BTreeMap<String, (u16, String)>,
-    untagged: bool,
+    responses: BTreeMap<String, (u16, String)>,
+    /// Whether responses lack an ETag.
+    omits_etags: bool,
     /// The time and path of each discovery request, and whether the response was a 304.
     log: Vec<(Instant, String, bool)>,
 }
@@ -39,36 +40,37 @@ struct Fixture {
 }
 
 impl FakeApiserver {
-    fn answer(&mut self, request: &Request<Body>) -> Response<Answered> {
+    fn respond(&mut self, request: &Request<Body>) -> Response<FakeResponse> {
         let path = request.uri().path().to_owned();
         let missing = || (404, "404 page not found".to_owned());
-        let (code, text) = self.answers.get(&path).cloned().unwrap_or_else(missing);
+        let (code, text) = self.responses.get(&path).cloned().unwrap_or_else(missing);
         if code == 200 && request.uri().query().is_some_and(|query| query.contains("watch=true")) {
             return Response::new(StreamBody::new(stream::pending()).boxed_unsync());
         }
         let mut hash = DefaultHasher::new();
         text.hash(&mut hash);
         let tag = format!("\"{}\"", hash.finish());
-        let asked = request.headers().get(header::IF_NONE_MATCH);
-        let is_same = code == 200 && asked.is_some_and(|asked| *asked == tag);
+        let etag = request.headers().get(header::IF_NONE_MATCH);
+        let is_same = code == 200 && etag.is_some_and(|etag| *etag == tag);
         if !path.contains("apiregistration") && !path.contains("apiextensions") {
             self.log.push((Instant::now(), path, is_same));
         }
-        let answer = Response::builder();
-        let (answer, body) = match (is_same, self.untagged) {
-            (true, _) => (answer.status(304), Answered::default()),
-            (false, true) => (answer.status(code), full(text)),
-            (false, false) => (answer.status(code).header(header::ETAG, tag), full(text)),
+        let response = Response::builder();
+        let (response, body) = match (is_same, self.omits_etags) {
+            (true, _) => (response.status(304), FakeResponse::default()),
+            (false, true) => (response.status(code), full(text)),
+            (false, false) => (response.status(code).header(header::ETAG, tag), full(text)),
         };
-        answer.body(body).expect("an answer")
+        response.body(body).expect("a response")
     }
 
     fn set(&mut self, path: &str, body: &Value) {
-        self.answers.insert(path.to_owned(), (200, body.to_string()));
+        self.responses.insert(path.to_owned(), (200, body.to_string()));
     }
 
+    /// Responds to `path` with a 500.
     fn fail(&mut self, path: &str) {
-        self.answers
+        self.responses
             .insert(path.to_owned(), (500, "etcd is unavailable".to_owned()));
     }
 }
@@ -81,14 +83,14 @@ impl Fixture {
             .lock()
             .set("/api", &whole(&[group("", "v1", "Current", &["Pod"])]));
         apiserver.lock().set("/apis", &whole(groups));
-        Self::beside(apiserver)
+        Self::with_apiserver(apiserver)
     }
 
-    fn beside(apiserver: Arc<Mutex<FakeApiserver>>) -> Self {
-        let seen = Arc::clone(&apiserver);
+    fn with_apiserver(apiserver: Arc<Mutex<FakeApiserver>>) -> Self {
+        let server = Arc::clone(&apiserver);
         let service = tower::service_fn(move |request: Request<Body>| {
-            let seen = Arc::clone(&seen);
-            async move { Ok::<_, BoxError>(seen.lock().answer(&request)) }
+            let server = Arc::clone(&server);
+            async move { Ok::<_, BoxError>(server.lock().respond(&request)) }
         });
         let (discovery, known) = Discovery::start(Client::new(service, "default"), &InformerConfig::default());
         Self {
@@ -114,14 +116,14 @@ impl Fixture {
     }
 
     /// Returns the requests within the next `time`.
-    async fn asked_within(&self, time: Duration) -> Vec<(Instant, String, bool)> {
+    async fn requests_within(&self, time: Duration) -> Vec<(Instant, String, bool)> {
         self.apiserver.lock().log.clear();
         sleep(time).await;
         std::mem::take(&mut self.apiserver.lock().log)
     }
 }
 
-fn full(text: String) -> Answered {
+fn full(text: String) -> FakeResponse {
     Full::from(text).map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -153,17 +155,17 @@ async fn unchanged_resources_are_published_once_and_requested_twice_a_minute() {
     assert_eq!(fixture.known(), "nothing");
     sleep(PERIOD / 2).await;
     assert_eq!(fixture.known(), "pods.v1 foos.v1.a");
-    let asked = fixture.asked_within(PERIOD * 4).await;
-    assert_eq!(asked.len(), 8, "{asked:?}");
-    for (_, path, is_same) in asked {
-        assert!(WHOLE.contains(&path.as_str()) && is_same, "{path}");
+    let requests = fixture.requests_within(PERIOD * 4).await;
+    assert_eq!(requests.len(), 8, "{requests:?}");
+    for (_, path, is_same) in requests {
+        assert!(ROOTS.contains(&path.as_str()) && is_same, "{path}");
     }
     assert!(!fixture.known.has_changed().expect("discovery is running"));
     assert_eq!(fixture.discovery.failures(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_without_an_event_is_noticed_within_the_period() {
+async fn a_change_without_an_event_is_discovered_within_the_period() {
     let mut fixture = Fixture::new(&[foos()]);
     sleep(Duration::from_secs(1)).await;
     fixture.set(&[bars()]);
@@ -178,18 +180,20 @@ async fn an_event_triggers_requests_soon_and_for_a_while() {
     fixture.known();
     fixture.discovery.refresh();
     let refreshed = Instant::now();
-    let asked = fixture.asked_within(Duration::from_secs(1)).await;
-    assert_eq!(asked[0].0 - refreshed, DEBOUNCE);
+    let requests = fixture.requests_within(Duration::from_secs(1)).await;
+    assert_eq!(requests[0].0 - refreshed, DEBOUNCE);
     fixture.set(&[foos(), bars()]);
     let late = Instant::now();
     fixture.known.changed().await.expect("discovery is running");
     assert!(late.elapsed() <= Duration::from_millis(500), "{:?}", late.elapsed());
     assert_eq!(fixture.known(), "pods.v1 foos.v1.a bars.v1.b");
     // Afterwards there are no further requests.
-    let asked = fixture.asked_within(PERIOD).await;
+    let requests = fixture.requests_within(PERIOD).await;
     assert!(
-        asked.iter().all(|(at, ..)| *at - refreshed <= Duration::from_secs(4)),
-        "{asked:?}"
+        requests
+            .iter()
+            .all(|(at, ..)| *at - refreshed <= Duration::from_secs(4)),
+        "{requests:?}"
     );
 }
 
@@ -200,9 +204,13 @@ async fn simultaneous_events_trigger_one_series_of_requests() {
     for _ in 0..100 {
         fixture.discovery.refresh();
     }
-    let asked = fixture.asked_within(LONG).await;
-    // The series of requests, and two or three periodic ones.
-    assert!(asked.len() <= 2 * (EVENT_POLL_DELAYS.len() + 4), "{}", asked.len());
+    let requests = fixture.requests_within(LONG).await;
+    // One series of requests, and two or three periodic requests.
+    assert!(
+        requests.len() <= 2 * (EVENT_POLL_DELAYS.len() + 4),
+        "{}",
+        requests.len()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,12 +218,12 @@ async fn a_failure_keeps_the_known_resources_and_ends_with_the_next_response() {
     let mut fixture = Fixture::new(&[foos()]);
     sleep(Duration::from_secs(20)).await;
     fixture.known();
-    for path in WHOLE {
+    for path in ROOTS {
         fixture.apiserver.lock().fail(path);
     }
-    let asked = fixture.asked_within(LONG * 10).await;
+    let requests = fixture.requests_within(LONG * 10).await;
     let failures = fixture.discovery.failures();
-    assert_eq!(usize::try_from(failures).expect("few"), asked.len() / 2);
+    assert_eq!(usize::try_from(failures).expect("few"), requests.len() / 2);
     assert!((10..=40).contains(&failures), "{failures}");
     assert!(
         !fixture.known.has_changed().expect("discovery is running"),
@@ -256,7 +264,7 @@ async fn an_empty_response_is_a_failure() {
         fixture.apiserver.lock().set("/apis", &nothing);
         sleep(LONG * 2).await;
     }
-    fixture.apiserver.lock().answers.remove("/apis");
+    fixture.apiserver.lock().responses.remove("/apis");
     sleep(LONG * 2).await;
     assert_eq!(fixture.known(), "foos.v1.a");
     assert!(fixture.discovery.failures() >= failures + 3);
@@ -266,7 +274,7 @@ async fn an_empty_response_is_a_failure() {
 #[tokio::test(start_paused = true)]
 async fn an_apiserver_may_lack_the_core_group() {
     let mut fixture = Fixture::new(&[foos()]);
-    fixture.apiserver.lock().answers.remove("/api");
+    fixture.apiserver.lock().responses.remove("/api");
     sleep(LONG).await;
     assert_eq!(fixture.known(), "foos.v1.a");
     assert_eq!(fixture.discovery.failures(), 0);
@@ -295,7 +303,7 @@ async fn a_missing_group_is_kept_while_its_api_service_exists() {
     apiserver.lock().set("/apis", &whole(&[foos(), bars()]));
     let list = json!({"kind": "APIServiceList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "v1.b", "resourceVersion": "1"}}]});
     apiserver.lock().set(services, &list);
-    let mut fixture = Fixture::beside(apiserver);
+    let mut fixture = Fixture::with_apiserver(apiserver);
     sleep(LONG).await;
     fixture.set(&[]);
     sleep(LONG).await;
@@ -307,11 +315,11 @@ async fn a_missing_group_is_kept_while_its_api_service_exists() {
     fixture.set(&[group("c", "v1", "Current", &["Baz"])]);
     sleep(LONG).await;
     assert_eq!(fixture.known(), "bars.v1.b bazs.v1.c | b/v1");
-    // The watch is silent, so the services are listed again. That list is now forbidden.
+    // The watch is silent, so the loop lists the services again, which is now forbidden.
     fixture
         .apiserver
         .lock()
-        .answers
+        .responses
         .insert(services.to_owned(), (403, "denied".to_owned()));
     sleep(LONG * 10).await;
     assert_eq!(
@@ -321,7 +329,7 @@ async fn a_missing_group_is_kept_while_its_api_service_exists() {
     );
 }
 
-/// Configures an apiserver without the aggregated document.
+/// Sets responses without the aggregated document and without ETags.
 fn plain(apiserver: &mut FakeApiserver) {
     let list = |kinds: &[&str]| {
         let resources = kinds.iter().map(|kind| {
@@ -329,7 +337,7 @@ fn plain(apiserver: &mut FakeApiserver) {
         });
         json!({"kind": "APIResourceList", "resources": resources.collect::<Vec<_>>()})
     };
-    apiserver.untagged = true;
+    apiserver.omits_etags = true;
     apiserver.set("/api", &json!({"kind": "APIVersions", "versions": ["v1"]}));
     apiserver.set("/api/v1", &list(&["Pod", "Node"]));
     let groups = json!([
@@ -347,7 +355,7 @@ async fn without_the_aggregated_document_each_version_is_requested_and_fails_sep
     let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));
     plain(&mut apiserver.lock());
     apiserver.lock().fail("/apis/b/v1");
-    let mut fixture = Fixture::beside(apiserver);
+    let mut fixture = Fixture::with_apiserver(apiserver);
     sleep(LONG).await;
     assert_eq!(fixture.known(), "pods.v1 nodes.v1 foos.v2.a olds.v1.a | b/v1");
     plain(&mut fixture.apiserver.lock());

@@ -14,7 +14,7 @@ use crate::{
 
 const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/foos";
 
-/// A factory with an open watch on definitions, and its server.
+/// A factory whose watch on CRDs is open, and its server.
 struct Fixture {
     server: Server,
     factory: Factory,
@@ -23,10 +23,10 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
-        Self::tuned(InformerConfig::default()).await
+        Self::with_config(InformerConfig::default()).await
     }
 
-    async fn tuned(informer_config: InformerConfig) -> Self {
+    async fn with_config(informer_config: InformerConfig) -> Self {
         let (client, mut server) = Server::start();
         let factory = Factory::new(client, informer_config);
         server.call_for(DEFINITIONS).await.answer(&list(1, &[]));
@@ -42,6 +42,7 @@ impl Fixture {
         self.factory.informer(foos())
     }
 
+    /// Returns the next request for Foos.
     async fn foos(&mut self) -> Call {
         self.server.call_for(FOOS).await
     }
@@ -73,8 +74,8 @@ impl ChangeLog {
         }
     }
 
-    /// Returns the lines since the last call, sorted because the objects of a list come in any
-    /// order.
+    /// Returns the lines since the last call, sorted because subscribers receive the objects of a
+    /// list in any order.
     fn take(&self) -> Vec<String> {
         let mut lines = std::mem::take(&mut *self.0.lock());
         lines.sort();
@@ -96,7 +97,7 @@ async fn equal_watches_share_one_informer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_projection_or_selector_needs_another_watch() {
+async fn informers_with_different_projections_or_selectors_have_separate_watches() {
     let mut fixture = Fixture::new().await;
     let _typed = fixture.informer();
     let _names = fixture.factory.informer::<MetadataOnly>(foos());
@@ -160,9 +161,10 @@ async fn a_dropped_subscription_receives_no_changes() {
     assert!(dropped.take().is_empty());
 }
 
-/// Dropping a handler also drops what it holds, such as another subscription of the same informer.
+/// Dropping a handler also drops the values that it captures, such as another subscription of the
+/// same informer.
 #[tokio::test(start_paused = true)]
-async fn a_handler_may_hold_another_subscription_of_the_same_informer() {
+async fn a_handler_may_own_another_subscription_of_the_same_informer() {
     let fixture = Fixture::new().await;
     let informer = fixture.informer();
     let inner: Subscription = informer.subscribe(|_| {});
@@ -274,9 +276,9 @@ async fn subscribers_receive_every_change_before_the_sync_completes() {
 #[tokio::test(start_paused = true)]
 async fn a_resync_sends_every_object_to_every_subscriber() {
     let period = Duration::from_mins(10);
-    let mut fixture = Fixture::tuned(InformerConfig {
+    let mut fixture = Fixture::with_config(InformerConfig {
         resync_period: Some(period),
-        // The watch is silent meanwhile.
+        // The watch stays silent during the test.
         idle_timeout: Duration::from_hours(24),
         ..InformerConfig::default()
     })
@@ -354,7 +356,7 @@ async fn stop_returns_when_every_watch_has_ended() {
     let informer = fixture.informer();
     let watch = fixture.sync(&[foo("a", 1)]).await;
     fixture.factory.stop().await;
-    // Not settled first: the watches have already ended when `stop` returns.
+    // The test does not call `settle`: the watches have already ended when `stop` returns.
     assert!(watch.is_abandoned() && fixture.definitions.is_abandoned());
     assert!(fixture.factory.0.tasks.is_empty());
     assert_eq!(informer.list().len(), 1);

@@ -1,5 +1,5 @@
-//! Recorded lists and watches, and mutations of them as a bad connection or a proxy could cause. No
-//! input causes a panic or a hang, and decoding invents no events.
+//! Tests with recorded lists and watches, and with mutations as by a bad connection or a proxy: no
+//! input causes a panic or a hang, and every decoded event is consistent.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ fn check_event<T: Projection>(event: &Event<T>) {
 }
 
 /// Applies the events to a store, and checks that its changes rebuild its contents.
-fn take_in<T: Projection>(events: impl IntoIterator<Item = Event<T>>) {
+fn apply_and_replay<T: Projection>(events: impl IntoIterator<Item = Event<T>>) {
     let (mut store, mut replayed) = (Store::default(), BTreeMap::new());
     for event in events {
         check_event(&event);
@@ -75,8 +75,8 @@ fn take_in<T: Projection>(events: impl IntoIterator<Item = Event<T>>) {
         }
     }
     let objects = store.iter().map(|object| object.metadata().clone());
-    let held: BTreeMap<_, _> = objects.map(|metadata| (metadata.key(), metadata)).collect();
-    assert_eq!(held, replayed);
+    let stored: BTreeMap<_, _> = objects.map(|metadata| (metadata.key(), metadata)).collect();
+    assert_eq!(stored, replayed);
 }
 
 fn check_watch<T: Projection>(input: &[u8]) {
@@ -86,8 +86,8 @@ fn check_watch<T: Projection>(input: &[u8]) {
     let whole = print(&messages);
     assert_eq!(print(&decode_all::<T>(&[first, second])), whole);
     // A watch that ends at the cut has a prefix of the messages.
-    let begun = print(&decode_all::<T>(&[first]));
-    assert!(whole.starts_with(&begun), "{begun:?} is no prefix of {whole:?}");
+    let prefix = print(&decode_all::<T>(&[first]));
+    assert!(whole.starts_with(&prefix), "{prefix:?} is no prefix of {whole:?}");
     let events = messages.into_iter().filter_map(|message| match message {
         Ok(WatchMessage::Event { event, version }) => {
             assert_ne!(version.as_deref(), Some(""), "an event has an empty version");
@@ -95,11 +95,11 @@ fn check_watch<T: Projection>(input: &[u8]) {
         }
         _ => None,
     });
-    take_in(events);
+    apply_and_replay(events);
 }
 
 #[test]
-fn a_watch_is_decoded_alike_however_it_is_cut() -> anyhow::Result<()> {
+fn a_watch_is_decoded_the_same_wherever_its_bytes_are_cut() -> anyhow::Result<()> {
     corpus("watch")?.check(MUTATIONS, |input| {
         check_watch::<MetadataOnly>(input);
         check_watch::<Foo>(input);
@@ -109,7 +109,7 @@ fn a_watch_is_decoded_alike_however_it_is_cut() -> anyhow::Result<()> {
 fn check_list<T: Projection>(input: &[u8]) {
     let Ok(page) = Page::read(input) else { return };
     let listed = page.items.into_iter().flatten().map(decode_item::<T>);
-    take_in([Event::Relisting].into_iter().chain(listed).chain([Event::Synced]));
+    apply_and_replay([Event::Relisting].into_iter().chain(listed).chain([Event::Synced]));
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn a_list_contains_named_objects_or_errors() -> anyhow::Result<()> {
     })
 }
 
-/// Objects that a list does not name count as deleted, so another response must not pass for an
-/// empty list.
+/// Objects that are missing from a list count as deleted, so another response must not be decoded
+/// as an empty list.
 #[test]
 fn other_responses_are_not_empty_lists() {
     for input in [

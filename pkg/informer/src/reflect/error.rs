@@ -9,7 +9,7 @@ use crate::explain::JsonError;
 
 /// The maximum length of a watch line in bytes. An object has at most 1.5 MiB in etcd, and
 /// conversion can make it longer.
-pub(super) const LONGEST_LINE: usize = 16 << 20;
+pub(super) const MAX_LINE: usize = 16 << 20;
 
 /// A failed step of the loop.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +22,8 @@ pub(super) enum Error {
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("failed to decode the response")]
     Decode(#[source] JsonError),
-    #[error("the watch sent a line of more than {LONGEST_LINE} bytes")]
-    Endless,
+    #[error("the watch sent a line of more than {MAX_LINE} bytes")]
+    LineTooLong,
     #[error("the watch received nothing for {0:?}")]
     Silent(Duration),
     #[error("the watch ended right after it started")]
@@ -48,9 +48,9 @@ impl Error {
 
     /// Returns whether the error is reported as a failure.
     ///
-    /// Silence alone is not: real apiservers send no bookmarks for a resource without changes since
-    /// they started. If the apiserver is down, the next watch fails. If something withholds events,
-    /// a later list detects it.
+    /// Silence alone is not reported, because an apiserver sends no bookmarks for a resource that
+    /// has not changed since it started. If the apiserver is down, the next watch fails. If
+    /// something withholds events, a later list detects it.
     pub(super) fn is_reported(&self) -> bool {
         !matches!(self, Self::Silent(_))
     }
@@ -59,20 +59,22 @@ impl Error {
     ///
     /// - A broken connection loses nothing, because the next watch resumes where the last one
     ///   ended.
-    /// - After a rejected watch, a list determines the current state, unless the apiserver only
-    ///   asked to retry later.
-    /// - An unreadable line would only be sent again.
+    /// - After a rejected watch, a list determines the current state, unless the apiserver asked
+    ///   to retry later.
+    /// - After an unreadable line, a watch from the same version would receive the same line.
     /// - After a panic of the sink, it is unknown which events it has applied.
-    pub(super) fn calls_for_list(&self) -> bool {
+    pub(super) fn requires_list(&self) -> bool {
         match self {
-            Self::Decode(_) | Self::Endless | Self::Panicked => true,
-            Self::Watch(error @ kube::Error::Api(status)) => retry_after(error).is_none() || is_from_the_future(status),
+            Self::Decode(_) | Self::LineTooLong | Self::Panicked => true,
+            Self::Watch(error @ kube::Error::Api(status)) => {
+                retry_after(error).is_none() || is_version_too_large(status)
+            }
             _ => false,
         }
     }
 
     /// Returns whether a retry of the same page may succeed.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::List(_) | Self::Read(_)) && self.kind() == ApiErrorKind::Transient
     }
 }
@@ -80,7 +82,7 @@ impl Error {
 /// Returns whether the requested version is newer than any that the apiserver knows, which happens
 /// after etcd is restored from a backup. The apiserver then asks to retry later, but no retry would
 /// succeed.
-fn is_from_the_future(status: &Status) -> bool {
+fn is_version_too_large(status: &Status) -> bool {
     let details = status.details.iter();
     details
         .flat_map(|details| &details.causes)

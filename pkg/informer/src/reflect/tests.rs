@@ -106,7 +106,7 @@ impl Fixture {
         self.reporter.status().failure.map(|failure| failure.message)
     }
 
-    /// Returns the next request, and how long after `then` it was sent.
+    /// Returns how long after `then` the next request was sent, and the request.
     async fn after(&mut self, then: Instant) -> (Duration, Call) {
         let call = self.server.call().await;
         (call.at - then, call)

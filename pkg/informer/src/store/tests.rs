@@ -15,7 +15,8 @@ use expect_test::{Expect, expect};
 use super::*;
 use crate::scripted::{Foo, foo, print};
 
-/// `a@1` is object a at version 1; `a@1+y` has another UID than `a@1`.
+/// Parses an object: `a@1` is the object `a` at version 1, and `a@1+y` has the UID `y` instead of
+/// `x`.
 fn object(text: &str) -> Foo {
     let (text, uid) = text.split_once('+').unwrap_or((text, "x"));
     let (name, version) = text.split_once('@').unwrap();
@@ -50,7 +51,7 @@ fn event(line: &str) -> Event<Foo> {
     }
 }
 
-fn show(delta: &Delta<Foo>) -> String {
+fn format_delta(delta: &Delta<Foo>) -> String {
     let change = match &delta.change {
         Change::Added(object) => format!("added {}", print(&**object)),
         Change::Updated { old, new } => format!("updated {} to {}", print(&**old), print(&**new)),
@@ -68,14 +69,14 @@ fn check(events: &[&str], expected: &Expect) {
     let mut store = Store::default();
     let mut text = String::new();
     for line in events {
-        let deltas: Vec<_> = store.apply(event(line)).iter().map(show).collect();
+        let deltas: Vec<_> = store.apply(event(line)).iter().map(format_delta).collect();
         text += format!("{line}: {}", deltas.join("; ")).trim_end();
         text.push('\n');
     }
-    let mut held: Vec<_> = store.iter().map(|object| print(&**object)).collect();
-    held.sort();
+    let mut objects: Vec<_> = store.iter().map(|object| print(&**object)).collect();
+    objects.sort();
     let bad: Vec<_> = store.undecodable().keys().map(ToString::to_string).collect();
-    let end = format!("holds {held:?}, undecodable {bad:?}, synced {}\n", store.is_synced());
+    let end = format!("holds {objects:?}, undecodable {bad:?}, synced {}\n", store.is_synced());
     expected.assert_eq(&(text + &end));
 }
 
@@ -282,7 +283,7 @@ fn an_object_that_becomes_undecodable_keeps_its_last_good_state() {
 }
 
 #[test]
-fn an_object_that_becomes_good_again_is_no_longer_undecodable() {
+fn an_object_that_becomes_decodable_is_no_longer_undecodable() {
     check(
         &[
             "relisting",

@@ -1,4 +1,4 @@
-//! Tests of a kind whose definition is created late.
+//! Tests of a resource whose CRD is created after the informer.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const LATE: Resource = Resource::namespaced("informer.example.com", "v1", "Late", "lates");
 
-fn definition() -> Result<CustomResourceDefinition> {
+fn crd() -> Result<CustomResourceDefinition> {
     Ok(serde_json::from_value(json!({
         "metadata": {"name": LATE.crd_name()},
         "spec": {
@@ -25,7 +25,7 @@ fn definition() -> Result<CustomResourceDefinition> {
 }
 
 #[tokio::test]
-async fn an_informer_syncs_within_seconds_after_its_definition_is_created() -> Result<()> {
+async fn an_informer_syncs_within_seconds_after_its_crd_is_created() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let (factory, _) = factory(plane.config()?)?;
     let informer = factory.informer::<MetadataOnly>(Watch::all(LATE));
@@ -42,10 +42,10 @@ async fn an_informer_syncs_within_seconds_after_its_definition_is_created() -> R
         )
     );
     let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
-    definitions.create(&PostParams::default(), &definition()?).await?;
+    definitions.create(&PostParams::default(), &crd()?).await?;
     let created = Instant::now();
     informer.wait_for_sync(Duration::from_secs(5)).await?;
-    println!("synced {:?} after the definition was created", created.elapsed());
+    println!("synced {:?} after the CRD was created", created.elapsed());
     factory.stop().await;
     Ok(())
 }

@@ -15,14 +15,15 @@ use tokio::sync::watch;
 
 use super::*;
 
-/// How soon discovery must notice created and deleted definitions.
-const SOON: Duration = Duration::from_secs(1);
+/// The limit for the median delay until discovery shows a created CRD, or no longer shows a deleted
+/// one.
+const DELAY_LIMIT: Duration = Duration::from_secs(1);
 
-const COLLECTED: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
+const COLLECTABLE: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
 
 type Known = watch::Receiver<Option<Arc<ServedResources>>>;
 
-/// Returns a definition in `group` with one version.
+/// Returns a CRD in `group` with one version.
 fn definition(group: &str) -> Result<CustomResourceDefinition> {
     Ok(serde_json::from_value(json!({
         "metadata": {"name": format!("widgets.{group}")},
@@ -38,12 +39,15 @@ fn definition(group: &str) -> Result<CustomResourceDefinition> {
     }))?)
 }
 
-fn follow(client: Client) -> (Discovery, Known) {
+fn start_discovery(client: Client) -> (Discovery, Known) {
     Discovery::start(client, &InformerConfig::default())
 }
 
-/// Waits until the known resources are as expected. Returns the time and the resources.
-async fn until(known: &Known, expected: impl Fn(&ServedResources) -> bool) -> Result<(Instant, Arc<ServedResources>)> {
+/// Waits until the known resources satisfy `expected`. Returns the time and the resources.
+async fn wait_for_known(
+    known: &Known,
+    expected: impl Fn(&ServedResources) -> bool,
+) -> Result<(Instant, Arc<ServedResources>)> {
     let mut known = known.clone();
     let is = |served: &Option<Arc<ServedResources>>| served.as_deref().is_some_and(&expected);
     let Ok(served) = tokio::time::timeout(LIMIT, known.wait_for(is)).await else {
@@ -73,12 +77,12 @@ fn is_established(definition: &CustomResourceDefinition) -> bool {
         .any(|condition| condition.type_ == "Established" && condition.status == "True")
 }
 
-/// Returns when the definition is established (`true`) or deleted (`false`).
-async fn when(api: &Api<CustomResourceDefinition>, group: &str, here: bool) -> Result<Instant> {
+/// Waits until the CRD is established, or deleted if `is_present` is false. Returns the time.
+async fn wait_for_crd(api: &Api<CustomResourceDefinition>, group: &str, is_present: bool) -> Result<Instant> {
     let name = format!("widgets.{group}");
     eventually(LIMIT, &name, || async {
         let definition = api.get_opt(&name).await.map_err(|error| error.to_string())?;
-        match (definition, here) {
+        match (definition, is_present) {
             (Some(definition), true) if is_established(&definition) => Ok(()),
             (None, false) => Ok(()),
             (other, _) => Err(format!("{other:?}")),
@@ -88,28 +92,28 @@ async fn when(api: &Api<CustomResourceDefinition>, group: &str, here: bool) -> R
     Ok(Instant::now())
 }
 
-/// Creates the definition. Returns the delay between its establishment and its discovery.
+/// Creates the CRD. Returns the delay between its establishment and its discovery.
 async fn create_and_await_discovery(
     api: &Api<CustomResourceDefinition>,
     known: &Known,
     group: &str,
 ) -> Result<Duration> {
     api.create(&PostParams::default(), &definition(group)?).await?;
-    let here = |served: &ServedResources| has_widgets(served, group);
-    let (established, seen) = tokio::join!(when(api, group, true), until(known, here));
-    // Discovery cannot show a definition before the apiserver has established it.
-    let (established, (seen, _)) = (established?, seen?);
-    Ok(seen.saturating_duration_since(established))
+    let is_present = |served: &ServedResources| has_widgets(served, group);
+    let (established, discovered) = tokio::join!(wait_for_crd(api, group, true), wait_for_known(known, is_present));
+    // Discovery cannot show a CRD before the apiserver has established it.
+    let (established, (discovered, _)) = (established?, discovered?);
+    Ok(discovered.saturating_duration_since(established))
 }
 
-/// Deletes the definition. Returns the delay between its deletion and its removal from discovery.
+/// Deletes the CRD. Returns the delay between its deletion and its removal from discovery.
 async fn delete_and_await_removal(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
     api.delete(&format!("widgets.{group}"), &DeleteParams::default())
         .await?;
-    let gone = |served: &ServedResources| !has_widgets(served, group);
-    let (deleted, forgotten) = tokio::join!(when(api, group, false), until(known, gone));
-    let (deleted, (forgotten, _)) = (deleted?, forgotten?);
-    Ok(forgotten.saturating_duration_since(deleted))
+    let is_absent = |served: &ServedResources| !has_widgets(served, group);
+    let (deleted, removed) = tokio::join!(wait_for_crd(api, group, false), wait_for_known(known, is_absent));
+    let (deleted, (removed, _)) = (deleted?, removed?);
+    Ok(removed.saturating_duration_since(deleted))
 }
 
 /// Returns the median, because single delays are longer on a busy machine.
@@ -121,8 +125,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[tokio::test]
 async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let (discovery, known) = follow(plane.client()?);
-    until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let (discovery, known) = start_discovery(plane.client()?);
+    wait_for_known(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     let groups = [0, 1, 2, 3, 4, 5, 6].map(|number| format!("one-by-one-{number}.example.com"));
     let (mut discovery_delays, mut removal_delays) = (Vec::new(), Vec::new());
@@ -136,8 +140,8 @@ async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> 
             .map(|group| create_and_await_discovery(&api, &known, group)),
     )
     .await?;
-    // Delete only now: a definition that is deleted right after its establishment sometimes stays
-    // terminating for a long time.
+    // The CRDs are deleted only now, because a CRD that is deleted right after its establishment
+    // sometimes stays terminating for a long time.
     for group in &groups {
         removal_delays.push(delete_and_await_removal(&api, &known, group).await?);
     }
@@ -145,7 +149,7 @@ async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> 
         "one by one: discovered {discovery_delays:?} after establishment, removed {removal_delays:?} after deletion"
     );
     println!("ten at once: discovered {at_once:?} after establishment");
-    assert!(median(discovery_delays) < SOON && median(removal_delays) < SOON);
+    assert!(median(discovery_delays) < DELAY_LIMIT && median(removal_delays) < DELAY_LIMIT);
     assert_eq!(discovery.failures(), 0);
     discovery.stop().await;
     Ok(())
@@ -154,7 +158,7 @@ async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> 
 #[tokio::test]
 async fn discovery_without_the_aggregated_document_has_the_same_result() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let (_discovery, whole) = follow(plane.client()?);
+    let (_discovery, aggregated) = start_discovery(plane.client()?);
     let inner = plane.client()?;
     let old = tower::service_fn(move |mut request: Request<Body>| {
         let inner = inner.clone();
@@ -166,14 +170,14 @@ async fn discovery_without_the_aggregated_document_has_the_same_result() -> Resu
         }
         async move { inner.send(request).await }
     });
-    let (_old, plain) = follow(Client::new(old, "default"));
-    let (_, plain) = until(&plain, |served| served.lookup("v1", "Pod").is_some()).await?;
-    let (_, whole) = until(&whole, |served| served.lookup("v1", "Pod").is_some()).await?;
-    assert_eq!(plain, whole);
-    let collected: Vec<_> = whole.preferred(COLLECTED).map(ToString::to_string).collect();
+    let (_old, plain) = start_discovery(Client::new(old, "default"));
+    let (_, plain) = wait_for_known(&plain, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let (_, aggregated) = wait_for_known(&aggregated, |served| served.lookup("v1", "Pod").is_some()).await?;
+    assert_eq!(plain, aggregated);
+    let collected: Vec<_> = aggregated.preferred(COLLECTABLE).map(ToString::to_string).collect();
     println!(
         "{} resources, {} of them collectable",
-        whole.preferred(&[]).count(),
+        aggregated.preferred(&[]).count(),
         collected.len()
     );
     for expected in [
@@ -196,8 +200,8 @@ async fn discovery_without_the_aggregated_document_has_the_same_result() -> Resu
 #[tokio::test]
 async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let (discovery, known) = follow(plane.client()?);
-    let (_, before) = until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let (discovery, known) = start_discovery(plane.client()?);
+    let (_, before) = wait_for_known(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
     let services: Api<APIService> = Api::all(plane.client()?);
     let nowhere = serde_json::from_value(json!({
         "metadata": {"name": "v1.nowhere.example.com"},
@@ -208,8 +212,8 @@ async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Re
     }))?;
     services.create(&PostParams::default(), &nowhere).await?;
     let created = Instant::now();
-    let (seen, failing) = until(&known, |served| served.failed().eq(["nowhere.example.com/v1"])).await?;
-    println!("marked as failed {:?} after its creation", seen - created);
+    let (marked, failing) = wait_for_known(&known, |served| served.failed().eq(["nowhere.example.com/v1"])).await?;
+    println!("marked as failed {:?} after its creation", marked - created);
     assert!(failing.preferred(&[]).eq(before.preferred(&[])));
     // Other groups are still discovered.
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
@@ -217,7 +221,7 @@ async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Re
     services
         .delete("v1.nowhere.example.com", &DeleteParams::default())
         .await?;
-    let (_, after) = until(&known, |served| served.failed().count() == 0).await?;
+    let (_, after) = wait_for_known(&known, |served| served.failed().count() == 0).await?;
     assert!(after.lookup("nowhere.example.com/v1", "Widget").is_none());
     assert_eq!(discovery.failures(), 0);
     Ok(())
@@ -226,23 +230,23 @@ async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Re
 #[tokio::test]
 async fn a_restart_of_the_apiserver_removes_no_resources() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let (discovery, known) = follow(plane.client()?);
+    let (discovery, known) = start_discovery(plane.client()?);
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     let group = "kept.discovery.example.com";
     api.create(&PostParams::default(), &definition(group)?).await?;
-    let (_, before) = until(&known, |served| has_widgets(served, group)).await?;
-    let mut seen = known.clone();
+    let (_, before) = wait_for_known(&known, |served| has_widgets(served, group)).await?;
+    let mut updates = known.clone();
     let restart = async {
         plane.apiserver().kill().await?;
         plane.apiserver().start().await?;
         api.create(&PostParams::default(), &definition("new.discovery.example.com")?)
             .await?;
-        until(&known, |served| has_widgets(served, "new.discovery.example.com")).await
+        wait_for_known(&known, |served| has_widgets(served, "new.discovery.example.com")).await
     };
-    let everything_stays = async {
+    let all_kept = async {
         loop {
-            seen.changed().await?;
-            let now = seen.borrow_and_update().clone().unwrap_or_default();
+            updates.changed().await?;
+            let now = updates.borrow_and_update().clone().unwrap_or_default();
             for resource in before.preferred(&[]) {
                 let found = now.lookup(&resource.api_version(), &resource.kind);
                 anyhow::ensure!(found == Some(resource), "discovery has lost {resource}");
@@ -251,11 +255,11 @@ async fn a_restart_of_the_apiserver_removes_no_resources() -> Result<()> {
     };
     tokio::select! {
         restarted = restart => restarted?,
-        gone = everything_stays => return gone,
+        lost = all_kept => return lost,
     };
     println!("{} attempts failed during the restart", discovery.failures());
     eventually(LIMIT, "discovery to recover", || async {
-        discovery.failure().map_or(Ok(()), |trouble| Err(trouble.message))
+        discovery.failure().map_or(Ok(()), |failure| Err(failure.message))
     })
     .await
 }
@@ -274,14 +278,14 @@ async fn discovery_works_without_permission_to_watch_definitions_and_services() 
     let client = plane
         .service_account_client(namespace.name(), "nobody", vec![rule])
         .await?;
-    let (discovery, known) = follow(client);
-    until(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
+    let (discovery, known) = start_discovery(client);
+    wait_for_known(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     let group = "unheard.discovery.example.com";
     api.create(&PostParams::default(), &definition(group)?).await?;
-    when(&api, group, true).await?;
+    wait_for_crd(&api, group, true).await?;
     discovery.refresh();
-    until(&known, |served| has_widgets(served, group)).await?;
+    wait_for_known(&known, |served| has_widgets(served, group)).await?;
     assert_eq!(discovery.failures(), 0);
     Ok(())
 }

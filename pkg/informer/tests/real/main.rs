@@ -1,5 +1,5 @@
-//! Tests of informers with a real kube-apiserver and etcd: the assumptions of the scripted tests,
-//! and behaviour that only real servers show.
+//! Tests of informers with a real kube-apiserver and etcd: they check the assumptions of the
+//! scripted tests, and behaviour that only real servers have.
 
 mod definitions;
 mod discovery;
@@ -24,7 +24,7 @@ use prometheus::Registry;
 use serde::Deserialize;
 use serde_json::json;
 
-/// The time limit for each step on a busy machine.
+/// The time limit for each step, long enough for a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
 
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");

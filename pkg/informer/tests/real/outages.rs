@@ -6,8 +6,8 @@ use portreeve_testing::{Fault, Matcher, Repeat};
 
 use super::*;
 
-/// The delay of the second page of a list. The compaction ends before that.
-const HELD_BACK: Duration = Duration::from_secs(3);
+/// The delay of the request for the second page of a list, long enough for the compaction.
+const PAGE_DELAY: Duration = Duration::from_secs(3);
 
 /// Returns a synced informer with two objects, and a subscriber that has received them.
 async fn informer(factory: &Factory, client: &Client) -> Result<(Informer<Note>, Subscription, ChangeLog)> {
@@ -64,7 +64,7 @@ async fn a_crash_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<
     Ok(())
 }
 
-/// The link is cut during a watch, and the apiserver still has the events of that time.
+/// The connection is cut during a watch. The apiserver still has the events of the outage.
 #[tokio::test]
 async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
     let plane = ControlPlane::shared().await;
@@ -124,7 +124,7 @@ async fn a_list_whose_next_page_has_expired_is_requested_without_pages() -> Resu
         create(&api, name, "1").await?;
     }
     let proxy = FaultProxy::start(&plane).await?;
-    let second = proxy.fault(Matcher::later_pages(), Fault::DelayRequest(HELD_BACK), Repeat::Nth(1));
+    let second = proxy.fault(Matcher::later_pages(), Fault::DelayRequest(PAGE_DELAY), Repeat::Nth(1));
     proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
     let lists = proxy.count(Matcher::lists().resource("configmaps"));
     let (factory, _) = factory(proxy.config(plane.config()?))?;

@@ -1,5 +1,5 @@
-//! Recorded discovery documents and mutations of them. No input causes a panic or a hang, and every
-//! decoded resource can be requested.
+//! Tests with recorded discovery documents and mutations of them: no input causes a panic or a
+//! hang, and every decoded resource can be requested.
 
 use std::collections::BTreeSet;
 

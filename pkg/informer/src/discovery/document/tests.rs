@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::discovery::{ServedResources, Verb};
 
-/// Formats a response: each resource with its scope, in order, and the versions with unknown
-/// resources.
+/// Formats a response: the resources of each version with their scopes, or `unknown` for a version
+/// with unknown resources.
 fn print(groups: &Groups) -> String {
     let versions = groups.values().flatten().map(|(api_version, resources)| {
         let Some(resources) = resources else {

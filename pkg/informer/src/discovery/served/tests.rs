@@ -1,11 +1,11 @@
-//! Tests of how responses change the known resources, with tables and generated inputs.
+//! Tests of how responses change the known resources, with fixed and generated inputs.
 
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 
 use super::*;
 
-const GC: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
-const READ: &[Verb] = &[Verb::Get, Verb::List];
+const COLLECTABLE: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
+const READABLE: &[Verb] = &[Verb::Get, Verb::List];
 
 fn resource(api_version: &str, kind: &str) -> Resource {
     let version = api_version.rsplit('/').next().unwrap_or_default();
@@ -30,7 +30,7 @@ fn resources(api_version: &str, kinds: Kinds) -> Arc<[DiscoveredResource]> {
 }
 
 /// Returns a response with these versions. `None` represents unknown resources.
-fn answer(versions: &[(&str, Option<Kinds>)]) -> Groups {
+fn response(versions: &[(&str, Option<Kinds>)]) -> Groups {
     let mut groups = Groups::new();
     for (api_version, kinds) in versions {
         let resources = kinds.map(|kinds| resources(api_version, kinds));
@@ -51,19 +51,22 @@ fn preferred(served: &ServedResources, verbs: &[Verb]) -> Vec<String> {
 #[test]
 fn each_resource_has_the_preferred_version_of_its_group_or_the_first_that_serves_it() {
     let served = ServedResources::default().updated_by(
-        &[&answer(&[
-            ("v1", Some(&[("Pod", GC), ("Binding", &[Verb::Create])])),
-            ("apps/v2", Some(&[("Deployment", GC), ("Late", READ)])),
-            ("apps/v1", Some(&[("Deployment", GC), ("Late", GC), ("Old", GC)])),
-            ("apps/v0", Some(&[("Old", GC)])),
-            ("other/v1", Some(&[("Pod", GC)])),
+        &[&response(&[
+            ("v1", Some(&[("Pod", COLLECTABLE), ("Binding", &[Verb::Create])])),
+            ("apps/v2", Some(&[("Deployment", COLLECTABLE), ("Late", READABLE)])),
+            (
+                "apps/v1",
+                Some(&[("Deployment", COLLECTABLE), ("Late", COLLECTABLE), ("Old", COLLECTABLE)]),
+            ),
+            ("apps/v0", Some(&[("Old", COLLECTABLE)])),
+            ("other/v1", Some(&[("Pod", COLLECTABLE)])),
         ])],
         &services(&[]),
     );
     // Version v1 of `lates` supports the verbs, but the preferred v2 does not.
     let expected = ["pods.v1", "deployments.v2.apps", "olds.v1.apps", "pods.v1.other"];
-    assert_eq!(preferred(&served, GC), expected);
-    assert_eq!(preferred(&served, READ), ["lates.v2.apps"]);
+    assert_eq!(preferred(&served, COLLECTABLE), expected);
+    assert_eq!(preferred(&served, READABLE), ["lates.v2.apps"]);
     assert_eq!(preferred(&served, &[Verb::Create]), ["bindings.v1"]);
     assert_eq!(preferred(&served, &[]).len(), 6);
 }
@@ -71,11 +74,11 @@ fn each_resource_has_the_preferred_version_of_its_group_or_the_first_that_serves
 #[test]
 fn lookup_accepts_any_version_and_the_kinds_that_kube_controller_manager_accepts() {
     let served = ServedResources::of(&[
-        (resource("v1", "Pod"), GC),
-        (resource("apps/v2", "Deployment"), GC),
-        (resource("apps/v1", "Deployment"), READ),
-        (resource("lists/v1", "Wish"), GC),
-        (resource("lists/v1", "WishList"), GC),
+        (resource("v1", "Pod"), COLLECTABLE),
+        (resource("apps/v2", "Deployment"), COLLECTABLE),
+        (resource("apps/v1", "Deployment"), READABLE),
+        (resource("lists/v1", "Wish"), COLLECTABLE),
+        (resource("lists/v1", "WishList"), COLLECTABLE),
     ]);
     let rows = [
         ("v1", "Pod", Some("pods.v1")),
@@ -103,16 +106,19 @@ fn lookup_accepts_any_version_and_the_kinds_that_kube_controller_manager_accepts
 
 #[test]
 fn an_undiscoverable_version_keeps_its_resources_and_is_marked_as_failed() {
-    let good = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", Some(&[("Load", GC)]))]);
-    let stale = answer(&[("v1", Some(&[("Pod", GC)])), ("metrics/v1", None)]);
+    let good = response(&[
+        ("v1", Some(&[("Pod", COLLECTABLE)])),
+        ("metrics/v1", Some(&[("Load", COLLECTABLE)])),
+    ]);
+    let stale = response(&[("v1", Some(&[("Pod", COLLECTABLE)])), ("metrics/v1", None)]);
     let none = services(&[]);
     let first = ServedResources::default().updated_by(&[&stale], &none);
-    assert_eq!(preferred(&first, GC), ["pods.v1"]);
+    assert_eq!(preferred(&first, COLLECTABLE), ["pods.v1"]);
     assert!(first.failed().eq(["metrics/v1"]));
     let known = first.updated_by(&[&good], &none);
     assert_eq!(known.failed().count(), 0);
     let failing = known.updated_by(&[&stale], &none).updated_by(&[&stale], &none);
-    assert_eq!(preferred(&failing, GC), preferred(&known, GC));
+    assert_eq!(preferred(&failing, COLLECTABLE), preferred(&known, COLLECTABLE));
     assert!(failing.failed().eq(["metrics/v1"]));
     assert!(failing.is_failed(&resource("metrics/v1", "Load")));
     assert!(!failing.is_failed(&resource("v1", "Pod")));
@@ -121,36 +127,39 @@ fn an_undiscoverable_version_keeps_its_resources_and_is_marked_as_failed() {
 
 #[test]
 fn a_missing_version_is_removed_unless_its_api_service_exists() {
-    let all = answer(&[
-        ("v1", Some(&[("Pod", GC)])),
-        ("apps/v2", Some(&[("Deployment", GC)])),
-        ("apps/v1", Some(&[("Deployment", GC)])),
-        ("late/v1", Some(&[("Late", GC)])),
+    let all = response(&[
+        ("v1", Some(&[("Pod", COLLECTABLE)])),
+        ("apps/v2", Some(&[("Deployment", COLLECTABLE)])),
+        ("apps/v1", Some(&[("Deployment", COLLECTABLE)])),
+        ("late/v1", Some(&[("Late", COLLECTABLE)])),
     ]);
     let known = ServedResources::default().updated_by(&[&all], &services(&[]));
-    let less = answer(&[("apps/v1", Some(&[("Deployment", GC)]))]);
-    let gone = known.updated_by(&[&less], &services(&[]));
-    assert_eq!(preferred(&gone, GC), ["deployments.v1.apps"]);
+    let fewer = response(&[("apps/v1", Some(&[("Deployment", COLLECTABLE)]))]);
+    let gone = known.updated_by(&[&fewer], &services(&[]));
+    assert_eq!(preferred(&gone, COLLECTABLE), ["deployments.v1.apps"]);
     assert_eq!(gone.failed().count(), 0);
-    let kept = known.updated_by(&[&less], &services(&["v1.", "v2.apps", "v1.late", "v1.never-seen"]));
+    let kept = known.updated_by(&[&fewer], &services(&["v1.", "v2.apps", "v1.late", "v1.never-seen"]));
     // The preferred version stays preferred.
     assert_eq!(
-        preferred(&kept, GC),
+        preferred(&kept, COLLECTABLE),
         ["pods.v1", "deployments.v2.apps", "lates.v1.late"]
     );
     assert!(kept.failed().eq(["v1", "apps/v2", "late/v1"]));
     // The version is removed once its API service is gone.
-    let later = kept.updated_by(&[&less], &services(&["v1.", "v2.apps"]));
-    assert_eq!(preferred(&later, GC), ["pods.v1", "deployments.v2.apps"]);
+    let later = kept.updated_by(&[&fewer], &services(&["v1.", "v2.apps"]));
+    assert_eq!(preferred(&later, COLLECTABLE), ["pods.v1", "deployments.v2.apps"]);
 }
 
 #[test]
 fn added_and_removed_resources_are_named() {
-    let before = ServedResources::of(&[(resource("v1", "Pod"), GC), (resource("a/v1", "Old"), GC)]);
+    let before = ServedResources::of(&[
+        (resource("v1", "Pod"), COLLECTABLE),
+        (resource("a/v1", "Old"), COLLECTABLE),
+    ]);
     let now = ServedResources::of(&[
-        (resource("v1", "Pod"), GC),
-        (resource("a/v1", "New"), READ),
-        (resource("v1", "Node"), GC),
+        (resource("v1", "Pod"), COLLECTABLE),
+        (resource("a/v1", "New"), READABLE),
+        (resource("v1", "Node"), COLLECTABLE),
     ]);
     assert_eq!(now.names_missing_from(&before), "news.v1.a nodes.v1");
     assert_eq!(before.names_missing_from(&now), "olds.v1.a");
@@ -158,15 +167,15 @@ fn added_and_removed_resources_are_named() {
 
 const API_VERSIONS: [&str; 6] = ["v1", "a/v1", "a/v2", "a/v3", "b/v1", "b/v2"];
 
-fn any_answer() -> impl Strategy<Value = Groups> {
+fn any_response() -> impl Strategy<Value = Groups> {
     let kinds = subsequence(vec!["One", "Two", "Three"], 0..=3);
     let verbs = subsequence(vec![Verb::Delete, Verb::List, Verb::Watch, Verb::Get], 3..=4);
     let version = (0..3_u8, option::weighted(0.7, (kinds, vec(verbs, 3))));
     vec(version, API_VERSIONS.len()).prop_map(|versions| {
         let mut groups = Groups::new();
-        for (api_version, (place, content)) in API_VERSIONS.iter().zip(versions) {
-            // A third of the versions is missing.
-            if place == 0 {
+        for (api_version, (position, content)) in API_VERSIONS.iter().zip(versions) {
+            // This happens for a third of the versions, which are then missing from the response.
+            if position == 0 {
                 continue;
             }
             let resources = content.map(|(kinds, verbs)| {
@@ -174,8 +183,8 @@ fn any_answer() -> impl Strategy<Value = Groups> {
                 resources(api_version, &kinds)
             });
             let group = groups.entry(group_of(api_version).into()).or_default();
-            let place = usize::from(place).min(group.len());
-            group.insert(place, ((*api_version).into(), resources));
+            let position = usize::from(position).min(group.len());
+            group.insert(position, ((*api_version).into(), resources));
         }
         groups
     })
@@ -186,21 +195,21 @@ fn any_services() -> impl Strategy<Value = BTreeSet<Box<str>>> {
     subsequence(names.to_vec(), 0..=names.len()).prop_map(|names| names.into_iter().collect())
 }
 
-/// Returns the resources that the response lists for a version, if it names the version.
-fn find_version<'a>(answer: &'a Groups, api_version: &str) -> Option<&'a VersionResources> {
-    let mut versions = answer.values().flatten();
+/// Returns the entry of a version in a response.
+fn find_version<'a>(response: &'a Groups, api_version: &str) -> Option<&'a VersionResources> {
+    let mut versions = response.values().flatten();
     versions.find(|(version, _)| **version == *api_version)
 }
 
 proptest! {
     #[test]
-    fn known_resources_follow_the_last_response(rounds in vec((any_answer(), any_services()), 1..6)) {
+    fn known_resources_follow_the_last_response(rounds in vec((any_response(), any_services()), 1..6)) {
         let mut known = ServedResources::default();
-        for (answer, services) in rounds {
-            let now = known.updated_by(&[&answer], &services);
+        for (response, services) in rounds {
+            let now = known.updated_by(&[&response], &services);
             for api_version in API_VERSIONS {
                 let (before, after) = (known.version(api_version), now.version(api_version));
-                match find_version(&answer, api_version) {
+                match find_version(&response, api_version) {
                     Some((_, Some(resources))) => {
                         let after = after.expect("the response names the version");
                         prop_assert_eq!(&after.resources, resources);
@@ -213,26 +222,26 @@ proptest! {
                     }
                     None => {
                         let kept = before.filter(|_| services.contains(&*service_name(api_version)));
-                        prop_assert_eq!(after.cloned(), kept.map(GroupVersion::failing));
+                        prop_assert_eq!(after.cloned(), kept.map(GroupVersion::marked_failed));
                     }
                 }
             }
-            prop_assert_eq!(&now.updated_by(&[&answer], &services), &now, "the same response changed the resources");
+            prop_assert_eq!(&now.updated_by(&[&response], &services), &now, "the same response changed the resources");
             known = now;
         }
     }
 
     #[test]
-    fn each_resource_is_preferred_once_and_lookup_finds_it(answer in any_answer()) {
-        let served = ServedResources::default().updated_by(&[&answer], &BTreeSet::new());
+    fn each_resource_is_preferred_once_and_lookup_finds_it(response in any_response()) {
+        let served = ServedResources::default().updated_by(&[&response], &BTreeSet::new());
         let mut seen = HashSet::new();
-        for resource in served.preferred(GC) {
+        for resource in served.preferred(COLLECTABLE) {
             prop_assert!(seen.insert((&resource.group, &resource.plural)));
             prop_assert_eq!(served.lookup(&resource.api_version(), &resource.kind), Some(resource));
         }
         let all: HashSet<_> = served.preferred(&[]).map(|resource| (&resource.group, &resource.plural)).collect();
         prop_assert!(seen.is_subset(&all));
-        let resources = answer.values().flatten().filter_map(|(_, resources)| resources.as_deref()).flatten();
+        let resources = response.values().flatten().filter_map(|(_, resources)| resources.as_deref()).flatten();
         for discovered in resources {
             prop_assert!(all.contains(&(&discovered.resource.group, &discovered.resource.plural)));
         }

@@ -1,5 +1,4 @@
-//! Tests of definitions that are created, and of definitions that are deleted together with their
-//! objects.
+//! Tests of CRDs that are created, and of CRDs that are deleted together with their objects.
 
 use super::*;
 
@@ -28,7 +27,7 @@ async fn a_new_definition_wakes_the_loop_of_its_resource() {
 
 /// Returns an informer that stores `a`, its open watch, the log of a subscriber, and the
 /// subscription.
-async fn holding(fixture: &mut Fixture) -> (Informer<Foo>, ResponseBody, ChangeLog, Subscription) {
+async fn informer_with_object(fixture: &mut Fixture) -> (Informer<Foo>, ResponseBody, ChangeLog, Subscription) {
     let informer = fixture.informer();
     let changes = ChangeLog::default();
     let subscription = informer.subscribe(changes.handler());
@@ -38,7 +37,7 @@ async fn holding(fixture: &mut Fixture) -> (Informer<Foo>, ResponseBody, ChangeL
 }
 
 /// Breaks the watch and responds to the next requests with 404.
-async fn unserve(fixture: &mut Fixture, watch: ResponseBody) {
+async fn stop_serving(fixture: &mut Fixture, watch: ResponseBody) {
     watch.cut();
     for _ in 0..2 {
         fixture.foos().await.answer_text(404, "404 page not found\n");
@@ -50,9 +49,9 @@ async fn unserve(fixture: &mut Fixture, watch: ResponseBody) {
 async fn objects_are_removed_with_their_definition() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
-    let (informer, watch, changes, _subscription) = holding(&mut fixture).await;
+    let (informer, watch, changes, _subscription) = informer_with_object(&mut fixture).await;
     fixture.definitions.event("DELETED", &definition(FOO, 6));
-    unserve(&mut fixture, watch).await;
+    stop_serving(&mut fixture, watch).await;
     assert_eq!(changes.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty() && informer.is_synced());
     // The definition is recreated, and so is the object.
@@ -65,8 +64,8 @@ async fn objects_are_removed_with_their_definition() {
 async fn objects_are_removed_when_a_list_shows_the_deletion_of_their_definition() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
-    let (informer, watch, changes, _subscription) = holding(&mut fixture).await;
-    unserve(&mut fixture, watch).await;
+    let (informer, watch, changes, _subscription) = informer_with_object(&mut fixture).await;
+    stop_serving(&mut fixture, watch).await;
     assert!(changes.take().is_empty(), "a 404 alone removed objects");
     fixture.definitions.event("ERROR", &status(410, "Expired"));
     fixture.server.call_for(DEFINITIONS).await.answer(&list(20, &[]));
@@ -84,11 +83,11 @@ async fn objects_of_a_temporarily_unserved_resource_are_kept() {
     fixture
         .definitions
         .event("ADDED", &definition("bars.samplecontroller.k8s.io", 6));
-    let (informer, watch, changes, _subscription) = holding(&mut fixture).await;
+    let (informer, watch, changes, _subscription) = informer_with_object(&mut fixture).await;
     fixture
         .definitions
         .event("DELETED", &definition("bars.samplecontroller.k8s.io", 7));
-    unserve(&mut fixture, watch).await;
+    stop_serving(&mut fixture, watch).await;
     assert!(changes.take().is_empty());
     assert_eq!(informer.list().len(), 1);
 }

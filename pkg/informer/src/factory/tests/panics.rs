@@ -1,12 +1,12 @@
-//! Tests that a panic of one handler does not affect others.
+//! Tests that a panic of a handler or an index function does not affect other handlers.
 
 use super::*;
 
-/// Returns a handler that panics while `mood` is set, and otherwise logs the change.
-fn moody(changes: &ChangeLog, mood: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
-    let (handler, mood) = (changes.handler(), Arc::clone(mood));
+/// Returns a handler that panics while `panics` is set, and otherwise logs the change.
+fn panicking(changes: &ChangeLog, panics: &Arc<AtomicBool>) -> impl Fn(&Delta<Foo>) + Send + Sync + 'static {
+    let (handler, panics) = (changes.handler(), Arc::clone(panics));
     move |delta| {
-        assert!(!mood.load(Ordering::Relaxed), "the test makes this panic");
+        assert!(!panics.load(Ordering::Relaxed), "the test makes this panic");
         handler(delta);
     }
 }
@@ -21,7 +21,7 @@ async fn a_panicking_handler_affects_no_other_and_gets_the_changes_again() {
     let informer = fixture.informer();
     let (first, second) = (ChangeLog::default(), ChangeLog::default());
     let panics = Arc::new(AtomicBool::new(true));
-    let _first = informer.subscribe(moody(&first, &panics));
+    let _first = informer.subscribe(panicking(&first, &panics));
     let _second = informer.subscribe(second.handler());
     let watch = fixture.sync(&[foo("a", 1), foo("b", 2)]).await;
     assert!(informer.is_synced());
@@ -45,8 +45,8 @@ async fn a_panicking_handler_affects_no_other_and_gets_the_changes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_panics_in_a_resync_stops_nothing() {
-    let mut fixture = Fixture::tuned(InformerConfig {
+async fn a_handler_that_panics_in_a_resync_receives_later_changes() {
+    let mut fixture = Fixture::with_config(InformerConfig {
         resync_period: Some(Duration::from_mins(1)),
         idle_timeout: Duration::from_hours(24),
         ..InformerConfig::default()
@@ -55,7 +55,7 @@ async fn a_handler_that_panics_in_a_resync_stops_nothing() {
     let informer = fixture.informer();
     let changes = ChangeLog::default();
     let panics = Arc::new(AtomicBool::new(false));
-    let _subscription = informer.subscribe(moody(&changes, &panics));
+    let _subscription = informer.subscribe(panicking(&changes, &panics));
     let watch = fixture.sync(&[foo("a", 1)]).await;
     panics.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_mins(2)).await;
@@ -68,13 +68,13 @@ async fn a_handler_that_panics_in_a_resync_stops_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_index_function_that_panics_once_only_causes_a_list() {
+async fn a_panic_of_an_index_function_only_causes_a_relist() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
     let panics = Arc::new(AtomicBool::new(false));
-    let once = Arc::clone(&panics);
-    let index = informer.index("moody", move |object: &Foo| {
-        assert!(!once.swap(false, Ordering::Relaxed), "the test makes this panic");
+    let panics_once = Arc::clone(&panics);
+    let index = informer.index("panicking", move |object: &Foo| {
+        assert!(!panics_once.swap(false, Ordering::Relaxed), "the test makes this panic");
         indexes::by_namespace(object)
     });
     let changes = ChangeLog::default();

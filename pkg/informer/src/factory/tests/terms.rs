@@ -1,4 +1,4 @@
-//! Tests of a new term: earlier lists do not count.
+//! Tests of a new term: only a list that starts in it completes the sync.
 
 use super::*;
 use crate::Cache;
@@ -14,7 +14,8 @@ async fn a_new_term_lists_again_and_a_sync_waits_for_that_list() {
     informer.begin_term();
     let limit = Duration::from_secs(1);
     let (synced, _watch) = tokio::join!(informer.wait_for_sync(limit), async {
-        // The other process's last write and deletion, which the watch had not sent yet.
+        // The list contains the last update and deletion of the previous leader, which the watch
+        // had not sent yet.
         fixture.sync(&[foo("a", 3)]).await
     });
     synced.unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns whether the wait has the base `base`, plus jitter and the resolution of the clock.
+/// Returns whether the wait is `base` milliseconds plus jitter, up to the resolution of the clock.
 fn is_wait(wait: Duration, base: u64) -> bool {
     let range = Duration::from_millis(base)..=Duration::from_millis(2 * base + 2);
     range.contains(&wait)
@@ -51,7 +51,7 @@ async fn a_watch_that_breaks_at_once_does_not_reset_the_backoff() {
         then = call.at;
         call.watch().cut();
     }
-    // After three watches without a result, the loop lists.
+    // After three watches that broke at once, the loop lists.
     let (wait, call) = fixture.after(then).await;
     assert!(is_wait(wait, 400) && !call.is_watch(), "{wait:?}: {call:?}");
     then = call.at;
@@ -80,7 +80,7 @@ async fn responses_after_a_watch_that_ended_early_do_not_count_as_contact() {
 
 /// An apiserver that shuts down accepts watches and ends them.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_regularly_but_at_once_backs_off() {
+async fn a_watch_that_ends_at_once_without_an_error_backs_off() {
     let mut fixture = Fixture::listed(&[]).await;
     let mut then = Instant::now();
     fixture.server.expect_watch(10).await.watch().end();
@@ -98,9 +98,9 @@ async fn a_watch_that_ends_regularly_but_at_once_backs_off() {
     );
 }
 
-/// This happens behind a load balancer with a short time limit.
+/// A load balancer with a short time limit ends watches like this.
 #[tokio::test(start_paused = true)]
-async fn short_watches_that_end_regularly_are_no_failures() {
+async fn short_watches_that_end_without_an_error_are_no_failures() {
     let mut fixture = Fixture::listed(&[]).await;
     for _ in 0..10 {
         let call = fixture.server.expect_watch(10).await;
@@ -156,7 +156,7 @@ async fn lists_and_watches_obey_retry_after() {
     let call = fixture.server.expect_watch(10).await;
     let then = call.at;
     call.answer(&busy);
-    // The apiserver only asks to retry later, and a list would add to its load.
+    // The loop repeats the watch, because a list would add to the apiserver's load.
     let (wait, call) = fixture.after(then).await;
     assert_eq!(wait.as_secs(), 7);
     assert_eq!(call.query["resourceVersion"], "10");
@@ -180,7 +180,7 @@ async fn a_wake_lists_an_unserved_resource_at_once() {
     fixture.wake.notify_waiters();
     let (wait, call) = fixture.after(then).await;
     assert_eq!(wait, Duration::ZERO);
-    // After an early wake, the loop retries soon.
+    // The wake came before the resource was served, so the loop retries soon.
     call.answer_text(404, "404 page not found\n");
     let (wait, _call) = fixture.after(then).await;
     assert!(is_wait(wait, 100), "{wait:?}");

@@ -146,8 +146,8 @@ async fn an_expired_continue_token_restarts_the_list_at_once_without_pages() {
     let call = fixture.server.expect_list().await;
     let then = call.at;
     call.answer(&status(410, "Expired"));
-    let (after, call) = fixture.after(then).await;
-    assert_eq!(after, Duration::ZERO);
+    let (elapsed, call) = fixture.after(then).await;
+    assert_eq!(elapsed, Duration::ZERO);
     assert!(call.query.is_empty(), "{call:?}");
     call.answer(&list(12, &[foo("a", 1), foo("b", 2)]));
     let watch = fixture.server.expect_watch(12).await;
@@ -215,14 +215,17 @@ async fn metadata_only_requests_use_the_media_type() {
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(reflect(reflector_config, Names));
-    let form = |form: &str| {
+    let media_type = |kind: &str| {
         Some(format!(
-            "application/json;as={form};g=meta.k8s.io;v=v1,application/json"
+            "application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
         ))
     };
     let call = server.expect_list().await;
-    assert_eq!(call.accept, form("PartialObjectMetadataList"));
+    assert_eq!(call.accept, media_type("PartialObjectMetadataList"));
     call.answer(&list(10, &[]));
     // A watch needs the media type of a single object; with that of a list it would fail.
-    assert_eq!(server.expect_watch(10).await.accept, form("PartialObjectMetadata"));
+    assert_eq!(
+        server.expect_watch(10).await.accept,
+        media_type("PartialObjectMetadata")
+    );
 }

@@ -1,4 +1,4 @@
-//! Tests of recovery from panics, and of resources that are created and deleted.
+//! Tests of recovery from panics, of wakes, and of resources that are no longer served.
 
 use super::*;
 
@@ -71,7 +71,7 @@ async fn a_wake_does_not_end_a_wait_that_the_apiserver_asked_for() {
 }
 
 /// Breaks the watch and responds with 404 to the next watch and the next list.
-async fn not_served(fixture: &mut Fixture) {
+async fn stop_serving(fixture: &mut Fixture) {
     fixture.server.expect_watch(10).await.watch().cut();
     fixture
         .server
@@ -87,10 +87,10 @@ async fn not_served(fixture: &mut Fixture) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_removed_with_their_definition() {
+async fn objects_are_removed_when_their_crd_is_deleted() {
     let mut fixture = Fixture::listed(&[foo("a", 1)]).await;
     fixture.definition_deleted.store(true, Ordering::Relaxed);
-    not_served(&mut fixture).await;
+    stop_serving(&mut fixture).await;
     assert_eq!(fixture.events(), ["relisting", "relisting", "synced"]);
     let failure = fixture.reporter.status().failure.unwrap();
     assert_eq!(failure.kind, ApiErrorKind::NotFound);
@@ -107,12 +107,12 @@ async fn objects_are_removed_with_their_definition() {
 #[tokio::test(start_paused = true)]
 async fn a_resource_that_is_not_served_for_other_reasons_keeps_its_objects() {
     let mut fixture = Fixture::listed(&[foo("a", 1)]).await;
-    not_served(&mut fixture).await;
+    stop_serving(&mut fixture).await;
     assert_eq!(fixture.events(), ["relisting"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_never_listed_resource_is_not_synced_by_the_deletion_of_its_definition() {
+async fn a_resource_that_was_never_listed_is_not_synced_when_its_crd_is_deleted() {
     let mut fixture = Fixture::new();
     fixture.definition_deleted.store(true, Ordering::Relaxed);
     fixture

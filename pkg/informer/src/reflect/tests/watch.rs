@@ -1,4 +1,4 @@
-//! Tests of watches: they resume where they ended, and list again only when necessary.
+//! Tests of watches: they resume where they ended, and the loop lists again only when necessary.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn a_watch_forwards_changes_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_regularly_resumes_at_once_after_the_last_event() {
+async fn a_watch_that_ends_without_an_error_resumes_at_once_after_the_last_event() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ADDED", &foo("a", 11));
@@ -41,7 +41,7 @@ async fn a_watch_resumes_after_the_last_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_without_a_version_does_not_unset_the_version() {
+async fn a_bookmark_without_a_version_keeps_the_last_version() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("BOOKMARK", &json!({"metadata": {}}));
@@ -50,7 +50,7 @@ async fn a_bookmark_without_a_version_does_not_unset_the_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_version_lists_again_whether_event_or_status() {
+async fn a_410_as_an_event_or_as_a_status_lists_again() {
     for as_event in [true, false] {
         let mut fixture = Fixture::listed(&[]).await;
         let call = fixture.server.expect_watch(10).await;
@@ -95,7 +95,7 @@ async fn any_other_error_event_backs_off_and_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_from_the_future_lists_again_despite_retry_after() {
+async fn a_version_that_is_too_large_lists_again_despite_retry_after() {
     let mut fixture = Fixture::listed(&[]).await;
     let mut too_large = status(504, "Timeout");
     too_large["details"] = json!({"retryAfterSeconds": 1, "causes": [{"reason": "ResourceVersionTooLarge"}]});
@@ -113,7 +113,7 @@ async fn a_connection_cut_at_any_byte_loses_and_duplicates_nothing() {
         let watch = fixture.server.expect_watch(10).await.watch();
         watch.text(&text[..at]);
         watch.cut();
-        // Only whole lines are applied.
+        // Only complete lines are applied.
         let whole = text[..at].matches('\n').count();
         let watch = fixture.server.expect_watch([10, 11, 12][whole]).await.watch();
         for line in &lines[whole..] {
@@ -147,7 +147,7 @@ async fn lines_may_arrive_in_any_pieces() {
     assert_eq!(fixture.events(), ["applied a@11", "applied b@12"]);
 }
 
-/// A retry with the same version would get the same line again.
+/// A watch from the same version would receive the same line again.
 #[tokio::test(start_paused = true)]
 async fn a_garbled_line_backs_off_and_lists_again() {
     for garbled in ["{]\n", "{\"type\":\"RENAMED\",\"object\":{}}\n", "\n"] {
@@ -171,7 +171,7 @@ async fn a_garbled_line_backs_off_and_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_line_aborts_the_watch_and_lists_again() {
+async fn a_line_that_is_too_long_aborts_the_watch_and_lists_again() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     let piece = "x".repeat(1 << 20);
@@ -235,7 +235,7 @@ async fn silent_until_list(fixture: &mut Fixture, limit: Duration) -> (usize, Ca
     }
 }
 
-/// Not every server sends bookmarks for an unchanged resource, and some proxies hold lines back.
+/// Not every apiserver sends bookmarks for an unchanged resource, and some proxies withhold lines.
 #[tokio::test(start_paused = true)]
 async fn the_silence_limit_doubles_after_each_unchanged_list() {
     let limit = Duration::from_secs(3);
@@ -255,7 +255,7 @@ async fn the_silence_limit_doubles_after_each_unchanged_list() {
         settle().await;
         assert_eq!(fixture.failure(), None);
     }
-    // A change that a line has reported was not held back.
+    // A change that a line has reported was not withheld, so the limit stays the same.
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("MODIFIED", &foo("a", 11));
     watch.cut();

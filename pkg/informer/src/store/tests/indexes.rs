@@ -48,14 +48,14 @@ fn a_duplicate_value_is_indexed_once_and_removed_completely() {
 #[test]
 fn a_panicking_index_function_does_not_change_the_store() {
     let panics = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&panics);
+    let panics_now = Arc::clone(&panics);
     let mut store = Store::default();
     let first = store.add_index("version", by_version());
     let values = by_version();
     let index = store.add_index(
-        "moody",
+        "panicking",
         Arc::new(move |object: &Foo| {
-            assert!(!asked.load(Ordering::Relaxed), "the test makes this panic");
+            assert!(!panics_now.load(Ordering::Relaxed), "the test makes this panic");
             values(object)
         }),
     );
@@ -67,7 +67,7 @@ fn a_panicking_index_function_does_not_change_the_store() {
         let panicked = catch_unwind(AssertUnwindSafe(|| store.apply(event(line))));
         assert!(panicked.is_err(), "{line}");
         panics.store(false, Ordering::Relaxed);
-        let deltas: Vec<_> = store.apply(event(line)).iter().map(show).collect();
+        let deltas: Vec<_> = store.apply(event(line)).iter().map(format_delta).collect();
         assert_eq!(deltas, expected, "{line}");
         [first, index].map(|index| found(&store, index, "1"))
     };
@@ -80,10 +80,10 @@ fn a_panicking_index_function_does_not_change_the_store() {
     let left = check("applied d@1", &["added d@1, Watched"]);
     assert_eq!(left, [["b@1", "c@1", "d@1"], ["b@1", "c@1", "d@1"]]);
     store.apply(event("relisting"));
-    let mut gone = Vec::new();
+    let mut deleted = Vec::new();
     panics.store(true, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| store.apply(event("synced")))).is_err());
     panics.store(false, Ordering::Relaxed);
-    gone.extend(store.apply(event("synced")).iter().map(show));
-    assert_eq!(gone.len(), 3, "{gone:?}");
+    deleted.extend(store.apply(event("synced")).iter().map(format_delta));
+    assert_eq!(deleted.len(), 3, "{deleted:?}");
 }

@@ -39,7 +39,8 @@ fn contents(store: &Store<Foo>) -> BTreeMap<ObjectKey, String> {
         .collect()
 }
 
-/// Applies a change like a subscriber, and checks that it fits the changes before it.
+/// Applies a change as a subscriber would, and checks that it is consistent with the changes before
+/// it.
 pub(super) fn replay(replayed: &mut BTreeMap<ObjectKey, String>, delta: &Delta<Foo>) {
     let key = delta.key();
     match &delta.change {
@@ -99,33 +100,32 @@ proptest! {
                 store.add_index("version", by_version());
             }
             store.apply(event(line));
-            let mut fresh = rebuilt(&store);
-            fresh.add_index("uid", by_uid());
-            prop_assert_eq!(index_contents(&store, 0), index_contents(&fresh, 0));
+            let mut rebuilt_store = rebuilt(&store);
+            rebuilt_store.add_index("uid", by_uid());
+            prop_assert_eq!(index_contents(&store, 0), index_contents(&rebuilt_store, 0));
             if number >= late {
-                let index = fresh.add_index("version", by_version());
-                prop_assert_eq!(index_contents(&store, 1), index_contents(&fresh, index));
+                let index = rebuilt_store.add_index("version", by_version());
+                prop_assert_eq!(index_contents(&store, 1), index_contents(&rebuilt_store, index));
             }
         }
     }
 
-    /// After any events and aborted lists, a complete list leaves exactly the objects that it
-    /// names.
+    /// After any events and aborted lists, a complete list leaves exactly the listed objects.
     #[test]
-    fn after_a_complete_list_the_store_holds_what_it_named(
+    fn after_a_complete_list_the_store_has_exactly_the_listed_objects(
         before in events(),
-        named in proptest::collection::btree_map("[abcd]", 1..6_u32, 0..4),
+        listed in proptest::collection::btree_map("[abcd]", 1..6_u32, 0..4),
     ) {
         let mut store = Store::default();
         for line in &before {
             store.apply(event(line));
         }
         store.apply(Event::Relisting);
-        for (name, version) in &named {
+        for (name, version) in &listed {
             store.apply(event(&format!("listed {name}@{version}+z")));
         }
         store.apply(Event::Synced);
-        let expected: BTreeMap<_, _> = named
+        let expected: BTreeMap<_, _> = listed
             .iter()
             .map(|(name, version)| (key(name), format!("{name}@{version}+z")))
             .collect();

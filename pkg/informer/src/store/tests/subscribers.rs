@@ -19,19 +19,19 @@ type Replayed = Arc<Mutex<BTreeMap<ObjectKey, String>>>;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Applies this number of the remaining events.
-    Hear(usize),
+    /// Applies the next events, this many.
+    ApplyEvents(usize),
     Subscribe,
     /// Drops the subscription with this index.
-    Leave(usize),
+    Unsubscribe(usize),
     Resync,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => (1..5_usize).prop_map(Step::Hear),
+        6 => (1..5_usize).prop_map(Step::ApplyEvents),
         2 => Just(Step::Subscribe),
-        1 => any::<usize>().prop_map(Step::Leave),
+        1 => any::<usize>().prop_map(Step::Unsubscribe),
         1 => Just(Step::Resync),
     ];
     proptest::collection::vec(step, 0..40)
@@ -40,7 +40,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn informer(core: &Arc<Core<Foo>>) -> Informer<Foo> {
     Informer(Arc::new(Handle {
         core: Arc::clone(core),
-        _ends_watch: CancellationToken::new().drop_guard(),
+        _watch_guard: CancellationToken::new().drop_guard(),
     }))
 }
 
@@ -61,33 +61,33 @@ proptest! {
     fn every_subscriber_can_rebuild_the_store(events in events(), steps in steps()) {
         let core = Arc::new(Core::new("foos".to_owned()));
         let informer = informer(&core);
-        let mut left = events.iter();
+        let mut remaining = events.iter();
         let mut sink = Arc::clone(&core);
         let mut subscribers = vec![subscribe(&informer)];
-        let mut gone = Vec::new();
+        let mut unsubscribed = Vec::new();
         for step in steps {
             match step {
-                Step::Hear(count) => left.by_ref().take(count).for_each(|line| sink.apply(event(line))),
+                Step::ApplyEvents(count) => remaining.by_ref().take(count).for_each(|line| sink.apply(event(line))),
                 Step::Subscribe => subscribers.push(subscribe(&informer)),
-                Step::Leave(n) if !subscribers.is_empty() => {
+                Step::Unsubscribe(n) if !subscribers.is_empty() => {
                     let n = n % subscribers.len();
                     let (replayed, subscription) = subscribers.remove(n);
                     drop(subscription);
                     let last = replayed.lock().expect("no handler has panicked").clone();
-                    gone.push((replayed, last));
+                    unsubscribed.push((replayed, last));
                 }
                 Step::Resync => core.resync(),
-                Step::Leave(_) => {}
+                Step::Unsubscribe(_) => {}
             }
             let objects = informer.list();
-            let held: BTreeMap<_, _> = objects
+            let stored: BTreeMap<_, _> = objects
                 .iter()
                 .map(|object| (object.metadata.key(), identity(object)))
                 .collect();
             for (replayed, _) in &subscribers {
-                prop_assert_eq!(&*replayed.lock().expect("no handler has panicked"), &held);
+                prop_assert_eq!(&*replayed.lock().expect("no handler has panicked"), &stored);
             }
-            for (replayed, last) in &gone {
+            for (replayed, last) in &unsubscribed {
                 prop_assert_eq!(&*replayed.lock().expect("no handler has panicked"), last, "a dropped subscription received a change");
             }
         }
