@@ -1,4 +1,4 @@
-//! Foos that the apiserver rejects, with a message that names the field.
+//! Tests of the Foos that the apiserver rejects, with a message that names the field.
 
 use anyhow::{Result, ensure};
 use kube::{

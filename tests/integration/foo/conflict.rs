@@ -1,4 +1,4 @@
-//! Deployments that the Foo does not control.
+//! Tests of Deployments that the Foo does not control.
 
 use anyhow::{Result, ensure};
 use kube::{
@@ -62,9 +62,9 @@ async fn a_foreign_deployment_is_never_modified_and_the_foo_recovers_after_its_d
 #[tokio::test]
 async fn a_deployment_that_loses_its_owner_reference_becomes_foreign() -> Result<()> {
     let fixture = fixture("disowned").await?;
-    fixture.ready_foo("web", 2).await?;
-    let disown = json!({"metadata": {"ownerReferences": null}, "spec": {"replicas": 9}});
-    let disowned = fixture.merge_deployment("web", disown).await?;
+    fixture.settled_foo("web", 2).await?;
+    let remove_owner = json!({"metadata": {"ownerReferences": null}, "spec": {"replicas": 9}});
+    let disowned = fixture.merge_deployment("web", remove_owner).await?;
     fixture
         .wait_for_condition("web", "Conflict", ConditionStatus::True)
         .await?;
@@ -75,7 +75,7 @@ async fn a_deployment_that_loses_its_owner_reference_becomes_foreign() -> Result
 }
 
 #[tokio::test]
-async fn the_second_of_two_foos_with_one_deployment_name_waits_for_the_name() -> Result<()> {
+async fn the_second_of_two_foos_with_the_same_deployment_name_waits_for_the_name() -> Result<()> {
     let fixture = fixture("rivals").await?;
     fixture.ready_foo("first", 1).await?;
     fixture.create_foo("second", "first", 2).await?;

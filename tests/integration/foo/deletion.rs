@@ -1,4 +1,4 @@
-//! Foos that are being deleted.
+//! Tests of Foos that are being deleted.
 
 use anyhow::{Result, ensure};
 use kube::{
@@ -22,8 +22,8 @@ async fn a_terminating_foo_is_neither_applied_nor_recreated() -> Result<()> {
     let foo = fixture.foos().get("web").await?;
     ensure!(foo.metadata.deletion_timestamp.is_some(), "{foo:?}");
     ensure!(foo.finalizers() == ["foregroundDeletion"], "{foo:?}");
-    // Until the watch has delivered the deletion of the Foo, the controller would repair the
-    // Deployment.
+    // The controller repairs the Deployment until its watch has delivered the deletion of the Foo,
+    // so the test waits for that.
     wait_for_a_later_foo(&fixture, "after-the-beginning").await?;
 
     let drifted = fixture
@@ -43,8 +43,8 @@ async fn a_terminating_foo_is_neither_applied_nor_recreated() -> Result<()> {
     Ok(())
 }
 
-/// Creates a Foo and waits until it is ready. The queue is first in, first out, and a Foo needs
-/// several steps, so the controller has then processed everything that was due before.
+/// Waits until a new Foo is settled. The queue is first in, first out, and a Foo needs several
+/// reconciles, so by then the controller has processed all earlier changes.
 async fn wait_for_a_later_foo(fixture: &crate::support::fixtures::NamespaceFixture, name: &str) -> Result<()> {
     fixture.ready_foo(name, 1).await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The Deployment that the foo-controller creates for a Foo, keeps and deletes.
+//! Tests of the Deployment of a Foo: the foo-controller creates, repairs and deletes it.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -154,7 +154,7 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_container_is_restored_next_to_a_foreign_one() -> Result<()> {
+async fn a_removed_container_is_restored_next_to_a_foreign_container() -> Result<()> {
     let fixture = fixture("container").await?;
     fixture.ready_foo("web", 1).await?;
     let other = json!({"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "other:1"}]}}}});

@@ -1,8 +1,8 @@
-//! Stale plans: the object was replaced or changed between the decision and the request.
+//! Tests of stale plans: the object was replaced or changed between the decision and the request.
 //!
-//! The plans have the form of those that `decide` returns, with the UID and the resourceVersion
-//! that were observed; the unit tests of `decide` check that form. The applier sends the requests
-//! to the real apiserver.
+//! The plans have the form of those that `decide` returns, with the observed UID and
+//! resourceVersion; the unit tests of `decide` check that form. The applier sends the requests to
+//! the real apiserver.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::{
 
 const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
 
-/// Returns an applier like that of a worker. Nothing writes its events.
+/// Returns an applier like that of a worker, except that its events are dropped.
 fn applier(fixture: &NamespaceFixture) -> Result<Applier> {
     let client = fixture.namespace.client().clone();
     let (events, _) = Events::channel(client.clone(), "a-test", &Registry::new())?;
@@ -75,8 +75,8 @@ async fn idle_foo(fixture: &NamespaceFixture) -> Result<Foo> {
 
 async fn expect_stale(applier: &Applier, effect: Effect) -> Result<()> {
     let plan = Plan::of(vec![effect]);
-    let end = applier.run(&plan).await;
-    ensure!(matches!(end, Applied::Stale(_)), "{plan}: {end:?}");
+    let outcome = applier.run(&plan).await;
+    ensure!(matches!(outcome, Applied::Stale(_)), "{plan}: {outcome:?}");
     Ok(())
 }
 
@@ -153,12 +153,12 @@ async fn an_apply_does_not_recreate_a_deleted_object_and_a_delete_of_it_succeeds
         target: observed,
         propagation: Propagation::Background,
     };
-    let end = applier.run(&Plan::of(vec![delete])).await;
-    ensure!(matches!(end, Applied::Done), "{end:?}");
+    let outcome = applier.run(&Plan::of(vec![delete])).await;
+    ensure!(matches!(outcome, Applied::Done), "{outcome:?}");
     Ok(())
 }
 
-/// Holds an apply of the daemon inside the apiserver while the Deployment is replaced. The
+/// Holds an apply request of the daemon inside the apiserver while the Deployment is replaced. The
 /// apiserver would reject even an apply without preconditions here. The test shows that the daemon
 /// then reconciles again at once and reports the conflict.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The status of a Foo and its events.
+//! Tests of the status of a Foo and of its events.
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -150,7 +150,7 @@ async fn the_status_is_written_only_when_it_changes() -> Result<()> {
             .wait_for_deployment("web", "2 replicas", |found| replicas(found) == Some(2))
             .await?;
     }
-    // The watch must deliver no change of the Foo before this one, which changes the status.
+    // This changes the status. The watch must deliver no earlier change of the Foo.
     set_available(&fixture, "web", 2).await?;
     let change = timeout(LIMIT, changes.next())
         .await

@@ -1,4 +1,4 @@
-//! The circuit breaker: `--gc-max-deletions-per-minute`.
+//! Tests of the circuit breaker (`--gc-max-deletions-per-minute`).
 
 use std::{path::Path, time::Duration};
 
@@ -21,12 +21,12 @@ use super::{
 };
 use crate::support::{LIMIT, daemon::PROGRAM};
 
-/// The limit of deletions per minute, far less than the ownership tree needs.
+/// The limit, which is far below the number of deletions that the ownership tree needs.
 const PER_MINUTE: u64 = 40;
 const FLAG: &str = "--gc-max-deletions-per-minute=40";
 const LEASE: &str = "portreeve";
 const TRIPPED: &str = "garbage-collector.portreeve.dev/tripped";
-/// The time during which no deletion may be sent.
+/// How long a test checks that no deletion is sent.
 const QUIET: Duration = Duration::from_secs(1);
 
 fn leases(cluster: &CollectorCluster) -> Result<Api<Lease>> {
@@ -47,8 +47,8 @@ async fn wait_until_tripped(cluster: &CollectorCluster) -> Result<()> {
     .await
 }
 
-/// Clears the breaker like `kubectl annotate lease portreeve
-/// garbage-collector.portreeve.dev/tripped-`.
+/// Clears the breaker as `kubectl annotate lease portreeve
+/// garbage-collector.portreeve.dev/tripped-` does.
 async fn clear(leases: &Api<Lease>) -> Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {TRIPPED: null}}}));
     leases.patch(LEASE, &PatchParams::default(), &patch).await?;
@@ -67,8 +67,8 @@ async fn keep_clear(cluster: &CollectorCluster) -> Result<()> {
     }
 }
 
-/// Waits until the collector reports the tripped breaker in `/readyz`. The check must pass and name
-/// the annotation to remove.
+/// Waits until `/readyz` reports the tripped breaker. The check must pass and name the annotation
+/// to remove.
 async fn wait_until_breaker_is_reported(collector: &Collector) -> Result<()> {
     let is_reported = |status: http::StatusCode, text: &str| {
         let mut lines = text
@@ -181,7 +181,8 @@ async fn the_breaker_trips_after_a_failover_and_stays_tripped_across_the_next() 
     let second = wait_for_leader(&cluster, Some(&first)).await?;
     wait_until_tripped(&cluster).await?;
     ensure_quiet(&cluster).await?;
-    // The second leader counts its deletions from zero.
+    // The process of the first leader kept the count of its deletions, so the second started from
+    // zero.
     let sent = cluster.deletions.matched();
     ensure!(sent <= 2 * PER_MINUTE, "{sent} deletions");
     kill(&mut replicas, &second).await?;
@@ -198,7 +199,7 @@ async fn the_breaker_trips_after_a_failover_and_stays_tripped_across_the_next() 
     finish(CollectorEnvironment { collector, cluster }).await
 }
 
-/// Kills a replica, and returns once it has ended.
+/// Kills a replica, and returns once its process has exited.
 async fn kill(replicas: &mut Vec<(&'static str, Collector)>, name: &str) -> Result<()> {
     for (_, killed) in replicas.extract_if(.., |(replica_name, _)| *replica_name == name) {
         killed.daemon.process.signal(Signal::KILL)?;
@@ -225,8 +226,8 @@ async fn wait_for_event(cluster: &CollectorCluster) -> Result<()> {
         let is_expected = |event: &&Event| event.reason.as_deref() == Some("DeletionLimitReached");
         let event = found.iter().find(is_expected).context("no such event")?;
         let regarding = event.regarding.as_ref();
-        let target = regarding.and_then(|regarding| Some((regarding.kind.as_deref()?, regarding.name.as_deref()?)));
-        ensure!(target == Some(("Lease", LEASE)), "{event:?}");
+        let object = regarding.and_then(|regarding| Some((regarding.kind.as_deref()?, regarding.name.as_deref()?)));
+        ensure!(object == Some(("Lease", LEASE)), "{event:?}");
         Ok(())
     })
     .await

@@ -1,4 +1,4 @@
-//! Owners that are deleted in the background, with and without orphaning.
+//! Tests of owners that are deleted in the background, with and without orphaning.
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
@@ -50,10 +50,10 @@ async fn test_cascading_deletion() -> Result<()> {
 #[tokio::test]
 async fn test_create_with_non_existent_owner() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-non-existing-owner").await?;
-    let nobody = json!({
+    let absent_owner = json!({
         "apiVersion": "v1", "kind": "ReplicationController", "name": "test.rc.1", "uid": "doesn't matter",
     });
-    let pod = dynamic_client.create(pod("test.pod.1").owner(nobody)).await?;
+    let pod = dynamic_client.create(pod("test.pod.1").owner(absent_owner)).await?;
     let pods = dynamic_client.list("v1", "Pod").await?;
     ensure!(pods.len() <= 1, "{pods:?}");
     dynamic_client.wait_until_gone(&pod).await
@@ -74,12 +74,12 @@ async fn test_stressing_cascading_deletion() -> Result<()> {
         .map(|(name, finalizer, policy)| (format!("{name}-{number}"), finalizer, policy))
     };
     let collections = (0..COLLECTIONS).flat_map(of_collection);
-    let ends =
+    let collections =
         collections.map(|(name, finalizer, policy)| collection(&dynamic_client, collector, name, finalizer, policy));
-    let controllers = try_join_all(ends).await?;
+    let controllers = try_join_all(collections).await?;
 
-    // Each round has five collections of three pods. The pods of one collection are deleted, the
-    // others are orphaned.
+    // Each collection has three pods. Of every five collections, one has its pods deleted, and the
+    // others have them orphaned.
     let left = 3 * 4 * COLLECTIONS;
     let pods = eventually(LIMIT, "the orphaned pods, and no controllers, to be left", || async {
         let pods = dynamic_client.list("v1", "Pod").await?;
@@ -121,8 +121,8 @@ async fn collection(
         pods.push(dynamic_client.create(pod).await?);
     }
     if policy != Policy::OrphanDependents(false) {
-        // Otherwise the collector may observe a pod only after it has orphaned the others, and
-        // collect it.
+        // The collector would delete a pod that it had not yet observed while it orphaned the
+        // others.
         collector.wait_until_observes(&pods.iter().collect::<Vec<_>>()).await?;
     }
     dynamic_client.delete(&controller, policy).await?;

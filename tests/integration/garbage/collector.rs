@@ -18,7 +18,7 @@ use crate::{
 
 pub(super) const CONTROLLER: &str = "--controllers=garbage-collector-controller";
 pub(super) const PAGES: &str = "/debug/controllers/garbage-collector-controller";
-/// The flag that opens the debug pages.
+/// The flag that allows requests to the debug pages without authorization.
 const OPEN: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/readyz/*,/metrics,\
     /debug/controllers/garbage-collector-controller/*";
 
@@ -32,12 +32,12 @@ impl Collector {
         Self::start_as(plane, plane.kubeconfig(), "collector", args).await
     }
 
-    /// Starts a collector like [`Collector::start`], with the rights of a kubeconfig.
+    /// Starts a collector as [`Collector::start`] does, with the permissions of a kubeconfig.
     pub(super) async fn start_as(plane: &ControlPlane, kubeconfig: &Path, name: &str, args: &[&str]) -> Result<Self> {
         Self::start_with(plane, kubeconfig, name, args, &[]).await
     }
 
-    /// Starts a collector like [`Collector::start_as`], with additional environment variables.
+    /// Starts a collector as [`Collector::start_as`] does, with additional environment variables.
     pub(super) async fn start_with(
         plane: &ControlPlane,
         kubeconfig: &Path,
@@ -51,7 +51,7 @@ impl Collector {
         Ok(Self { daemon })
     }
 
-    /// Returns an error when the apiserver has rejected any request of the collector with 403.
+    /// Returns an error if any request of the collector was forbidden.
     pub(super) async fn ensure_nothing_forbidden(&self) -> Result<()> {
         let metrics = self.daemon.admin.metrics().await?;
         let rejected = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
@@ -60,9 +60,9 @@ impl Collector {
             "{rejected} requests were refused{}",
             self.daemon.process.log_tail()
         );
-        let served = metrics.sum("rest_client_requests_total", &[r#"code="200""#]);
+        let succeeded = metrics.sum("rest_client_requests_total", &[r#"code="200""#]);
         ensure!(
-            served > 0.0,
+            succeeded > 0.0,
             "rest_client_requests_total counts no success, so it cannot show refusals either"
         );
         Ok(())
@@ -105,9 +105,9 @@ impl Collector {
         Graph::parse(&text)
     }
 
-    /// Returns whether the graph has a node for the object. A node without owners and dependents
-    /// counts as absent.
-    pub(super) async fn has_node(&self, object: &DynamicObject) -> Result<bool> {
+    /// Returns whether the graph page shows the object. The page omits nodes without owners and
+    /// dependents.
+    pub(super) async fn knows(&self, object: &DynamicObject) -> Result<bool> {
         let uid = object.metadata.uid.as_deref().context("the object has no UID")?;
         let graph = self.graph_of(uid).await?;
         Ok(graph.vertices.get(uid).is_some_and(|vertex| !vertex.is("missing")))
@@ -130,18 +130,18 @@ impl Collector {
         Ok(())
     }
 
-    /// Waits until the graph has no node for the object.
-    pub(super) async fn wait_until_not_in_graph(&self, object: &DynamicObject) -> Result<()> {
-        eventually(RETRY_LIMIT, "an object to leave the graph", || async {
-            ensure!(!self.has_node(object).await?, "{object:?}");
+    /// Waits until the graph page no longer shows the object.
+    pub(super) async fn wait_until_forgets(&self, object: &DynamicObject) -> Result<()> {
+        eventually(SETTLED, "an object to leave the graph", || async {
+            ensure!(!self.knows(object).await?, "{object:?}");
             anyhow::Ok(())
         })
         .await
     }
 }
 
-/// Creates an account with exactly the rights that `portreeve rbac` prints for the collector, and
-/// returns its kubeconfig.
+/// Creates a service account with exactly the permissions that `portreeve rbac` prints for the
+/// collector, and returns its kubeconfig.
 pub(super) async fn bound_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
     let system = plane.namespace("portreeve-system").await?;
     let rbac = printed(&["rbac", CONTROLLER, "--namespace", system.name()])?;

@@ -1,4 +1,4 @@
-//! A resource that cannot be listed, because its conversion webhook is missing.
+//! Tests with a resource that cannot be listed, because its conversion webhook is missing.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ use super::{
 async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-cache-sync-fail").await?;
-    let crd = TestCrd::namespaced(&dynamic_client).await?;
+    let crd = Definition::namespaced(&dynamic_client).await?;
     dynamic_client.create(crd.instance("test")).await?;
     let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
     crd.break_conversion(&certificate).await?;
@@ -33,7 +33,7 @@ async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
     dynamic_client.delete(&owner, Policy::OrphanDependents(false)).await?;
     collector.wait_until_not_in_graph(&owner).await?;
     dynamic_client.wait_until_gone(&pod).await?;
-    // The resource must have been unlistable for the whole test.
+    // The resource still cannot be listed.
     ensure!(!collector.is_synced().await?, "everything is synced");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The collector's debug pages, events and metrics.
+//! Tests of the debug pages, explanations, events and metrics for operators.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn uid(object: &DynamicObject) -> &str {
 }
 
 #[tokio::test]
-async fn the_graph_of_an_object_shows_everything_connected_with_it() -> Result<()> {
+async fn the_graph_of_an_object_has_all_connected_objects() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("gc-graph").await?;
     let owner = dynamic_client.create(replication_controller("owner")).await?;
     let child = dynamic_client.create(pod("child").blocking(&owner, true)).await?;
@@ -168,7 +168,7 @@ async fn an_explanation_names_the_owners_and_the_blocking_dependents() -> Result
     );
 
     dynamic_client.delete(&owner, Policy::Foreground).await?;
-    // The child has a finalizer, so its owner waits for it.
+    // The finalizer keeps the child, so the owner waits for the child.
     let page = format!("explain?uid={}", uid(&owner));
     eventually(LIMIT, "an explanation that names the blocking child", || async {
         let (status, text) = collector.page(&page).await?;
@@ -202,7 +202,7 @@ async fn a_decision_names_the_absent_owner() -> Result<()> {
 async fn debug_pages_require_authorization() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-closed").await?;
     let plane = shared::plane().await?;
-    // In observe mode, the daemon may run next to the shared collector.
+    // In observe mode the collector writes nothing, so it may run next to the shared one.
     let args = [CONTROLLER, "--gc-mode=observe"];
     let daemon = Daemon::start_closed(plane, plane.kubeconfig(), dynamic_client.name(), &args).await?;
     for page in ["graph", "explain?uid=any", "decisions"] {
@@ -270,7 +270,7 @@ async fn ignored_resources_are_neither_watched_nor_collected() -> Result<()> {
     let ignored = "--gc-ignore-resources=events,events.events.k8s.io,secrets";
     let collector = Collector::start(&plane, &[ignored]).await?;
     let mut expected_objects = ExpectedObjects::default();
-    // The collector does not watch the ignored owner, and must still keep its dependent.
+    // The collector does not watch the owner, and must still keep the dependent.
     let owner = expected_objects.create_one(&dynamic_client, secret("owner")).await?;
     expected_objects
         .create_one(&dynamic_client, config_map("of-ignored").owned_by(&owner))
@@ -289,16 +289,16 @@ async fn ignored_resources_are_neither_watched_nor_collected() -> Result<()> {
 
 #[tokio::test]
 async fn a_cross_namespace_reference_is_reported_by_an_event() -> Result<()> {
-    let (there, collector) = shared::client_and_collector("gc-elsewhere").await?;
-    let (here, _) = shared::client_and_collector("gc-here").await?;
-    let parent = there.create(config_map("parent")).await?;
-    let valid = there.create(secret("valid").owned_by(&parent)).await?;
+    let (other_namespace, collector) = shared::client_and_collector("gc-elsewhere").await?;
+    let (own_namespace, _) = shared::client_and_collector("gc-here").await?;
+    let parent = other_namespace.create(config_map("parent")).await?;
+    let valid = other_namespace.create(secret("valid").owned_by(&parent)).await?;
     collector.wait_until_observes(&[&parent, &valid]).await?;
-    let child = here
+    let child = own_namespace
         .create(secret("child").finalizer("x/y").owner(reference(&parent)))
         .await?;
 
-    let events: Api<Event> = Api::namespaced(here.client().clone(), here.name());
+    let events: Api<Event> = Api::namespaced(own_namespace.client().clone(), own_namespace.name());
     let event = eventually(LIMIT, "the event", || async {
         let found = events.list(&ListParams::default()).await?.items;
         let is_expected = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
@@ -307,7 +307,7 @@ async fn a_cross_namespace_reference_is_reported_by_an_event() -> Result<()> {
     .await?;
     let note = format!(
         r#"ownerRef [v1/ConfigMap, namespace: {0}, name: parent, uid: {1}] does not exist in namespace "{0}""#,
-        here.name(),
+        own_namespace.name(),
         uid(&parent),
     );
     ensure!(event.note.as_deref() == Some(&*note), "{event:?}");
@@ -318,7 +318,7 @@ async fn a_cross_namespace_reference_is_reported_by_an_event() -> Result<()> {
     );
     let regarding = event.regarding.context("the event regards no object")?;
     ensure!(regarding.uid == child.metadata.uid, "{regarding:?}");
-    there.get(&valid).await?;
+    other_namespace.get(&valid).await?;
     let metrics = collector.daemon.admin.metrics().await?;
     let counted = metrics.sum("gc_invalid_owner_refs", &["reason="]);
     ensure!(counted >= 1.0, "gc_invalid_owner_refs is {counted}");

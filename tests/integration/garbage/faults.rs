@@ -1,5 +1,5 @@
-//! Faults of servers and connections in the middle of a cascade. At the end of each test, exactly
-//! the expected objects remain.
+//! Tests of faults of servers and connections in the middle of a cascade. At the end of each test,
+//! exactly the expected objects remain.
 
 use anyhow::Result;
 use portreeve_testing::{CannedResponse, Matcher, Repeat};
@@ -27,7 +27,7 @@ async fn a_cascade_completes_after_etcd_is_killed() -> Result<()> {
     environment.cluster.ensure_more_deletions_than(before)
 }
 
-/// The collector never receives the watch events of the deletions, so it has to detect the absent
+/// The compaction drops the events of the deletions, so the collector has to detect the absent
 /// objects by listing.
 #[tokio::test]
 async fn deletions_before_a_compaction_are_detected_by_listing() -> Result<()> {
@@ -35,13 +35,13 @@ async fn deletions_before_a_compaction_are_detected_by_listing() -> Result<()> {
     let cluster = &mut environment.cluster;
     cluster.proxy.cut();
     cluster.ownership_tree.delete_owners(&cluster.dynamic_client).await?;
-    // Like kube-controller-manager, the collector may collect dependents that are orphaned before
-    // it observes them. So this test orphans none.
+    // The collector may delete dependents that are orphaned before it observes them, as may
+    // kube-controller-manager. So this test orphans none.
     let not_orphaning = [Policy::Background, Policy::Foreground];
     let mut second = OwnershipTree::build(&cluster.dynamic_client, "second", &not_orphaning).await?;
     second.delete_owners(&cluster.dynamic_client).await?;
     cluster.plane.compact().await?;
-    // Restart the apiserver, since its watch cache still holds the compacted events.
+    // The restart clears the apiserver's watch cache, which still has the compacted events.
     cluster.plane.apiserver().restart().await?;
     cluster.proxy.heal();
     environment.verify_after_restart().await?;
@@ -71,13 +71,14 @@ async fn a_cascade_completes_although_connections_are_cut_repeatedly() -> Result
 async fn a_cascade_completes_after_storms_of_conflicts_and_overload_responses() -> Result<()> {
     let mut environment = CollectorEnvironment::start("storms").await?;
     let cluster = &mut environment.cluster;
-    // Remove the delay of deletions: of two matching rules, the proxy applies only the older.
+    // Remove the delay of deletions, because of two matching rules the proxy applies only the
+    // older.
     cluster.proxy.heal();
     let writes = || Matcher::any().method("DELETE").method("PATCH").method("PUT");
     let conflicts = cluster
         .proxy
         .respond(writes(), CannedResponse::conflict(), Repeat::Next(60));
-    let refusals = cluster
+    let throttled = cluster
         .proxy
         .respond(writes(), CannedResponse::too_many_requests(1), Repeat::Next(60));
     let overload = cluster
@@ -85,7 +86,7 @@ async fn a_cascade_completes_after_storms_of_conflicts_and_overload_responses() 
         .respond(writes(), CannedResponse::unavailable(), Repeat::Next(30));
     cluster.ownership_tree.delete_owners(&cluster.dynamic_client).await?;
     conflicts.wait_for_applied(60, LIMIT).await?;
-    refusals.wait_for_applied(60, LIMIT).await?;
+    throttled.wait_for_applied(60, LIMIT).await?;
     overload.wait_for_applied(30, LIMIT).await?;
     environment.verify().await
 }

@@ -1,4 +1,4 @@
-//! Owners that are deleted in the foreground, with blocking and non-blocking dependents.
+//! Tests of owners that are deleted in the foreground, with blocking and non-blocking dependents.
 
 use std::time::Duration;
 
@@ -94,13 +94,13 @@ async fn test_blocking_owner_ref_does_block() -> Result<()> {
     let doomed = dynamic_client.create(replication_controller("test.rc.1")).await?;
     let pod = pod("pod").blocking(&doomed, true).finalizer(UNHANDLED);
     let pod = dynamic_client.create(pod).await?;
-    // Start the collector after the objects, so that its graph has them before it observes the
-    // deletion.
+    // The collector starts after the objects exist, so its graph contains them before it observes
+    // the deletion.
     let collector = Collector::start(&plane, &[]).await?;
     collector.wait_until_synced().await?;
 
     dynamic_client.delete(&doomed, Policy::Foreground).await?;
-    dynamic_client.catch_up().await?;
+    dynamic_client.wait_for_round().await?;
     ensure_throughout(Duration::from_secs(1), || async {
         dynamic_client.get(&doomed).await?;
         let pods = dynamic_client.list("v1", "Pod").await?;

@@ -1,4 +1,4 @@
-//! A parser for the graph that the page `graph` serves in DOT format.
+//! A parser for the graph that `/graph` serves in DOT format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ impl Graph {
     }
 }
 
-/// Unquotes a string, which is quoted as in Go and in JSON.
+/// Unquotes a string. Go quotes it as JSON does.
 fn unquoted(text: &str) -> Result<String> {
     serde_json::from_str(text).with_context(|| format!("{text} is not quoted"))
 }

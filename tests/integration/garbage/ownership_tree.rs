@@ -1,4 +1,4 @@
-//! Owners with many dependents, whose collection takes a while.
+//! Owners with many dependents, so that a cascade takes a while.
 
 use anyhow::Result;
 use kube::api::DynamicObject;
@@ -9,14 +9,14 @@ use super::{
     object_builder::{config_map, secret},
 };
 
-/// The number of dependents of each owner. A third of them have a dependent themselves.
+/// The number of dependents of each owner. One in three has a dependent itself.
 const DEPENDENTS: usize = 30;
-/// The number of dependents that a doomed owner shares with the living one.
+/// The number of dependents that each deleted owner shares with the owner that remains.
 const SHARED: usize = 10;
 /// The number of objects without owners.
 const UNRELATED: usize = 20;
 
-/// One living owner, and one doomed owner for each policy.
+/// One owner that remains, and one owner per policy that a test deletes (a doomed owner).
 pub(super) struct OwnershipTree {
     pub(super) expected_objects: ExpectedObjects,
     doomed: Vec<(DynamicObject, Policy)>,

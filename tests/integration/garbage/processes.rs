@@ -1,4 +1,4 @@
-//! Collectors that are killed in the middle of a cascade.
+//! Tests of collectors that are killed in the middle of a cascade.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -35,8 +35,8 @@ async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
     }
     let leader = wait_for_leader(&cluster, None).await?;
     let before = cluster.delete_owners().await?;
-    let index = REPLICAS.iter().position(|name| *name == leader);
-    let killed = replicas.remove(index.context("no replica has the name of the leader")?);
+    let position = REPLICAS.iter().position(|name| *name == leader);
+    let killed = replicas.remove(position.context("no replica has the name of the leader")?);
     killed.daemon.process.signal(Signal::KILL)?;
     killed.daemon.process.wait(LIMIT).await?;
 
@@ -51,7 +51,7 @@ async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
     environment.cluster.ensure_more_deletions_than(before)
 }
 
-/// Starts a replica that leads or stands by, and waits until it is ready.
+/// Starts a replica, leader or standby, and waits until it is ready.
 pub(super) async fn replica(cluster: &CollectorCluster, name: &str, more: &[&str]) -> Result<Collector> {
     let args: Vec<&str> = TIMES.iter().chain(more).copied().collect();
     Collector::start_with(&cluster.plane, &cluster.kubeconfig, name, &args, &[("POD_NAME", name)]).await

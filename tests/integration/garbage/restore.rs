@@ -1,4 +1,4 @@
-//! An etcd that is restored from a copy, with the same UIDs.
+//! A test of an etcd that is restored from a copy, with the same UIDs.
 
 use std::{fs, path::Path};
 
@@ -12,8 +12,8 @@ use super::{
     object_builder::{config_map, secret},
 };
 
-/// The collector observes the deletion of the owner before the restore recreates the owner with the
-/// same UID.
+/// The collector has observed the deletion of the owner before the restore recreates the owner with
+/// the same UID.
 #[tokio::test]
 async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
     let plane = ControlPlane::start().await?;
@@ -41,7 +41,8 @@ async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
     plane.etcd().start().await?;
     plane.apiserver().start().await?;
 
-    // The test records no deletion, so it expects the objects of the restored etcd.
+    // The deletion is not recorded in `expected_objects`, so all objects of the restored etcd must
+    // remain.
     let verified = expected_objects.verify(&dynamic_client).await;
     verified.with_context(|| {
         format!(

@@ -1,4 +1,4 @@
-//! The cluster and the collector that are shared by all tests that do not disturb them.
+//! The cluster and the collector that tests share, unless they disturb one of them.
 
 use anyhow::Result;
 use portreeve_testing::ControlPlane;
@@ -9,26 +9,27 @@ use super::{
     dynamic_client::DynamicClient,
 };
 
-/// Returns a client for a new namespace, and the shared collector, which has exactly the rights
-/// that `portreeve rbac` prints.
+/// Returns a client for a new namespace, and the shared collector, which has exactly the
+/// permissions that `portreeve rbac` prints.
 pub(super) async fn client_and_collector(prefix: &str) -> Result<(DynamicClient, &'static Collector)> {
-    let (plane, collector) = both().await?;
+    let (plane, collector) = plane_and_collector().await?;
     Ok((DynamicClient::new(plane, prefix).await?, collector))
 }
 
 /// Returns the shared cluster, for collectors in observe mode.
 pub(super) async fn plane() -> Result<&'static ControlPlane> {
-    let (plane, _) = both().await?;
+    let (plane, _) = plane_and_collector().await?;
     Ok(plane)
 }
 
-async fn both() -> Result<&'static (ControlPlane, Collector)> {
-    static BOTH: OnceCell<(ControlPlane, Collector)> = OnceCell::const_new();
-    BOTH.get_or_try_init(|| async {
-        let plane = ControlPlane::start().await?;
-        let kubeconfig = bound_kubeconfig(&plane).await?;
-        let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
-        Ok((plane, collector))
-    })
-    .await
+async fn plane_and_collector() -> Result<&'static (ControlPlane, Collector)> {
+    static SHARED: OnceCell<(ControlPlane, Collector)> = OnceCell::const_new();
+    SHARED
+        .get_or_try_init(|| async {
+            let plane = ControlPlane::start().await?;
+            let kubeconfig = bound_kubeconfig(&plane).await?;
+            let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
+            Ok((plane, collector))
+        })
+        .await
 }

@@ -1,4 +1,4 @@
-//! Specs of Kubernetes' end-to-end suite "Garbage collector" that need no other controller.
+//! The specs of Kubernetes' end-to-end suite "Garbage collector" that need no other controller.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use portreeve_testing::eventually;
 use serde_json::json;
 
 use super::{
+    definition::Definition,
     dynamic_client::{Policy, ensure_throughout},
     object_builder::{pod, reference},
     shared,
@@ -48,7 +49,7 @@ async fn should_not_be_blocked_by_dependency_circle() -> Result<()> {
 #[tokio::test]
 async fn should_support_cascading_deletion_of_custom_resources() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-custom-cascade").await?;
-    let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
+    let crd = Definition::for_cluster(&dynamic_client).await?;
     let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
     let dependent = crd.instance("dependent").owned_by(&owner);
     let dependent = dynamic_client.create_for_cluster(dependent).await?;
@@ -68,14 +69,14 @@ async fn should_support_cascading_deletion_of_custom_resources() -> Result<()> {
 #[tokio::test]
 async fn should_support_orphan_deletion_of_custom_resources() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-custom-orphan").await?;
-    let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
+    let crd = Definition::for_cluster(&dynamic_client).await?;
     let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
     let dependent = crd.instance("dependent").owned_by(&owner);
     let dependent = dynamic_client.create_for_cluster(dependent).await?;
 
     dynamic_client.delete(&owner, Policy::OrphanDependents(true)).await?;
     dynamic_client.wait_until_gone(&owner).await?;
-    dynamic_client.catch_up().await?;
+    dynamic_client.wait_for_round().await?;
     ensure_throughout(Duration::from_secs(1), || async {
         let dependent = dynamic_client.get(&dependent).await?;
         ensure!(dependent.owner_references().is_empty(), "{dependent:?}");

@@ -1,5 +1,5 @@
-//! The permissions of the garbage collector: five verbs on every resource. The collector acts on a
-//! whole cluster, so these tests have control planes of their own.
+//! Tests of the permissions of the garbage collector: five verbs on every resource. The collector
+//! acts on the whole cluster, so each test has its own control plane.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +29,8 @@ fn owned(name: &str, owners: &[(&str, &str)]) -> Value {
     json!({"metadata": {"name": name, "ownerReferences": references}})
 }
 
-/// Makes the collector use all its verbs. The collector reads an owner that it has never observed,
-/// deletes objects whose owners are absent, and removes one of two owner references.
+/// Makes the collector use all its verbs: it reads an owner that never existed, deletes objects
+/// whose owners are absent, and removes one of two owner references.
 async fn collect(fixture: &NamespaceFixture) -> Result<()> {
     let maps: Api<ConfigMap> = fixture.namespace.api();
     let create = |manifest: Value| {
@@ -40,14 +40,11 @@ async fn collect(fixture: &NamespaceFixture) -> Result<()> {
             anyhow::Ok(maps.create(&PostParams::default(), &map).await?)
         }
     };
-    let kept_owner = create(owned("keeper", &[])).await?;
-    let deleted_owner = create(owned("goer", &[])).await?;
-    let (kept_owner, deleted_owner) = (
-        kept_owner.uid().unwrap_or_default(),
-        deleted_owner.uid().unwrap_or_default(),
-    );
-    create(owned("both", &[("keeper", &kept_owner), ("goer", &deleted_owner)])).await?;
-    create(owned("one", &[("goer", &deleted_owner)])).await?;
+    let kept = create(owned("keeper", &[])).await?;
+    let deleted = create(owned("goer", &[])).await?;
+    let (kept, deleted) = (kept.uid().unwrap_or_default(), deleted.uid().unwrap_or_default());
+    create(owned("both", &[("keeper", &kept), ("goer", &deleted)])).await?;
+    create(owned("one", &[("goer", &deleted)])).await?;
     create(owned("nobodys", &[("nobody", "nobody")])).await?;
     maps.delete("goer", &DeleteParams::background()).await?;
     eventually(
@@ -66,7 +63,7 @@ async fn collect(fixture: &NamespaceFixture) -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_collector_needs_each_of_its_permissions() -> Result<()> {
+async fn the_collector_requires_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     let printed = printed_roles(&[FLAG, NO_ELECTION])?;
     let all: Vec<_> = printed.values().flatten().collect();
@@ -75,8 +72,8 @@ async fn the_collector_needs_each_of_its_permissions() -> Result<()> {
     for permission in permissions {
         let fixture = NamespaceFixture::new(&checker.plane, "without").await?;
         checker
-            .check_rejection_without(&all, permission, &[FLAG, NO_ELECTION], |_| async move {
-                // Without the permission the scenario may not complete, so its result is ignored.
+            .check_forbidden_without(&all, permission, &[FLAG, ALONE], |_| async move {
+                // Without the permission, the scenario may not finish, so its result is ignored.
                 let done = tokio::time::timeout(LIMIT, collect(&fixture)).await;
                 drop(done);
                 std::future::pending().await
@@ -98,10 +95,10 @@ async fn the_printed_permissions_of_the_collector_are_used_and_suffice() -> Resu
     let verbs: BTreeSet<_> = events.iter().filter_map(|event| event["verb"].as_str()).collect();
     let allowed: BTreeSet<_> = ["delete", "get", "list", "patch", "watch"].into();
     ensure!(allowed.is_subset(&verbs), "{verbs:?}");
-    let rejected: Vec<_> = events
+    let forbidden: Vec<_> = events
         .iter()
         .filter(|event| event["responseStatus"]["code"] == 403)
         .collect();
-    ensure!(rejected.is_empty(), "{rejected:#?}");
+    ensure!(forbidden.is_empty(), "{forbidden:#?}");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The output of `portreeve rbac` as single permissions: one verb on one resource each.
+//! Splits the roles that `portreeve rbac` prints into single permissions: one verb on one resource
+//! each.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -25,9 +26,10 @@ impl fmt::Display for Permission {
 }
 
 impl Permission {
-    /// Returns a part of the apiserver's message when this permission is missing.
-    pub(super) fn rejection_message(&self) -> String {
-        if self.is_on_finalizers() {
+    /// Returns a part of the apiserver's error message that appears only if this permission is
+    /// missing.
+    pub(super) fn forbidden_message(&self) -> String {
+        if self.is_for_owner_references() {
             return "refers to a resource you can't set finalizers on".to_owned();
         }
         let Self {
@@ -39,9 +41,9 @@ impl Permission {
         format!(r#"cannot {verb} resource "{resource}" in API group "{group}""#)
     }
 
-    /// Returns whether this is a permission on finalizers. An admission plugin checks it when an
-    /// owner reference sets `blockOwnerDeletion`; no request uses it.
-    pub(super) fn is_on_finalizers(&self) -> bool {
+    /// Returns whether this permission is for owner references: an admission plugin checks it when
+    /// a reference sets `blockOwnerDeletion`, and no request uses it directly.
+    pub(super) fn is_for_owner_references(&self) -> bool {
         self.resource.ends_with("/finalizers")
     }
 
@@ -62,13 +64,13 @@ pub(super) fn printed_roles(args: &[&str]) -> Result<BTreeMap<String, Vec<Permis
     for document in manifests::documents(&printed(&[&["rbac"], args].concat())?)? {
         if let Some(rules) = document["rules"].as_array() {
             let name = document["metadata"]["name"].as_str().unwrap_or_default();
-            roles.insert(name.to_owned(), rules.iter().flat_map(of_rule).collect());
+            roles.insert(name.to_owned(), rules.iter().flat_map(permissions_of_rule).collect());
         }
     }
     Ok(roles)
 }
 
-fn of_rule(rule: &Value) -> Vec<Permission> {
+fn permissions_of_rule(rule: &Value) -> Vec<Permission> {
     let list = |field: &str| {
         let items = rule[field].as_array()?;
         Some(

@@ -1,4 +1,4 @@
-//! Scenarios that make each controller use every verb of its role, step by step.
+//! Scenarios that make each controller use every verb of its role.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -52,8 +52,8 @@ pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
     .await
 }
 
-/// Makes the controller start a Job, clean it up when it has finished, and start another Job, which
-/// the test deletes while it runs.
+/// Makes the controller start a Job and delete it after its end. Then deletes the next Job while it
+/// runs.
 pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -> Result<()> {
     let namespace = &fixture.namespace;
     let objects = kind.objects(namespace);
@@ -64,7 +64,7 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
         .metadata
         .creation_timestamp
         .context("the object has no creation timestamp")?;
-    let active = |count: usize| {
+    let wait_for_active = |count: usize| {
         let objects = objects.clone();
         async move {
             eventually(LIMIT, &format!("{count} active Jobs in the status"), || async {
@@ -79,7 +79,7 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
 
     let slot = next_minute(created.0, 60);
     clock.set(slot);
-    active(1).await?;
+    wait_for_active(1).await?;
     let job = job_of(name, slot);
     jobs.patch_status(
         &job,
@@ -92,13 +92,13 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
         anyhow::Ok(())
     })
     .await?;
-    active(0).await?;
+    wait_for_active(0).await?;
 
     let slot = slot + minutes(60);
     clock.set(slot);
-    active(1).await?;
+    wait_for_active(1).await?;
     jobs.delete(&job_of(name, slot), &DeleteParams::background()).await?;
-    active(0).await
+    wait_for_active(0).await
 }
 
 /// Makes the controller keep a finished Job for its TTL and then delete it.

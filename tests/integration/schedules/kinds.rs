@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Returns a manifest with that schedule and with additional fields of the spec.
+    /// Returns a manifest with the schedule and the additional fields `more` of the spec.
     pub(crate) fn manifest(self, name: &str, schedule: &str, more: &Value) -> Value {
         let pod = json!({"containers": [{"name": "main", "image": "example.com/backup:9"}], "restartPolicy": "Never"});
         let template = match self {

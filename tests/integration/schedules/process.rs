@@ -1,5 +1,5 @@
-//! The executable with the real clock. It is killed while it starts the Jobs of many schedules that
-//! are due in the same minute.
+//! A test of the executable with the real clock: it is killed in the minute in which every schedule
+//! is due.
 
 use std::time::Duration;
 
@@ -23,13 +23,12 @@ use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 /// The number of schedules of each kind.
 const SCHEDULES: usize = 100;
 /// The delay of each Job creation, so that the last Job is created seconds after the first.
-const JOB_DELAY: Duration = Duration::from_millis(50);
+const CREATION_DELAY: Duration = Duration::from_millis(50);
 /// The number of Job creations after which the daemon is killed.
-const JOBS_BEFORE_KILL: u64 = 10;
+const FIRST_JOBS: u64 = 10;
 /// The maximum time until the schedules are due: a minute and the head start.
-const TIME_UNTIL_DUE: Duration = Duration::from_secs(75);
-/// The minimum number of seconds between the start of the creation of the schedules and their due
-/// time.
+const UNTIL_DUE: Duration = Duration::from_secs(75);
+/// How many seconds the creation of the schedules may take before they are due.
 const HEAD_START: i64 = 15;
 
 #[tokio::test]
@@ -42,9 +41,9 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
         "--concurrent-cron-job-syncs=1",
     ];
     let proxy = FaultProxy::start(&plane).await?;
-    let creations = proxy.fault(
+    let posts = proxy.fault(
         Matcher::any().method("POST").resource("jobs"),
-        Fault::DelayRequest(JOB_DELAY),
+        Fault::DelayRequest(CREATION_DELAY),
         Repeat::UntilHealed,
     );
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "mortal-scheduler")?;
@@ -65,9 +64,7 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
     );
 
     let jobs: Api<Job> = fixture.namespace.api();
-    creations
-        .wait_for_applied(JOBS_BEFORE_KILL, TIME_UNTIL_DUE + LIMIT)
-        .await?;
+    posts.wait_for_applied(FIRST_JOBS, UNTIL_DUE + LIMIT).await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let created = jobs.list(&ListParams::default()).await?.items;

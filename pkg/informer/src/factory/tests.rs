@@ -376,7 +376,7 @@ async fn a_stop_during_a_list_abandons_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watch_on_definitions_ends_with_the_factory() {
+async fn the_watch_on_crds_ends_with_the_factory() {
     let Fixture {
         server: _server,
         factory,

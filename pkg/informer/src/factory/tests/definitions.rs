@@ -9,7 +9,7 @@ fn definition(name: &str, version: u32) -> serde_json::Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_definition_wakes_the_loop_of_its_resource() {
+async fn a_new_crd_wakes_the_loop_of_its_resource() {
     let mut fixture = Fixture::new().await;
     let _informer = fixture.informer();
     for _ in 0..9 {
@@ -46,7 +46,7 @@ async fn stop_serving(fixture: &mut Fixture, watch: ResponseBody) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_removed_with_their_definition() {
+async fn objects_are_removed_when_their_crd_is_deleted() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
     let (informer, watch, changes, _subscription) = informer_with_object(&mut fixture).await;
@@ -54,14 +54,14 @@ async fn objects_are_removed_with_their_definition() {
     stop_serving(&mut fixture, watch).await;
     assert_eq!(changes.take(), ["deleted a@1 Relisted"]);
     assert!(informer.list().is_empty() && informer.is_synced());
-    // The definition is recreated, and so is the object.
+    // The CRD is recreated, and so is the object.
     fixture.definitions.event("ADDED", &definition(FOO, 7));
     let _watch = fixture.sync(&[foo("a", 12)]).await;
     assert_eq!(changes.take(), ["added a@12 Relisted"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_removed_when_a_list_shows_the_deletion_of_their_definition() {
+async fn objects_are_removed_when_a_list_shows_that_their_crd_is_deleted() {
     let mut fixture = Fixture::new().await;
     fixture.definitions.event("ADDED", &definition(FOO, 5));
     let (informer, watch, changes, _subscription) = informer_with_object(&mut fixture).await;
