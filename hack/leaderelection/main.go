@@ -2,8 +2,8 @@
 // over the same Lease from each other.
 //
 // It only holds the Lease, and writes a line to stderr for each transition: "started leading",
-// "stopped leading", "new leader <identity>". It exits with 0 on SIGTERM and SIGINT, and with 1 when
-// it loses the Lease.
+// "stopped leading", "new leader <identity>". It exits with 0 on SIGTERM and SIGINT, and with 1
+// when it loses the Lease.
 package main
 
 import (

@@ -12,8 +12,8 @@ use crate::controller::{Controller, Role};
 use crate::lease::Lease;
 use crate::rows::{Subject, Task};
 
-/// The namespace of the service accounts. The apiserver's default FlowSchemas give their requests
-/// the priority of controller managers.
+/// The namespace of the service accounts. The apiserver's default `FlowSchema`s give their
+/// requests the priority of controller managers.
 const NAMESPACE: &str = "kube-system";
 const ELECTION_LIMIT: Duration = Duration::from_secs(30);
 
