@@ -129,7 +129,7 @@ fn build<K: ScheduleResource>(
     let objects: Informer<K> = setup.informer(Watch::all(K::RESOURCE));
     let jobs: Informer<CachedJob> = setup.informer(Watch::all(JOBS));
     let run_tracker = RunTracker::default();
-    let scheduler = CronReconciler {
+    let reconciler = CronReconciler {
         objects: objects.clone(),
         jobs_by_controller: jobs.index("controller", indexes::by_controller),
         jobs_by_name: jobs.index("schedule", |job: &CachedJob| {
@@ -141,7 +141,7 @@ fn build<K: ScheduleResource>(
         run_tracker: run_tracker.clone(),
     };
     let (clock, schedules) = (Arc::clone(&setup.shared.clock), objects.clone());
-    let mut controller = setup.keyed(queue, scheduler).workers(workers.into()).latency(
+    let mut controller = setup.keyed(queue, reconciler).workers(workers.into()).latency(
         K::SKEW_METRIC,
         "Time between when a job is scheduled to be run, and when it is created",
     )?;

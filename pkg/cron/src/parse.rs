@@ -218,12 +218,12 @@ fn value(text: &str, field: Field) -> Result<u32, String> {
     if let Some(index) = named.and_then(|index| u32::try_from(index).ok()) {
         return Ok(min + index);
     }
-    let names = match field {
+    let aliases = match field {
         Field::Month => ", or JAN to DEC",
         Field::DayOfWeek => " (0 is Sunday), or SUN to SAT",
         _ => "",
     };
-    number(text).map_err(|_| format!("must be from {min} to {max}{names}"))
+    number(text).map_err(|_| format!("must be from {min} to {max}{aliases}"))
 }
 
 /// Parses a number as Go's Atoi does: a plus sign is allowed. A number over 32 bits becomes the

@@ -270,7 +270,7 @@ impl<T: Projection> Store<T> {
 
     fn upsert(&mut self, object: T) -> Vec<Change<T>> {
         let key = object.metadata().key();
-        self.see(&key);
+        self.mark_seen(&key);
         let new = Arc::new(object);
         let old = self.objects.get(&key).cloned();
         let (old_metadata, new_metadata) = (old.as_ref().map(|old| old.metadata()), new.metadata());
@@ -295,7 +295,7 @@ impl<T: Projection> Store<T> {
     /// Records an undecodable object. If its UID differs from that of the stored object, the
     /// deletion of the stored object was missed.
     fn keep_undecodable(&mut self, key: ObjectKey, uid: &str, error: String) -> Option<Change<T>> {
-        self.see(&key);
+        self.mark_seen(&key);
         let known = self.objects.get(&key).map(|known| &known.metadata().uid);
         let recreated = !uid.is_empty() && known.is_some_and(|known| **known != *uid);
         let deleted = if recreated { self.forget(&key) } else { None };

@@ -1,5 +1,5 @@
-//! Tests of the Lease annotations of a group: one replica writes them, and other replicas read
-//! them, even after the writer has exited.
+//! The Lease annotations of a group: one replica writes them, and other replicas read them, even
+//! after the writer has ended.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
         let name: String = setup.flag("scribe")?;
         let built = BuiltController {
             lease_annotations: setup.lease_annotations.clone(),
-            value_at_start: None,
+            initial_note: None,
         };
         built_controllers().insert(name.clone(), built);
         Ok(Box::new(AnnotationController(name)))
@@ -58,12 +58,12 @@ fn built_controllers() -> MutexGuard<'static, BTreeMap<String, BuiltController>>
 
 struct BuiltController {
     lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
-    value_at_start: Option<ValueAtStart>,
+    initial_note: Option<InitialNote>,
 }
 
 /// The value of the annotation when the controller started.
 #[derive(Clone)]
-struct ValueAtStart(Option<String>);
+struct InitialNote(Option<String>);
 
 struct AnnotationController(String);
 
@@ -74,7 +74,7 @@ impl Controller for AnnotationController {
                 .lease_annotations
                 .as_ref()
                 .and_then(|lease_annotations| lease_annotations.read(NOTE));
-            built.value_at_start = Some(ValueAtStart(note));
+            built.initial_note = Some(InitialNote(note));
         }
         Box::pin(async move {
             stop.requested().await;
@@ -89,7 +89,7 @@ struct AnnotationEnvironment {
     leases: Api<Lease>,
 }
 
-/// A daemon, leader or standby, and its Lease annotations.
+/// A daemon that leads or stands by, and its Lease annotations.
 struct Replica {
     daemon: InProcess,
     name: String,
@@ -103,9 +103,9 @@ impl Replica {
 
     /// Waits until the controller of this replica runs, and returns the annotation that it read at
     /// its start.
-    async fn read_at_start(&self) -> Result<Option<String>> {
-        let ValueAtStart(note) = eventually(LIMIT, &format!("{} to lead", self.name), || async {
-            built_controllers().get(&self.name)?.value_at_start.clone()
+    async fn initial_note(&self) -> Result<Option<String>> {
+        let InitialNote(note) = eventually(LIMIT, &format!("{} to lead", self.name), || async {
+            built_controllers().get(&self.name)?.initial_note.clone()
         })
         .await?;
         Ok(note)
@@ -149,7 +149,7 @@ impl AnnotationEnvironment {
     /// Starts a replica and waits until it leads.
     async fn leader(&self, name: &str) -> Result<Replica> {
         let replica = self.replica(name).await?;
-        replica.read_at_start().await?;
+        replica.initial_note().await?;
         Ok(replica)
     }
 
@@ -172,11 +172,11 @@ impl AnnotationEnvironment {
     }
 
     /// Waits until the Lease was renewed `count` times.
-    async fn renewals(&self, count: usize) -> Result<()> {
-        let mut last = renew_time(&self.lease().await?);
+    async fn wait_for_renewals(&self, count: usize) -> Result<()> {
+        let mut last = renewed(&self.lease().await?);
         for _ in 0..count {
             last = eventually(LIMIT, "a renewal", || async {
-                let now = renew_time(&self.lease().await?);
+                let now = renewed(&self.lease().await?);
                 ensure!(now != last, "the last renewal is still of {now:?}");
                 anyhow::Ok(now)
             })
@@ -186,7 +186,7 @@ impl AnnotationEnvironment {
     }
 }
 
-fn renew_time(lease: &Lease) -> Option<Timestamp> {
+fn renewed(lease: &Lease) -> Option<Timestamp> {
     Some(lease.spec.as_ref()?.renew_time.as_ref()?.0)
 }
 
@@ -194,7 +194,7 @@ fn renew_time(lease: &Lease) -> Option<Timestamp> {
 async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Result<()> {
     let environment = AnnotationEnvironment::new().await?;
     let first = environment.leader("survives-1").await?;
-    ensure!(first.read_at_start().await?.is_none() && first.note().is_none());
+    ensure!(first.initial_note().await?.is_none() && first.note().is_none());
     let second = environment.replica("survives-2").await?;
     first.lease_annotations.write(NOTE, "at noon").await?;
     ensure!(
@@ -210,7 +210,7 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
 
     first.daemon.stop().await?;
     ensure!(
-        second.read_at_start().await?.as_deref() == Some("at noon"),
+        second.initial_note().await?.as_deref() == Some("at noon"),
         "the release removed the annotation"
     );
     // A daemon that does not know the annotation leads in between, and is killed.
@@ -227,7 +227,7 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
     let third = environment.replica("survives-3").await?;
     killed.process.signal(Signal::KILL)?;
     ensure!(
-        third.read_at_start().await?.as_deref() == Some("at noon"),
+        third.initial_note().await?.as_deref() == Some("at noon"),
         "the annotation is gone after the kill"
     );
     environment.wait_for_renewals(1).await?;
@@ -307,13 +307,13 @@ async fn a_replica_that_does_not_lead_writes_no_annotation() -> Result<()> {
     ensure!(environment.annotation().await? == before);
     // Every write carries the UID as a precondition, so a new Lease of the same name is not
     // modified.
-    let other_uid = json!({"metadata": {"uid": "another", "annotations": {NOTE: "on another"}}});
+    let stranger = json!({"metadata": {"uid": "another", "annotations": {NOTE: "on another"}}});
     let rejected = environment
-        .patch(other_uid)
+        .patch(stranger)
         .await
         .err()
         .context("a patch with another UID was accepted")?;
-    ensure!(environment.annotated().await? == before, "{rejected}");
+    ensure!(environment.annotation().await? == before, "{rejected}");
     Ok(())
 }
 
@@ -328,15 +328,15 @@ async fn annotations_do_not_delay_renewals() -> Result<()> {
         .context("the Lease has no resourceVersion")?;
     let parameters = WatchParams::default().fields(&format!("metadata.name={LEASE}"));
     let mut events = pin!(environment.leases.watch(&parameters, &version).await?);
-    let (mut ticks, end) = (
+    let (mut ticks, until) = (
         interval(Duration::from_millis(250)),
         Instant::now() + Duration::from_secs(6),
     );
-    let (mut writes, mut observed) = (0_usize, Vec::new());
-    while Instant::now() < end {
+    let (mut writes, mut seen) = (0_usize, Vec::new());
+    while Instant::now() < until {
         tokio::select! {
             event = events.try_next() => match event?.context("the watch ended")? {
-                WatchEvent::Modified(lease) => observed.push(lease),
+                WatchEvent::Modified(lease) => seen.push(lease),
                 other => anyhow::bail!("{other:?}"),
             },
             _ = ticks.tick() => {
@@ -350,7 +350,7 @@ async fn annotations_do_not_delay_renewals() -> Result<()> {
             }
         }
     }
-    let mut times: Vec<_> = observed.iter().filter_map(renew_time).collect();
+    let mut times: Vec<_> = seen.iter().filter_map(renewed).collect();
     times.dedup();
     let gaps = times
         .windows(2)

@@ -62,9 +62,9 @@ async fn a_foreign_deployment_is_never_modified_and_the_foo_recovers_after_its_d
 #[tokio::test]
 async fn a_deployment_that_loses_its_owner_reference_becomes_foreign() -> Result<()> {
     let fixture = fixture("disowned").await?;
-    fixture.settled_foo("web", 2).await?;
-    let remove_owner = json!({"metadata": {"ownerReferences": null}, "spec": {"replicas": 9}});
-    let disowned = fixture.merge_deployment("web", remove_owner).await?;
+    fixture.ready_foo("web", 2).await?;
+    let disown = json!({"metadata": {"ownerReferences": null}, "spec": {"replicas": 9}});
+    let disowned = fixture.merge_deployment("web", disown).await?;
     fixture
         .wait_for_condition("web", "Conflict", ConditionStatus::True)
         .await?;

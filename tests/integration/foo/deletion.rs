@@ -43,8 +43,8 @@ async fn a_terminating_foo_is_neither_applied_nor_recreated() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a new Foo is settled. The queue is first in, first out, and a Foo needs several
-/// reconciles, so by then the controller has processed all earlier changes.
+/// Creates a Foo and waits until it is ready. The queue is first in, first out, and a Foo needs
+/// several steps, so the controller has then processed everything that was due before.
 async fn wait_for_a_later_foo(fixture: &crate::support::fixtures::NamespaceFixture, name: &str) -> Result<()> {
     fixture.ready_foo(name, 1).await?;
     Ok(())

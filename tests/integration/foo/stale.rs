@@ -1,8 +1,8 @@
 //! Tests of stale plans: the object was replaced or changed between the decision and the request.
 //!
-//! The plans have the form of those that `decide` returns, with the observed UID and
-//! resourceVersion; the unit tests of `decide` check that form. The applier sends the requests to
-//! the real apiserver.
+//! The plans have the form of those that `decide` returns, with the UID and the resourceVersion
+//! that were observed; the unit tests of `decide` check that form. The applier sends the requests
+//! to the real apiserver.
 
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ async fn an_apply_does_not_recreate_a_deleted_object_and_a_delete_of_it_succeeds
     Ok(())
 }
 
-/// Holds an apply request of the daemon inside the apiserver while the Deployment is replaced. The
+/// Holds an apply of the daemon inside the apiserver while the Deployment is replaced. The
 /// apiserver would reject even an apply without preconditions here. The test shows that the daemon
 /// then reconciles again at once and reports the conflict.
 #[tokio::test]

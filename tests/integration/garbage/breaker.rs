@@ -21,7 +21,7 @@ use super::{
 };
 use crate::support::{LIMIT, daemon::PROGRAM};
 
-/// The limit, which is far below the number of deletions that the ownership tree needs.
+/// The limit of deletions per minute, far less than the ownership tree needs.
 const PER_MINUTE: u64 = 40;
 const FLAG: &str = "--gc-max-deletions-per-minute=40";
 const LEASE: &str = "portreeve";
@@ -67,8 +67,8 @@ async fn keep_clear(cluster: &CollectorCluster) -> Result<()> {
     }
 }
 
-/// Waits until `/readyz` reports the tripped breaker. The check must pass and name the annotation
-/// to remove.
+/// Waits until the collector reports the tripped breaker in `/readyz`. The check must pass and name
+/// the annotation to remove.
 async fn wait_until_breaker_is_reported(collector: &Collector) -> Result<()> {
     let is_reported = |status: http::StatusCode, text: &str| {
         let mut lines = text
@@ -181,8 +181,7 @@ async fn the_breaker_trips_after_a_failover_and_stays_tripped_across_the_next() 
     let second = wait_for_leader(&cluster, Some(&first)).await?;
     wait_until_tripped(&cluster).await?;
     ensure_quiet(&cluster).await?;
-    // The process of the first leader kept the count of its deletions, so the second started from
-    // zero.
+    // The second leader counts its deletions from zero.
     let sent = cluster.deletions.matched();
     ensure!(sent <= 2 * PER_MINUTE, "{sent} deletions");
     kill(&mut replicas, &second).await?;
@@ -226,8 +225,8 @@ async fn wait_for_event(cluster: &CollectorCluster) -> Result<()> {
         let is_expected = |event: &&Event| event.reason.as_deref() == Some("DeletionLimitReached");
         let event = found.iter().find(is_expected).context("no such event")?;
         let regarding = event.regarding.as_ref();
-        let object = regarding.and_then(|regarding| Some((regarding.kind.as_deref()?, regarding.name.as_deref()?)));
-        ensure!(object == Some(("Lease", LEASE)), "{event:?}");
+        let target = regarding.and_then(|regarding| Some((regarding.kind.as_deref()?, regarding.name.as_deref()?)));
+        ensure!(target == Some(("Lease", LEASE)), "{event:?}");
         Ok(())
     })
     .await

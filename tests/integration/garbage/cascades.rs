@@ -78,8 +78,8 @@ async fn test_stressing_cascading_deletion() -> Result<()> {
         collections.map(|(name, finalizer, policy)| collection(&dynamic_client, collector, name, finalizer, policy));
     let controllers = try_join_all(collections).await?;
 
-    // Each collection has three pods. Of every five collections, one has its pods deleted, and the
-    // others have them orphaned.
+    // Each round has five collections of three pods. The pods of one collection are deleted, the
+    // others are orphaned.
     let left = 3 * 4 * COLLECTIONS;
     let pods = eventually(LIMIT, "the orphaned pods, and no controllers, to be left", || async {
         let pods = dynamic_client.list("v1", "Pod").await?;
@@ -121,8 +121,8 @@ async fn collection(
         pods.push(dynamic_client.create(pod).await?);
     }
     if policy != Policy::OrphanDependents(false) {
-        // The collector would delete a pod that it had not yet observed while it orphaned the
-        // others.
+        // Otherwise the collector may observe a pod only after it has orphaned the others, and
+        // collect it.
         collector.wait_until_observes(&pods.iter().collect::<Vec<_>>()).await?;
     }
     dynamic_client.delete(&controller, policy).await?;

@@ -51,7 +51,7 @@ impl Collector {
         Ok(Self { daemon })
     }
 
-    /// Returns an error if any request of the collector was forbidden.
+    /// Returns an error when the apiserver has rejected any request of the collector with 403.
     pub(super) async fn ensure_nothing_forbidden(&self) -> Result<()> {
         let metrics = self.daemon.admin.metrics().await?;
         let rejected = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
@@ -105,9 +105,9 @@ impl Collector {
         Graph::parse(&text)
     }
 
-    /// Returns whether the graph page shows the object. The page omits nodes without owners and
-    /// dependents.
-    pub(super) async fn knows(&self, object: &DynamicObject) -> Result<bool> {
+    /// Returns whether the graph has a node for the object. A node without owners and dependents
+    /// counts as absent.
+    pub(super) async fn has_node(&self, object: &DynamicObject) -> Result<bool> {
         let uid = object.metadata.uid.as_deref().context("the object has no UID")?;
         let graph = self.graph_of(uid).await?;
         Ok(graph.vertices.get(uid).is_some_and(|vertex| !vertex.is("missing")))
@@ -130,10 +130,10 @@ impl Collector {
         Ok(())
     }
 
-    /// Waits until the graph page no longer shows the object.
-    pub(super) async fn wait_until_forgets(&self, object: &DynamicObject) -> Result<()> {
-        eventually(SETTLED, "an object to leave the graph", || async {
-            ensure!(!self.knows(object).await?, "{object:?}");
+    /// Waits until the graph has no node for the object.
+    pub(super) async fn wait_until_not_in_graph(&self, object: &DynamicObject) -> Result<()> {
+        eventually(RETRY_LIMIT, "an object to leave the graph", || async {
+            ensure!(!self.has_node(object).await?, "{object:?}");
             anyhow::Ok(())
         })
         .await

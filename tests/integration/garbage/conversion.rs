@@ -16,7 +16,7 @@ use super::{
 async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-cache-sync-fail").await?;
-    let crd = Definition::namespaced(&dynamic_client).await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
     dynamic_client.create(crd.instance("test")).await?;
     let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
     crd.break_conversion(&certificate).await?;

@@ -1,4 +1,4 @@
-//! Tests of CRDs that are created and deleted while a collector runs.
+//! CRDs that are created and deleted while a collector runs.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use portreeve_testing::{ControlPlane, FaultProxy, Matcher, eventually};
 
 use super::{
     collector::Collector,
-    definition::Definition,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::config_map,
     shared,
@@ -30,8 +29,8 @@ async fn objects_of_a_new_crd_are_collectable_within_a_second() -> Result<()> {
             watched,
         )
         .await?;
-        // The apiserver delays the creation of the first object of a new CRD by two seconds.
-        let owner = dynamic_client.create(definition.instance("owner")).await?;
+        // The apiserver itself delays the first object of a new CRD by two seconds.
+        let owner = dynamic_client.create(crd.instance("owner")).await?;
         let core = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
         let custom = dynamic_client
             .create(crd.instance("dependent").owned_by(&owner))
@@ -82,7 +81,7 @@ async fn silent_watches_are_reported_as_stale_until_they_receive_data() -> Resul
 }
 
 #[tokio::test]
-async fn watches_of_unchanged_resources_are_restarted_without_log_messages() -> Result<()> {
+async fn watches_of_quiet_resources_are_restarted_without_log_messages() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "quiet")?;
@@ -91,14 +90,14 @@ async fn watches_of_unchanged_resources_are_restarted_without_log_messages() -> 
     watches.wait_for_matched(3, LIMIT).await?;
     collector.wait_until_synced().await?;
     let log = collector.daemon.log()?;
-    let lines = log.lines().filter(|line| line.contains("podtemplates"));
-    let messages: Vec<_> = lines.filter(|line| line.contains("watch")).collect();
+    let of_resource = log.lines().filter(|line| line.contains("podtemplates"));
+    let messages: Vec<_> = of_resource.filter(|line| line.contains("watch")).collect();
     ensure!(messages.is_empty(), "{messages:#?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn watches_of_a_deleted_crd_end_soon_without_warnings() -> Result<()> {
+async fn watches_of_a_removed_crd_end_soon_without_warnings() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "definitions")?;
@@ -138,8 +137,8 @@ async fn watches_of_a_deleted_crd_end_soon_without_warnings() -> Result<()> {
         crd.create_again().await?;
     }
     let log = collector.daemon.log()?;
-    let lines = log.lines().filter(|line| line.contains(&definition.plural()));
-    let warnings: Vec<_> = lines
+    let of_resource = log.lines().filter(|line| line.contains(&crd.plural()));
+    let warnings: Vec<_> = of_resource
         .filter(|line| ["WARN", "ERROR"].iter().any(|level| line.contains(level)))
         .collect();
     ensure!(warnings.is_empty(), "{warnings:#?}");

@@ -13,7 +13,7 @@ use super::{
 #[tokio::test]
 async fn test_custom_resource_cascading_deletion() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("crd-cascading").await?;
-    let crd = Definition::namespaced(&dynamic_client).await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
     let owner = dynamic_client.create(crd.instance("owner")).await?;
     let dependent = dynamic_client
         .create(crd.instance("dependent").owned_by(&owner))
@@ -27,7 +27,7 @@ async fn test_custom_resource_cascading_deletion() -> Result<()> {
 #[tokio::test]
 async fn test_mixed_relationships() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("crd-mixed").await?;
-    let crd = Definition::namespaced(&dynamic_client).await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
     let custom_owner = dynamic_client.create(crd.instance("owner")).await?;
     let core_dependent = dynamic_client
         .create(config_map("dependent").owned_by(&custom_owner))
@@ -50,15 +50,15 @@ async fn test_mixed_relationships() -> Result<()> {
 #[tokio::test]
 async fn test_crd_deletion_cascading() -> Result<()> {
     let (dynamic_client, collector) = shared::client_and_collector("crd-mixed").await?;
-    let crd = Definition::namespaced(&dynamic_client).await?;
-    delete_crd_and_wait(&dynamic_client, collector, &crd).await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
+    delete_crd(&dynamic_client, collector, &crd).await?;
     crd.create_again().await?;
-    delete_crd_and_wait(&dynamic_client, collector, &crd).await
+    delete_crd(&dynamic_client, collector, &crd).await
 }
 
-/// Creates a custom object that owns a ConfigMap, deletes the CRD, and waits until both objects are
+/// Deletes a CRD one of whose objects owns a ConfigMap, and waits until both objects are
 /// gone.
-async fn delete_crd_and_wait(dynamic_client: &DynamicClient, collector: &Collector, crd: &Definition) -> Result<()> {
+async fn delete_crd(dynamic_client: &DynamicClient, collector: &Collector, crd: &TestCrd) -> Result<()> {
     let owner = dynamic_client.create(crd.instance("owner")).await?;
     let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
     collector.wait_until_observes(&[&owner, &dependent]).await?;

@@ -1,4 +1,4 @@
-//! Tests of the debug pages, explanations, events and metrics for operators.
+//! The collector's debug pages, events and metrics.
 
 use std::time::Duration;
 
@@ -202,7 +202,7 @@ async fn a_decision_names_the_absent_owner() -> Result<()> {
 async fn debug_pages_require_authorization() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-closed").await?;
     let plane = shared::plane().await?;
-    // In observe mode the collector writes nothing, so it may run next to the shared one.
+    // In observe mode, the daemon may run next to the shared collector.
     let args = [CONTROLLER, "--gc-mode=observe"];
     let daemon = Daemon::start_closed(plane, plane.kubeconfig(), dynamic_client.name(), &args).await?;
     for page in ["graph", "explain?uid=any", "decisions"] {

@@ -20,12 +20,12 @@ use super::object_builder::{ObjectBuilder, config_map};
 use crate::support::RETRY_LIMIT;
 
 /// The interval between the checks of [`ensure_throughout`].
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The deletion policy for the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Policy {
-    /// The request has no policy, so the resource's default and the object's finalizers apply.
+    /// The request names no policy, so the resource's default and the object's finalizers decide.
     Unspecified,
     Background,
     Foreground,
@@ -90,7 +90,7 @@ impl DynamicClient {
     pub(crate) async fn find(&self, object: &DynamicObject) -> Result<Option<DynamicObject>> {
         match self.api(object)?.get(&object.name_any()).await {
             Ok(found) => Ok((found.metadata.uid == object.metadata.uid).then_some(found)),
-            // The apiserver also returns 404 when it no longer serves the resource.
+            // The apiserver also responds with 404 when it no longer serves the resource.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -130,15 +130,15 @@ impl DynamicClient {
         .await
     }
 
-    /// Creates two garbage objects, one after the other, and waits until each is collected. By then
-    /// the collector has processed every earlier event.
-    pub(crate) async fn wait_for_round(&self) -> Result<()> {
+    /// Waits until the collector has processed all earlier events. Creates two canaries, one after
+    /// the other, and waits until the collector has deleted each.
+    pub(crate) async fn catch_up(&self) -> Result<()> {
         static CANARIES: AtomicUsize = AtomicUsize::new(0);
         for _ in 0..2 {
             // No earlier canary used this UID, so the collector has no cached result for it.
             let uid = format!("nobody-{}", CANARIES.fetch_add(1, Ordering::Relaxed));
-            let absent_owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": uid});
-            let canary = self.create(config_map("canary").owner(absent_owner)).await?;
+            let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": uid});
+            let canary = self.create(config_map("canary").owner(nobody)).await?;
             self.wait_until_gone(&canary).await?;
         }
         Ok(())
@@ -161,16 +161,16 @@ fn resource(api_version: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
 }
 
-/// Checks a condition repeatedly for the time `span`, and returns the first error.
+/// Runs `check` repeatedly during `span`, and returns the first error.
 ///
-/// Use it to verify that something does not happen. Call [`DynamicClient::wait_for_round`] first,
-/// so that the collector has had the opportunity.
+/// Use it to verify that something does not happen. Call [`DynamicClient::catch_up`] first, so that
+/// the collector has had the opportunity to do it.
 pub(crate) async fn ensure_throughout<F>(span: Duration, mut check: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {
     let end = Instant::now() + span;
-    let mut interval = interval(CHECK_INTERVAL);
+    let mut interval = interval(INTERVAL);
     while Instant::now() < end {
         check().await?;
         interval.tick().await;

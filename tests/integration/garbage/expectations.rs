@@ -1,5 +1,5 @@
-//! Computes which objects the collector must delete and which it must keep, from the objects that a
-//! test created and deleted.
+//! Computes from a test's creations and deletions which objects the collector must delete and which
+//! it must keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ const CONCURRENCY: usize = 16;
 
 /// The objects that a test created and deleted.
 ///
-/// An owner that shares a dependent with other owners must not be deleted with orphaning: the
-/// outcome would depend on which owner the collector observes first.
+/// Do not orphan the dependents of an owner if one of them has several owners: the outcome would
+/// depend on which owner the collector observes first.
 #[derive(Default)]
 pub(crate) struct ExpectedObjects {
     /// The created objects, by UID.
@@ -32,8 +32,8 @@ pub(crate) struct ExpectedObjects {
 /// The expected outcome for an object.
 #[derive(Debug, Eq, PartialEq)]
 enum ExpectedOutcome {
-    Deleted,
-    /// The object is kept, with exactly these owners.
+    Gone,
+    /// The object remains, with exactly these owners.
     Kept(BTreeSet<String>),
 }
 
@@ -91,17 +91,17 @@ impl ExpectedObjects {
         let gone = outcomes().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
             let object = self.objects.get(uid).context("the object was not recorded")?;
             match outcome {
-                ExpectedOutcome::Deleted => dynamic_client.wait_until_gone(object).await,
+                ExpectedOutcome::Gone => dynamic_client.wait_until_gone(object).await,
                 ExpectedOutcome::Kept(_) => Ok(()),
             }
         });
         gone.await?;
-        // By now the collector has also sent any deletion that it should not have sent.
-        dynamic_client.wait_for_round().await?;
-        let kept = all().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
+        // Any wrong deletion has been sent when this returns.
+        dynamic_client.catch_up().await?;
+        let kept = outcomes().try_for_each_concurrent(CONCURRENCY, |(uid, outcome)| async move {
             let object = self.objects.get(uid).context("the object was not recorded")?;
             match outcome {
-                ExpectedOutcome::Deleted => Ok(()),
+                ExpectedOutcome::Gone => Ok(()),
                 ExpectedOutcome::Kept(owners) => wait_for_owners(dynamic_client, object, owners).await,
             }
         });
@@ -145,27 +145,23 @@ async fn wait_for_owners(
     outcome.map_err(|wrong| anyhow!("{} must remain, but {wrong}", object.name_any()))
 }
 
-/// Returns the expected outcome for each object. `deleted` maps the deleted owners to whether their
-/// dependents are orphaned.
+/// Returns the expected outcome for each object. `deleted` has the deleted owners, and whether
+/// their dependents are orphaned.
 fn expected_outcomes(
     owners: &BTreeMap<String, BTreeSet<String>>,
     deleted: &BTreeMap<String, bool>,
 ) -> BTreeMap<String, ExpectedOutcome> {
-    let keeps_dependents = |owner: &String| deleted.get(owner) != Some(&true);
-    let kept = owners.iter().map(|(uid, its_owners)| {
-        let kept: BTreeSet<_> = its_owners
-            .iter()
-            .filter(|owner| keeps_dependents(owner))
-            .cloned()
-            .collect();
+    let keeps = |owner: &String| deleted.get(owner) != Some(&true);
+    let kept = owners.iter().map(|(uid, references)| {
+        let kept: BTreeSet<_> = references.iter().filter(|owner| keeps(owner)).cloned().collect();
         (uid, kept)
     });
     let kept: BTreeMap<_, _> = kept.collect();
     let mut gone: BTreeSet<&String> = deleted.keys().collect();
     loop {
         let is_gone = |uid: &String| gone.contains(uid) || !owners.contains_key(uid);
-        let next = kept.iter().filter(|(uid, its_owners)| {
-            !gone.contains(*uid) && !its_owners.is_empty() && its_owners.iter().all(is_gone)
+        let next = kept.iter().filter(|(uid, references)| {
+            !gone.contains(*uid) && !references.is_empty() && references.iter().all(is_gone)
         });
         let next: Vec<_> = next.map(|(uid, _)| *uid).collect();
         if next.is_empty() {
@@ -173,14 +169,14 @@ fn expected_outcomes(
         }
         gone.extend(next);
     }
-    let outcome = |(uid, its_owners): (&String, BTreeSet<String>)| {
-        let remaining = its_owners
+    let outcome = |(uid, references): (&String, BTreeSet<String>)| {
+        let kept_owners = references
             .into_iter()
             .filter(|owner| owners.contains_key(owner) && !gone.contains(owner));
         let outcome = if gone.contains(uid) {
-            ExpectedOutcome::Deleted
+            ExpectedOutcome::Gone
         } else {
-            ExpectedOutcome::Kept(remaining.collect())
+            ExpectedOutcome::Kept(kept_owners.collect())
         };
         (uid.clone(), outcome)
     };
@@ -202,7 +198,7 @@ fn check(objects: &[(&str, &[&str])], deleted: &[&str], orphaning: &[&str], expe
     let deleted = of(deleted, false).into_iter().chain(of(orphaning, true));
     let expected_outcomes = expected_outcomes(&owners.collect(), &deleted.collect());
     let described = expected_outcomes.iter().map(|(name, outcome)| match outcome {
-        ExpectedOutcome::Deleted => format!("-{name}"),
+        ExpectedOutcome::Gone => format!("-{name}"),
         ExpectedOutcome::Kept(owners) => {
             let owners: Vec<_> = owners.iter().map(String::as_str).collect();
             format!("{name}({})", owners.join(","))
@@ -212,7 +208,7 @@ fn check(objects: &[(&str, &[&str])], deleted: &[&str], orphaning: &[&str], expe
 }
 
 #[test]
-fn objects_with_an_existing_owner_or_without_owners_remain() {
+fn objects_with_a_living_owner_or_no_owner_remain() {
     let chain: &[(&str, &[&str])] = &[("a", &[]), ("b", &["a"]), ("c", &["b"]), ("d", &[])];
     check(chain, &[], &[], "a() b(a) c(b) d()");
     check(chain, &["a"], &[], "-a -b -c d()");

@@ -27,7 +27,7 @@ async fn a_cascade_completes_after_etcd_is_killed() -> Result<()> {
     environment.cluster.ensure_more_deletions_than(before)
 }
 
-/// The compaction drops the events of the deletions, so the collector has to detect the absent
+/// The collector never receives the watch events of the deletions, so it has to detect the absent
 /// objects by listing.
 #[tokio::test]
 async fn deletions_before_a_compaction_are_detected_by_listing() -> Result<()> {
@@ -35,8 +35,8 @@ async fn deletions_before_a_compaction_are_detected_by_listing() -> Result<()> {
     let cluster = &mut environment.cluster;
     cluster.proxy.cut();
     cluster.ownership_tree.delete_owners(&cluster.dynamic_client).await?;
-    // The collector may delete dependents that are orphaned before it observes them, as may
-    // kube-controller-manager. So this test orphans none.
+    // Like kube-controller-manager, the collector may collect dependents that are orphaned before
+    // it observes them. So this test orphans none.
     let not_orphaning = [Policy::Background, Policy::Foreground];
     let mut second = OwnershipTree::build(&cluster.dynamic_client, "second", &not_orphaning).await?;
     second.delete_owners(&cluster.dynamic_client).await?;

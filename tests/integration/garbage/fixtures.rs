@@ -15,9 +15,9 @@ use crate::support::LIMIT;
 /// The delay of the response to each of the collector's deletions, so that a cascade takes a second
 /// or two.
 const DELETION_DELAY: Duration = Duration::from_millis(200);
-/// The number of deletions after which a test injects its fault, far from the end of the cascade.
-const DELETIONS_BEFORE_FAULT: u64 = 20;
-/// The deletion policies of the owners that a test deletes.
+/// The number of deletions after which a cascade is running and far from its end.
+const RUNNING_CASCADE: u64 = 20;
+/// The policies of the doomed owners.
 const POLICIES: [Policy; 4] = [
     Policy::Background,
     Policy::Background,
@@ -52,14 +52,15 @@ impl CollectorEnvironment {
         Ok(Self { collector, cluster })
     }
 
-    /// Waits for the expected state of the cluster, and checks that no request was forbidden.
+    /// Waits for the expected state of the cluster, and checks that no request was
+    /// forbidden.
     pub(super) async fn verify(&self) -> Result<()> {
         self.verify_after_restart().await?;
         self.collector.ensure_nothing_forbidden().await
     }
 
-    /// Waits for the expected state of the cluster. Forbidden requests are accepted, because a
-    /// restarted apiserver forbids everything until it has read the roles.
+    /// Waits for the expected state of the cluster. Forbidden requests are allowed, because a
+    /// restarted apiserver rejects every request until it has read the roles.
     pub(super) async fn verify_after_restart(&self) -> Result<()> {
         let CollectorCluster {
             ownership_tree,
@@ -113,13 +114,11 @@ impl CollectorCluster {
     pub(super) async fn delete_owners(&mut self) -> Result<u64> {
         let before = self.deletions.matched();
         self.ownership_tree.delete_owners(&self.dynamic_client).await?;
-        self.deletions
-            .wait_for_matched(before + DELETIONS_BEFORE_FAULT, LIMIT)
-            .await?;
+        self.deletions.wait_for_matched(before + RUNNING_CASCADE, LIMIT).await?;
         Ok(self.deletions.matched())
     }
 
-    /// Returns an error if the collector has sent no more than `before` deletions, which means that
+    /// Returns an error when the collector has sent no more than `before` deletions. In that case
     /// the cascade had ended before the fault.
     pub(super) fn ensure_more_deletions_than(&self, before: u64) -> Result<()> {
         let now = self.deletions.matched();
@@ -130,6 +129,6 @@ impl CollectorCluster {
 }
 
 /// Delays the responses to deletions, so that a cascade takes a second or two.
-fn slow_down(proxy: &FaultProxy) -> RequestCounter {
+fn delay_deletions(proxy: &FaultProxy) -> RequestCounter {
     proxy.delay_responses(Matcher::any().method("DELETE"), DELETION_DELAY, Repeat::UntilHealed)
 }

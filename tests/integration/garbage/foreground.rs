@@ -100,7 +100,7 @@ async fn test_blocking_owner_ref_does_block() -> Result<()> {
     collector.wait_until_synced().await?;
 
     dynamic_client.delete(&doomed, Policy::Foreground).await?;
-    dynamic_client.wait_for_round().await?;
+    dynamic_client.catch_up().await?;
     ensure_throughout(Duration::from_secs(1), || async {
         dynamic_client.get(&doomed).await?;
         let pods = dynamic_client.list("v1", "Pod").await?;

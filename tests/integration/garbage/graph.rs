@@ -1,4 +1,4 @@
-//! A parser for the graph that `/graph` serves in DOT format.
+//! A parser for the graph that the page `graph` serves in DOT format.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -35,8 +35,8 @@ async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
     }
     let leader = wait_for_leader(&cluster, None).await?;
     let before = cluster.delete_owners().await?;
-    let position = REPLICAS.iter().position(|name| *name == leader);
-    let killed = replicas.remove(position.context("no replica has the name of the leader")?);
+    let index = REPLICAS.iter().position(|name| *name == leader);
+    let killed = replicas.remove(index.context("no replica has the name of the leader")?);
     killed.daemon.process.signal(Signal::KILL)?;
     killed.daemon.process.wait(LIMIT).await?;
 

@@ -1,4 +1,4 @@
-//! Tests of references to owners in other namespaces, of unknown kinds, or of resources whose watch
+//! References to invalid owners: in other namespaces, of unknown kinds, or of resources whose watch
 //! is slow.
 
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::{
     shared,
 };
 
-/// The number of objects of each variant that have only invalid owners.
-const INVALID_PER_VARIANT: usize = 5;
+/// The number of objects of each kind that have only invalid owners.
+const INVALID_CHILDREN: usize = 5;
 
-/// How long a test checks that valid children remain.
-const CHECK_TIME: Duration = Duration::from_secs(1);
+/// The time during which valid children must remain.
+const KEPT_TIME: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn test_cross_namespace_references_with_watch_cache() -> Result<()> {
@@ -35,14 +35,12 @@ async fn test_cross_namespace_references_without_watch_cache() -> Result<()> {
 
 async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     let plane = ControlPlane::builder().apiserver_arg(watch_cache).start().await?;
-    let (mut expected_objects, other_namespace) = (ExpectedObjects::default(), DynamicClient::new(&plane, "b").await?);
-    let parent = expected_objects
-        .create_one(&other_namespace, config_map("parent"))
-        .await?;
+    let (mut expected_objects, there) = (ExpectedObjects::default(), DynamicClient::new(&plane, "b").await?);
+    let parent = expected_objects.create_one(&there, config_map("parent")).await?;
     let children = (0..10).map(|number| secret(&format!("child-{number}")).owned_by(&parent));
-    let children = expected_objects.create(&other_namespace, children).await?;
+    let children = expected_objects.create(&there, children).await?;
 
-    let own_namespace = DynamicClient::new(&plane, "a").await?;
+    let here = DynamicClient::new(&plane, "a").await?;
     // A reference with the parent's UID, but with another kind and name, from another namespace.
     let mut misnamed = reference(&parent);
     misnamed["kind"] = "Pod".into();
@@ -52,44 +50,36 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
             "apiVersion": "test/v1", "kind": format!("invalid{number}"), "name": "invalid", "uid": format!("invalid-{number}"),
         })
     };
-    let invalid_owners: Vec<_> = (0..25).map(unknown).chain([misnamed.clone()]).collect();
+    let many: Vec<_> = (0..25).map(unknown).chain([misnamed.clone()]).collect();
     let mut doomed = Vec::new();
-    for number in 0..INVALID_PER_VARIANT {
-        own_namespace
-            .create(owned_by_all(
-                config_map(&format!("invalid-child-{number}")),
-                &invalid_owners,
-            ))
+    for number in 0..INVALID_CHILDREN {
+        here.create(owned_by_all(config_map(&format!("invalid-child-{number}")), &many))
             .await?;
-        own_namespace
-            .create(owned_by_all(
-                secret(&format!("invalid-child-a-{number}")),
-                &invalid_owners,
-            ))
+        here.create(owned_by_all(secret(&format!("invalid-child-a-{number}")), &many))
             .await?;
         let child = secret(&format!("invalid-child-b-{number}")).owner(misnamed.clone());
-        doomed.push(own_namespace.create(child).await?);
+        doomed.push(here.create(child).await?);
     }
 
     // The collector starts after the objects, as after a restart.
     let collector = Collector::start(&plane, &[]).await?;
-    try_join_all(doomed.iter().map(|child| own_namespace.wait_until_gone(child))).await?;
-    let ensure_children = || ensure_exist(&other_namespace, &children);
-    ensure_throughout(CHECK_TIME, ensure_children).await?;
-    ensure!(collector.knows(&parent).await?, "the parent is not in the graph");
+    try_join_all(doomed.iter().map(|child| here.wait_until_gone(child))).await?;
+    let ensure_children = || ensure_exist(&there, &children);
+    ensure_throughout(KEPT_TIME, ensure_children).await?;
+    ensure!(collector.has_node(&parent).await?, "the parent is not in the graph");
 
-    let late = own_namespace.create(secret("invalid-child-c").owner(misnamed)).await?;
-    own_namespace.wait_until_gone(&late).await?;
+    let late = here.create(secret("invalid-child-c").owner(misnamed)).await?;
+    here.wait_until_gone(&late).await?;
     ensure_children().await?;
-    expected_objects.verify(&other_namespace).await
+    expected_objects.verify(&there).await
 }
 
-/// The collector treats the same UID in another namespace as another owner.
+/// References with the same UID from several namespaces are references to different owners.
 #[tokio::test]
-async fn objects_of_many_namespaces_with_the_same_absent_owner_are_collected() -> Result<()> {
-    let absent_owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-namespaces"});
+async fn an_absent_uid_referenced_from_many_namespaces_keeps_no_object() -> Result<()> {
+    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-namespaces"});
     let child = |number| {
-        let child = secret("child").owner(absent_owner.clone());
+        let child = secret("child").owner(nobody.clone());
         async move {
             let (dynamic_client, _) = shared::client_and_collector(&format!("gc-absent-{number}")).await?;
             let child = dynamic_client.create(child).await?;
@@ -101,11 +91,11 @@ async fn objects_of_many_namespaces_with_the_same_absent_owner_are_collected() -
 }
 
 #[tokio::test]
-async fn a_child_of_an_owner_that_was_found_absent_before_is_collected() -> Result<()> {
+async fn an_owner_found_absent_before_keeps_no_later_child() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-absent-still").await?;
-    let absent_owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-children"});
+    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-children"});
     for name in ["first", "second", "third"] {
-        let child = dynamic_client.create(secret(name).owner(absent_owner.clone())).await?;
+        let child = dynamic_client.create(secret(name).owner(nobody.clone())).await?;
         dynamic_client.wait_until_gone(&child).await?;
     }
     Ok(())
@@ -118,8 +108,8 @@ fn owned_by_all(builder: ObjectBuilder, owners: &[Value]) -> ObjectBuilder {
 async fn ensure_exist(dynamic_client: &DynamicClient, children: &[DynamicObject]) -> Result<()> {
     let found = dynamic_client.list("v1", "Secret").await?;
     for child in children {
-        let exists = found.iter().any(|found| found.metadata.uid == child.metadata.uid);
-        ensure!(exists, "{} is gone", child.name_any());
+        let is_there = found.iter().any(|found| found.metadata.uid == child.metadata.uid);
+        ensure!(is_there, "{} is gone", child.name_any());
     }
     Ok(())
 }
@@ -145,8 +135,8 @@ async fn test_cluster_scoped_owners() -> Result<()> {
     let invalid = dynamic_client.create(config_map("cm-invalid").owner(invalid)).await?;
 
     dynamic_client.wait_until_gone(&missing).await?;
-    dynamic_client.wait_for_round().await?;
-    ensure_throughout(CHECK_TIME, || async {
+    dynamic_client.catch_up().await?;
+    ensure_throughout(KEPT_TIME, || async {
         dynamic_client.get(&invalid).await?;
         dynamic_client.get(&valid).await?;
         Ok(())

@@ -12,8 +12,8 @@ use super::{
     object_builder::{config_map, secret},
 };
 
-/// The collector has observed the deletion of the owner before the restore recreates the owner with
-/// the same UID.
+/// The collector observes the deletion of the owner before the restore recreates the owner with the
+/// same UID.
 #[tokio::test]
 async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
     let plane = ControlPlane::start().await?;

@@ -1,4 +1,4 @@
-//! The cluster and the collector that tests share, unless they disturb one of them.
+//! The cluster and the collector that are shared by all tests that do not disturb them.
 
 use anyhow::Result;
 use portreeve_testing::ControlPlane;

@@ -12,7 +12,6 @@ use portreeve_testing::eventually;
 use serde_json::json;
 
 use super::{
-    definition::Definition,
     dynamic_client::{Policy, ensure_throughout},
     object_builder::{pod, reference},
     shared,
@@ -49,7 +48,7 @@ async fn should_not_be_blocked_by_dependency_circle() -> Result<()> {
 #[tokio::test]
 async fn should_support_cascading_deletion_of_custom_resources() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-custom-cascade").await?;
-    let crd = Definition::for_cluster(&dynamic_client).await?;
+    let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
     let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
     let dependent = crd.instance("dependent").owned_by(&owner);
     let dependent = dynamic_client.create_for_cluster(dependent).await?;
@@ -69,14 +68,14 @@ async fn should_support_cascading_deletion_of_custom_resources() -> Result<()> {
 #[tokio::test]
 async fn should_support_orphan_deletion_of_custom_resources() -> Result<()> {
     let (dynamic_client, _) = shared::client_and_collector("gc-custom-orphan").await?;
-    let crd = Definition::for_cluster(&dynamic_client).await?;
+    let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
     let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
     let dependent = crd.instance("dependent").owned_by(&owner);
     let dependent = dynamic_client.create_for_cluster(dependent).await?;
 
     dynamic_client.delete(&owner, Policy::OrphanDependents(true)).await?;
     dynamic_client.wait_until_gone(&owner).await?;
-    dynamic_client.wait_for_round().await?;
+    dynamic_client.catch_up().await?;
     ensure_throughout(Duration::from_secs(1), || async {
         let dependent = dynamic_client.get(&dependent).await?;
         ensure!(dependent.owner_references().is_empty(), "{dependent:?}");

@@ -1,4 +1,4 @@
-//! A CRD whose schema accepts any object.
+//! A CustomResourceDefinition whose schema accepts anything.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -22,15 +22,15 @@ pub(super) struct TestCrd {
     is_namespaced: bool,
 }
 
-impl Definition {
-    /// Creates a CRD of a namespaced kind. The name of the kind is derived from the namespace, so
-    /// it is unique.
+impl TestCrd {
+    /// Creates a CRD of a namespaced kind. Its name is derived from the namespace, so it is
+    /// unique.
     pub(super) async fn namespaced(dynamic_client: &DynamicClient) -> Result<Self> {
         Self::create(dynamic_client, true).await
     }
 
     /// Creates a CRD of a cluster-scoped kind.
-    pub(super) async fn for_cluster(dynamic_client: &DynamicClient) -> Result<Self> {
+    pub(super) async fn cluster_scoped(dynamic_client: &DynamicClient) -> Result<Self> {
         Self::create(dynamic_client, false).await
     }
 
@@ -46,13 +46,14 @@ impl Definition {
         Ok(crd)
     }
 
-    /// Creates the CRD, the first time or after a deletion, and waits until its resource is served.
+    /// Creates the CRD again under the same name, and waits until its objects are served.
     pub(super) async fn create_again(&self) -> Result<()> {
         self.create_unserved().await?;
         self.wait_until_served(true).await
     }
 
-    /// Creates the CRD without waiting. The apiserver serves its resource a little later.
+    /// Creates the CRD again under the same name. The apiserver serves its objects only
+    /// later.
     pub(super) async fn create_unserved(&self) -> Result<()> {
         let Self { kind, .. } = self;
         let manifest = json!({
@@ -69,7 +70,7 @@ impl Definition {
         Ok(())
     }
 
-    /// Deletes the CRD, and waits until its resource is no longer served.
+    /// Deletes the CRD, and waits until its objects are no longer served.
     pub(super) async fn delete(&self) -> Result<()> {
         self.api.delete(&self.name(), &DeleteParams::default()).await?;
         self.wait_until_served(false).await
@@ -108,8 +109,8 @@ impl Definition {
         let what = format!("served = {expected} for {}", self.plural());
         eventually(LIMIT, &what, || async {
             let request = http::Request::get(format!("/apis/{GROUP}/{VERSION}/{}", self.plural()));
-            let response = self.client.request::<Value>(request.body(Vec::new())?).await;
-            let is_served = match response {
+            let result = self.client.request::<Value>(request.body(Vec::new())?).await;
+            let is_served = match result {
                 Ok(_) => true,
                 Err(kube::Error::Api(status)) if status.code == 404 => false,
                 Err(error) => return Err(error.into()),

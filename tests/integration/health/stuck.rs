@@ -14,14 +14,14 @@ use tokio::sync::Notify;
 
 use crate::controllers::{config_map_informer, descriptor, idle, one_flag};
 
-/// The name of the ConfigMap that makes a worker hang.
-pub(super) const TRAP: &str = "trap";
-/// Releases the worker of [`HANGING`].
-pub(super) static TRAPPED: Barrier = Barrier::closed();
-/// Releases the worker of [`BLOCKING`].
-pub(super) static BLOCKED: Barrier = Barrier::closed();
-/// Notified to start the worker of [`UNATTENDED`].
-pub(super) static ATTENDED: Notify = Notify::const_new();
+/// The name of the ConfigMap on which a worker hangs.
+pub(super) const HANGING_MAP: &str = "trap";
+/// Blocks a worker of [`HANGING`].
+pub(super) static HANGING_BARRIER: Barrier = Barrier::closed();
+/// Blocks the worker of [`BLOCKING`].
+pub(super) static BLOCKING_BARRIER: Barrier = Barrier::closed();
+/// Starts the worker of [`UNATTENDED`].
+pub(super) static START_WORKER: Notify = Notify::const_new();
 
 /// Two controllers that watch the same ConfigMaps. The first has two workers, one of which hangs.
 pub(super) const HANGING: &[Descriptor] = &[
@@ -33,8 +33,8 @@ pub(super) const HANGING: &[Descriptor] = &[
     descriptor("moving-controller", Vec::new, |setup| idle(setup, "Moving")),
 ];
 
-/// A controller whose only worker hangs. It has its own barrier, because it is used by another test
-/// than [`HANGING`].
+/// A controller whose only worker hangs. Its barrier is separate from that of [`HANGING`], because
+/// both tests run at the same time.
 pub(super) const BLOCKING: &[Descriptor] = &[descriptor("blocking-controller", one_flag, |setup| {
     let maps = config_map_informer(setup)?;
     let keyed = setup.keyed("Blocking", Hanging(&BLOCKING_BARRIER));
@@ -75,7 +75,7 @@ impl Barrier {
 
     /// Blocks the thread until the barrier is opened, but at most for a minute, so that a failing
     /// test ends.
-    fn wait_until_open(&self) {
+    fn pass(&self) {
         let is_open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = self
             .opened
@@ -90,8 +90,8 @@ impl Reconciler for Hanging {
     type Observed = ();
 
     fn observe(&self, key: &ObjectKey) -> Option<()> {
-        if &*key.name == TRAP {
-            self.0.wait_until_open();
+        if &*key.name == HANGING_MAP {
+            self.0.pass();
         }
         Some(())
     }

@@ -1,4 +1,4 @@
-//! Tests of informers whose watches are silent, rejected, forbidden, or disconnected.
+//! Informers whose watches are silent, failing, forbidden, or disconnected from the apiserver.
 
 use anyhow::{Result, ensure};
 use kube::{Api, CustomResourceExt, api::PostParams};
@@ -16,14 +16,14 @@ use crate::{
 
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
-const CUSTOM_RESOURCE_DEFINITIONS: &str = "informer/customresourcedefinitions.v1.apiextensions.k8s.io";
+const CRDS: &str = "informer/customresourcedefinitions.v1.apiextensions.k8s.io";
 /// With this idle timeout, a watch without contact for 8 s is stale.
-const IDLE_TIMEOUT_6S: &str = "--watch-idle-timeout=6s";
+const IDLE: &str = "--watch-idle-timeout=6s";
 
 /// Starts a dry-run daemon behind a proxy, on the shared control plane, and returns both once the
 /// daemon is ready.
 async fn dry_run_daemon(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
-    // The shared daemon installs the CRD of Foos.
+    // The shared daemon installs the CRD of Foo.
     shared::daemon().await?;
     let plane = ControlPlane::shared().await;
     let proxy = FaultProxy::start(plane).await?;
@@ -33,9 +33,9 @@ async fn dry_run_daemon(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> 
     Ok((proxy, daemon))
 }
 
-/// Waits until the checks report stale watches, and checks that liveness passes. Then heals the
-/// proxy and waits until readiness passes.
-async fn check_stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
+/// Waits until the checks report stale watches, which must not fail liveness, then heals the proxy
+/// and waits until readiness passes.
+async fn wait_until_stale_and_heal(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
     for check in checks {
         wait_until_failing(&daemon.admin, "/readyz", check, &["stale: last contact"]).await?;
     }
@@ -46,9 +46,9 @@ async fn check_stale_until_healed(proxy: &FaultProxy, daemon: &Daemon, checks: &
 
 #[tokio::test]
 async fn silent_watches_fail_readiness_until_they_receive_data() -> Result<()> {
-    let (proxy, daemon) = dry_run_daemon("deaf-daemon", IDLE_TIMEOUT_6S).await?;
+    let (proxy, daemon) = dry_run_daemon("deaf-daemon", IDLE).await?;
     proxy.hold_responses();
-    check_stale_until_healed(&proxy, &daemon, &[FOOS, DEPLOYMENTS]).await
+    wait_until_stale_and_heal(&proxy, &daemon, &[FOOS, DEPLOYMENTS]).await
 }
 
 /// Simulates a proxy that buffers the lines of a watch.
@@ -62,29 +62,29 @@ async fn informers_relist_when_a_proxy_buffers_their_watches() -> Result<()> {
     lists.wait_for_matched(1, RETRY_LIMIT).await?;
     // A list has refreshed the store, so readiness passes although the watch is silent.
     wait_until_passing(&daemon.admin, "/readyz").await?;
-    // When lists fail too, the informer has no contact and becomes stale.
+    // Without lists as well, the informer has no contact and becomes stale.
     proxy.respond(Matcher::lists(), CannedResponse::unavailable(), Repeat::UntilHealed);
-    check_stale_until_healed(&proxy, &daemon, &[FOOS]).await
+    wait_until_stale_and_heal(&proxy, &daemon, &[FOOS]).await
 }
 
 #[tokio::test]
 async fn an_incomplete_list_fails_readiness_although_its_first_pages_succeed() -> Result<()> {
-    let (proxy, daemon) = dry_run_daemon("page-turner", IDLE_TIMEOUT_6S).await?;
+    let (proxy, daemon) = dry_run_daemon("page-turner", IDLE).await?;
     let pages = Matcher::later_pages().resource("customresourcedefinitions");
     proxy.respond(pages, CannedResponse::internal_error(), Repeat::UntilHealed);
     proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
     proxy.respond(Matcher::watches(), CannedResponse::expired(), Repeat::UntilHealed);
     proxy.reset();
-    check_stale_until_healed(&proxy, &daemon, &[CUSTOM_RESOURCE_DEFINITIONS]).await
+    wait_until_stale_and_heal(&proxy, &daemon, &[CRDS]).await
 }
 
 #[tokio::test]
-async fn a_rejected_watch_fails_only_its_own_readiness_check() -> Result<()> {
-    let (proxy, daemon) = dry_run_daemon("refused-daemon", IDLE_TIMEOUT_6S).await?;
+async fn a_failing_watch_fails_only_its_own_readiness_check() -> Result<()> {
+    let (proxy, daemon) = dry_run_daemon("refused-daemon", IDLE).await?;
     let deployments = Matcher::any().resource("deployments");
     proxy.respond(deployments, CannedResponse::unavailable(), Repeat::UntilHealed);
-    // The open watch continues at first. The check fails once the watch has been without contact
-    // for 8 s.
+    // At first the open watch continues. The check fails once the watch has had no contact for the
+    // stale limit.
     wait_until_failing(
         &daemon.admin,
         "/readyz",
@@ -112,15 +112,15 @@ async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<(
     let kubeconfig = plane
         .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
         .await?;
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "revoked-daemon", &[IDLE_TIMEOUT_6S]).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "revoked-daemon", &[IDLE]).await?;
     daemon.admin.wait_until_ready().await?;
-    shared::apply_and_wait(namespace.client(), namespace.name(), &without).await?;
-    let expected = [
+    shared::apply_and_wait(namespace.client(), namespace.name(), &incomplete_rbac).await?;
+    let words = [
         "forbidden: ",
         "deployments",
         "`portreeve rbac` prints the required rules",
     ];
-    wait_until_failing(&daemon.admin, "/readyz", DEPLOYMENTS, &expected).await?;
+    wait_until_failing(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
     let failed = failing(&daemon.admin, "/readyz").await?;
     ensure!(failed.len() == 1, "{failed:?}");
     ensure_passing(&daemon.admin, "/livez").await?;
@@ -132,7 +132,7 @@ async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<(
 async fn a_long_apiserver_outage_fails_readiness_but_not_liveness() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let flags = [
-        IDLE_TIMEOUT_6S,
+        IDLE,
         "--install-crds",
         "--controller-stuck-timeout=3s",
         "--queue-stuck-timeout=3s",

@@ -29,8 +29,8 @@ fn owned(name: &str, owners: &[(&str, &str)]) -> Value {
     json!({"metadata": {"name": name, "ownerReferences": references}})
 }
 
-/// Makes the collector use all its verbs: it reads an owner that never existed, deletes objects
-/// whose owners are absent, and removes one of two owner references.
+/// Makes the collector use all its verbs. The collector reads an owner that it has never observed,
+/// deletes objects whose owners are absent, and removes one of two owner references.
 async fn collect(fixture: &NamespaceFixture) -> Result<()> {
     let maps: Api<ConfigMap> = fixture.namespace.api();
     let create = |manifest: Value| {
@@ -40,11 +40,14 @@ async fn collect(fixture: &NamespaceFixture) -> Result<()> {
             anyhow::Ok(maps.create(&PostParams::default(), &map).await?)
         }
     };
-    let kept = create(owned("keeper", &[])).await?;
-    let deleted = create(owned("goer", &[])).await?;
-    let (kept, deleted) = (kept.uid().unwrap_or_default(), deleted.uid().unwrap_or_default());
-    create(owned("both", &[("keeper", &kept), ("goer", &deleted)])).await?;
-    create(owned("one", &[("goer", &deleted)])).await?;
+    let kept_owner = create(owned("keeper", &[])).await?;
+    let deleted_owner = create(owned("goer", &[])).await?;
+    let (kept_owner, deleted_owner) = (
+        kept_owner.uid().unwrap_or_default(),
+        deleted_owner.uid().unwrap_or_default(),
+    );
+    create(owned("both", &[("keeper", &kept_owner), ("goer", &deleted_owner)])).await?;
+    create(owned("one", &[("goer", &deleted_owner)])).await?;
     create(owned("nobodys", &[("nobody", "nobody")])).await?;
     maps.delete("goer", &DeleteParams::background()).await?;
     eventually(
@@ -72,8 +75,8 @@ async fn the_collector_requires_each_of_its_permissions() -> Result<()> {
     for permission in permissions {
         let fixture = NamespaceFixture::new(&checker.plane, "without").await?;
         checker
-            .check_forbidden_without(&all, permission, &[FLAG, ALONE], |_| async move {
-                // Without the permission, the scenario may not finish, so its result is ignored.
+            .check_rejection_without(&all, permission, &[FLAG, NO_ELECTION], |_| async move {
+                // Without the permission the scenario may not complete, so its result is ignored.
                 let done = tokio::time::timeout(LIMIT, collect(&fixture)).await;
                 drop(done);
                 std::future::pending().await
@@ -95,10 +98,10 @@ async fn the_printed_permissions_of_the_collector_are_used_and_suffice() -> Resu
     let verbs: BTreeSet<_> = events.iter().filter_map(|event| event["verb"].as_str()).collect();
     let allowed: BTreeSet<_> = ["delete", "get", "list", "patch", "watch"].into();
     ensure!(allowed.is_subset(&verbs), "{verbs:?}");
-    let forbidden: Vec<_> = events
+    let rejected: Vec<_> = events
         .iter()
         .filter(|event| event["responseStatus"]["code"] == 403)
         .collect();
-    ensure!(forbidden.is_empty(), "{forbidden:#?}");
+    ensure!(rejected.is_empty(), "{rejected:#?}");
     Ok(())
 }

@@ -26,10 +26,9 @@ impl fmt::Display for Permission {
 }
 
 impl Permission {
-    /// Returns a part of the apiserver's error message that appears only if this permission is
-    /// missing.
-    pub(super) fn forbidden_message(&self) -> String {
-        if self.is_for_owner_references() {
+    /// Returns a part of the apiserver's message when this permission is missing.
+    pub(super) fn rejection_message(&self) -> String {
+        if self.is_on_finalizers() {
             return "refers to a resource you can't set finalizers on".to_owned();
         }
         let Self {
@@ -41,9 +40,9 @@ impl Permission {
         format!(r#"cannot {verb} resource "{resource}" in API group "{group}""#)
     }
 
-    /// Returns whether this permission is for owner references: an admission plugin checks it when
-    /// a reference sets `blockOwnerDeletion`, and no request uses it directly.
-    pub(super) fn is_for_owner_references(&self) -> bool {
+    /// Returns whether this is a permission on finalizers. An admission plugin checks it when an
+    /// owner reference sets `blockOwnerDeletion`; no request uses it.
+    pub(super) fn is_on_finalizers(&self) -> bool {
         self.resource.ends_with("/finalizers")
     }
 

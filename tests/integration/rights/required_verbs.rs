@@ -1,9 +1,8 @@
-//! Tests that `portreeve rbac` prints exactly the required verbs: the daemon uses every permission,
-//! and without any one of them a request is forbidden.
+//! Checks that `portreeve rbac` prints exactly the required verbs: the daemon uses every
+//! permission, and a request is rejected when any permission is missing.
 //!
-//! The apiserver's audit log shows the requests of the daemon's account and their responses. The
-//! apiserver of these tests also checks permissions on `blockOwnerDeletion`, for which the rules on
-//! finalizers exist.
+//! The apiserver's audit log has the requests of the daemon's account and the rejections. The
+//! apiserver here also requires permissions on finalizers for `blockOwnerDeletion`.
 
 use std::{
     collections::BTreeSet,
@@ -99,9 +98,9 @@ impl RightsChecker {
         Ok(events.filter(|event| event["user"]["username"] == *user).collect())
     }
 
-    /// Starts a daemon with all permissions but one, and waits until the apiserver forbids a
-    /// request for lack of that permission while `scenario` runs.
-    pub(super) async fn check_forbidden_without<F: Future<Output = Result<()>>>(
+    /// Starts a daemon with all permissions but one, and waits until the apiserver rejects a
+    /// request because of it while `scenario` runs.
+    pub(super) async fn check_rejection_without<F: Future<Output = Result<()>>>(
         &self,
         all: &[&Permission],
         missing: &Permission,
@@ -121,31 +120,31 @@ impl RightsChecker {
         let since = std::fs::metadata(log).map_or(0, |file| file.len());
         let daemon = self.start(&account, &rest, flags).await?;
         let what = format!("a refused request without {missing}");
-        let forbidden = eventually(LIMIT, &what, || async {
+        let rejected = eventually(LIMIT, &what, || async {
             let events = self.audit_events_of(&account, since)?;
-            let is_expected = |event: &&Value| {
+            let is_rejection = |event: &&Value| {
                 let message = event["responseStatus"]["message"].as_str().unwrap_or_default();
-                event["responseStatus"]["code"] == 403 && message.contains(&missing.forbidden_message())
+                event["responseStatus"]["code"] == 403 && message.contains(&missing.rejection_message())
             };
-            let all_forbidden = events.iter().filter(|event| event["responseStatus"]["code"] == 403);
+            let rejections = events.iter().filter(|event| event["responseStatus"]["code"] == 403);
             ensure!(
-                events.iter().any(|event| is_expected(&event)),
+                events.iter().any(|event| is_rejection(&event)),
                 "{:#?}",
-                all_forbidden.collect::<Vec<_>>()
+                rejections.collect::<Vec<_>>()
             );
             anyhow::Ok(())
         });
         tokio::select! {
-            forbidden = forbidden => forbidden,
-            // The end of the scenario does not end the wait, because the forbidden request may be
-            // that of an event after the last write.
+            rejected = rejected => rejected,
+            // The end of the scenario does not end the wait: the rejected request may be an event
+            // that is sent after the last write.
             Err(error) = scenario(daemon.clock.clone()) => Err(error.context(format!("without {missing}"))),
         }
     }
 }
 
-/// The flag that disables leader election.
-pub(super) const ALONE: &str = "--leader-elect=false";
+/// The flag that turns leader election off.
+pub(super) const NO_ELECTION: &str = "--leader-elect=false";
 const NAMES: [&str; 4] = [
     "foo-controller",
     "crontab-controller",
@@ -154,7 +153,7 @@ const NAMES: [&str; 4] = [
 ];
 
 impl RightsChecker {
-    /// Checks each permission of the given roles in turn, with a daemon of one controller.
+    /// Checks each permission of the given roles in turn, with a daemon that runs one controller.
     async fn check_each_permission<F: Future<Output = Result<()>>>(
         &self,
         controller: &str,
@@ -171,9 +170,11 @@ impl RightsChecker {
                 .with_context(|| format!("the role {role} is not printed"))?
             {
                 let fixture = NamespaceFixture::new(&self.plane, "without").await?;
-                self.check_forbidden_without(&all, permission, &[&flag, ALONE], |clock| scenario(fixture, clock))
-                    .await?;
-                tried += 1;
+                self.check_rejection_without(&all, permission, &[&flag, NO_ELECTION], |clock| {
+                    scenario(fixture, clock)
+                })
+                .await?;
+                tested += 1;
             }
         }
         Ok(tested)
@@ -181,7 +182,7 @@ impl RightsChecker {
 
     /// Checks each permission of `--install-crds`. The cluster must have no CRDs yet.
     async fn check_each_install_permission(&self) -> Result<usize> {
-        let flags = ["--controllers=foo", "--install-crds", ALONE];
+        let flags = ["--controllers=foo", "--install-crds", NO_ELECTION];
         let printed = printed_roles(&flags)?;
         let all: Vec<_> = printed.values().flatten().collect();
         let permissions = &printed["portreeve:install-crds"];
@@ -189,7 +190,7 @@ impl RightsChecker {
             if permission.verb == "patch" {
                 self.install_older_crd().await?;
             }
-            self.check_forbidden_without(&all, permission, &flags, |_| std::future::pending())
+            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
                 .await?;
         }
         Ok(permissions.len())
@@ -199,26 +200,29 @@ impl RightsChecker {
     async fn install_older_crd(&self) -> Result<()> {
         let mut older = json!(Foo::crd());
         older["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
-        let field_manager = PatchParams::apply("an-older-portreeve");
-        manifests::apply(&self.plane.client()?, &older, None, &field_manager).await?;
+        let parameters = PatchParams::apply("an-older-portreeve");
+        manifests::apply(&self.plane.client()?, &older, None, &parameters).await?;
         Ok(())
     }
 
-    /// Checks each permission of leader election in its own namespace. A request of the previous,
-    /// aborted daemon may still arrive and create a Lease, which the next daemon must not find.
+    /// Checks each permission of leader election, each in its own namespace. A request of the
+    /// previous, dropped daemon may still create a Lease, which the next daemon must not find.
     async fn check_each_election_permission(&self) -> Result<usize> {
         let printed = printed_roles(&["--controllers=foo"])?;
         let all: Vec<_> = printed.values().flatten().collect();
         let permissions = &printed["portreeve:leader-election"];
         for permission in permissions {
-            let namespace = self.plane.namespace("election").await?;
+            let election_namespace = self.plane.namespace("election").await?;
             if permission.verb == "patch" {
                 let lease = serde_json::from_value(json!({"metadata": {"name": "portreeve"}}))?;
-                namespace.api::<Lease>().create(&PostParams::default(), &lease).await?;
+                election_namespace
+                    .api::<Lease>()
+                    .create(&PostParams::default(), &lease)
+                    .await?;
             }
-            let namespace = format!("--leader-elect-resource-namespace={}", namespace.name());
+            let namespace = format!("--leader-elect-resource-namespace={}", election_namespace.name());
             let flags = ["--controllers=foo", &*namespace];
-            self.check_forbidden_without(&all, permission, &flags, |_| std::future::pending())
+            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
                 .await?;
         }
         Ok(permissions.len())
@@ -238,9 +242,9 @@ impl RightsChecker {
 #[tokio::test]
 async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
-    let mut tried = checker.check_each_install_permission().await?;
-    checker.install().await?;
-    tried += checker.check_each_election_permission().await?;
+    let mut tested = checker.check_each_install_permission().await?;
+    checker.install_crds().await?;
+    tested += checker.check_each_election_permission().await?;
     let [foo, crontab, cronjob, ttl] = NAMES.map(|name| format!("portreeve:{name}"));
     let foo_roles = ["portreeve", &foo];
     let foos = checker.check_each_permission(NAMES[0], &foo_roles, |fixture, _| async move {
@@ -262,11 +266,11 @@ async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
         .iter()
         .map(|controller| controller.name)
         .collect();
-    let mut checked = BTreeSet::from(NAMES);
-    checked.insert(super::collector::NAME);
+    let mut covered = BTreeSet::from(NAMES);
+    covered.insert(super::collector::NAME);
     ensure!(
-        known == checked,
-        "the controllers {known:?} and the scenarios {checked:?} differ"
+        known == covered,
+        "the controllers {known:?} and the scenarios {covered:?} differ"
     );
     println!("checked {tested} permissions, each of which is required");
     Ok(())
@@ -304,7 +308,7 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     };
     let allowed: BTreeSet<_> = all
         .iter()
-        .filter(|permission| !permission.is_for_owner_references())
+        .filter(|permission| !permission.is_on_finalizers())
         .map(ToString::to_string)
         .collect();
     eventually(LIMIT, "each permission to be used", || async {
@@ -316,12 +320,12 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     .await?;
     let used = used()?;
     ensure!(used == allowed, "{used:?} of {allowed:?}");
-    let forbidden: Vec<_> = checker
+    let rejected: Vec<_> = checker
         .audit_events_of("portreeve", 0)?
         .into_iter()
         .filter(|event| event["responseStatus"]["code"] == 403)
         .collect();
-    ensure!(forbidden.is_empty(), "{forbidden:#?}");
+    ensure!(rejected.is_empty(), "{rejected:#?}");
     Ok(())
 }
 

@@ -52,8 +52,8 @@ pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
     .await
 }
 
-/// Makes the controller start a Job and delete it after its end. Then deletes the next Job while it
-/// runs.
+/// Makes the controller start a Job, clean it up when it has finished, and start another Job, which
+/// the test deletes while it runs.
 pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -> Result<()> {
     let namespace = &fixture.namespace;
     let objects = kind.objects(namespace);

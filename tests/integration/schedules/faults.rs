@@ -1,4 +1,5 @@
-//! Tests of faults in schedules and around them, and of the conditions and events that report them.
+//! Schedules that are invalid or whose requests fail, and the conditions and events that report
+//! it.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -132,7 +133,7 @@ fn foreign(name: &str) -> Result<Job> {
 #[tokio::test]
 async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
-    environment.wait_for_room_before_multiple_of(5).await;
+    environment.wait_until_time_left(5).await;
     let mut slot = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
         let created = environment.create(kind, kind.name(), "*/5 * * * *", json!({})).await?;
@@ -150,15 +151,15 @@ async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
             .await?;
     }
-    // The apiserver serves before its authorizer is ready, so it may have forbidden some requests,
-    // on which `finish` would fail.
+    // The apiserver serves requests before its authorizer is ready, so it may have rejected some,
+    // and `finish` would fail.
     environment.daemon.stop().await
 }
 
 #[tokio::test]
 async fn a_restart_around_the_due_time_creates_no_job_twice() -> Result<()> {
     let mut environment = ScheduleEnvironment::start().await?;
-    environment.wait_for_room_before_multiple_of(1).await;
+    environment.wait_until_time_left(1).await;
     let mut created = jiff::Timestamp::MIN;
     for kind in Kind::BOTH {
         // Without a Job history, only the status records a run that has ended.

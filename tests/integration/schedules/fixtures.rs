@@ -1,5 +1,5 @@
-//! A control plane, a daemon with both schedule controllers and a clock that the test sets, and one
-//! namespace.
+//! A control plane, one namespace, and a daemon with both schedule controllers whose clock the test
+//! sets.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -22,8 +22,9 @@ use crate::{
 };
 
 const CONTROLLERS: &str = "--controllers=crontab,cronjob";
-/// The time that a loaded machine may need to create some objects and to reconcile them.
-const ROOM: SignedDuration = SignedDuration::from_secs(20);
+/// The minimum time before a due time. A loaded machine needs less to create some objects and to
+/// reconcile them.
+const TIME_LEFT: SignedDuration = SignedDuration::from_secs(20);
 
 pub(super) struct ScheduleEnvironment {
     // The fields are dropped in this order.
@@ -85,9 +86,9 @@ impl ScheduleEnvironment {
         kind.objects(&self.fixture.namespace)
     }
 
-    /// Waits until at least [`ROOM`] is left before the next multiple of `step` minutes, so that
-    /// objects can be created before it.
-    pub(super) async fn wait_for_room_before_multiple_of(&self, step: i64) {
+    /// Waits until at least `TIME_LEFT` is left before the next multiple of `step` minutes, so that
+    /// the test can create objects before that time.
+    pub(super) async fn wait_until_time_left(&self, step: i64) {
         let now = Timestamp::now();
         let left = next_minute(now, step).duration_since(now);
         if left < TIME_LEFT {
@@ -114,13 +115,12 @@ impl ScheduleEnvironment {
         Ok(())
     }
 
-    /// Creates a schedule and waits until the controller has started a run of it. By then the
-    /// controller has processed all earlier events.
+    /// Waits until the controller has processed all earlier events. Creates a schedule, and waits
+    /// until the controller starts a run of it.
     ///
-    /// The daemon's clock must be at `slot`, which is a multiple of ten minutes and later than the
-    /// real time.
-    pub(super) async fn catch_up(&self, kind: Kind, witness: &str, slot: Timestamp) -> Result<()> {
-        let created = self.create(kind, witness, "*/10 * * * *", json!({})).await?;
+    /// The clock must be at `slot`, a multiple of ten minutes later than the system time.
+    pub(super) async fn catch_up(&self, kind: Kind, canary: &str, slot: Timestamp) -> Result<()> {
+        let created = self.create(kind, canary, "*/10 * * * *", json!({})).await?;
         ensure!(created < slot, "{created} is not before {slot}");
         self.wait_for_jobs(canary, &[job_of(canary, slot)]).await?;
         self.delete(kind, canary).await
@@ -131,7 +131,7 @@ impl ScheduleEnvironment {
         Ok(())
     }
 
-    /// Waits until the status of an object satisfies `expected`, and returns the status.
+    /// Waits until the status of an object satisfies `wanted`, and returns the status.
     pub(super) async fn status(
         &self,
         kind: Kind,
@@ -149,8 +149,8 @@ impl ScheduleEnvironment {
         .await
     }
 
-    /// Waits until the controller has reconciled a new CronTab, so that it is queued for its next
-    /// run. A CronJob has no condition to wait for.
+    /// Waits until the controller has reconciled a new CronTab, so that its key is queued for the
+    /// next run. Returns at once for a CronJob, whose status does not show this.
     pub(super) async fn wait_until_reconciled(&self, kind: Kind, name: &str) -> Result<()> {
         if kind == Kind::CronTab {
             self.status(kind, name, "a condition", |status| status["conditions"].is_array())

@@ -1,4 +1,4 @@
-//! Tests of the life cycle of a schedule: its Jobs are created, finish and are deleted.
+//! The life cycle of a schedule: Jobs are created, finish and are cleaned up.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -16,7 +16,7 @@ use crate::support::manifests;
 const DOCUMENTATION: &str = include_str!("../../../docs/crontab.md");
 
 #[tokio::test]
-async fn a_due_time_creates_one_job_and_is_reported_by_status_and_events() -> Result<()> {
+async fn a_due_time_creates_one_job_and_updates_status_and_events() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
@@ -123,8 +123,8 @@ async fn the_documented_manifest_works_unchanged() -> Result<()> {
 #[tokio::test]
 async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
-    environment.wait_for_room_before_multiple_of(1).await;
-    let mut slots = Vec::new();
+    environment.wait_until_time_left(1).await;
+    let mut schedules = Vec::new();
     for kind in Kind::BOTH {
         for policy in ["Allow", "Forbid", "Replace"] {
             let name = format!("{}-{}", kind.name(), policy.to_lowercase());
@@ -259,8 +259,8 @@ async fn a_change_of_the_schedule_or_of_suspend_takes_effect_at_once() -> Result
         environment
             .merge(kind, name, json!({"spec": {"schedule": "*/5 * * * *"}}))
             .await?;
-        environment.catch_up(kind, &format!("{name}-witness-1"), start).await?;
-        // A changed schedule does not start runs that would have been due before the change.
+        environment.catch_up(kind, &format!("{name}-canary-1"), start).await?;
+        // A new schedule does not start runs that would have been due before the change.
         ensure!(
             environment.jobs(name).await?.is_empty(),
             "{:?}",
@@ -304,15 +304,14 @@ async fn a_deleted_schedule_starts_no_further_jobs() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     for kind in Kind::BOTH {
         environment.clock.reset();
-        environment.wait_for_room_before_multiple_of(10).await;
+        environment.wait_until_time_left(10).await;
         let name = kind.name();
         let created = environment.create(kind, name, "*/10 * * * *", json!({})).await?;
         let first = next_minute(created, 10);
         environment.clock.set(first);
         environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
         environment.delete(kind, name).await?;
-        // The controller may start a due run before it observes the deletion, so the test waits
-        // until the deletion is observed.
+        // Until the controller has observed the deletion, it may start a run that is due.
         environment
             .catch_up(kind, &format!("{name}-canary-of-deletion"), first)
             .await?;

@@ -1,5 +1,5 @@
-//! A test of the executable with the real clock: it is killed in the minute in which every schedule
-//! is due.
+//! The executable with the real clock. It is killed while it starts the Jobs of many schedules that
+//! are due in the same minute.
 
 use std::time::Duration;
 
@@ -23,31 +23,34 @@ use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 /// The number of schedules of each kind.
 const SCHEDULES: usize = 100;
 /// The delay of each Job creation, so that the last Job is created seconds after the first.
-const CREATION_DELAY: Duration = Duration::from_millis(50);
+const JOB_DELAY: Duration = Duration::from_millis(50);
 /// The number of Job creations after which the daemon is killed.
-const FIRST_JOBS: u64 = 10;
+const JOBS_BEFORE_KILL: u64 = 10;
 /// The maximum time until the schedules are due: a minute and the head start.
-const UNTIL_DUE: Duration = Duration::from_secs(75);
-/// How many seconds the creation of the schedules may take before they are due.
+const TIME_UNTIL_DUE: Duration = Duration::from_secs(75);
+/// The minimum number of seconds between the start of the creation of the schedules and their due
+/// time.
 const HEAD_START: i64 = 15;
+
+/// The flags of a daemon that creates Jobs one after the other.
+const SEQUENTIAL: [&str; 4] = [
+    "--install-crds",
+    "--controllers=crontab,cronjob",
+    "--concurrent-crontab-syncs=1",
+    "--concurrent-cron-job-syncs=1",
+];
 
 #[tokio::test]
 async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let flags = [
-        "--install-crds",
-        "--controllers=crontab,cronjob",
-        "--concurrent-crontab-syncs=1",
-        "--concurrent-cron-job-syncs=1",
-    ];
     let proxy = FaultProxy::start(&plane).await?;
-    let posts = proxy.fault(
+    let creations = proxy.fault(
         Matcher::any().method("POST").resource("jobs"),
-        Fault::DelayRequest(CREATION_DELAY),
+        Fault::DelayRequest(JOB_DELAY),
         Repeat::UntilHealed,
     );
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "mortal-scheduler")?;
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-scheduler", &flags).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-scheduler", &SEQUENTIAL).await?;
     daemon.admin.wait_until_ready().await?;
     let fixture = NamespaceFixture::new(&plane, "killed").await?;
     let slot = next_minute(Timestamp::now() + Duration::from_secs(HEAD_START.unsigned_abs()), 1);
@@ -64,7 +67,9 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
     );
 
     let jobs: Api<Job> = fixture.namespace.api();
-    posts.wait_for_applied(FIRST_JOBS, UNTIL_DUE + LIMIT).await?;
+    creations
+        .wait_for_applied(JOBS_BEFORE_KILL, TIME_UNTIL_DUE + LIMIT)
+        .await?;
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let created = jobs.list(&ListParams::default()).await?.items;
@@ -74,7 +79,7 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
         "the kill interrupted nothing"
     );
 
-    let daemon = Daemon::start(&plane, "mortal-scheduler", &flags).await?;
+    let daemon = Daemon::start(&plane, "mortal-scheduler", &SEQUENTIAL).await?;
     let mut expected: Vec<_> = all.iter().map(|(_, name)| job_of(name, slot)).collect();
     expected.sort();
     let now = eventually(LIMIT, "the other Jobs", || async {

@@ -1,4 +1,4 @@
-//! Tests of wall clocks that are set forward and back.
+//! Steps of the wall clock, forward and back.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -64,8 +64,8 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
             .await?;
         environment.end_job(&job_of(name, first), true).await?;
         environment.wait_for_jobs(name, &[]).await?;
-        // Repeat the last half hour. At each step, a run of another schedule (the witness) shows
-        // that the daemon has decided by the new time.
+        // Repeat the last half hour. At each step a canary shows that the daemon uses the new
+        // time.
         for (number, minute) in (-30..=0).step_by(10).enumerate() {
             let time = first + minutes(minute);
             environment.clock.set(time);
@@ -86,7 +86,7 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
             "SuccessfulCreate",
         ];
         if kind == Kind::CronTab {
-            // The event reports the half hour that was skipped at the beginning.
+            // The first clock change skipped half an hour of runs.
             events.insert(1, "MissSchedule");
         }
         environment.wait_for_events(name, &events).await?;

@@ -1,5 +1,4 @@
-//! Tests of faults between a decision and the apiserver, and of Jobs that expire while no daemon
-//! runs.
+//! Faults between a decision and the apiserver, and Jobs that expire while no daemon runs.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use super::fixtures::{Jobs, TtlEnvironment, seconds};
 use crate::{schedules::faults::reject_deletions, support::LIMIT};
 
 /// The delay of all data between the daemon and the apiserver, in tests that need a stale cache.
-const PROXY_DELAY: Duration = Duration::from_secs(2);
+const DELAY: Duration = Duration::from_secs(2);
 
 fn deletions() -> Matcher {
     Matcher::any().method("DELETE").resource("jobs")
@@ -26,8 +25,8 @@ fn deletions() -> Matcher {
 #[tokio::test]
 async fn jobs_that_expired_without_a_daemon_are_deleted_when_one_starts() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
-    let finished = environment.create_finished("due", 600).await?;
-    environment.create_finished("later", 1_800).await?;
+    let finished = environment.finish_job("due", 600).await?;
+    environment.finish_job("later", 1_800).await?;
     environment.catch_up().await?;
     environment = environment
         .restart_after(async |jobs: &Jobs, clock| {
@@ -51,13 +50,13 @@ async fn jobs_that_expired_without_a_daemon_are_deleted_when_one_starts() -> Res
 #[tokio::test]
 async fn a_job_whose_ttl_was_extended_behind_a_stale_cache_is_kept() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
-    let finished = environment.create_finished("prolonged", 600).await?;
-    environment.create_finished("replaced", 1_200).await?;
+    let finished = environment.finish_job("prolonged", 600).await?;
+    environment.finish_job("replaced", 1_200).await?;
     let requeues = &[r#"controller="ttl-after-finished-controller""#, r#"result="requeue""#];
     for (number, name) in ["prolonged", "replaced"].into_iter().enumerate() {
         environment.catch_up().await?;
-        let deletions_of_it = environment.proxy.count(deletions().name(name));
-        environment.proxy.slow(PROXY_DELAY);
+        let sent = environment.proxy.count(deletions().name(name));
+        environment.proxy.slow(DELAY);
         if name == "prolonged" {
             environment.jobs.set_ttl(name, 6_000).await?;
         } else {
@@ -69,7 +68,7 @@ async fn a_job_whose_ttl_was_extended_behind_a_stale_cache_is_kept() -> Result<(
         }
         // The controller decides on the stale Job, and the apiserver rejects the deletion.
         environment.clock.set(finished + seconds([700, 1_300][number]));
-        deletions_of_it.wait_for_matched(1, LIMIT).await?;
+        sent.wait_for_matched(1, LIMIT).await?;
         environment.proxy.heal();
         eventually(LIMIT, "a requeue after the conflict", || async {
             let metrics = environment.daemon.admin.metrics().await?;
@@ -100,12 +99,12 @@ async fn deletions_are_retried_after_apiserver_errors() -> Result<()> {
             CannedResponse::status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "a test"),
         ),
     ] {
-        let responses = environment
+        let faults = environment
             .proxy
             .respond(deletions().name(name), response, Repeat::Next(2));
-        environment.create_finished(name, 0).await?;
+        environment.finish_job(name, 0).await?;
         environment.jobs.wait_until_deleted(name).await?;
-        ensure!(responses.applied() == 2, "{name}: {}", responses.applied());
+        ensure!(faults.applied() == 2, "{name}: {}", faults.applied());
         expected += 1.0;
     }
     // The metric counts each deletion once, not each attempt.
@@ -118,11 +117,11 @@ async fn deletions_are_retried_after_apiserver_errors() -> Result<()> {
 #[tokio::test]
 async fn a_watch_cut_before_a_compaction_misses_no_finished_job() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
-    let finished = environment.create_finished("waiting", 600).await?;
+    let finished = environment.finish_job("waiting", 600).await?;
     environment.catch_up().await?;
     environment.proxy.cut();
     environment.jobs.set_ttl("waiting", 1_200).await?;
-    environment.create_finished("unheard", 60).await?;
+    environment.finish_job("unheard", 60).await?;
     environment.clock.set(finished + seconds(700));
     // The compaction and the restart clear the history of etcd and the apiserver's cache, so the
     // watch gets a 410 and the informer lists again.
@@ -130,30 +129,30 @@ async fn a_watch_cut_before_a_compaction_misses_no_finished_job() -> Result<()> 
     environment.plane.apiserver().restart().await?;
     environment.proxy.heal();
     let gets = environment.proxy.count(Matcher::any().method("GET").resource("jobs"));
-    let watches = environment.proxy.count(Matcher::watches().resource("jobs"));
+    let watched = environment.proxy.count(Matcher::watches().resource("jobs"));
     environment.jobs.wait_until_deleted("unheard").await?;
-    ensure!(gets.matched() > watches.matched(), "the informer did not list");
+    ensure!(gets.matched() > watched.matched(), "the informer did not list");
     environment.catch_up().await?;
     environment.jobs.ensure_kept(&["waiting"]).await?;
     environment.advance(finished + seconds(1_200)).await?;
     environment.jobs.wait_until_deleted("waiting").await?;
-    // The restarted apiserver may have forbidden some requests, on which `finish` would fail.
+    // The restarted apiserver may have rejected some requests, and `finish` would fail.
     environment.daemon.stop().await
 }
 
 #[tokio::test]
 async fn a_job_that_expires_during_an_outage_is_deleted_after_it() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
-    let finished = environment.create_finished("due", 600).await?;
-    environment.create_finished("later", 6_000).await?;
+    let finished = environment.finish_job("due", 600).await?;
+    environment.finish_job("later", 6_000).await?;
     environment.catch_up().await?;
     environment.plane.apiserver().stop().await?;
     environment.clock.set(finished + seconds(600));
     environment.plane.apiserver().start().await?;
     environment.jobs.wait_until_deleted("due").await?;
     environment.jobs.ensure_kept(&["later"]).await?;
-    // The apiserver serves before its authorizer is ready, so it may have forbidden some requests,
-    // on which `finish` would fail.
+    // The apiserver serves requests before its authorizer is ready, so it may have rejected some,
+    // and `finish` would fail.
     environment.daemon.stop().await
 }
 
@@ -161,7 +160,7 @@ async fn a_job_that_expires_during_an_outage_is_deleted_after_it() -> Result<()>
 async fn a_rejected_deletion_is_reported_once_and_succeeds_when_allowed() -> Result<()> {
     let environment = TtlEnvironment::start().await?;
     reject_deletions(&environment.fixture).await?;
-    environment.create_finished("refused", 0).await?;
+    environment.finish_job("refused", 0).await?;
     let events = environment
         .fixture
         .wait_for_events("refused", &["FailedDelete"])

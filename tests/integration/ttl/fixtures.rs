@@ -1,5 +1,4 @@
-//! A control plane behind a proxy, a daemon with a clock that the test sets, and one namespace with
-//! Jobs.
+//! A control plane behind a proxy, one namespace with Jobs, and a daemon whose clock the test sets.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -94,9 +93,9 @@ impl TtlEnvironment {
         self.daemon.finish().await
     }
 
-    /// Creates a Job with this TTL and finishes it at the time of the test's clock. Returns the
-    /// finish time in whole seconds.
-    pub(super) async fn create_finished(&self, name: &str, ttl: impl Into<Value>) -> Result<Timestamp> {
+    /// Creates a Job with this TTL that finishes now, by the test's clock. Returns its finish time
+    /// in whole seconds.
+    pub(super) async fn finish_job(&self, name: &str, ttl: impl Into<Value>) -> Result<Timestamp> {
         self.jobs
             .create(name, json!({"ttlSecondsAfterFinished": ttl.into()}))
             .await?;
@@ -105,23 +104,23 @@ impl TtlEnvironment {
         Ok(now)
     }
 
-    /// Creates an expired Job (a witness) and waits until the controller deletes it. By then the
-    /// controller has processed all earlier events.
+    /// Waits until the controller has processed all earlier events. Creates a Job that has expired,
+    /// and waits until the controller deletes it.
     pub(super) async fn catch_up(&mut self) -> Result<()> {
-        let witness = self.witness();
-        self.create_finished(&witness, 0).await?;
-        self.jobs.wait_until_deleted(&witness).await?;
+        let canary = self.canary();
+        self.finish_job(&canary, 0).await?;
+        self.jobs.wait_until_deleted(&canary).await?;
         Ok(())
     }
 
-    /// Sets the clock to a later time, and returns once the controller has processed every Job by
-    /// the new time.
+    /// Sets the clock to a later time, and returns once the controller has processed every Job at
+    /// that time.
     pub(super) async fn advance(&mut self, to: Timestamp) -> Result<()> {
-        // This witness expires at the new time, so its deletion shows that the controller has
-        // decided again on waiting Jobs.
-        let waiting = self.witness();
+        // This canary expires at the new time. Its deletion shows that the controller has decided
+        // again on waiting Jobs.
+        let waiting = self.canary();
         let time = to.duration_since(self.clock.now()).as_secs();
-        self.create_finished(&waiting, time).await?;
+        self.finish_job(&waiting, time).await?;
         self.catch_up().await?;
         self.clock.set(to);
         self.jobs.wait_until_deleted(&waiting).await?;

@@ -1,4 +1,4 @@
-//! Tests of the deletion of finished Jobs after their TTL, with a clock that the test sets.
+//! The deletion of finished Jobs after their TTL, with a clock that the test sets.
 
 use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
@@ -13,15 +13,15 @@ const LAG: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
 #[tokio::test]
 async fn a_finished_job_is_kept_for_its_ttl_and_then_deleted() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
-    let at_once = environment.create_finished("at-once", 0).await?;
+    let at_once = environment.finish_job("at-once", 0).await?;
     environment.jobs.wait_until_deleted("at-once").await?;
     ensure!(environment.clock.now() >= at_once);
 
-    let finished = environment.create_finished("complete", 3_600).await?;
+    let finished = environment.finish_job("complete", 3_600).await?;
     let failed = json!({"ttlSecondsAfterFinished": 3_600});
     environment.jobs.create("failed", failed).await?;
     environment.jobs.end("failed", finished, false).await?;
-    environment.create_finished("longer", 7_200).await?;
+    environment.finish_job("longer", 7_200).await?;
     environment.catch_up().await?;
     environment.jobs.ensure_kept(&["complete", "failed", "longer"]).await?;
     environment.advance(finished + seconds(3_600 - 60)).await?;
@@ -53,7 +53,7 @@ async fn jobs_without_a_ttl_and_unfinished_jobs_are_kept() -> Result<()> {
             .for_each(|spec| spec.extend(more.as_object().cloned().unwrap_or_default()));
         spec
     };
-    environment.create_finished("without", Value::Null).await?;
+    environment.finish_job("without", Value::Null).await?;
     environment.jobs.create("unfinished", ttl(json!({}))).await?;
     environment
         .jobs
@@ -79,11 +79,11 @@ async fn jobs_without_a_ttl_and_unfinished_jobs_are_kept() -> Result<()> {
 #[tokio::test]
 async fn a_changed_ttl_counts_from_the_finish_time() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
-    let finished = environment.create_finished("longer", 600).await?;
-    environment.create_finished("shorter", 7_200).await?;
-    environment.create_finished("removed", 600).await?;
-    environment.create_finished("added", Value::Null).await?;
-    environment.create_finished("overdue", Value::Null).await?;
+    let finished = environment.finish_job("longer", 600).await?;
+    environment.finish_job("shorter", 7_200).await?;
+    environment.finish_job("removed", 600).await?;
+    environment.finish_job("added", Value::Null).await?;
+    environment.finish_job("overdue", Value::Null).await?;
     environment.catch_up().await?;
     environment.jobs.set_ttl("longer", 1_800).await?;
     environment.jobs.set_ttl("shorter", 900).await?;
@@ -143,8 +143,8 @@ async fn a_job_that_is_being_deleted_is_not_deleted_again() -> Result<()> {
     environment.finish().await
 }
 
-/// The finish time may be later than the daemon's clock. The event reports until when the Job is
-/// kept.
+/// The finish time may be later than the daemon's clock. The event contains the time until which
+/// the Job is kept.
 #[tokio::test]
 async fn a_job_with_a_future_finish_time_is_reported_once_and_kept() -> Result<()> {
     let mut environment = TtlEnvironment::start().await?;
@@ -168,7 +168,7 @@ async fn a_job_with_a_future_finish_time_is_reported_once_and_kept() -> Result<(
         .await?;
     environment.advance(future).await?;
     environment.jobs.ensure_kept(&["early"]).await?;
-    // The clock is set back, so the Job waits for another hour.
+    // After the clock is set back, the Job expires an hour later.
     environment.clock.set(future - seconds(3_600));
     environment.catch_up().await?;
     environment.jobs.ensure_kept(&["early"]).await?;

@@ -1,5 +1,5 @@
-//! Tests of the executable with the real clock: Kubernetes' e2e test, a kill during the deletions,
-//! and a dry run.
+//! The executable with the real clock: Kubernetes' e2e test, a kill during the deletions, and a dry
+//! run.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 const FINALIZER: &str = "example.com/a-dummy-finalizer";
 const JOBS: usize = 200;
-/// The delay of each deletion. Deletions are sequential, so all of them take at least ten seconds.
+/// The delay of each request. Deletions are sequential, so all of them take ten seconds.
 const DELETION_DELAY: Duration = Duration::from_millis(100);
 
-/// Follows "`TTLAfterFinished` job should be deleted once it finishes after TTL seconds" in
-/// Kubernetes' e2e suite. The test does the work of the job controller and the garbage collector
-/// itself.
+/// Has the steps of "`TTLAfterFinished` job should be deleted once it finishes after TTL seconds"
+/// in Kubernetes' e2e tests. The test does the work of the job controller and of the garbage
+/// collector itself.
 #[tokio::test]
 async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()> {
     let ttl = 10;
@@ -49,8 +49,7 @@ async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()
         deleted >= expires,
         "deleted at {deleted}, before it expires at {expires}"
     );
-    // On an idle machine the deletion is sent within a second. The limit allows for a loaded
-    // machine.
+    // On an idle machine, the Job is deleted within a second. The limit allows for busy machines.
     println!("the Job expired at {expires} and was deleted at {deleted}");
     ensure!(
         deleted <= expires + seconds(5),

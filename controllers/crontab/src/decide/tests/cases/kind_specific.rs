@@ -64,7 +64,7 @@ fn run_now_cases() -> Cases<CachedCronTab> {
         (
             "Replace, due, an active run-now is not recorded",
             due(after(with_requested_run(replace(idle())), |simulation| {
-                _ = simulation.step()
+                _ = simulation.step();
             })),
         ),
         (
@@ -100,7 +100,7 @@ fn run_now_name_cases() -> Cases<CachedCronTab> {
         (
             "run now, a name of 52 characters, taken",
             recreated(after(with_requested_run(long()), |simulation| {
-                _ = simulation.converge()
+                _ = simulation.converge();
             })),
         ),
         ("run now, taken", recreated(with_started_run())),
