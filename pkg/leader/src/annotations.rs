@@ -15,7 +15,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 /// The last known state of a Lease, regardless of its holder, from a read, a write or the watch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeaseSnapshot {
-    /// The UID; `None` if the Lease does not exist or has not been seen yet.
+    /// The UID; `None` if the Lease does not exist or has not been observed yet.
     pub uid: Option<String>,
     /// The resourceVersion. For a deleted Lease, the last known one.
     pub version: String,
@@ -42,26 +42,26 @@ impl LeaseSnapshot {
         self.version.parse().ok()
     }
 
-    /// Applies a report of the Lease that may be outdated. Returns whether the Lease was replaced
-    /// or its annotations changed.
-    pub(crate) fn update(&mut self, news: Self) -> bool {
-        if news.is_older_than(self.revision()) {
+    /// Applies a state of the Lease that may be outdated. Returns whether the Lease was replaced or
+    /// its annotations changed.
+    pub(crate) fn update(&mut self, reported: Self) -> bool {
+        if reported.is_older_than(self.revision()) {
             return false;
         }
-        let is_changed = news.uid != self.uid || news.annotations != self.annotations;
-        *self = news;
+        let is_changed = reported.uid != self.uid || reported.annotations != self.annotations;
+        *self = reported;
         is_changed
     }
 
-    /// Applies the response to a read or write. `asked` is the revision that was known when the
-    /// request was sent.
-    pub(crate) fn update_from_response(&mut self, answer: Self, asked: Option<u64>) -> bool {
-        if answer.is_older_than(asked) {
-            // A quorum read cannot be this outdated, so the known version does not exist in the
-            // current history.
+    /// Applies the response to a read or write. `known_at_request` is the revision that was known
+    /// when the request was sent.
+    pub(crate) fn update_from_response(&mut self, response: Self, known_at_request: Option<u64>) -> bool {
+        if response.is_older_than(known_at_request) {
+            // A quorum read never returns a version older than the one known before it was sent, so
+            // the known version does not exist in the current history.
             self.version.clear();
         }
-        self.update(answer)
+        self.update(response)
     }
 
     /// Applies the watch's DELETED event, which carries a version as well.
@@ -74,13 +74,13 @@ impl LeaseSnapshot {
 
     /// Applies a read that did not find the Lease. If the known revision changed after the request
     /// was sent, it may belong to a recreated Lease.
-    pub(crate) fn mark_not_found(&mut self, asked: Option<u64>) -> bool {
-        let is_current = self.revision() == asked;
+    pub(crate) fn mark_not_found(&mut self, known_at_request: Option<u64>) -> bool {
+        let is_current = self.revision() == known_at_request;
         is_current && self.mark_deleted(self.clone())
     }
 
-    /// Returns the newest known version that a write based on `read` may rely on: the newest one
-    /// with the same record. An annotation changes the version but not the holder.
+    /// Returns the resourceVersion for a write based on `read`: the newest known version with the
+    /// same record. A change of annotations changes the version but not the record.
     pub(crate) fn version_for<'a>(&'a self, read: &'a Self) -> &'a str {
         let is_same = self.uid == read.uid && self.record == read.record;
         let newest = if is_same && !self.is_older_than(read.revision()) {
@@ -119,11 +119,11 @@ mod tests {
         lease("a", "10", "me", "old")
     }
 
-    /// Applies `tell` to the known snapshot. Returns the resulting version and note (`-` if there
+    /// Applies `apply` to the known snapshot. Returns the resulting version and note (`-` if there
     /// is none), and whether anything changed.
-    fn after(tell: impl FnOnce(&mut LeaseSnapshot) -> bool) -> (String, bool) {
+    fn after(apply: impl FnOnce(&mut LeaseSnapshot) -> bool) -> (String, bool) {
         let mut snapshot = known();
-        let is_changed = tell(&mut snapshot);
+        let is_changed = apply(&mut snapshot);
         let note = snapshot.annotations.get("note").map_or("-", String::as_str);
         (format!("{} {note}", snapshot.version), is_changed)
     }
@@ -144,9 +144,9 @@ mod tests {
             ("a former Lease", lease("b", "9", "me", "new"), "10 old", false),
             ("not comparable", lease("a", "x", "me", "new"), "x new", true),
         ];
-        for (name, news, expected, is_changed) in table {
+        for (name, reported, expected, is_changed) in table {
             assert_eq!(
-                after(|snapshot| snapshot.update(news)),
+                after(|snapshot| snapshot.update(reported)),
                 (expected.to_owned(), is_changed),
                 "{name}"
             );
@@ -155,15 +155,15 @@ mod tests {
 
     #[test]
     fn responses_older_than_the_revision_known_at_the_request_reset_the_snapshot() {
-        let answer = || lease("a", "9", "me", "new");
+        let response = || lease("a", "9", "me", "new");
         let table = [
             ("requested at the known revision", Some(10), "9 new", true),
             ("revision learned after the request", Some(8), "10 old", false),
             ("nothing was known", None, "10 old", false),
         ];
-        for (name, asked, expected, is_changed) in table {
-            let told = after(|snapshot| snapshot.update_from_response(answer(), asked));
-            assert_eq!(told, (expected.to_owned(), is_changed), "{name}");
+        for (name, known_at_request, expected, is_changed) in table {
+            let result = after(|snapshot| snapshot.update_from_response(response(), known_at_request));
+            assert_eq!(result, (expected.to_owned(), is_changed), "{name}");
         }
     }
 

@@ -103,12 +103,12 @@ impl Args {
     pub fn times(&self) -> Result<ElectionTimings, Error> {
         let (lease, renew) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let retry = self.leader_elect_retry_period;
-        let zeroes = [
+        let durations = [
             (lease, "leaseDuration", "leader-elect-lease-duration", "15s"),
             (renew, "renewDeadline", "leader-elect-renew-deadline", "10s"),
             (retry, "retryPeriod", "leader-elect-retry-period", "2s"),
         ];
-        if let Some((_, name, flag, default)) = zeroes.into_iter().find(|(time, ..)| time.is_zero()) {
+        if let Some((_, name, flag, default)) = durations.into_iter().find(|(time, ..)| time.is_zero()) {
             return Err(Error::Zero { name, flag, default });
         }
         if lease <= renew {
@@ -134,8 +134,8 @@ impl Args {
         group.map_or_else(|| name.clone(), |group| format!("{name}-{group}"))
     }
 
-    /// Splits `controllers` into their groups and keeps their order. Controllers without a group
-    /// come first. `names` returns all names of a controller.
+    /// Splits `controllers` into their groups and keeps their order within each. Controllers
+    /// without a group come first. `names` returns a controller's name and aliases.
     pub fn groups<'a, C: Copy>(
         &self,
         controllers: &[C],
@@ -156,7 +156,8 @@ impl Args {
 }
 
 /// Returns a unique identity for this process: the pod or host name and a UUID. `$POD_NAME` takes
-/// precedence over the host name, because the admission policy compares it with the token.
+/// precedence over the host name, because the ValidatingAdmissionPolicy compares the identity with
+/// the pod name in the writer's token.
 pub fn identity() -> String {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
@@ -174,8 +175,8 @@ fn membership(text: &str) -> Result<Membership, String> {
     })
 }
 
-/// Parses the name of a Lease, which consists of DNS labels separated by dots. It leaves room for a
-/// group name.
+/// Parses the name of a Lease, which consists of DNS labels separated by dots. The limit of 180
+/// characters leaves room for a group name.
 fn lease_name(text: &str) -> Result<String, String> {
     let labels = text.split('.').map(name).collect::<Result<Vec<_>, _>>()?;
     if text.len() > 180 {

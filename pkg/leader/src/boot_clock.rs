@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use crate::elector::BootTime;
 
-/// This clock keeps counting while the machine sleeps, so that a leader notices when it slept past
-/// its lease.
+/// This clock keeps counting while the machine is suspended, so that a leader notices when its
+/// lease expired in the meantime.
 #[cfg(target_os = "linux")]
 const CLOCK: ClockId = ClockId::Boottime;
-/// On macOS this clock also counts while the machine sleeps.
+/// On macOS this clock also counts while the machine is suspended.
 #[cfg(not(target_os = "linux"))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
@@ -23,8 +23,8 @@ pub(crate) fn now() -> BootTime {
     Duration::new(seconds, nanoseconds)
 }
 
-/// Converts a boot time for tokio's timers. Their clock stops while the machine sleeps, so they may
-/// fire late but never early.
+/// Converts a boot time for tokio's timers. Their clock stops while the machine is suspended, so
+/// they may fire late but never early.
 pub(crate) fn instant(moment: BootTime) -> Instant {
     Instant::now() + moment.saturating_sub(now())
 }

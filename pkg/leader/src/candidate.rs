@@ -31,15 +31,15 @@ use crate::{
 };
 
 /// The timeout of a release, which takes one read and one write.
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout for writing an Event. Events are best-effort.
-const EVENT_LIMIT: Duration = Duration::from_secs(2);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// All candidates of one process.
 pub(crate) struct CandidateSet {
     /// The number of candidates that lead.
     pub(crate) leading: AtomicU32,
-    /// Allows one candidate at a time to acquire, so that it knows how many Leases the process
+    /// Allows one candidate at a time to acquire, so that each knows how many Leases the process
     /// already holds.
     pub(crate) acquire_permit: Semaphore,
 }
@@ -98,7 +98,8 @@ impl Candidate {
     }
 }
 
-/// The permission to try to acquire. Only one candidate of a process has it at a time.
+/// The permit to acquire, or `None` for a renewal. Only one candidate of a process holds the permit
+/// at a time.
 struct Turn<'a>(#[expect(dead_code, reason = "held for its drop")] Option<SemaphorePermit<'a>>);
 
 struct CandidateLoop<'a> {
@@ -117,15 +118,15 @@ impl CandidateLoop<'_> {
         let mut input = ElectorEvent::Tick;
         loop {
             let observed = self.cache.observed();
-            let view = StepContext {
+            let context = StepContext {
                 now: boot_clock::now(),
                 observed: observed.as_ref(),
                 acquire_delay: self.acquire_delay(&elector),
                 jitter: fastrand::f64(),
             };
-            let step = elector.step(input, &candidate.identity, &view);
+            let step = elector.step(input, &candidate.identity, &context);
             candidate.shared.fence.set(elector.deadline());
-            self.tell(&elector, observed.as_ref());
+            self.publish_holder(&elector, observed.as_ref());
             let command = *commands.borrow_and_update();
             input = match step {
                 ElectorAction::Lost(loss) => return self.lost(loss),
@@ -140,7 +141,7 @@ impl CandidateLoop<'_> {
                     ElectorEvent::Tick
                 }
                 ElectorAction::Attempt { live, limit } => {
-                    let Some(turn) = self.turn(&elector, &mut commands).await else {
+                    let Some(turn) = self.wait_for_turn(&elector, &mut commands).await else {
                         input = ElectorEvent::Tick;
                         continue;
                     };
@@ -161,8 +162,8 @@ impl CandidateLoop<'_> {
         }
     }
 
-    /// Returns how long to leave a free Lease to other processes: one retry period for each Lease
-    /// that this process already holds.
+    /// Returns how long to wait after the Lease becomes free, so that other processes can take it:
+    /// one retry period for each Lease that this process already holds.
     fn acquire_delay(&self, elector: &Elector) -> Duration {
         if elector.deadline().is_some() {
             return Duration::ZERO;
@@ -173,7 +174,7 @@ impl CandidateLoop<'_> {
 
     /// Waits for this candidate's turn to acquire. Renewals need no turn. Returns `None` if a
     /// command arrives first.
-    async fn turn<'a>(
+    async fn wait_for_turn<'a>(
         &'a self,
         elector: &Elector,
         commands: &mut watch::Receiver<CandidateCommand>,
@@ -206,7 +207,7 @@ impl CandidateLoop<'_> {
                 AttemptResult::Held
             }
             Ok(Ok(_)) => AttemptResult::HeldByAnother,
-            Ok(Err(error)) => self.failed(&error, leading),
+            Ok(Err(error)) => self.classify_error(&error, leading),
             Err(_) => {
                 let action = if leading { "renew" } else { "acquire" };
                 tracing::warn!(lease = %candidate.key(), action, ?limit, "timed out waiting for an answer on the lease");
@@ -216,18 +217,19 @@ impl CandidateLoop<'_> {
         ElectorEvent::Attempted { began, result }
     }
 
-    fn failed(&self, error: &LockError, leading: bool) -> AttemptResult {
-        let answer = match error {
+    /// Logs a failed attempt, and returns whether the Lease had changed or the outcome is unknown.
+    fn classify_error(&self, error: &LockError, leading: bool) -> AttemptResult {
+        let kind = match error {
             LockError::AcquireLease(source) | LockError::RenewLease(source) | LockError::CreateLease(source) => {
                 Some(ApiErrorKind::of(source))
             }
             _ => None,
         };
-        let is_created = matches!(error, LockError::CreateLease(_));
+        let is_create = matches!(error, LockError::CreateLease(_));
         let (lease, err) = (self.candidate.key(), error_chain(error));
-        match answer {
+        match kind {
             Some(ApiErrorKind::Conflict | ApiErrorKind::AlreadyExists) => {}
-            Some(ApiErrorKind::NotFound) if !is_created => {}
+            Some(ApiErrorKind::NotFound) if !is_create => {}
             _ if leading => {
                 tracing::warn!(lease, err, "failed to renew the lease");
                 return AttemptResult::Failed;
@@ -242,7 +244,7 @@ impl CandidateLoop<'_> {
     }
 
     /// Publishes a change of the observed holder while this candidate is a standby.
-    fn tell(&self, elector: &Elector, observed: Option<&ObservedRecord>) {
+    fn publish_holder(&self, elector: &Elector, observed: Option<&ObservedRecord>) {
         if elector.deadline().is_some() {
             return;
         }
@@ -278,10 +280,11 @@ impl CandidateLoop<'_> {
             LossReason::Taken => format!("{holder} holds the Lease"),
         };
         tracing::error!(lease = %candidate.key(), identity = candidate.identity, reason, "lost the lease");
-        self.ended(LeadershipState::Lost(reason));
+        self.finish(LeadershipState::Lost(reason));
     }
 
-    fn ended(&self, leadership: LeadershipState) {
+    /// Publishes the final state.
+    fn finish(&self, leadership: LeadershipState) {
         self.status.set(0);
         let before = self.candidate.shared.leadership.send_replace(leadership);
         if before == LeadershipState::Leading {
@@ -290,8 +293,7 @@ impl CandidateLoop<'_> {
         }
     }
 
-    /// Ends the candidacy as commanded. It first closes the fence, so that nothing can write any
-    /// more.
+    /// Closes the fence, so that no more writes pass, and ends the candidacy as commanded.
     async fn leave(&self, command: CandidateCommand, observed: Option<&ObservedRecord>) {
         let candidate = self.candidate;
         candidate.shared.fence.set(None);
@@ -299,7 +301,7 @@ impl CandidateLoop<'_> {
         let holds = observed.and_then(ObservedRecord::holder) == Some(&*candidate.identity);
         if holds && command == CandidateCommand::Release {
             let lease = candidate.key();
-            match timeout(RELEASE_LIMIT, self.step_down()).await {
+            match timeout(RELEASE_TIMEOUT, self.step_down()).await {
                 Ok(Ok(())) => tracing::info!(lease, identity = candidate.identity, "released the lease"),
                 Ok(Err(error)) => tracing::warn!(
                     lease,
@@ -309,7 +311,7 @@ impl CandidateLoop<'_> {
                 Err(_) => tracing::warn!(lease, "timed out releasing the lease; it will expire"),
             }
         }
-        self.ended(LeadershipState::Released);
+        self.finish(LeadershipState::Released);
     }
 
     /// Releases the Lease. Retries once if the Lease changed between the read and the write.
@@ -351,7 +353,7 @@ impl CandidateLoop<'_> {
         };
         let recorder = Recorder::new(candidate.client.clone(), reporter);
         candidate.tasks.spawn(async move {
-            match timeout(EVENT_LIMIT, recorder.publish(&event, &regarding)).await {
+            match timeout(EVENT_TIMEOUT, recorder.publish(&event, &regarding)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(err = error_chain(&error), "failed to write an event on the lease"),
                 Err(_) => tracing::debug!("timed out writing an event on the lease"),

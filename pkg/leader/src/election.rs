@@ -1,4 +1,4 @@
-//! The elections of a process, as its other parts see them: state, fence and release.
+//! The handles to the elections of a process: state, fence and release.
 
 use std::{
     sync::{Arc, atomic::AtomicU32},
@@ -19,23 +19,23 @@ use crate::{
 };
 
 /// The timeout for writing the last Events.
-const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the thread may take to end once it has been stopped.
-const END_LIMIT: Duration = Duration::from_secs(2);
-/// How long after lease expiry a leader's health check fails, as in kube-controller-manager.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// A leader's health check fails this long after its lease expired, as in kube-controller-manager.
 const HEALTH_GRACE: Duration = Duration::from_secs(20);
 
 /// The state of an election in this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LeadershipState {
-    /// Another process leads, or none does yet.
+    /// Another process leads, or no process does yet.
     Standby {
         /// The last known holder of the Lease.
         holder: Option<String>,
     },
     /// This process leads.
     Leading,
-    /// This process led, or failed to, and will never lead again. The text is the reason.
+    /// This process lost the Lease or failed to compete, and never leads again. The text says why.
     Lost(String),
     /// The candidacy has ended, and this process does not hold the Lease.
     Released,
@@ -127,8 +127,8 @@ impl Election {
         self.lease.split_once('/').unwrap_or(("", &self.lease))
     }
 
-    /// Subscribes to the Lease's identity and annotations, which a standby knows too. They are
-    /// known before [`Election::wait_until_leading`] returns. Renewals do not notify receivers.
+    /// Subscribes to the Lease's identity and annotations. A standby receives them too, a leader
+    /// before [`Election::wait_until_leading`] returns. Renewals do not notify receivers.
     pub fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
         self.shared.cache.lease_snapshots()
     }
@@ -153,13 +153,13 @@ impl Election {
         self.command(CandidateCommand::Run, |command| command == CandidateCommand::Hold);
     }
 
-    /// Waits until this process leads. Never returns if it has already lost.
+    /// Waits until this process leads. Never returns if the candidacy has ended.
     pub async fn wait_until_leading(&self) {
         self.wait_for(|leadership| *leadership == LeadershipState::Leading)
             .await;
     }
 
-    /// Waits until this process has lost, whether it led or not, and returns the reason.
+    /// Waits until the state is [`LeadershipState::Lost`], and returns the reason.
     pub async fn wait_until_lost(&self) -> String {
         match self
             .wait_for(|leadership| matches!(leadership, LeadershipState::Lost(_)))
@@ -177,13 +177,13 @@ impl Election {
             .await;
     }
 
-    fn command(&self, new: CandidateCommand, is_due: impl Fn(CandidateCommand) -> bool) {
+    fn command(&self, new: CandidateCommand, applies_to: impl Fn(CandidateCommand) -> bool) {
         self.shared.commands.send_if_modified(|command| {
-            let due = is_due(*command);
-            if due {
+            let applies = applies_to(*command);
+            if applies {
                 *command = new;
             }
-            due
+            applies
         });
     }
 
@@ -231,7 +231,7 @@ impl Election {
     }
 }
 
-/// All elections of a process, and their thread. Dropping it releases no Lease.
+/// All elections of a process, and their thread. Dropping it ends them without releasing a Lease.
 pub struct Elections {
     elections: Vec<Election>,
     ended: oneshot::Receiver<()>,
@@ -265,9 +265,9 @@ impl Elections {
             elections: elections.clone(),
             _end: end,
         };
-        let named = thread::Builder::new().name("leader-election".to_owned());
-        named
-            .spawn(move || hold(&settings, &thread.elections, ready))
+        let builder = thread::Builder::new().name("leader-election".to_owned());
+        builder
+            .spawn(move || run_thread(&settings, &thread.elections, ready))
             .map_err(Error::Thread)?;
         // From here on, dropping `elections` ends the thread, even while this function waits.
         let elections = Self { elections, ended };
@@ -283,7 +283,7 @@ impl Elections {
     /// Ends all candidacies, and waits up to two seconds for the thread and the last Events.
     pub async fn end(mut self) {
         self.give_up();
-        if tokio::time::timeout(END_LIMIT, &mut self.ended).await.is_err() {
+        if tokio::time::timeout(END_TIMEOUT, &mut self.ended).await.is_err() {
             tracing::debug!("timed out waiting for leader election to end");
         }
     }
@@ -301,7 +301,7 @@ impl Drop for Elections {
     }
 }
 
-/// Closes the fences and wakes all waiters when the thread ends, even by a panic.
+/// A drop guard that closes the fences and wakes all waiters when the thread ends, even by a panic.
 struct Thread {
     elections: Vec<Election>,
     /// Its drop signals that the thread has ended.
@@ -323,7 +323,7 @@ impl Drop for Thread {
     }
 }
 
-fn hold(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Result<(), Error>>) {
+fn run_thread(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Result<(), Error>>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -339,13 +339,13 @@ fn hold(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Resu
                 return;
             }
         };
-        // The caller may have been stopped in the meantime.
+        // `Elections::start` may have been dropped in the meantime.
         if ready.send(Ok(())).is_err() {
             return;
         }
         run_candidates(settings, &client, elections).await;
     });
-    runtime.shutdown_timeout(FLUSH_LIMIT);
+    runtime.shutdown_timeout(FLUSH_TIMEOUT);
 }
 
 async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::Error> {
@@ -385,7 +385,7 @@ async fn run_candidates(settings: &Settings, client: &kube::Client, elections: &
     });
     futures::future::join_all(runs).await;
     tasks.close();
-    if tokio::time::timeout(FLUSH_LIMIT, tasks.wait()).await.is_err() {
+    if tokio::time::timeout(FLUSH_TIMEOUT, tasks.wait()).await.is_err() {
         tracing::debug!("timed out writing the last events on leases");
     }
 }

@@ -20,11 +20,11 @@ pub type BootTime = Duration;
 pub(crate) const JITTER: f64 = 1.2;
 
 /// The shortest pause between two renewal attempts.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// The shortest timeout of an attempt.
-const SHORTEST_LIMIT: Duration = Duration::from_secs(1);
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The three durations that configure an election.
+/// The durations that configure an election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ElectionTimings {
     /// How long a candidate waits after the last renewal it observed before it takes over the
@@ -50,7 +50,7 @@ pub struct ObservedRecord {
 
 impl ObservedRecord {
     /// Returns the observation after the Lease was seen with this record. An unchanged record keeps
-    /// its age.
+    /// the time at which it was first seen.
     pub fn observe(before: Option<Self>, record: LeaseSpec, now: BootTime) -> Self {
         let known = before.filter(|before| before.record == record && !before.is_gone);
         known.unwrap_or(Self {
@@ -110,7 +110,7 @@ pub struct StepContext<'a> {
     pub now: BootTime,
     /// The last observation of the Lease, from a read, a write or the watch.
     pub observed: Option<&'a ObservedRecord>,
-    /// How much longer than necessary to leave a free Lease to other processes.
+    /// How long to wait after the Lease becomes free, so that other processes can take it.
     pub acquire_delay: Duration,
     /// A random number from 0 to 1.
     pub jitter: f64,
@@ -139,7 +139,7 @@ pub enum AttemptResult {
     HeldByAnother,
     /// The Lease has changed since it was last read.
     Stale,
-    /// The outcome is unknown: the apiserver did not answer, or refused the request.
+    /// The outcome is unknown: the apiserver did not answer, or rejected the request.
     Failed,
 }
 
@@ -187,7 +187,7 @@ enum Role {
 #[derive(Clone, Copy, Debug, Default)]
 struct Standby {
     /// When the last attempt started.
-    tried: Option<BootTime>,
+    attempted_at: Option<BootTime>,
     /// When to try again regardless of observations: the watch may be silent because it is dead.
     next: BootTime,
     /// Whether the last attempt failed because the Lease had changed.
@@ -197,9 +197,9 @@ struct Standby {
 #[derive(Clone, Copy, Debug)]
 struct Leading {
     /// When the last successful renewal started.
-    renewed: BootTime,
+    renewed_at: BootTime,
     /// When the last attempt started.
-    tried: BootTime,
+    attempted_at: BootTime,
     /// When to renew next.
     next: BootTime,
     /// Whether the next attempt must read the Lease first.
@@ -216,104 +216,110 @@ impl Elector {
     /// Returns the time until which this candidate may act, or `None` if it does not lead.
     pub fn deadline(&self) -> Option<BootTime> {
         match self.role {
-            Role::Leading(leading) => Some(leading.renewed + self.times.renew_deadline),
+            Role::Leading(leading) => Some(leading.renewed_at + self.times.renew_deadline),
             Role::Standby(_) | Role::Ended(_) => None,
         }
     }
 
     /// Processes an event of candidate `me` and returns the next action.
-    pub fn step(&mut self, input: ElectorEvent, me: &str, view: &StepContext<'_>) -> ElectorAction {
+    pub fn step(&mut self, input: ElectorEvent, me: &str, context: &StepContext<'_>) -> ElectorAction {
         match self.role {
-            Role::Standby(standby) => self.stand_by(standby, input, view),
-            Role::Leading(leading) => self.lead(leading, input, me, view),
+            Role::Standby(standby) => self.stand_by(standby, input, context),
+            Role::Leading(leading) => self.lead(leading, input, me, context),
             Role::Ended(loss) => ElectorAction::Lost(loss),
         }
     }
 
-    fn stand_by(&mut self, mut standby: Standby, input: ElectorEvent, view: &StepContext<'_>) -> ElectorAction {
+    fn stand_by(&mut self, mut standby: Standby, input: ElectorEvent, context: &StepContext<'_>) -> ElectorAction {
         if let ElectorEvent::Attempted { began, result } = input {
-            // An answer after the renew deadline does not make this candidate lead. The next
-            // attempt finds its own name in the Lease and renews it.
-            if result == AttemptResult::Held && view.now < began + self.times.renew_deadline {
+            // A response after the renew deadline does not make this candidate lead. The next
+            // attempt finds this candidate's identity in the Lease and renews it.
+            if result == AttemptResult::Held && context.now < began + self.times.renew_deadline {
                 self.role = Role::Leading(Leading {
-                    renewed: began,
-                    tried: began,
+                    renewed_at: began,
+                    attempted_at: began,
                     next: began + self.times.retry_period,
                     live: false,
                 });
                 return ElectorAction::Won;
             }
-            // Another candidate was faster, so read at once who it was. If that attempt is stale
+            // Another candidate has written the Lease, so read it at once. If that attempt is stale
             // too, several candidates compete: back off with jitter.
             standby.stale = result == AttemptResult::Stale && !standby.stale;
-            standby.tried = Some(began);
+            standby.attempted_at = Some(began);
             standby.next = if standby.stale {
-                view.now
+                context.now
             } else {
-                view.now + self.pause(view.jitter)
+                context.now + self.jittered_period(context.jitter)
             };
             self.role = Role::Standby(standby);
         }
-        let free = view
+        let free = context
             .observed
-            .map(|observed| observed.free_from(self.times.lease_duration) + view.acquire_delay);
+            .map(|observed| observed.free_from(self.times.lease_duration) + context.acquire_delay);
         // Try once at the moment when the Lease becomes free. Further attempts follow the regular
         // schedule.
-        let untried = free.filter(|free| standby.tried.is_none_or(|tried| tried < *free));
-        let when = untried.map_or(standby.next, |free| free.min(standby.next));
-        if view.now < when {
+        let not_yet_tried = free.filter(|free| standby.attempted_at.is_none_or(|attempted_at| attempted_at < *free));
+        let when = not_yet_tried.map_or(standby.next, |free| free.min(standby.next));
+        if context.now < when {
             return ElectorAction::Wait(when);
         }
         ElectorAction::Attempt {
             live: true,
-            limit: self.limit(),
+            limit: self.attempt_timeout(),
         }
     }
 
-    fn lead(&mut self, mut leading: Leading, input: ElectorEvent, me: &str, view: &StepContext<'_>) -> ElectorAction {
+    fn lead(
+        &mut self,
+        mut leading: Leading,
+        input: ElectorEvent,
+        me: &str,
+        context: &StepContext<'_>,
+    ) -> ElectorAction {
         if let ElectorEvent::Attempted { began, result } = input {
-            // The cached version was outdated: read the Lease, and try again at once.
-            let relied = !leading.live;
-            leading.tried = began;
+            // If the cached version was outdated, read the Lease and try again at once.
+            let used_cache = !leading.live;
+            leading.attempted_at = began;
             leading.live = result != AttemptResult::Held;
             match result {
                 AttemptResult::Held => {
-                    leading.renewed = began;
+                    leading.renewed_at = began;
                     leading.next = began + self.times.retry_period;
                 }
                 AttemptResult::HeldByAnother => return self.lose(LossReason::Taken),
-                AttemptResult::Stale if relied => leading.next = view.now,
-                // Retry more often as the deadline approaches, so that a recovering apiserver is
-                // found in time.
+                AttemptResult::Stale if used_cache => leading.next = context.now,
+                // Retry more often as the deadline approaches, so that a renewal succeeds soon
+                // after the apiserver recovers.
                 AttemptResult::Stale | AttemptResult::Failed => {
-                    let left = (leading.renewed + self.times.renew_deadline).saturating_sub(view.now);
-                    let pause = (left / 4).max(SHORTEST_PAUSE).min(self.times.retry_period);
-                    leading.next = view.now + pause;
+                    let left = (leading.renewed_at + self.times.renew_deadline).saturating_sub(context.now);
+                    let pause = (left / 4).max(MIN_RETRY_PAUSE).min(self.times.retry_period);
+                    leading.next = context.now + pause;
                 }
             }
             self.role = Role::Leading(leading);
         }
-        let deadline = leading.renewed + self.times.renew_deadline;
-        if view.now >= deadline {
+        let deadline = leading.renewed_at + self.times.renew_deadline;
+        if context.now >= deadline {
             return self.lose(LossReason::NotRenewed);
         }
-        let suspicion = view
+        let holder_changed = context
             .observed
-            .is_some_and(|observed| observed.holder() != Some(me) && observed.since > leading.tried);
-        if view.now < leading.next && !suspicion {
+            .is_some_and(|observed| observed.holder() != Some(me) && observed.since > leading.attempted_at);
+        if context.now < leading.next && !holder_changed {
             return ElectorAction::Wait(leading.next.min(deadline));
         }
         ElectorAction::Attempt {
-            live: leading.live || suspicion,
-            limit: self.limit().min(deadline.saturating_sub(view.now)),
+            live: leading.live || holder_changed,
+            limit: self.attempt_timeout().min(deadline.saturating_sub(context.now)),
         }
     }
 
-    /// Returns the timeout of one attempt. It ends before the next attempt is due, so that a dead
-    /// connection is abandoned in time.
-    fn limit(&self) -> Duration {
+    /// Returns the timeout of one attempt: the retry period, but at least 1 s and at most half of
+    /// the renew deadline. So the leader can try again after a dead connection.
+    fn attempt_timeout(&self) -> Duration {
         let half = self.times.renew_deadline / 2;
-        self.times.retry_period.max(SHORTEST_LIMIT).min(half)
+        self.times.retry_period.max(MIN_ATTEMPT_TIMEOUT).min(half)
     }
 
     fn lose(&mut self, loss: LossReason) -> ElectorAction {
@@ -321,7 +327,7 @@ impl Elector {
         ElectorAction::Lost(loss)
     }
 
-    fn pause(&self, jitter: f64) -> Duration {
+    fn jittered_period(&self, jitter: f64) -> Duration {
         self.times.retry_period.mul_f64(1.0 + JITTER * jitter)
     }
 }

@@ -17,8 +17,8 @@ use crate::{boot_clock, elector::BootTime};
 /// Lets writes pass until the renew deadline after the start of the last successful renewal. Cheap
 /// to clone.
 ///
-/// The fence reads the clock and does not ask the elector. When a stopped replica resumes after its
-/// deadline, the fence is already closed, whatever its threads were about to do.
+/// The fence reads the clock and does not depend on the elector. When a stopped replica resumes
+/// after its deadline, the fence is already closed, whatever its threads were about to do.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseFence(Arc<AtomicU64>);
 
@@ -60,10 +60,10 @@ mod tests {
         let fence = LeaseFence::default();
         assert_eq!(fence.admit(), Err(Fenced("this replica does not lead")));
         fence.set(Some(boot_clock::now() + Duration::from_mins(1)));
-        let until = fence.admit().unwrap().unwrap() - Instant::now();
+        let remaining = fence.admit().unwrap().unwrap() - Instant::now();
         assert!(
-            until > Duration::from_secs(50) && until <= Duration::from_mins(1),
-            "{until:?}"
+            remaining > Duration::from_secs(50) && remaining <= Duration::from_mins(1),
+            "{remaining:?}"
         );
         fence.set(Some(boot_clock::now()));
         assert_eq!(

@@ -3,20 +3,21 @@
 //! Its `LeaseLock` reads the Lease, compares the time in it with the local clock, and patches
 //! without a precondition. This has the following consequences:
 //!
-//! - Two candidates can both be told that they acquired an expired Lease.
+//! - The lock may report to two candidates that they acquired an expired Lease.
 //! - A renewal can overwrite a takeover.
 //! - A candidate whose clock is 20 s ahead takes the Lease from a live leader.
 //! - A Lease with an empty field is a permanent error.
-//! - The lock uses the holder's name as field manager. A name over 128 bytes cannot be one, so such
-//!   a holder cannot renew.
+//! - The lock uses the holder's name as field manager. The apiserver limits field managers to 128
+//!   characters, so a holder with a longer name cannot renew.
 //!
 //! [`Guard`] is the service under the lock's own client. It shows the lock a Lease with every field
 //! filled. The renewal time in it is either now or long ago, according to this process's
 //! [`ObservedRecord`]. Writes carry the last known resourceVersion, the full holder name (the lock
-//! only knows [`ME`] and others), the time of the injected clock, and the program as field manager.
+//! only distinguishes [`ME`] from other holders), the time of the injected clock, and the program
+//! as field manager.
 //!
-//! A renewal relies on the last write and skips the read. Known changes of annotations do not make
-//! it stale. This file can be removed once the crate does all of this.
+//! A renewal uses the version of the last write and skips the read. Known changes of annotations do
+//! not make the renewal stale. This file can be removed once the crate does all of this.
 
 use std::{
     pin::Pin,
@@ -58,14 +59,14 @@ struct CacheState {
     me: String,
     lease_duration: Duration,
     observed: Option<ObservedRecord>,
-    /// The last response to a read or write, or `None` if it must not be relied on any more.
-    lease: Option<Known>,
+    /// The last response to a read or write, or `None` if it is outdated.
+    lease: Option<CachedLease>,
     uid: Option<String>,
     attempt: Attempt,
 }
 
 /// A response, and the part of it that matters outside the lock.
-struct Known {
+struct CachedLease {
     lease: Value,
     snapshot: LeaseSnapshot,
 }
@@ -78,7 +79,7 @@ pub(crate) struct Attempt {
     /// Whether the candidate leads. A leader renews, but never takes back a Lease that another
     /// candidate held in the meantime.
     pub(crate) leading: bool,
-    /// How much longer than necessary to leave a free Lease to other processes.
+    /// How long to wait after the Lease becomes free, so that other processes can take it.
     pub(crate) acquire_delay: Duration,
 }
 
@@ -157,14 +158,14 @@ impl LeaseCache {
             .send_if_modified(|snapshot| snapshot.mark_deleted(last.into()));
     }
 
-    /// Records the response to a read or write. `asked` is the revision that was known when the
-    /// request was sent.
-    fn record_response(&self, lease: &Value, asked: Option<u64>) -> Result<(), BoxError> {
+    /// Records the response to a read or write. `known_at_request` is the revision that was known
+    /// when the request was sent.
+    fn record_response(&self, lease: &Value, known_at_request: Option<u64>) -> Result<(), BoxError> {
         let read: Lease = serde_json::from_value(lease.clone())?;
         let record = read.spec.clone().unwrap_or_default();
         let snapshot = LeaseSnapshot::from(read);
         self.snapshot
-            .send_if_modified(|known| known.update_from_response(snapshot.clone(), asked));
+            .send_if_modified(|known| known.update_from_response(snapshot.clone(), known_at_request));
         let mut state = self.state.lock();
         state.observed = Some(ObservedRecord::observe(
             state.observed.take(),
@@ -172,7 +173,7 @@ impl LeaseCache {
             boot_clock::now(),
         ));
         state.uid.clone_from(&snapshot.uid);
-        state.lease = Some(Known {
+        state.lease = Some(CachedLease {
             lease: lease.clone(),
             snapshot,
         });
@@ -202,22 +203,22 @@ impl LeaseCache {
             Some(_) => ANOTHER,
             None => "",
         };
-        let own = i32::try_from(state.lease_duration.as_secs()).unwrap_or(i32::MAX);
+        let own_seconds = i32::try_from(state.lease_duration.as_secs()).unwrap_or(i32::MAX);
         let mut lease = lease.clone();
         lease["spec"] = json!({
             "holderIdentity": holder,
-            "leaseDurationSeconds": observed.record.lease_duration_seconds.unwrap_or(own),
+            "leaseDurationSeconds": observed.record.lease_duration_seconds.unwrap_or(own_seconds),
             "leaseTransitions": observed.record.lease_transitions.unwrap_or(0),
-            "renewTime": stamp(renewed),
+            "renewTime": format_micro_time(renewed),
         });
         lease
     }
 
-    /// Records that a read did not find the Lease. Returns a placeholder to show the lock if this
-    /// process may not create the Lease yet.
-    fn held_placeholder(&self, asked: Option<u64>) -> Option<Value> {
+    /// Records that a read did not find the Lease. If this process may not create it yet, returns a
+    /// held Lease to present to the lock instead.
+    fn held_placeholder(&self, known_at_request: Option<u64>) -> Option<Value> {
         self.snapshot
-            .send_if_modified(|snapshot| snapshot.mark_not_found(asked));
+            .send_if_modified(|snapshot| snapshot.mark_not_found(known_at_request));
         let mut state = self.state.lock();
         state.lease = None;
         let observed = ObservedRecord::observe_missing(state.observed.take(), &state.me, boot_clock::now());
@@ -235,8 +236,8 @@ impl LeaseCache {
         known.map(|known| known.lease.clone())
     }
 
-    /// Returns the version that a write relies on, if it is known. An empty version would not be a
-    /// precondition.
+    /// Returns the resourceVersion for a write, if it is known. It is never empty, because the
+    /// apiserver ignores an empty one.
     fn version(&self) -> Option<Value> {
         let state = self.state.lock();
         let known = state.lease.as_ref()?;
@@ -256,7 +257,7 @@ impl CacheState {
 }
 
 /// Formats a time with microseconds, as in Leases.
-fn stamp(time: Timestamp) -> String {
+fn format_micro_time(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 
@@ -271,7 +272,8 @@ pub(crate) struct Guard {
     pub(crate) manager: &'static str,
 }
 
-/// A request that cannot be guarded. It can only occur after a change in the crate.
+/// A request that the guard cannot handle. It occurs only if another version of
+/// `kube-leader-election` sends different requests.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("cannot patch the Lease safely because it was not read before")]
@@ -305,18 +307,18 @@ impl Service<Request<Body>> for Guard {
 impl Guard {
     async fn read(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         if let Some(lease) = self.cache.cached_lease() {
-            return answer(&self.cache.lease_for_lock(&lease));
+            return ok_response(&self.cache.lease_for_lock(&lease));
         }
-        let asked = self.cache.revision();
+        let known_at_request = self.cache.revision();
         let response = self.inner.send(request).await?;
         match response.status() {
             StatusCode::OK => {
-                let lease = parsed(response).await?;
-                self.cache.record_response(&lease, asked)?;
-                answer(&self.cache.lease_for_lock(&lease))
+                let lease = parse_body(response).await?;
+                self.cache.record_response(&lease, known_at_request)?;
+                ok_response(&self.cache.lease_for_lock(&lease))
             }
-            StatusCode::NOT_FOUND => match self.cache.held_placeholder(asked) {
-                Some(lease) => answer(&lease),
+            StatusCode::NOT_FOUND => match self.cache.held_placeholder(known_at_request) {
+                Some(lease) => ok_response(&lease),
                 None => Ok(response),
             },
             _ => Ok(response),
@@ -329,7 +331,7 @@ impl Guard {
         if parts.method == Method::PATCH {
             lease["metadata"]["resourceVersion"] = self.cache.version().ok_or(Error::NotRead)?;
         }
-        let now = stamp((self.wall)());
+        let now = format_micro_time((self.wall)());
         for time in ["acquireTime", "renewTime"] {
             if let Some(written) = lease["spec"].get_mut(time) {
                 *written = Value::from(&*now);
@@ -342,7 +344,7 @@ impl Guard {
         parts.uri = Uri::try_from(query)?;
         parts.headers.remove(header::CONTENT_LENGTH);
         let body = Body::from(serde_json::to_vec(&lease)?);
-        let asked = self.cache.revision();
+        let known_at_request = self.cache.revision();
         let response = self.inner.send(Request::from_parts(parts, body)).await;
         // The previous read is outdated whatever the result of the write.
         self.cache.invalidate();
@@ -350,18 +352,18 @@ impl Guard {
         if !response.status().is_success() {
             return Ok(response);
         }
-        let lease = parsed(response).await?;
-        self.cache.record_response(&lease, asked)?;
-        answer(&lease)
+        let lease = parse_body(response).await?;
+        self.cache.record_response(&lease, known_at_request)?;
+        ok_response(&lease)
     }
 }
 
-async fn parsed(response: Response<Body>) -> Result<Value, BoxError> {
+async fn parse_body(response: Response<Body>) -> Result<Value, BoxError> {
     let body = response.into_body().collect().await?.to_bytes();
     Ok(serde_json::from_slice(&body)?)
 }
 
-fn answer(lease: &Value) -> Result<Response<Body>, BoxError> {
+fn ok_response(lease: &Value) -> Result<Response<Body>, BoxError> {
     Ok(Response::new(Body::from(serde_json::to_vec(lease)?)))
 }
 

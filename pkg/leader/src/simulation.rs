@@ -43,19 +43,19 @@ struct Process {
     name: String,
     elector: Elector,
     observed: Option<ObservedRecord>,
-    known: Option<(u64, LeaseSpec)>,
-    boot: Duration,
+    cached: Option<(u64, LeaseSpec)>,
+    boot_offset: Duration,
     input: Option<ElectorEvent>,
     /// The attempt in progress.
     call: Option<Call>,
     stopped: u32,
     wakes_at: Option<BootTime>,
-    over: bool,
+    has_lost: bool,
 }
 
 struct Call {
     began: BootTime,
-    limit: BootTime,
+    times_out_at: BootTime,
     phase: Phase,
 }
 
@@ -69,26 +69,26 @@ enum Phase {
         record: LeaseSpec,
     },
     /// The response reaches the process in this many ticks, or never if it is `None`.
-    Answer {
+    Response {
         ticks: Option<u32>,
         result: AttemptResult,
-        saw: Option<(u64, LeaseSpec)>,
+        lease: Option<(u64, LeaseSpec)>,
     },
 }
 
 impl Process {
-    fn new(number: usize, boot: Duration) -> Self {
+    fn new(number: usize, boot_offset: Duration) -> Self {
         Self {
             name: format!("candidate-{number}"),
             elector: Elector::new(TIMES),
             observed: None,
-            known: None,
-            boot,
+            cached: None,
+            boot_offset,
             input: Some(ElectorEvent::Tick),
             call: None,
             stopped: 0,
             wakes_at: None,
-            over: false,
+            has_lost: false,
         }
     }
 
@@ -97,8 +97,7 @@ impl Process {
     }
 
     fn record(&self, transitions: i32, now: BootTime) -> LeaseSpec {
-        // The renewal time only makes records differ. It comes from a clock that no other process
-        // has.
+        // The renewal time only makes records differ. It comes from this process's boot clock.
         let micros = i64::try_from(now.as_micros()).unwrap();
         LeaseSpec {
             holder_identity: Some(self.name.clone()),
@@ -113,9 +112,9 @@ impl Process {
 
     /// Runs one tick of a process that is not stopped.
     fn run(&mut self, server_time: BootTime, jitter: f64) {
-        let now = server_time + self.boot;
+        let now = server_time + self.boot_offset;
         if let Some(call) = &self.call
-            && now >= call.limit
+            && now >= call.times_out_at
         {
             self.input = Some(ElectorEvent::Attempted {
                 began: call.began,
@@ -123,7 +122,7 @@ impl Process {
             });
             self.call = None;
         }
-        if self.call.is_some() || self.over {
+        if self.call.is_some() || self.has_lost {
             return;
         }
         if self.input.is_none() && self.wakes_at.is_none_or(|at| now < at) {
@@ -131,24 +130,24 @@ impl Process {
         }
         let mut input = self.input.take().unwrap_or(ElectorEvent::Tick);
         loop {
-            let view = StepContext {
+            let context = StepContext {
                 now,
                 observed: self.observed.as_ref(),
                 acquire_delay: Duration::ZERO,
                 jitter,
             };
-            match self.elector.step(input, &self.name, &view) {
+            match self.elector.step(input, &self.name, &context) {
                 ElectorAction::Won => input = ElectorEvent::Tick,
                 ElectorAction::Wait(until) => {
                     self.wakes_at = Some(until);
                     return;
                 }
                 ElectorAction::Lost(_) => {
-                    self.over = true;
+                    self.has_lost = true;
                     return;
                 }
                 ElectorAction::Attempt { live, limit } => {
-                    let phase = match self.known.clone().filter(|_| !live) {
+                    let phase = match self.cached.clone().filter(|_| !live) {
                         Some((version, seen)) => Phase::Write {
                             ticks: 1,
                             read: Some(version),
@@ -158,7 +157,7 @@ impl Process {
                     };
                     self.call = Some(Call {
                         began: now,
-                        limit: now + limit,
+                        times_out_at: now + limit,
                         phase,
                     });
                     return;
@@ -167,7 +166,7 @@ impl Process {
         }
     }
 
-    /// Decides like the lock, which sees the Lease through the guard.
+    /// Makes the lock's decision on the Lease that the guard presents.
     fn decide(&mut self, lease: Option<(u64, LeaseSpec)>, now: BootTime, delay: u32) -> Phase {
         let leads = self.elector.deadline().is_some();
         let before = self.observed.take();
@@ -197,23 +196,23 @@ impl Process {
                 record: self.record(transitions + 1, now),
             };
         }
-        Phase::Answer {
+        Phase::Response {
             ticks: Some(delay),
             result: AttemptResult::HeldByAnother,
-            saw: lease,
+            lease,
         }
     }
 
     /// Observes the current Lease, like a watch that is never late.
     fn watch(&mut self, server: &Server, server_time: BootTime) {
-        let now = server_time + self.boot;
+        let now = server_time + self.boot_offset;
         let before = self.observed.clone();
         let observed = match &server.lease {
             Some((_, record)) => ObservedRecord::observe(before.clone(), record.clone(), now),
             None => ObservedRecord::observe_missing(before.clone(), &self.name, now),
         };
         if server.lease.is_none() {
-            self.known = None;
+            self.cached = None;
         }
         if before.as_ref() != Some(&observed) {
             self.wakes_at = Some(now);
@@ -221,10 +220,10 @@ impl Process {
         self.observed = Some(observed);
     }
 
-    /// Advances a call by one tick. The network continues while a process is stopped; whatever
-    /// reaches the process then waits.
+    /// Advances a call by one tick. The network continues while a process is stopped; responses
+    /// wait until the process resumes.
     fn deliver(&mut self, server: &mut Server, server_time: BootTime, network: &mut Network) {
-        let now = server_time + self.boot;
+        let now = server_time + self.boot_offset;
         let Some(mut call) = self.call.take() else { return };
         call.phase = match call.phase {
             Phase::Read { ticks: 0 } if self.stopped == 0 => self.decide(server.lease.clone(), now, network.delay()),
@@ -237,11 +236,11 @@ impl Process {
                 } else {
                     AttemptResult::Stale
                 };
-                let saw = server.lease.clone().filter(|_| result == AttemptResult::Held);
-                Phase::Answer {
-                    ticks: network.answer(),
+                let lease = server.lease.clone().filter(|_| result == AttemptResult::Held);
+                Phase::Response {
+                    ticks: network.response_delay(),
                     result,
-                    saw,
+                    lease,
                 }
             }
             Phase::Write { ticks, read, record } => Phase::Write {
@@ -249,14 +248,14 @@ impl Process {
                 read,
                 record,
             },
-            Phase::Answer {
+            Phase::Response {
                 ticks: Some(0),
                 result,
-                saw,
+                lease,
             } if self.stopped == 0 => {
-                if let Some((version, record)) = saw {
+                if let Some((version, record)) = lease {
                     self.observed = Some(ObservedRecord::observe(self.observed.take(), record.clone(), now));
-                    self.known = Some((version, record));
+                    self.cached = Some((version, record));
                 }
                 self.input = Some(ElectorEvent::Attempted {
                     began: call.began,
@@ -264,10 +263,10 @@ impl Process {
                 });
                 return;
             }
-            Phase::Answer { ticks, result, saw } => Phase::Answer {
+            Phase::Response { ticks, result, lease } => Phase::Response {
                 ticks: ticks.map(|ticks| ticks.saturating_sub(1)),
                 result,
-                saw,
+                lease,
             },
         };
         self.call = Some(call);
@@ -286,7 +285,7 @@ impl Network {
         self.random.u32(0..=self.slowness)
     }
 
-    fn answer(&mut self) -> Option<u32> {
+    fn response_delay(&mut self) -> Option<u32> {
         let delay = self.delay();
         (self.random.f64() >= self.loss).then_some(delay)
     }
@@ -326,16 +325,16 @@ fn simulate(faults: &Faults) -> Result<BTreeMap<String, Duration>, TestCaseError
         loss: faults.loss,
     };
     let mut server = Server::default();
-    let boot = |number: usize| Duration::from_secs(100 + 7 * u64::try_from(number).unwrap());
+    let boot_offset = |number: usize| Duration::from_secs(100 + 7 * u64::try_from(number).unwrap());
     let mut processes: Vec<_> = (0..faults.candidates)
-        .map(|number| Process::new(number, boot(number)))
+        .map(|number| Process::new(number, boot_offset(number)))
         .collect();
     let mut led = BTreeMap::new();
     let mut next = faults.candidates;
     for tick in 0..1200_u32 {
         let server_time = TICK * tick;
-        // Delete only after every process has observed the holder: a new process cannot know of a
-        // Lease that was deleted before.
+        // Delete only after every process has observed the holder: a process cannot know the holder
+        // of a Lease that was deleted before it started.
         if tick > 100 && network.random.f64() < faults.deletes {
             server.lease = None;
         }
@@ -356,7 +355,7 @@ fn simulate(faults: &Faults) -> Result<BTreeMap<String, Duration>, TestCaseError
         }
         let acting: Vec<_> = processes
             .iter()
-            .filter(|process| process.acts(server_time + process.boot))
+            .filter(|process| process.acts(server_time + process.boot_offset))
             .collect();
         prop_assert!(
             acting.len() <= 1,
@@ -368,8 +367,8 @@ fn simulate(faults: &Faults) -> Result<BTreeMap<String, Duration>, TestCaseError
         }
         // A process that lost the Lease ends, and restarts under a new name.
         for process in &mut processes {
-            if process.over {
-                *process = Process::new(next, boot(next));
+            if process.has_lost {
+                *process = Process::new(next, boot_offset(next));
                 next += 1;
             }
         }

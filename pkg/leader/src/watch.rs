@@ -1,5 +1,5 @@
-//! Watches a Lease. A standby learns of a release at once instead of at its next attempt, and a
-//! leader learns of changed annotations.
+//! Watches a Lease. The watch shows a release to a standby before its next attempt, and changed
+//! annotations to a leader.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::guard::LeaseCache;
 
 /// The maximum duration of one watch, in seconds. A dead connection can go unnoticed for that long;
 /// in the meantime the regular attempts observe the Lease.
-const LONGEST_WATCH: u32 = 60;
+const MAX_WATCH_SECONDS: u32 = 60;
 
 /// A watch that ends sooner than this counts as failed.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
@@ -32,15 +32,15 @@ pub(crate) async fn follow(
 ) {
     let parameters = WatchParams::default()
         .fields(&format!("metadata.name={name}"))
-        .timeout(LONGEST_WATCH);
+        .timeout(MAX_WATCH_SECONDS);
     loop {
-        let limit = Duration::from_secs(LONGEST_WATCH.into()) + pause;
-        let begun = Instant::now();
-        let watched = tokio::time::timeout(limit, once(&leases, &parameters, &cache, lease_changed)).await;
+        let limit = Duration::from_secs(MAX_WATCH_SECONDS.into()) + pause;
+        let started = Instant::now();
+        let watched = tokio::time::timeout(limit, watch_once(&leases, &parameters, &cache, lease_changed)).await;
         match watched {
             // A watch that ends at once is a failure: an apiserver that is shutting down ends all
             // watches.
-            Ok(Ok(())) if begun.elapsed() >= SHORT_WATCH => continue,
+            Ok(Ok(())) if started.elapsed() >= SHORT_WATCH => continue,
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(lease = name, err = error_chain(&error), "failed to watch the lease"),
             Err(_) => tracing::debug!(lease = name, "timed out watching the lease"),
@@ -49,8 +49,8 @@ pub(crate) async fn follow(
     }
 }
 
-/// Runs one watch, starting from any state that the apiserver has cached.
-async fn once(
+/// Runs one watch from resourceVersion 0: it starts at any version that the apiserver has cached.
+async fn watch_once(
     leases: &Api<Lease>,
     parameters: &WatchParams,
     cache: &LeaseCache,

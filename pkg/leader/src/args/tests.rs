@@ -3,13 +3,13 @@ use clap::Parser;
 use super::*;
 
 #[derive(Debug, Parser)]
-struct Line {
+struct TestCommand {
     #[command(flatten)]
     args: Args,
 }
 
 fn parse(flags: &[&str]) -> Result<Args, String> {
-    let line = Line::try_parse_from(std::iter::once(&"portreeve").chain(flags));
+    let line = TestCommand::try_parse_from(std::iter::once(&"portreeve").chain(flags));
     line.map(|line| line.args).map_err(|error| error.to_string())
 }
 

@@ -45,13 +45,13 @@ impl Case {
     }
 
     fn step(&mut self, input: ElectorEvent, now: f64) -> ElectorAction {
-        let view = StepContext {
+        let context = StepContext {
             now: at(now),
             observed: self.observed.as_ref(),
             acquire_delay: self.acquire_delay,
             jitter: 0.5,
         };
-        self.elector.step(input, ME, &view)
+        self.elector.step(input, ME, &context)
     }
 
     fn tick(&mut self, now: f64) -> ElectorAction {
@@ -137,7 +137,7 @@ fn a_deleted_lease_stays_reserved_for_its_holder_for_the_lease_duration() {
 }
 
 #[test]
-fn a_record_without_a_valid_duration_uses_our_lease_duration() {
+fn a_record_without_a_valid_duration_has_the_configured_lease_duration() {
     let mut observed = held_by("other", 0.0);
     observed.record.lease_duration_seconds = None;
     assert_eq!(observed.free_from(TIMES.lease_duration), at(15.0));
@@ -158,7 +158,7 @@ fn the_acquire_delay_postpones_the_attempt_at_a_free_lease() {
 }
 
 #[test]
-fn a_stale_attempt_is_retried_at_once_only_once() {
+fn only_the_first_of_two_stale_attempts_is_retried_at_once() {
     let mut case = Case::new();
     case.observed = Some(held_by("", 0.0));
     assert_eq!(case.attempted(0.0, AttemptResult::Stale, 0.1), attempt(true, 2.0));
@@ -169,7 +169,7 @@ fn a_stale_attempt_is_retried_at_once_only_once() {
 }
 
 #[test]
-fn a_late_answer_does_not_make_a_candidate_lead() {
+fn a_late_response_does_not_make_a_candidate_lead() {
     let mut case = Case::new();
     assert_ne!(case.attempted(0.0, AttemptResult::Held, 10.0), ElectorAction::Won);
     assert_eq!(case.elector.deadline(), None);

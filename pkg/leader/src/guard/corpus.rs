@@ -55,13 +55,13 @@ fn decide(cache: &LeaseCache, me: &str) {
         renew_deadline: Duration::from_secs(10),
         retry_period: Duration::from_secs(2),
     };
-    let view = StepContext {
+    let context = StepContext {
         now: boot_clock::now(),
         observed: observed.as_ref(),
         acquire_delay: Duration::ZERO,
         jitter: 0.5,
     };
-    Elector::new(times).step(ElectorEvent::Tick, me, &view);
+    Elector::new(times).step(ElectorEvent::Tick, me, &context);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of the guarded lock against a real apiserver, for the defects of the plain lock.
+//! Tests that the guarded lock has none of the plain lock's defects, on a real apiserver.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,10 +21,10 @@ struct Candidate {
 
 impl Candidate {
     fn new(namespace: &Namespace, name: &str) -> Self {
-        Self::by(namespace, name, namespace.client().clone(), Arc::new(Timestamp::now))
+        Self::with_client(namespace, name, namespace.client().clone(), Arc::new(Timestamp::now))
     }
 
-    fn by(namespace: &Namespace, name: &str, inner: Client, wall: WallClock) -> Self {
+    fn with_client(namespace: &Namespace, name: &str, inner: Client, wall: WallClock) -> Self {
         let cache = LeaseCache::new(name.to_owned(), DURATION);
         let guard = Guard {
             inner,
@@ -61,7 +61,7 @@ impl Candidate {
     }
 
     /// Waits until the last observed Lease is free.
-    async fn outwait(&self) -> Result<()> {
+    async fn wait_until_free(&self) -> Result<()> {
         let observed = self.cache.observed().context("no Lease was observed")?;
         tokio::time::sleep_until(boot_clock::instant(observed.free_from(DURATION))).await;
         Ok(())
@@ -83,14 +83,14 @@ async fn a_lease_is_created_renewed_and_released_as_by_client_go() -> Result<()>
     let (namespace, leases) = fixtures().await?;
     let one = Candidate::new(&namespace, "one");
     ensure!(one.acquires().await?);
-    let made = leases.get("lease").await?.spec.context("the Lease has no spec")?;
-    ensure!(made.holder_identity.as_deref() == Some("one") && made.lease_transitions == Some(0));
-    ensure!(made.lease_duration_seconds == Some(3) && made.acquire_time == made.renew_time);
+    let created = leases.get("lease").await?.spec.context("the Lease has no spec")?;
+    ensure!(created.holder_identity.as_deref() == Some("one") && created.lease_transitions == Some(0));
+    ensure!(created.lease_duration_seconds == Some(3) && created.acquire_time == created.renew_time);
     one.prepare(false, true);
     one.lock.try_acquire_or_renew().await?;
     let renewed = leases.get("lease").await?;
     let spec = renewed.spec.clone().context("the Lease has no spec")?;
-    ensure!(spec.renew_time > made.renew_time && spec.acquire_time == made.acquire_time);
+    ensure!(spec.renew_time > created.renew_time && spec.acquire_time == created.acquire_time);
     ensure!(spec.lease_transitions == Some(0));
     let managers: Vec<_> = renewed.metadata.managed_fields.iter().flatten().collect();
     ensure!(
@@ -117,7 +117,7 @@ async fn only_one_of_two_candidates_acquires_an_expired_lease() -> Result<()> {
         !one.acquires().await? && !two.acquires().await?,
         "a held Lease is not free when first observed"
     );
-    two.outwait().await?;
+    two.wait_until_free().await?;
     let (first, second) = tokio::join!(one.acquires(), two.acquires());
     let winners = [("one", first), ("two", second)].map(|(name, won)| (name, won.unwrap_or(false)));
     let winners: Vec<_> = winners
@@ -155,7 +155,7 @@ async fn a_renewal_does_not_overwrite_a_takeover() -> Result<()> {
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
     // A former leader does not take the Lease back even after the new holder's lease expires.
-    one.outwait().await?;
+    one.wait_until_free().await?;
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
     Ok(())
@@ -167,7 +167,7 @@ async fn wrong_clocks_do_not_cause_takeovers() -> Result<()> {
     for seconds in [-20, 20] {
         let wall = move || Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         let client = namespace.client().clone();
-        let wrong = Candidate::by(&namespace, "wrong", client, Arc::new(wall));
+        let wrong = Candidate::with_client(&namespace, "wrong", client, Arc::new(wall));
         ensure!(wrong.acquires().await?);
         let right = Candidate::new(&namespace, "right");
         ensure!(
@@ -185,7 +185,7 @@ async fn wrong_clocks_do_not_cause_takeovers() -> Result<()> {
             (off - seconds).abs() <= 1,
             "the Lease has the time of another clock: {off}"
         );
-        right.outwait().await?;
+        right.wait_until_free().await?;
         ensure!(right.acquires().await?);
         ensure!(
             !wrong.acquires().await?,
@@ -211,7 +211,7 @@ async fn a_lease_with_empty_fields_is_free() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_name_may_be_longer_than_a_field_manager() -> Result<()> {
+async fn a_holder_name_may_be_longer_than_a_field_manager() -> Result<()> {
     let (namespace, leases) = fixtures().await?;
     let name = "x".repeat(200);
     let one = Candidate::new(&namespace, &name);
@@ -235,7 +235,7 @@ async fn a_deleted_lease_stays_reserved_for_its_holder() -> Result<()> {
     ensure!(!two.acquires().await?);
     leases.delete("lease", &DeleteParams::default()).await?;
     ensure!(!two.acquires().await?);
-    two.outwait().await?;
+    two.wait_until_free().await?;
     ensure!(two.acquires().await?, "nobody recreated the Lease");
     Ok(())
 }
@@ -251,7 +251,7 @@ async fn the_acquire_delay_leaves_a_free_lease_to_others() -> Result<()> {
     });
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
-    one.outwait().await?;
+    one.wait_until_free().await?;
     tokio::time::sleep_until(boot_clock::instant(boot_clock::now() + Duration::from_secs(1))).await;
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::Acquired(_)), "{result:?}");
@@ -265,7 +265,7 @@ async fn a_candidate_recovers_from_a_lost_renewal_response() -> Result<()> {
     let mut config = proxy.config(ControlPlane::shared().await.config()?);
     config.default_retry = false;
     let client = Client::try_from(config)?;
-    let one = Candidate::by(&namespace, "one", client, Arc::new(Timestamp::now));
+    let one = Candidate::with_client(&namespace, "one", client, Arc::new(Timestamp::now));
     ensure!(one.acquires().await?);
     let before = leases.get("lease").await?.metadata.resource_version;
     proxy.hold_responses();
@@ -277,7 +277,7 @@ async fn a_candidate_recovers_from_a_lost_renewal_response() -> Result<()> {
         "the Lease was not written"
     );
     proxy.heal();
-    // The cached version is stale now: a write that relies on it is refused, and a read corrects
+    // The cached version is stale now: a write with that version is rejected, and a read corrects
     // it.
     let error = one
         .lock
@@ -335,9 +335,9 @@ async fn annotations_survive_renewals_a_release_and_a_takeover() -> Result<()> {
     one.lock.step_down().await?;
     ensure!(annotations(&one, &leases).await? == "a=1");
     ensure!(two.acquires().await? && annotations(&two, &leases).await? == "a=1");
-    two.outwait().await?;
+    two.wait_until_free().await?;
     ensure!(!one.acquires().await?, "an unobserved Lease was taken over");
-    one.outwait().await?;
+    one.wait_until_free().await?;
     ensure!(
         one.acquires().await? && annotations(&one, &leases).await? == "a=1",
         "the takeover lost the annotations"
