@@ -1,4 +1,4 @@
-//! The cost of a key that is added, taken by a worker and finished, on one core.
+//! Measures the cost of adding a key, taking it and finishing it, on one core.
 //!
 //! The target is one million keys per second.
 
@@ -26,7 +26,7 @@ fn runtime() -> Runtime {
     runtime.expect("failed to build a single-threaded runtime")
 }
 
-async fn pass(queue: &Queue<Key>, keys: &[Key]) {
+async fn run_all(queue: &Queue<Key>, keys: &[Key]) {
     for key in keys {
         queue.add(key.clone(), Lane::Routine);
     }
@@ -48,7 +48,7 @@ fn queue(criterion: &mut Criterion) {
         let keys = keys(count);
         group.throughput(Throughput::Elements(count as u64));
         group.bench_function(format!("add, take and done, {count} at a time"), |bencher| {
-            bencher.iter(|| runtime.block_on(pass(&queue, &keys)));
+            bencher.iter(|| runtime.block_on(run_all(&queue, &keys)));
         });
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! One rule covers adds, delays, redelivery and backoff: **a key has one due time, the earliest
 //! that was requested, in the highest lane that was requested.** controller-runtime's priority
-//! queue has the same rule. client-go's delaying queue delivers a key twice that was added both for
-//! now and for later. Merging loses nothing, because a reconcile reads the state rather than the
-//! event, and requests its own next time.
+//! queue has the same rule. client-go's delaying queue delivers a key twice if it was added both
+//! for now and for later. Merging loses nothing, because a reconcile reads the state rather than
+//! the event, and requests its own next time.
 //!
 //! Architecture Invariant: no async, no clock, no lock, no log, no randomness. The time is an
 //! argument, and the takers to wake are a result. Every key is in `items` and in exactly one of the
@@ -127,8 +127,8 @@ pub(crate) enum Wake {
     Nobody,
     /// One more key is ready.
     One,
-    /// The next time became earlier, or the queue was closed. All takers wake, so that no taker
-    /// relies on another one's timer.
+    /// The earliest time of a delayed key changed, or the queue was closed. Every taker sets its
+    /// own timer, so all of them wake.
     All,
 }
 
@@ -182,7 +182,10 @@ impl Item {
 enum State {
     Delayed,
     Ready,
-    Running { again: Option<Due> },
+    Running {
+        /// When the key is due again, if it was added while running.
+        again: Option<Due>,
+    },
 }
 
 impl<K: Clone + Eq + Hash> Core<K> {
@@ -261,7 +264,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         let Some((ticket, key)) = self.waiting.ready_queue.pop() else {
             return self.waiting.next_time().map_or(Take::Idle, Take::Sleep);
         };
-        let item = held(&mut self.items, &key);
+        let item = item_of(&mut self.items, &key);
         let run = Run {
             key: key.clone(),
             lane: item.lane,
@@ -293,14 +296,14 @@ impl<K: Clone + Eq + Hash> Core<K> {
             Outcome::At(when) => (false, Some(when.max(now))),
         };
         let failures = if failed { item.failures.saturating_add(1) } else { 0 };
-        let own = next.map(|when| Due {
+        let from_outcome = next.map(|when| Due {
             when,
             lane: item.lane,
             timed: matches!(outcome, Outcome::At(_)),
         });
-        let due = match (own, again) {
-            (Some(own), Some(again)) => Some(own.or(again)),
-            (own, again) => own.or(again),
+        let due = match (from_outcome, again) {
+            (Some(from_outcome), Some(again)) => Some(from_outcome.or(again)),
+            (from_outcome, again) => from_outcome.or(again),
         };
         let wake = if let Some(due) = due
             && !self.closed
@@ -317,14 +320,14 @@ impl<K: Clone + Eq + Hash> Core<K> {
         Some(Done { ran, wake })
     }
 
-    /// Makes ready all keys that wait for a time, but not those in backoff.
+    /// Makes all keys ready that wait for a requested time. Keys in backoff keep waiting.
     ///
-    /// This is for times that became invalid because the clock they were computed from was set.
+    /// Use it after the wall clock was set, which invalidates the times computed from it.
     pub(crate) fn reschedule_now(&mut self, now: Instant) -> Wake {
         self.advance(now);
         let mut wake = Wake::Nobody;
         for (at, key) in self.waiting.take_delayed() {
-            let item = held(&mut self.items, &key);
+            let item = item_of(&mut self.items, &key);
             if item.failures == 0 {
                 item.state = State::Ready;
                 item.timed = false;
@@ -360,7 +363,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
     /// number of workers.
     pub(crate) fn observe(&mut self, now: Instant) -> QueueSnapshot {
         self.advance(now);
-        let mut seen = QueueSnapshot {
+        let mut snapshot = QueueSnapshot {
             ready: self.waiting.ready_queue.len(),
             delayed: self.waiting.delayed.len(),
             running: self.running.len(),
@@ -370,14 +373,14 @@ impl<K: Clone + Eq + Hash> Core<K> {
         for item in keys.filter_map(|key| self.items.get(key)) {
             let age = now.saturating_duration_since(item.at);
             if let State::Running { again } = item.state {
-                seen.longest_running = seen.longest_running.max(Some(age));
-                seen.unfinished += age;
-                seen.rerun += usize::from(again.is_some_and(|due| due.when <= now));
+                snapshot.longest_running = snapshot.longest_running.max(Some(age));
+                snapshot.unfinished += age;
+                snapshot.rerun += usize::from(again.is_some_and(|due| due.when <= now));
             } else {
-                seen.oldest_ready = seen.oldest_ready.max(Some(age));
+                snapshot.oldest_ready = snapshot.oldest_ready.max(Some(age));
             }
         }
-        seen
+        snapshot
     }
 
     /// Returns the events since the last call.
@@ -392,7 +395,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
     /// on how often the queue is called.
     fn advance(&mut self, now: Instant) {
         while let Some(key) = self.waiting.pop_due(now) {
-            let item = held(&mut self.items, &key);
+            let item = item_of(&mut self.items, &key);
             item.state = State::Ready;
             if item.timed {
                 item.lane = Lane::Urgent;
@@ -401,8 +404,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Frees memory after a burst, when a large table is over seven eighths empty. The next shrink
-    /// is then many removals away, so its cost is negligible.
+    /// Shrinks the table of keys after a burst, once it is large and less than one eighth full.
+    /// Many removals precede each shrink, so its cost is negligible.
     fn shrink(&mut self) {
         let capacity = self.items.capacity();
         if capacity > SMALL_TABLE && self.items.len() < capacity / 8 {
@@ -416,6 +419,6 @@ impl<K: Clone + Eq + Hash> Core<K> {
     clippy::expect_used,
     reason = "a key without an item is a bug in this file, which the model test looks for"
 )]
-fn held<'a, K: Eq + Hash>(items: &'a mut HashMap<K, Item>, key: &K) -> &'a mut Item {
+fn item_of<'a, K: Eq + Hash>(items: &'a mut HashMap<K, Item>, key: &K) -> &'a mut Item {
     items.get_mut(key).expect("every key in an ordered map has an item")
 }

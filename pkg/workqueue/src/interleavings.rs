@@ -36,13 +36,13 @@ fn check(interleaving: impl Fn(Queue<u8>) + Send + Sync + 'static) {
 }
 
 /// Runs the closure on a separate thread.
-fn beside<T: 'static>(queue: &Queue<u8>, run: impl FnOnce(&Queue<u8>) -> T + 'static) -> thread::JoinHandle<T> {
+fn spawn<T: 'static>(queue: &Queue<u8>, run: impl FnOnce(&Queue<u8>) -> T + 'static) -> thread::JoinHandle<T> {
     let queue = queue.clone();
     thread::spawn(move || run(&queue))
 }
 
 /// Takes one key and finishes it.
-fn serve(queue: &Queue<u8>) -> Option<u8> {
+fn take_and_finish(queue: &Queue<u8>) -> Option<u8> {
     let work = block_on(queue.take())?;
     let key = *work.key();
     work.finish(Outcome::Forget);
@@ -56,8 +56,8 @@ fn millis(millis: u64) -> Duration {
 #[test]
 fn an_add_reaches_a_taker() {
     check(|queue| {
-        let adding = beside(&queue, |queue| queue.add(1, Lane::Urgent));
-        assert_eq!(serve(&queue), Some(1));
+        let adding = spawn(&queue, |queue| queue.add(1, Lane::Urgent));
+        assert_eq!(take_and_finish(&queue), Some(1));
         adding.join().unwrap();
     });
 }
@@ -65,32 +65,32 @@ fn an_add_reaches_a_taker() {
 #[test]
 fn two_adds_reach_two_takers() {
     check(|queue| {
-        let taking = beside(&queue, serve);
-        let adding = beside(&queue, |queue| {
+        let taking = spawn(&queue, take_and_finish);
+        let adding = spawn(&queue, |queue| {
             queue.add(1, Lane::Urgent);
             queue.add(2, Lane::Routine);
         });
-        let keys = [serve(&queue), taking.join().unwrap()];
+        let keys = [take_and_finish(&queue), taking.join().unwrap()];
         assert!([[Some(1), Some(2)], [Some(2), Some(1)]].contains(&keys), "{keys:?}");
         adding.join().unwrap();
     });
 }
 
-/// A taker is polled once and dropped, woken or not, while another one waits.
+/// A taker is polled once and dropped, woken or not, while another taker waits.
 #[test]
 fn a_cancelled_taker_does_not_keep_a_key_from_another_taker() {
     check(|queue| {
-        let cancelled = beside(&queue, |queue| {
+        let cancelled = spawn(&queue, |queue| {
             let mut take = pin!(queue.take());
             match take.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                // The taker got the key before its cancellation, so it returns the key for the
-                // other one.
+                // The taker got the key before its cancellation, so it makes the key ready again
+                // for the other taker.
                 Poll::Ready(Some(work)) => work.finish(Outcome::At(sync::now())),
                 Poll::Ready(None) | Poll::Pending => {}
             }
         });
-        let adding = beside(&queue, |queue| queue.add(1, Lane::Urgent));
-        assert_eq!(serve(&queue), Some(1));
+        let adding = spawn(&queue, |queue| queue.add(1, Lane::Urgent));
+        assert_eq!(take_and_finish(&queue), Some(1));
         cancelled.join().unwrap();
         adding.join().unwrap();
     });
@@ -99,9 +99,9 @@ fn a_cancelled_taker_does_not_keep_a_key_from_another_taker() {
 #[test]
 fn a_close_ends_every_taker() {
     check(|queue| {
-        let taking = beside(&queue, serve);
-        let closing = beside(&queue, Queue::close);
-        assert_eq!([serve(&queue), taking.join().unwrap()], [None; 2]);
+        let taking = spawn(&queue, take_and_finish);
+        let closing = spawn(&queue, Queue::close);
+        assert_eq!([take_and_finish(&queue), taking.join().unwrap()], [None; 2]);
         closing.join().unwrap();
     });
 }
@@ -109,9 +109,9 @@ fn a_close_ends_every_taker() {
 #[test]
 fn a_close_concurrent_with_an_add_ends_the_taker() {
     check(|queue| {
-        let closing = beside(&queue, Queue::close);
-        let adding = beside(&queue, |queue| queue.add(1, Lane::Urgent));
-        while serve(&queue).is_some() {}
+        let closing = spawn(&queue, Queue::close);
+        let adding = spawn(&queue, |queue| queue.add(1, Lane::Urgent));
+        while take_and_finish(&queue).is_some() {}
         closing.join().unwrap();
         adding.join().unwrap();
         assert_eq!(queue.observe(), crate::QueueSnapshot::default());
@@ -140,8 +140,8 @@ fn a_key_added_while_running_runs_again_with_one_holder() {
                 }
             }
         };
-        let working = beside(&queue, work.clone());
-        let changing = beside(&queue, move |queue| {
+        let working = spawn(&queue, work.clone());
+        let changing = spawn(&queue, move |queue| {
             version.store(2, Ordering::SeqCst);
             queue.add(1, Lane::Urgent);
         });
@@ -171,7 +171,7 @@ fn the_end_of_the_last_run_wakes_drained() {
 fn a_taker_sleeping_until_a_later_time_wakes_for_an_earlier_one() {
     check(|queue| {
         queue.add_at(9, sync::now() + millis(100), Lane::Urgent);
-        let taking = beside(&queue, serve);
+        let taking = spawn(&queue, take_and_finish);
         queue.add_at(1, sync::now() + millis(10), Lane::Urgent);
         sync::advance(millis(10));
         assert_eq!(taking.join().unwrap(), Some(1));
@@ -181,13 +181,13 @@ fn a_taker_sleeping_until_a_later_time_wakes_for_an_earlier_one() {
 #[test]
 fn sleeping_takers_do_not_rely_on_each_others_timers() {
     check(|queue| {
-        let taking = beside(&queue, serve);
-        let advancing = beside(&queue, |queue| {
+        let taking = spawn(&queue, take_and_finish);
+        let advancing = spawn(&queue, |queue| {
             queue.add_at(1, sync::now() + millis(10), Lane::Urgent);
             queue.add(2, Lane::Urgent);
             sync::advance(millis(10));
         });
-        let keys = [serve(&queue), taking.join().unwrap()];
+        let keys = [take_and_finish(&queue), taking.join().unwrap()];
         assert!([[Some(1), Some(2)], [Some(2), Some(1)]].contains(&keys), "{keys:?}");
         advancing.join().unwrap();
     });
@@ -197,8 +197,8 @@ fn sleeping_takers_do_not_rely_on_each_others_timers() {
 fn reschedule_now_wakes_a_sleeping_taker() {
     check(|queue| {
         queue.add_at(1, sync::now() + millis(100), Lane::Routine);
-        let rescheduling = beside(&queue, Queue::reschedule_now);
-        assert_eq!(serve(&queue), Some(1));
+        let rescheduling = spawn(&queue, Queue::reschedule_now);
+        assert_eq!(take_and_finish(&queue), Some(1));
         rescheduling.join().unwrap();
     });
 }

@@ -2,8 +2,9 @@
 //! one worker holds a key at a time.
 //!
 //! The queue holds each waiting key once, in one of two lanes. A key that fails is retried after a
-//! growing delay, and a key that is added while it runs, runs once more. The `core` module makes
-//! all of these decisions. This module wraps it with the lock, the clock and the sleeping takers.
+//! growing delay. A key that is added while it runs is run once more afterwards. The `core` module
+//! makes all of these decisions. This module wraps it with the lock, the clock and the sleeping
+//! takers.
 //!
 //! Architecture Invariant: the lock is held for one call of the core and never across an await.
 //! There are no tasks, channels or tickers here; an unused queue costs nothing.
@@ -103,7 +104,7 @@ impl<K: Key> Queue<K> {
     /// Waits for a ready key and takes it. Returns `None` once the queue is closed.
     ///
     /// Cancel safe: a dropped future has not taken anything. A future that is neither dropped nor
-    /// polled may delay a wake-up that another taker could have used.
+    /// polled may hold back a wake-up from another taker.
     pub async fn take(&self) -> Option<Work<K>> {
         // A worker whose reconciles never wait would otherwise starve the tasks that add keys.
         coop::consume_budget().await;
@@ -140,10 +141,10 @@ impl<K: Key> Queue<K> {
         self.shared.core.lock().is_closed()
     }
 
-    /// Waits until no work is held. This state is only permanent after [`Queue::close`].
+    /// Waits until no key is running. Unless the queue is closed, new runs may start right after.
     pub async fn drained(&self) {
         loop {
-            // Created before the check, so it receives every later `notify_waiters`.
+            // Created before the check, so that no `notify_waiters` after the check is missed.
             let ended = self.shared.drained.notified();
             if self.shared.core.lock().is_drained() {
                 return;
@@ -199,7 +200,7 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// A key that only this holder works on, until [`Work::finish`].
+/// A key that a worker has taken. No other worker receives it until [`Work::finish`].
 ///
 /// Dropping it without `finish`, for example by a panic or cancellation, counts as
 /// [`Outcome::Retry`].

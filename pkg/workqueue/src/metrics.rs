@@ -37,7 +37,7 @@ struct Families {
     depth: IntGaugeVec,
     unfinished: GaugeVec,
     longest: GaugeVec,
-    /// Also held during a scrape, so that concurrent scrapes do not reset each other's gauges.
+    /// Also locked during a scrape, so that concurrent scrapes do not reset each other's gauges.
     queues: Mutex<Vec<(&'static str, Observe)>>,
 }
 
@@ -102,7 +102,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Returns the series of one queue. They exist from now on, at zero.
+    /// Returns the series of one queue. New series start at zero.
     pub(crate) fn series(&self, name: &'static str) -> Series {
         let Families {
             adds,
@@ -169,24 +169,24 @@ impl Families {
         self.unfinished.reset();
         self.longest.reset();
         queues.retain(|(name, observe)| {
-            let Some(seen) = observe() else { return false };
-            let depth = i64::try_from(seen.ready + seen.rerun).unwrap_or(i64::MAX);
+            let Some(snapshot) = observe() else { return false };
+            let depth = i64::try_from(snapshot.ready + snapshot.rerun).unwrap_or(i64::MAX);
             self.depth.with_label_values(&[*name]).add(depth);
             self.unfinished
                 .with_label_values(&[*name])
-                .add(seen.unfinished.as_secs_f64());
+                .add(snapshot.unfinished.as_secs_f64());
             let longest: Gauge = self.longest.with_label_values(&[*name]);
             longest.set(
                 longest
                     .get()
-                    .max(seen.longest_running.unwrap_or_default().as_secs_f64()),
+                    .max(snapshot.longest_running.unwrap_or_default().as_secs_f64()),
             );
             true
         });
     }
 }
 
-/// One collector serves all families, because observing a queue may also count keys that have
+/// One collector for all families, because observing a queue may also count keys that have
 /// become due.
 impl Collector for Metrics {
     fn desc(&self) -> Vec<&Desc> {

@@ -2,7 +2,7 @@
 //!
 //! With `--cfg loom`, models that loom can explore replace them, and `interleavings.rs` checks how
 //! threads can interleave. Tokio's loom support for `Notify` is limited to tokio's own tests. So
-//! `notify.rs` contains a model of it, and its tests compare the model with the real one.
+//! `notify.rs` contains a model of `Notify`, and its tests compare the model with tokio's type.
 
 #[cfg(any(test, loom))]
 pub(crate) mod notify;

@@ -1,5 +1,5 @@
-//! Tests of what the queue adds to the core: sleeping, waking, cancelling, guards and metrics. Time
-//! is paused wherever it matters.
+//! Tests of the async queue around the core: sleeping, waking, cancellation, `Work` and metrics.
+//! Tests that depend on time run with paused time.
 
 mod histories;
 mod manual_poll;
@@ -167,10 +167,10 @@ async fn observe_returns_how_long_work_is_held() {
     queue.add("b", Lane::Routine);
     let held = queue.take().await.unwrap();
     tokio::time::advance(millis(40)).await;
-    let seen = queue.observe();
-    assert_eq!((seen.ready, seen.oldest_ready), (1, Some(millis(40))));
+    let snapshot = queue.observe();
+    assert_eq!((snapshot.ready, snapshot.oldest_ready), (1, Some(millis(40))));
     assert_eq!(
-        (seen.running, seen.longest_running, seen.unfinished),
+        (snapshot.running, snapshot.longest_running, snapshot.unfinished),
         (1, Some(millis(40)), millis(40))
     );
     drop(held);
@@ -193,9 +193,9 @@ async fn a_worker_that_never_waits_lets_other_tasks_run() {
     tasks.join_all().await;
 }
 
-/// Eight workers on several threads, and a producer that changes 200 objects repeatedly. Each
-/// object is a growing number, which a worker reads as a reconcile reads the cache. No object ever
-/// has two workers, and a worker sees the last number of each object.
+/// Runs eight workers on several threads, and a producer that changes 200 objects repeatedly. Each
+/// object has a version, which a worker reads like a reconcile reads the cache. No object ever has
+/// two workers, and some worker reads the last version of each object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_workers_share_no_key_and_miss_no_change() {
     const OBJECTS: usize = 200;

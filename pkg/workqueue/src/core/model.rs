@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 
 type Key = u8;
 
-/// Times are in milliseconds; those of calls are relative to the time of the call.
+/// A call of the core. Its times are in milliseconds after the call.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Add(Key, Lane),
@@ -19,7 +19,8 @@ enum Call {
     Take,
     /// Ends the `n`th current run, modulo the number of current runs.
     Done(usize, End),
-    Pass(u64),
+    /// Advances the time.
+    Advance(u64),
     RescheduleNow,
     Observe,
     Close,
@@ -37,7 +38,7 @@ enum End {
 struct Request {
     when: u64,
     lane: Lane,
-    /// Becomes urgent once its time has come.
+    /// Whether the key becomes urgent when its time comes.
     timed: bool,
     /// The time and the number of the call that placed the request. They order requests in the same
     /// lane.
@@ -48,7 +49,7 @@ struct Request {
 struct Running {
     key: Key,
     lane: Lane,
-    /// When and in which lane the key is wanted again.
+    /// When and in which lane the key was requested again.
     again: Option<(u64, Lane)>,
 }
 
@@ -211,7 +212,7 @@ impl Model {
 struct Pair {
     core: Core<Key>,
     model: Model,
-    zero: Instant,
+    start: Instant,
 }
 
 impl Pair {
@@ -219,12 +220,12 @@ impl Pair {
         Self {
             core: Core::new(Backoff::DEFAULT),
             model: Model::default(),
-            zero: Instant::now(),
+            start: Instant::now(),
         }
     }
 
     fn at(&self, millis: u64) -> Instant {
-        self.zero + Duration::from_millis(millis)
+        self.start + Duration::from_millis(millis)
     }
 
     fn call(&mut self, call: Call) {
@@ -254,7 +255,7 @@ impl Pair {
                     assert!(self.core.done(&key, outcome, now).is_some(), "{key} must be running");
                 }
             }
-            Call::Pass(millis) => self.model.now += millis,
+            Call::Advance(millis) => self.model.now += millis,
             Call::RescheduleNow => {
                 self.core.reschedule_now(now);
                 self.model.reschedule_now();
@@ -276,7 +277,7 @@ impl Pair {
         let now = self.at(self.model.now);
         let taken = match self.core.take(now) {
             Take::Run(run) => Taken::Run(run.key, run.lane, run.failures),
-            Take::Sleep(until) => Taken::Sleep(u64::try_from((until - self.zero).as_millis()).unwrap()),
+            Take::Sleep(until) => Taken::Sleep(u64::try_from((until - self.start).as_millis()).unwrap()),
             Take::Idle => Taken::Idle,
             Take::Closed => Taken::Closed,
         };
@@ -285,16 +286,16 @@ impl Pair {
     }
 
     fn observe(&mut self) {
-        let seen = self.core.observe(self.at(self.model.now));
+        let snapshot = self.core.observe(self.at(self.model.now));
         let ready = self
             .model
             .requests
             .values()
             .filter(|request| request.when <= self.model.now)
             .count();
-        assert_eq!(seen.ready, ready);
-        assert_eq!(seen.delayed, self.model.requests.len() - ready);
-        assert_eq!(seen.running, self.model.running.len());
+        assert_eq!(snapshot.ready, ready);
+        assert_eq!(snapshot.delayed, self.model.requests.len() - ready);
+        assert_eq!(snapshot.running, self.model.running.len());
     }
 
     /// Checks that every key is in exactly the ordered map of its state, and that there are no
@@ -355,7 +356,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         40 => (key, 0..60u64, lane()).prop_map(|(key, delay, lane)| Call::AddAt(key, delay, lane)),
         80 => Just(Call::Take),
         60 => (any::<usize>(), end).prop_map(|(n, end)| Call::Done(n, end)),
-        40 => (0..30u64).prop_map(Call::Pass),
+        40 => (0..30u64).prop_map(Call::Advance),
         5 => Just(Call::RescheduleNow),
         20 => Just(Call::Observe),
         1 => Just(Call::Close),
@@ -377,7 +378,7 @@ proptest! {
         pair.drain();
     }
 
-    /// Adding the same keys repeatedly never holds more than those keys, whatever else happens.
+    /// The core never holds more than the distinct keys, however often they are added.
     #[test]
     fn memory_is_bounded_by_distinct_keys(calls in calls()) {
         let mut pair = Pair::new();

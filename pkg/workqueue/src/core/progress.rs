@@ -1,8 +1,8 @@
 //! Measures whether a queue makes progress, which distinguishes a busy queue from a stuck one.
 //!
-//! A long queue is not a problem, and neither is a key that has waited for long: other keys may
-//! take precedence, and there may be much to do. A problem is a lack of progress: a run that takes
-//! no step, or due keys while no key is taken, finished or advanced.
+//! Neither a long queue nor a key that has waited for long is a problem: the load may be high, or
+//! other keys may take precedence. The queue is stuck if a run reports no progress, or if keys are
+//! due while no key is taken or finished and no run reports progress.
 //!
 //! Architecture Invariant: memory is bounded by the current runs.
 
@@ -66,18 +66,18 @@ impl<K: Clone + Eq + Hash> Core<K> {
 
     /// Returns the progress of the queue. Linear in the number of running keys.
     pub(crate) fn progress(&mut self, now: Instant) -> Progress<K> {
-        let seen = self.observe(now);
+        let snapshot = self.observe(now);
         let age = |at: Instant| now.saturating_duration_since(at);
         let runs = self.running.iter().filter_map(|(ticket, key)| {
-            let began = self.items.get(key)?.at;
-            Some((key, *self.tracker.steps.get(ticket).unwrap_or(&began)))
+            let started = self.items.get(key)?.at;
+            Some((key, *self.tracker.steps.get(ticket).unwrap_or(&started)))
         });
-        let longest_stalled = runs.min_by_key(|(_, moved)| *moved);
+        let longest_stalled = runs.min_by_key(|(_, last_progress)| *last_progress);
         Progress {
-            ready: seen.ready,
-            oldest_ready: seen.oldest_ready,
+            ready: snapshot.ready,
+            oldest_ready: snapshot.oldest_ready,
             since_progress: self.tracker.last.map(age),
-            longest_stalled: longest_stalled.map(|(key, moved)| (key.clone(), age(moved))),
+            longest_stalled: longest_stalled.map(|(key, last_progress)| (key.clone(), age(last_progress))),
         }
     }
 }

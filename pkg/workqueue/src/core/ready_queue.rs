@@ -1,4 +1,4 @@
-//! The ready keys in their two lanes, and which one is next.
+//! The ready keys in their two lanes, and the choice of the next key.
 //!
 //! Architecture Invariant: no times and no state of keys, only their order.
 
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 ///
 /// This gives the routine lane a share of the takes under any load of urgent keys, so that a resync
 /// completes. (controller-runtime's priority queue can starve it forever.) A burst of a few hundred
-/// urgent keys still comes before everything else. Tests use a small number, so that
-/// they see routine keys being taken.
+/// urgent keys still comes before everything else. Tests use a small number, so that a few takes
+/// reach a routine key.
 pub(super) const MAX_PASSED_OVER: u32 = if cfg!(test) { 7 } else { 511 };
 
-/// The priority of a key. The smaller value is served first.
+/// The priority of a key. The smaller value is taken first.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Lane {
-    /// Somebody waits for the effect of a change.
+    /// A change whose effect somebody waits for.
     Urgent,
-    /// Nobody waits for the result: the initial list, a resync.
+    /// Work that nobody waits for, such as the initial list or a resync.
     Routine,
 }
 

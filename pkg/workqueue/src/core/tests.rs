@@ -1,5 +1,5 @@
-//! Tests of the core as scripts. A line is `<milliseconds> <call> -> <answer>`. Without an arrow,
-//! the answer is not checked.
+//! Tests of the core as scripts. A line is `<milliseconds> <call> -> <result>`. Without an arrow,
+//! the result is not checked.
 
 mod delays;
 
@@ -12,12 +12,12 @@ use crate::backoff::Backoff;
 
 struct Script {
     core: Core<String>,
-    zero: Instant,
+    start: Instant,
 }
 
 impl Script {
     fn at(&self, millis: &str) -> Instant {
-        self.zero + Duration::from_millis(millis.parse().unwrap())
+        self.start + Duration::from_millis(millis.parse().unwrap())
     }
 
     fn outcome(&self, word: &str) -> Outcome {
@@ -47,7 +47,7 @@ impl Script {
                     failures,
                     waited,
                 }) => format!("{key} {lane:?} failures={failures} waited={}", waited.as_millis()),
-                Take::Sleep(until) => format!("Sleep {}", (until - self.zero).as_millis()),
+                Take::Sleep(until) => format!("Sleep {}", (until - self.start).as_millis()),
                 Take::Idle => "Idle".to_owned(),
                 Take::Closed => "Closed".to_owned(),
             },
@@ -58,24 +58,24 @@ impl Script {
             ["reschedule_now"] => format!("{:?}", self.core.reschedule_now(now)),
             ["close"] => format!("{:?}", self.core.close()),
             ["observe"] => {
-                let seen = self.core.observe(now);
+                let snapshot = self.core.observe(now);
                 let millis = |time: Option<Duration>| time.map_or("-".to_owned(), |time| time.as_millis().to_string());
                 format!(
                     "ready={} delayed={} running={} rerun={} oldest={} longest={} unfinished={}",
-                    seen.ready,
-                    seen.delayed,
-                    seen.running,
-                    seen.rerun,
-                    millis(seen.oldest_ready),
-                    millis(seen.longest_running),
-                    seen.unfinished.as_millis()
+                    snapshot.ready,
+                    snapshot.delayed,
+                    snapshot.running,
+                    snapshot.rerun,
+                    millis(snapshot.oldest_ready),
+                    millis(snapshot.longest_running),
+                    snapshot.unfinished.as_millis()
                 )
             }
             ["tally"] => {
                 let tally = self.core.drain_tally();
                 format!("added={} retried={}", tally.added, tally.retried)
             }
-            ["held"] => self.core.items.len().to_string(),
+            ["keys"] => self.core.items.len().to_string(),
             _ => panic!("unknown call: {text}"),
         }
     }
@@ -93,14 +93,14 @@ fn parse_lane(word: &str) -> Lane {
 fn check(script: &str) {
     let mut run = Script {
         core: Core::new(Backoff::DEFAULT),
-        zero: Instant::now(),
+        start: Instant::now(),
     };
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (call, expected) = line.split_once(" -> ").unwrap_or((line, ""));
-        let answer = run.call(call);
+        let result = run.call(call);
         assert!(
-            expected.is_empty() || answer == expected,
-            "{call}\n  answered {answer}\n  expected {expected}"
+            expected.is_empty() || result == expected,
+            "{call}\n  answered {result}\n  expected {expected}"
         );
     }
 }
@@ -160,7 +160,7 @@ fn adds_while_running_are_redelivered_once() {
          5 take -> a Urgent failures=0 waited=4
          5 done a forget -> ran=0 Nobody
          5 take -> Idle
-         5 held -> 0",
+         5 keys -> 0",
     );
 }
 
@@ -190,7 +190,7 @@ fn urgent_keys_are_taken_before_routine_ones() {
 }
 
 #[test]
-fn an_urgent_add_moves_a_routine_key_up() {
+fn an_urgent_add_moves_a_routine_key_to_the_urgent_lane() {
     check(
         "0 add a routine
          0 add b routine
@@ -204,7 +204,7 @@ fn an_urgent_add_moves_a_routine_key_up() {
 }
 
 #[test]
-fn an_urgent_add_moves_a_delayed_routine_key_up_at_its_time() {
+fn an_urgent_add_makes_a_delayed_routine_key_urgent_at_its_time() {
     check(
         "0 add a routine 9
          0 add a urgent 20 -> Nobody
@@ -213,7 +213,7 @@ fn an_urgent_add_moves_a_delayed_routine_key_up_at_its_time() {
 }
 
 #[test]
-fn every_eighth_take_serves_the_routine_lane() {
+fn every_eighth_take_is_from_the_routine_lane() {
     let mut core = Core::new(Backoff::DEFAULT);
     let now = Instant::now();
     for key in 0..30 {
@@ -264,13 +264,13 @@ fn close_drops_waiting_keys_and_lets_runs_end() {
          0 add c routine 50
          0 add a urgent
          1 close -> All
-         1 held -> 1
+         1 keys -> 1
          1 take -> Closed
          1 add d urgent -> Nobody
          1 add d urgent 50 -> Nobody
          2 observe -> ready=0 delayed=0 running=1 rerun=1 oldest=- longest=2 unfinished=2
          3 done a retry -> ran=3 Nobody
-         3 held -> 0
+         3 keys -> 0
          99 take -> Closed",
     );
 }

@@ -44,7 +44,7 @@ pub(super) struct Waiting<K> {
     /// Delayed keys, ordered by time and then by insertion.
     pub(super) delayed: BTreeMap<(Instant, Ticket), K>,
     pub(super) ready_queue: ReadyQueue<K>,
-    tickets: Ticket,
+    last_ticket: Ticket,
     added: u64,
 }
 
@@ -53,7 +53,7 @@ impl<K> Waiting<K> {
         Self {
             delayed: BTreeMap::new(),
             ready_queue: ReadyQueue::new(),
-            tickets: 0,
+            last_ticket: 0,
             added: 0,
         }
     }
@@ -65,10 +65,14 @@ impl<K> Waiting<K> {
         let (ticket, state, wake) = if when <= now {
             (self.enqueue(key, lane), State::Ready, Wake::One)
         } else {
-            let nearest = self.next_time().is_none_or(|first| when < first);
-            let ticket = self.ticket();
+            let is_earliest = self.next_time().is_none_or(|first| when < first);
+            let ticket = self.next_ticket();
             self.delayed.insert((when, ticket), key);
-            (ticket, State::Delayed, if nearest { Wake::All } else { Wake::Nobody })
+            (
+                ticket,
+                State::Delayed,
+                if is_earliest { Wake::All } else { Wake::Nobody },
+            )
         };
         let item = Item {
             failures,
@@ -83,7 +87,7 @@ impl<K> Waiting<K> {
 
     /// Appends a key to a lane.
     pub(super) fn enqueue(&mut self, key: K, lane: Lane) -> Ticket {
-        let ticket = self.ticket();
+        let ticket = self.next_ticket();
         self.added += 1;
         self.ready_queue.push(ticket, key, lane);
         ticket
@@ -91,7 +95,7 @@ impl<K> Waiting<K> {
 
     /// Moves a key from the routine lane to the end of the urgent one.
     pub(super) fn raise(&mut self, from: Ticket) -> Ticket {
-        let to = self.ticket();
+        let to = self.next_ticket();
         self.ready_queue.raise(from, to);
         to
     }
@@ -123,8 +127,8 @@ impl<K> Waiting<K> {
         mem::take(&mut self.added)
     }
 
-    fn ticket(&mut self) -> Ticket {
-        self.tickets += 1;
-        self.tickets
+    fn next_ticket(&mut self) -> Ticket {
+        self.last_ticket += 1;
+        self.last_ticket
     }
 }

@@ -64,7 +64,7 @@ impl Notify {
         }
     }
 
-    /// Wakes the waiter that has waited longest. Without a waiter, the next one completes
+    /// Wakes the waiter that has waited longest. If there is none, the next waiter completes
     /// immediately.
     pub(crate) fn notify_one(&self) {
         let waker = self.state.lock().choose();
@@ -83,6 +83,7 @@ impl Notify {
 }
 
 impl State {
+    /// Removes the first waiter for `notify_one` and returns its waker, or stores a permit.
     fn choose(&mut self) -> Option<Waker> {
         let Some((ticket, waker)) = self.waiters.pop_front() else {
             self.permit = true;
@@ -92,8 +93,8 @@ impl State {
         waker
     }
 
-    /// Returns whether `notify_one` woke this waiter, and clears that.
-    fn unchoose(&mut self, ticket: usize) -> bool {
+    /// Removes a waiter from `chosen`, and returns whether it was there.
+    fn remove_chosen(&mut self, ticket: usize) -> bool {
         let place = self.chosen.iter().position(|chosen| *chosen == ticket);
         place.map(|place| self.chosen.swap_remove(place)).is_some()
     }
@@ -114,7 +115,7 @@ impl State {
                     (Some((_, old)), Some(new)) => *old = Some(new.clone()),
                     (Some(_), None) => {}
                     (None, _) => {
-                        self.unchoose(ticket);
+                        self.remove_chosen(ticket);
                         return Stage::Done;
                     }
                 }
@@ -152,7 +153,11 @@ impl Drop for Notified<'_> {
         let waker = {
             let mut state = self.notify.state.lock();
             state.waiters.retain(|(waiter, _)| *waiter != ticket);
-            if state.unchoose(ticket) { state.choose() } else { None }
+            if state.remove_chosen(ticket) {
+                state.choose()
+            } else {
+                None
+            }
         };
         waker.into_iter().for_each(Waker::wake);
     }

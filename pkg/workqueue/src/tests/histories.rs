@@ -1,6 +1,6 @@
-//! Runs random histories of a queue under paused time: takers arrive, are cancelled, work and fail;
-//! keys are added for now and for later; requested times become due at once; the queue is closed.
-//! No key is lost, invented, late or held twice.
+//! Runs random histories of a queue under paused time. Takers arrive, are cancelled, finish and
+//! fail. Keys are added for now and for later, and rescheduled. The queue is closed. No key is
+//! lost, late, held twice, or returned without a request.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ enum Step {
     Finish(usize, End),
     Advance(u64),
     RescheduleNow,
-    /// A waiter for the end of the last run arrives.
+    /// A task starts to wait in `drained`.
     Wait,
     Close,
 }
@@ -129,7 +129,7 @@ impl Simulation {
         }
     }
 
-    /// Polls everything that was woken, as a runtime would, until all of it sleeps.
+    /// Polls all woken futures, as a runtime would, until none is woken.
     fn settle(&mut self) {
         while let Some(n) = self.takers.iter().position(Waiter::is_woken) {
             self.poll(n);
@@ -140,8 +140,11 @@ impl Simulation {
                 drop(self.drainers.remove(n));
             }
         }
-        let seen = self.queue.observe();
-        assert!(self.takers.is_empty() || seen.ready == 0, "a taker sleeps: {seen:?}");
+        let snapshot = self.queue.observe();
+        assert!(
+            self.takers.is_empty() || snapshot.ready == 0,
+            "a taker sleeps: {snapshot:?}"
+        );
         assert!(
             !self.held.is_empty() || self.drainers.is_empty(),
             "nothing runs, but a call of `drained` still waits"
@@ -150,13 +153,13 @@ impl Simulation {
             self.takers.is_empty() || !self.queue.is_closed(),
             "a taker still waits although the queue is closed"
         );
-        assert_eq!(seen.running, self.held.len());
+        assert_eq!(snapshot.running, self.held.len());
         let is_held = |key: &u8| self.held.iter().any(|work| work.key() == key);
-        let to_come = self.wanted.iter().filter(|key| !is_held(key)).count();
+        let waiting = self.wanted.iter().filter(|key| !is_held(key)).count();
         assert_eq!(
-            seen.ready + seen.delayed,
-            to_come,
-            "{:?} are wanted: {seen:?}",
+            snapshot.ready + snapshot.delayed,
+            waiting,
+            "{:?} are wanted: {snapshot:?}",
             self.wanted
         );
     }
@@ -200,7 +203,7 @@ impl Simulation {
     }
 
     /// Finishes all keys without failures while time advances past every backoff.
-    async fn come_to_rest(&mut self) {
+    async fn finish_all(&mut self) {
         for _ in 0..4 {
             for _ in 0..=self.wanted.len() {
                 self.arrive();
@@ -228,7 +231,7 @@ proptest! {
             for step in steps {
                 simulation.step(step).await;
             }
-            simulation.come_to_rest().await;
+            simulation.finish_all().await;
         });
     }
 }

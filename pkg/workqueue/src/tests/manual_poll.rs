@@ -25,7 +25,7 @@ pub(super) struct Waiter<T> {
 }
 
 impl<T> Waiter<T> {
-    /// Creates a waiter that has not been polled and may be.
+    /// Creates a waiter that may be polled at once.
     pub(super) fn new(future: impl Future<Output = T> + 'static) -> Self {
         Self {
             future: Box::pin(future),

@@ -107,12 +107,12 @@ struct Simulation {
 impl Simulation {
     fn poll(&mut self, n: usize) -> bool {
         let work = self.takers[n].poll();
-        let served = work.is_some();
-        if served {
+        let has_work = work.is_some();
+        if has_work {
             self.takers.remove(n);
         }
         self.held.extend(work);
-        served
+        has_work
     }
 
     /// Polls woken takers, as a runtime would, until all of them sleep.

@@ -51,7 +51,7 @@ fn an_add_of_a_delayed_key_makes_it_ready_now() {
 }
 
 #[test]
-fn a_time_that_has_passed_means_now() {
+fn a_past_time_makes_the_key_ready_now() {
     check(
         "20 add a urgent 5 -> One
          21 take -> a Urgent failures=0 waited=1
@@ -88,7 +88,7 @@ fn retries_back_off_until_success() {
          15 done a retry
          35 take -> a Routine failures=3 waited=0
          35 done a forget
-         35 held -> 0
+         35 keys -> 0
          40 add a urgent
          40 take -> a Urgent failures=0 waited=0
          40 done a retry
@@ -166,7 +166,7 @@ fn reschedule_now_affects_times_but_not_backoff() {
 }
 
 #[test]
-fn an_add_during_a_failing_run_is_served_at_once_and_the_backoff_continues() {
+fn a_key_added_during_a_failing_run_is_ready_at_once_and_the_backoff_continues() {
     check(
         "0 add a urgent
          0 take

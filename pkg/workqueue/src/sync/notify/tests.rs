@@ -25,17 +25,17 @@ impl Wake for Counter {
 
 /// The common interface of both types, so that one function can test them.
 trait Waits: Future<Output = ()> {
-    fn enable_it(self: Pin<&mut Self>) -> bool;
+    fn enable_waiter(self: Pin<&mut Self>) -> bool;
 }
 
 impl Waits for Notified<'_> {
-    fn enable_it(self: Pin<&mut Self>) -> bool {
+    fn enable_waiter(self: Pin<&mut Self>) -> bool {
         self.enable()
     }
 }
 
 impl Waits for tokio::sync::futures::Notified<'_> {
-    fn enable_it(self: Pin<&mut Self>) -> bool {
+    fn enable_waiter(self: Pin<&mut Self>) -> bool {
         self.enable()
     }
 }
@@ -54,33 +54,33 @@ enum Call {
 struct Waiter<F> {
     future: Pin<Box<F>>,
     woken: Arc<Counter>,
-    is_over: bool,
+    is_done: bool,
 }
 
 /// Runs the calls. Returns for each call its result and how often each waiter has been woken so
 /// far.
-fn play<F: Waits>(calls: &[Call], notified: impl Fn() -> F, one: impl Fn(), all: impl Fn()) -> Vec<String> {
+fn run<F: Waits>(calls: &[Call], notified: impl Fn() -> F, one: impl Fn(), all: impl Fn()) -> Vec<String> {
     let mut waiters: Vec<Waiter<F>> = Vec::new();
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for call in calls {
         let count = waiters.len().max(1);
-        let mut answer = None;
+        let mut completed = None;
         match *call {
             Call::Arrive => waiters.push(Waiter {
                 future: Box::pin(notified()),
                 woken: Arc::default(),
-                is_over: false,
+                is_done: false,
             }),
             Call::Enable(n) | Call::Poll(n) => {
-                if let Some(waiter) = waiters.get_mut(n % count).filter(|waiter| !waiter.is_over) {
+                if let Some(waiter) = waiters.get_mut(n % count).filter(|waiter| !waiter.is_done) {
                     let future = waiter.future.as_mut();
-                    waiter.is_over = if matches!(call, Call::Enable(_)) {
-                        future.enable_it()
+                    waiter.is_done = if matches!(call, Call::Enable(_)) {
+                        future.enable_waiter()
                     } else {
                         let waker = Waker::from(Arc::clone(&waiter.woken));
                         future.poll(&mut Context::from_waker(&waker)).is_ready()
                     };
-                    answer = Some(waiter.is_over);
+                    completed = Some(waiter.is_done);
                 }
             }
             Call::Leave(n) => {
@@ -92,9 +92,12 @@ fn play<F: Waits>(calls: &[Call], notified: impl Fn() -> F, one: impl Fn(), all:
             Call::All => all(),
         }
         let woken = waiters.iter().map(|waiter| waiter.woken.0.load(Ordering::Relaxed));
-        told.push(format!("{call:?}: {answer:?}, woken {:?}", woken.collect::<Vec<_>>()));
+        results.push(format!(
+            "{call:?}: {completed:?}, woken {:?}",
+            woken.collect::<Vec<_>>()
+        ));
     }
-    told
+    results
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -116,8 +119,8 @@ proptest! {
     #[test]
     fn the_model_of_notify_behaves_like_tokios(calls in calls()) {
         let (model, real) = (Notify::new(), tokio::sync::Notify::new());
-        let by_model = play(&calls, || model.notified(), || model.notify_one(), || model.notify_waiters());
-        let by_tokio = play(&calls, || real.notified(), || real.notify_one(), || real.notify_waiters());
+        let by_model = run(&calls, || model.notified(), || model.notify_one(), || model.notify_waiters());
+        let by_tokio = run(&calls, || real.notified(), || real.notify_one(), || real.notify_waiters());
         prop_assert_eq!(by_model, by_tokio);
     }
 }
