@@ -7,13 +7,13 @@ use portreeve_api::{ObjectKey, Resource};
 
 use crate::fence::Fenced;
 
-/// The longest `Retry-After` that the client honors. The apiserver asks for seconds. A proxy in
-/// front of it may ask for a day, for example during maintenance, and controllers must not stay
-/// away that long after the proxy is back.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
+/// The longest `Retry-After` that the client honors. The apiserver sends a few seconds. A proxy in
+/// front of it may send a day, for example during maintenance, but controllers must resume soon
+/// after its end.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// The start of every denial message of the admission policy that `portreeve fence` prints. It
-/// distinguishes those denials from RBAC denials.
+/// The start of every denial message of the ValidatingAdmissionPolicy that `portreeve fence`
+/// prints. It distinguishes those denials from RBAC denials.
 pub const FENCED_BY_SERVER: &str = "portreeve fence: not the leader";
 
 /// A failed call, classified by what can resolve it. The classification reads only the error.
@@ -27,13 +27,15 @@ pub enum ApiErrorKind {
     Conflict,
     /// 410 or `Expired`: the apiserver no longer keeps the requested version. List again.
     Expired,
-    /// 401 or 403: the request is not permitted until somebody changes the authorization rules.
+    /// 401 or 403: the request is not permitted until the credentials or the authorization rules
+    /// change.
     Forbidden,
     /// 400, 405, 413, 415 or 422: the request itself is invalid, and a retry cannot help.
     Invalid,
     /// The write was rejected because this process does not lead, either by its own fence or by the
-    /// admission policy in the apiserver. The policy follows the Lease within milliseconds, so the
-    /// rejection alone does not prove that the Lease is lost. The elector decides that.
+    /// ValidatingAdmissionPolicy in the apiserver. The policy sees changes of the Lease
+    /// milliseconds later, so the rejection does not prove that the Lease is lost. The elector
+    /// decides that.
     Fenced,
     /// 429, 5xx, timeouts and broken connections: a retry may succeed.
     Transient,
@@ -68,10 +70,10 @@ impl ApiErrorKind {
 /// exist. A 404 for a path that is not served, or from a proxy, names no object and proves nothing.
 pub fn is_object_not_found(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> bool {
     let kube::Error::Api(status) = error else { return false };
-    let names_it = status.details.as_ref().is_some_and(|details| {
+    let names_object = status.details.as_ref().is_some_and(|details| {
         details.name == *key.name && details.kind == *resource.plural && details.group == *resource.group
     });
-    names_it && ApiErrorKind::of(error) == ApiErrorKind::NotFound
+    names_object && ApiErrorKind::of(error) == ApiErrorKind::NotFound
 }
 
 /// Returns the `Retry-After` of the response, capped at five minutes.
@@ -80,7 +82,7 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
         return None;
     };
     let seconds = status.details.as_ref()?.retry_after_seconds;
-    (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(crate) enum CallAborted {
 /// The metrics to observe when the body has been read or dropped.
 pub(crate) struct CallMetrics {
     /// The time at which the caller made the call.
-    pub(crate) asked: Instant,
+    pub(crate) started: Instant,
     pub(crate) durations: Histogram,
     pub(crate) sizes: Histogram,
 }
@@ -39,17 +39,17 @@ pub(crate) struct TimedBody<B> {
     /// `None` for an open watch: its reader applies its own idle timeout.
     deadline: Option<(Pin<Box<Sleep>>, CallAborted)>,
     size: u64,
-    /// `None` for an open watch, because its duration says nothing about the apiserver.
-    measured: Option<CallMetrics>,
+    /// `None` for an open watch, because its duration does not depend on the apiserver.
+    metrics: Option<CallMetrics>,
 }
 
 impl<B> TimedBody<B> {
-    pub(crate) fn new(inner: B, deadline: Option<(Instant, CallAborted)>, measured: Option<CallMetrics>) -> Self {
+    pub(crate) fn new(inner: B, deadline: Option<(Instant, CallAborted)>, metrics: Option<CallMetrics>) -> Self {
         Self {
             inner,
             deadline: deadline.map(|(at, reason)| (Box::pin(tokio::time::sleep_until(at)), reason)),
             size: 0,
-            measured,
+            metrics,
         }
     }
 }
@@ -88,9 +88,9 @@ where
 
 impl<B> Drop for TimedBody<B> {
     fn drop(&mut self) {
-        let Some(measured) = &self.measured else { return };
-        measured.durations.observe(measured.asked.elapsed().as_secs_f64());
+        let Some(metrics) = &self.metrics else { return };
+        metrics.durations.observe(metrics.started.elapsed().as_secs_f64());
         #[expect(clippy::cast_precision_loss, reason = "a histogram's sum is a float")]
-        measured.sizes.observe(self.size as f64);
+        metrics.sizes.observe(self.size as f64);
     }
 }

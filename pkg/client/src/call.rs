@@ -46,7 +46,7 @@ pub(crate) struct ApiService<S> {
     pub(crate) user_agent: HeaderValue,
 }
 
-type Answered<B> = Response<Either<TimedBody<B>, Full<Bytes>>>;
+type ApiResponse<B> = Response<Either<TimedBody<B>, Full<Bytes>>>;
 
 impl<S, B> Service<Request<Body>> for ApiService<S>
 where
@@ -56,7 +56,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Answered<B>;
+    type Response = ApiResponse<B>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -77,7 +77,7 @@ where
 }
 
 impl CallContext {
-    async fn perform<S, B>(&self, inner: &mut S, request: Request<Body>) -> Result<Answered<B>, BoxError>
+    async fn perform<S, B>(&self, inner: &mut S, request: Request<Body>) -> Result<ApiResponse<B>, BoxError>
     where
         S: Service<Request<Body>, Response = Response<B>>,
         S::Error: Into<BoxError>,
@@ -86,13 +86,13 @@ impl CallContext {
     {
         let method = request.method().clone();
         let watch = is_watch(request.uri());
-        let asked = Instant::now();
+        let started = Instant::now();
         self.wait_for_token(&method).await;
         let limit = Instant::now() + self.limit;
         // The fence is checked as late as possible. `inner.call` may still refresh credentials,
         // resolve the apiserver's name and open a TLS connection. The deadline below covers all of
         // that.
-        let closes = if mutates(&method) { self.fence.admit()? } else { None };
+        let fence_deadline = if mutates(&method) { self.fence.admit()? } else { None };
         if let Some(size) = request.body().size_hint().exact() {
             #[expect(clippy::cast_precision_loss, reason = "a histogram's sum is a float")]
             self.metrics
@@ -100,66 +100,67 @@ impl CallContext {
                 .with_label_values(&[method.as_str(), &self.host])
                 .observe(size as f64);
         }
-        let answer = self.answered(inner.call(request), limit, closes).await;
-        self.count(&method, answer.as_ref().ok().map(Response::status));
+        let response = self.await_response(inner.call(request), limit, fence_deadline).await;
+        self.count(&method, response.as_ref().ok().map(Response::status));
         let measured = CallMetrics {
-            asked,
+            started,
             durations: self.durations(&method),
             sizes: self
                 .metrics
                 .response_sizes
                 .with_label_values(&[method.as_str(), &self.host]),
         };
-        let answer = answer.inspect_err(|_| measured.durations.observe(asked.elapsed().as_secs_f64()))?;
+        let response = response.inspect_err(|_| measured.durations.observe(started.elapsed().as_secs_f64()))?;
         // Only an open watch has no deadline. A watch that is rejected ends like any other call.
-        let open_watch = watch && answer.status().is_success();
+        let open_watch = watch && response.status().is_success();
         let deadline = (!open_watch).then_some((limit, CallAborted::TimedOut(self.limit)));
         let measured = (!open_watch).then_some(measured);
-        let answer = answer.map(|body| TimedBody::new(body, deadline, measured));
-        if answer.status().is_client_error() || answer.status().is_server_error() {
-            refusal::with_status(answer)
+        let response = response.map(|body| TimedBody::new(body, deadline, measured));
+        if response.status().is_client_error() || response.status().is_server_error() {
+            refusal::with_status(response)
                 .await
-                .map(|answer| answer.map(Either::Right))
+                .map(|response| response.map(Either::Right))
         } else {
-            Ok(answer.map(Either::Left))
+            Ok(response.map(Either::Left))
         }
     }
 
-    /// Waits for a response until `limit`, and for a write also no longer than the fence stays
-    /// open. A renewed Lease extends that time.
+    /// Waits for a response until `limit`. A write is dropped earlier if the fence closes. Renewals
+    /// of the Lease keep the fence open.
     ///
     /// The fence is checked before each poll of the request, and not only when a timer fires. A
     /// process that was stopped polls its tasks before its timers fire, and timers do not advance
-    /// while the machine sleeps.
-    async fn answered<T, E: Into<BoxError>>(
+    /// while the machine is suspended.
+    async fn await_response<T, E: Into<BoxError>>(
         &self,
-        answer: impl Future<Output = Result<T, E>>,
+        response: impl Future<Output = Result<T, E>>,
         limit: Instant,
-        mut closes: Option<Instant>,
+        mut fence_deadline: Option<Instant>,
     ) -> Result<T, BoxError> {
-        let is_fenced = closes.is_some();
-        let mut answer = pin!(answer);
-        let mut fenced = poll_fn(|cx| {
+        let is_fenced = fence_deadline.is_some();
+        let mut response = pin!(response);
+        let mut fenced_response = poll_fn(|cx| {
             if is_fenced && self.fence.admit().is_err() {
                 return Poll::Ready(Err(CallAborted::FenceClosed.into()));
             }
-            answer.as_mut().poll(cx).map_err(Into::into)
+            response.as_mut().poll(cx).map_err(Into::into)
         });
         loop {
-            let until = closes.map_or(limit, |closes| closes.min(limit));
-            if let Ok(answer) = tokio::time::timeout_at(until, &mut fenced).await {
-                return answer;
+            let until = fence_deadline.map_or(limit, |fence_deadline| fence_deadline.min(limit));
+            if let Ok(response) = tokio::time::timeout_at(until, &mut fenced_response).await {
+                return response;
             }
             if Instant::now() >= limit {
                 return Err(CallAborted::TimedOut(self.limit).into());
             }
-            closes = match self.fence.admit() {
+            fence_deadline = match self.fence.admit() {
                 Ok(later) if later.is_none_or(|later| later > until) => later,
                 _ => return Err(CallAborted::FenceClosed.into()),
             };
         }
     }
 
+    /// Waits for the rate limiter, if there is one.
     async fn wait_for_token(&self, method: &Method) {
         let Some(limiter) = &self.limiter else { return };
         let (token, wait) = PendingToken::take(limiter);
@@ -168,7 +169,7 @@ impl CallContext {
             .with_label_values(&[method.as_str(), &self.host])
             .observe(wait.as_secs_f64());
         tokio::time::sleep(wait).await;
-        token.used();
+        token.mark_used();
     }
 
     /// Counts a request. An error without a response has the code `<error>`, as in client-go.

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The time limit for opening a TCP connection, without the TLS handshake.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The idle time after which a connection is probed, and the time limit for unacknowledged data.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -86,7 +86,7 @@ fn host(url: &Uri) -> Option<String> {
     })
 }
 
-/// The settings of a connection besides the flags.
+/// The settings of a connection that are not flags.
 pub struct Settings {
     /// The program's `name/version`, which starts the user agent.
     pub program: String,
@@ -169,9 +169,9 @@ impl Error {
 /// a plugin printed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct NoCredentials(String);
+struct RedactedAuthError(String);
 
-impl NoCredentials {
+impl RedactedAuthError {
     fn of(error: &AuthError) -> BoxError {
         Box::new(Self(redacted_auth_error(error)))
     }
@@ -183,12 +183,12 @@ impl NoCredentials {
     }
 }
 
-type Pooled = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
+type PoolService = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
 
 /// A pool of connections to one apiserver. Cheap to clone.
 #[derive(Clone)]
 pub struct Connection {
-    pool: Pooled,
+    pool: PoolService,
     shared: Arc<CallContext>,
     program: String,
     namespace: String,
@@ -199,8 +199,8 @@ impl Connection {
     /// Loads the configuration from the flags and sets up the pool. Sends no request yet.
     ///
     /// Credential plugins run on a thread for blocking work, so the caller can handle signals while
-    /// it awaits this function. A plugin that hangs occupies that thread until it ends. A runtime
-    /// that is dropped waits for the thread unless it is shut down in the background.
+    /// it awaits this function. A plugin that hangs occupies that thread until it exits. Dropping
+    /// the runtime waits for the thread; `Runtime::shutdown_background` does not.
     ///
     /// `HTTPS_PROXY` is ignored: Portreeve connects directly.
     ///
@@ -214,7 +214,8 @@ impl Connection {
         match set_up.await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(connection) => connection,
             Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            // The task was cancelled because the runtime shuts down, which ends this task as well.
+            // The blocking task was cancelled because the runtime shuts down, which also ends the
+            // caller's task.
             Err(Err(_)) => std::future::pending().await,
         }
     }
@@ -239,7 +240,7 @@ impl Connection {
         let pool = pool(&config).map_err(|source| Error::SetUp {
             url: url.clone(),
             source: Box::new(match source {
-                kube::Error::Auth(source) => kube::Error::Service(NoCredentials::of(&source)),
+                kube::Error::Auth(source) => kube::Error::Service(RedactedAuthError::of(&source)),
                 other => other,
             }),
         })?;
@@ -300,7 +301,7 @@ async fn load(args: &Args) -> Result<Config, Error> {
         (Some(path), _) => {
             let failed = |error| Error::of_kubeconfig(path.clone(), error);
             let file = Kubeconfig::read_from(path).map_err(failed)?;
-            if asks_for_proxy(&file) {
+            if has_proxy_url(&file) {
                 return Err(Error::Proxy);
             }
             let loaded = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
@@ -320,7 +321,7 @@ async fn load(args: &Args) -> Result<Config, Error> {
 }
 
 /// Returns whether the cluster of the current context has a `proxy-url`.
-fn asks_for_proxy(file: &Kubeconfig) -> bool {
+fn has_proxy_url(file: &Kubeconfig) -> bool {
     let context = file
         .contexts
         .iter()
@@ -333,17 +334,17 @@ fn asks_for_proxy(file: &Kubeconfig) -> bool {
 
 /// Builds the innermost service: base URL, credentials and hyper's pool. Its clones share the
 /// connections.
-fn pool(config: &Config) -> Result<Pooled, kube::Error> {
+fn pool(config: &Config) -> Result<PoolService, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     tcp.set_keepalive(Some(KEEPALIVE));
     tcp.set_keepalive_interval(Some(KEEPALIVE / 3));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(Some(KEEPALIVE));
     // A dropped connection must not deliver data that is still in the kernel's send buffer: the
-    // call may have been dropped, or the process may have exited, because it must no longer write.
+    // call may have been dropped, or the process may have exited, because it lost its Lease.
     let tcp = MapResponse::new(tcp, |connection: TokioIo<TcpStream>| {
         // Setting the option fails only on a connection that is already closed.
         connection.inner().set_zero_linger().ok();
@@ -352,7 +353,7 @@ fn pool(config: &Config) -> Result<Pooled, kube::Error> {
     let tls = config.rustls_https_connector_with_connector(tcp)?;
     let pool: Pool<_, Body> = Pool::builder(TokioExecutor::new()).build(tls);
     let service = ServiceBuilder::new()
-        .map_err(NoCredentials::of_call)
+        .map_err(RedactedAuthError::of_call)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)

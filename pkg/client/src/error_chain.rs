@@ -6,14 +6,14 @@ use kube::{client::AuthError, core::Status};
 
 /// Returns the error and its sources in the form `failed to list: connection error: timed out`.
 ///
-/// kube's errors repeat their source in their own text, so a source that the text already ends with
-/// is left out. Of credential errors, only the kind of failure is included: kube's text contains
-/// what a plugin printed, including tokens.
+/// kube's errors repeat their source in their own text, so a source is left out if the text already
+/// ends with it. A credential error is reduced to the kind of failure, because kube's text contains
+/// the output of the plugin, including tokens.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = said(error);
+    let mut text = own_text(error);
     let mut last = error;
-    while let (false, Some(source)) = (is_told_whole(last), last.source()) {
-        let next = said(source);
+    while let (false, Some(source)) = (omits_sources(last), last.source()) {
+        let next = own_text(source);
         if !text.ends_with(&next) {
             text = format!("{text}: {next}");
         }
@@ -22,28 +22,30 @@ pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// kube prints every field of a Status. The message and the reason are sufficient.
-fn said(error: &(dyn Error + 'static)) -> String {
-    match refusal(error) {
+/// Returns the text of one error without its sources. Of a Status, these are the message and the
+/// reason; kube would print every field.
+fn own_text(error: &(dyn Error + 'static)) -> String {
+    match api_status(error) {
         Some(status) if status.reason.is_empty() => status.message.clone(),
         Some(status) => format!("{} ({})", status.message, status.reason),
-        None => credentials(error).map_or_else(|| error.to_string(), redacted_auth_error),
+        None => auth_error(error).map_or_else(|| error.to_string(), redacted_auth_error),
     }
 }
 
-fn is_told_whole(error: &(dyn Error + 'static)) -> bool {
-    refusal(error).is_some() || credentials(error).is_some()
+/// Returns whether [`own_text`] is complete without the error's sources.
+fn omits_sources(error: &(dyn Error + 'static)) -> bool {
+    api_status(error).is_some() || auth_error(error).is_some()
 }
 
-fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
-    match of_kube(error) {
+fn api_status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    match as_kube_error(error) {
         Some(kube::Error::Api(status)) => Some(status),
         _ => None,
     }
 }
 
-fn credentials<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a AuthError> {
-    match of_kube(error) {
+fn auth_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a AuthError> {
+    match as_kube_error(error) {
         Some(kube::Error::Auth(source)) => Some(source),
         // The auth layer refreshes tokens during a call, so its errors arrive as service errors.
         Some(kube::Error::Service(source)) => source.downcast_ref(),
@@ -51,7 +53,7 @@ fn credentials<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a AuthError> {
     }
 }
 
-fn of_kube<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::Error> {
+fn as_kube_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::Error> {
     let boxed = || error.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
     error.downcast_ref().or_else(boxed)
 }
@@ -121,12 +123,12 @@ mod tests {
         struct List(#[source] Box<kube::Error>);
 
         let failed = || AuthError::AuthExec("it printed hunter2".to_owned());
-        let told = "failed to run the credential plugin";
-        assert_eq!(error_chain(&failed()), told);
-        assert_eq!(error_chain(&kube::Error::Auth(failed())), told);
-        assert_eq!(error_chain(&kube::Error::Service(Box::new(failed()))), told);
+        let expected = "failed to run the credential plugin";
+        assert_eq!(error_chain(&failed()), expected);
+        assert_eq!(error_chain(&kube::Error::Auth(failed())), expected);
+        assert_eq!(error_chain(&kube::Error::Service(Box::new(failed()))), expected);
         let boxed = List(Box::new(kube::Error::Auth(failed())));
-        assert_eq!(error_chain(&boxed), format!("failed to list: {told}"));
+        assert_eq!(error_chain(&boxed), format!("failed to list: {expected}"));
         // The source is left out as well.
         let unread = AuthError::ReadTokenFile(std::io::Error::other("hunter2"), "token".into());
         assert_eq!(error_chain(&unread), "failed to read the token file (other error)");

@@ -10,7 +10,8 @@
 //! 4. the metrics;
 //! 5. for error responses, the conversion to a Status with the code and `Retry-After`.
 //!
-//! The middleware never logs bodies and never retries: callers decide that by [`ApiErrorKind`].
+//! The middleware never logs bodies and never retries. Callers decide on retries by
+//! [`ApiErrorKind`].
 //!
 //! `kube` itself logs bodies: `Client::request`, and so `Api`, logs the whole body of a response
 //! that it cannot decode at WARN, and the text of error responses at DEBUG. The log setup must

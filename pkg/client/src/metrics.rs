@@ -2,8 +2,8 @@
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-const DURATIONS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
-const SIZES: &[f64] = &[
+const DURATION_BUCKETS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+const SIZE_BUCKETS: &[f64] = &[
     64.0,
     256.0,
     512.0,
@@ -49,22 +49,22 @@ impl Metrics {
             durations: histogram(
                 "rest_client_request_duration_seconds",
                 "Request latency in seconds. Broken down by verb, and host.",
-                DURATIONS,
+                DURATION_BUCKETS,
             )?,
             request_sizes: histogram(
                 "rest_client_request_size_bytes",
                 "Request size in bytes. Broken down by verb and host.",
-                SIZES,
+                SIZE_BUCKETS,
             )?,
             response_sizes: histogram(
                 "rest_client_response_size_bytes",
                 "Response size in bytes. Broken down by verb and host.",
-                SIZES,
+                SIZE_BUCKETS,
             )?,
             limiter_durations: histogram(
                 "rest_client_rate_limiter_duration_seconds",
                 "Client side rate limiter latency in seconds. Broken down by verb, and host.",
-                DURATIONS,
+                DURATION_BUCKETS,
             )?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;

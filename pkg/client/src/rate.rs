@@ -35,8 +35,9 @@ impl TokenBucket {
         full_at.saturating_duration_since(now).saturating_sub(self.depth)
     }
 
-    /// Puts back the token that was taken last. A token with later reservations behind it is lost
-    /// instead: otherwise two callers would get the same slot.
+    /// Returns the token that was taken last. `full_at` is the bucket's after that token was taken.
+    /// A token that is not the last one is lost, because otherwise two callers would get the same
+    /// time slot.
     fn give_back(&mut self, full_at: Option<Instant>) {
         if self.full_at == full_at {
             self.full_at = full_at.and_then(|at| at.checked_sub(self.period));
@@ -57,16 +58,16 @@ impl<'a> PendingToken<'a> {
     pub(crate) fn take(bucket: &'a Mutex<TokenBucket>) -> (Self, Duration) {
         let mut taken = bucket.lock();
         let wait = taken.take(Instant::now());
-        let awaited = Self {
+        let token = Self {
             bucket,
             full_at: taken.full_at,
             is_used: false,
         };
-        (awaited, wait)
+        (token, wait)
     }
 
-    /// Marks the token as used: the wait is over.
-    pub(crate) fn used(mut self) {
+    /// Marks the token as used, so that dropping it does not return it.
+    pub(crate) fn mark_used(mut self) {
         self.is_used = true;
     }
 }
@@ -95,7 +96,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn cancelled_wait_returns_its_token() {
         let bucket = Mutex::new(TokenBucket::new(10.0, 1));
-        PendingToken::take(&bucket).0.used();
+        PendingToken::take(&bucket).0.mark_used();
         for _ in 0..100 {
             assert_eq!(PendingToken::take(&bucket).1.as_millis(), 100);
         }
@@ -105,7 +106,7 @@ mod tests {
         // Two callers never share one slot.
         drop(first);
         assert_eq!(PendingToken::take(&bucket).1.as_millis(), 300);
-        second.used();
+        second.mark_used();
     }
 
     /// The monotonic clock starts with the machine, so the bucket's refill time may exceed the

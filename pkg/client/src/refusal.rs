@@ -6,22 +6,22 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use kube::core::{Status, response::StatusDetails};
 use tower::BoxError;
 
-/// The largest error response body that is read. A real one has a few hundred bytes.
-pub(crate) const LARGEST_REFUSAL: usize = 64 << 10;
+/// The size limit of an error response's body, in bytes. The apiserver's have a few hundred bytes.
+pub(crate) const MAX_ERROR_BODY: usize = 64 << 10;
 /// The number of characters to keep of an error response that is not a Status. They appear in logs
 /// and error messages.
-const LONGEST_TEXT: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Reads an error response to its end and converts it to an error with its code and `Retry-After`,
 /// for [`crate::ApiErrorKind`] and [`crate::retry_after`].
 ///
-/// Use it for responses of `Client::send`. The calls of `Api` return errors already.
-pub async fn refusal<B>(answer: Response<B>) -> kube::Error
+/// Use it for responses of `Client::send`. The calls of `Api` return such errors themselves.
+pub async fn refusal<B>(response: Response<B>) -> kube::Error
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let (parts, body) = answer.into_parts();
+    let (parts, body) = response.into_parts();
     match read(&parts, body).await {
         Ok(status) => kube::Error::Api(status.boxed()),
         Err(error) => kube::Error::Service(error),
@@ -31,15 +31,15 @@ where
 /// Replaces the body of an error response with a Status that has a code and the `Retry-After` of
 /// the header, for [`crate::retry_after`].
 ///
-/// Priority and fairness responds with a header and plain text, an unknown path with plain text,
-/// and a proxy with any text. kube's client drops the header and the code of such responses and
-/// logs their text.
-pub(crate) async fn with_status<B>(answer: Response<B>) -> Result<Response<Full<Bytes>>, BoxError>
+/// The apiserver sends plain text when API Priority and Fairness rejects a request (with a header)
+/// and for an unknown path, and a proxy sends any text. kube's client drops the header and the code
+/// of such responses and logs their text.
+pub(crate) async fn with_status<B>(response: Response<B>) -> Result<Response<Full<Bytes>>, BoxError>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let (mut parts, body) = answer.into_parts();
+    let (mut parts, body) = response.into_parts();
     let status = read(&parts, body).await?;
     parts.headers.remove(header::CONTENT_LENGTH);
     let json = HeaderValue::from_static("application/json");
@@ -53,7 +53,7 @@ where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let text = match Limited::new(body, LARGEST_REFUSAL).collect().await {
+    let text = match Limited::new(body, MAX_ERROR_BODY).collect().await {
         Ok(text) => text.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
             Bytes::from_static(b"(an error response that is too long to read)")
@@ -67,7 +67,7 @@ where
             message: String::from_utf8_lossy(&text)
                 .trim()
                 .chars()
-                .take(LONGEST_TEXT)
+                .take(MAX_MESSAGE_CHARS)
                 .collect(),
             reason: parts.status.canonical_reason().unwrap_or_default().replace(' ', ""),
             ..Status::default()
@@ -89,7 +89,7 @@ where
     Ok(status)
 }
 
-/// Parses the seconds that the apiserver sends. The date format is not supported.
+/// Parses a `Retry-After` in seconds, as the apiserver sends it. Dates are not supported.
 fn retry_after_header(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }

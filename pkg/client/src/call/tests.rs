@@ -19,9 +19,9 @@ use serde_json::json;
 use tower::service_fn;
 
 use super::*;
-use crate::{AlwaysOpen, ApiErrorKind, Fenced, refusal::LARGEST_REFUSAL, retry_after};
+use crate::{AlwaysOpen, ApiErrorKind, Fenced, refusal::MAX_ERROR_BODY, retry_after};
 
-type Scripted = UnsyncBoxBody<Bytes, BoxError>;
+type ScriptedBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The middleware of one process.
 struct TestStack {
@@ -52,14 +52,14 @@ impl TestStack {
         self
     }
 
-    /// Returns a client that sends its requests to `answer`.
-    fn client<F, A>(self, answer: F) -> Client
+    /// Returns a client that sends its requests to `response`.
+    fn client<F, A>(self, response: F) -> Client
     where
         F: Fn(Request<Body>) -> A + Clone + Send + Sync + 'static,
-        A: Future<Output = Result<Response<Scripted>, BoxError>> + Send + 'static,
+        A: Future<Output = Result<Response<ScriptedBody>, BoxError>> + Send + 'static,
     {
         let calls = ApiService {
-            inner: service_fn(answer),
+            inner: service_fn(response),
             shared: Arc::new(self.shared),
             user_agent: HeaderValue::from_static("portreeve/0.1.0 (linux/amd64) foo-controller"),
         };
@@ -67,13 +67,13 @@ impl TestStack {
     }
 
     /// Returns a client that gets this response to every request, and the recorded requests.
-    fn answering(self, code: u16, body: &str) -> (Client, Requests) {
+    fn responding(self, code: u16, body: &str) -> (Client, Requests) {
         let requests = Requests::default();
         let (seen, body) = (requests.clone(), body.to_owned());
         let client = self.client(move |request| {
             seen.0.lock().push(request);
-            let answer = answer(code, &body);
-            async { Ok(answer) }
+            let response = response(code, &body);
+            async { Ok(response) }
         });
         (client, requests)
     }
@@ -93,13 +93,13 @@ impl Requests {
     }
 }
 
-fn answer(code: u16, body: &str) -> Response<Scripted> {
+fn response(code: u16, body: &str) -> Response<ScriptedBody> {
     let body = Full::from(body.to_owned()).map_err(|never: Infallible| match never {});
     Response::builder().status(code).body(body.boxed_unsync()).unwrap()
 }
 
 /// Returns a response whose body starts with `start` and then stalls.
-fn stuck(start: &str) -> Response<Scripted> {
+fn stalled_response(start: &str) -> Response<ScriptedBody> {
     use futures::StreamExt;
     let start = Ok(Frame::data(Bytes::from(start.to_owned())));
     let frames = futures::stream::iter([start]).chain(futures::stream::pending());
@@ -118,13 +118,13 @@ fn config_map() -> ConfigMap {
 #[derive(Clone)]
 struct Gate {
     admits: Arc<Mutex<Result<Option<Instant>, Fenced>>>,
-    asked: Arc<Mutex<u32>>,
+    checks: Arc<Mutex<u32>>,
 }
 
 fn gate(admits: Result<Option<Duration>, Fenced>) -> Gate {
     let gate = Gate {
         admits: Arc::new(Mutex::new(Ok(None))),
-        asked: Arc::default(),
+        checks: Arc::default(),
     };
     gate.set(admits);
     gate
@@ -138,14 +138,14 @@ impl Gate {
 
 impl Fence for Gate {
     fn admit(&self) -> Result<Option<Instant>, Fenced> {
-        *self.asked.lock() += 1;
+        *self.checks.lock() += 1;
         *self.admits.lock()
     }
 }
 
 #[tokio::test]
 async fn user_agent_names_the_program_and_the_component() {
-    let (client, requests) = test_stack().answering(200, "{}");
+    let (client, requests) = test_stack().responding(200, "{}");
     client
         .request_text(Request::get("/version").body(vec![]).unwrap())
         .await
@@ -159,18 +159,18 @@ async fn user_agent_names_the_program_and_the_component() {
 async fn fence_is_checked_only_for_mutating_requests() {
     let fence = gate(Ok(None));
     let body = json!({"metadata": {"name": "a"}, "items": []}).to_string();
-    let (client, requests) = test_stack().fence(fence.clone()).answering(200, &body);
+    let (client, requests) = test_stack().fence(fence.clone()).responding(200, &body);
     let api = config_maps(client);
     api.get("a").await.unwrap();
     api.list(&ListParams::default()).await.unwrap();
     api.watch(&WatchParams::default(), "0").await.map(drop).unwrap();
-    assert_eq!(*fence.asked.lock(), 0);
+    assert_eq!(*fence.checks.lock(), 0);
     api.create(&PostParams::default(), &config_map()).await.unwrap();
     api.replace("a", &PostParams::default(), &config_map()).await.unwrap();
     let patch = Patch::Merge(json!({"data": {}}));
     api.patch("a", &PatchParams::default(), &patch).await.unwrap();
     api.delete("a", &DeleteParams::default()).await.unwrap();
-    assert_eq!(*fence.asked.lock(), 4);
+    assert_eq!(*fence.checks.lock(), 4);
     assert_eq!(
         requests.methods(),
         ["GET", "GET", "GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -181,7 +181,7 @@ async fn fence_is_checked_only_for_mutating_requests() {
 async fn fenced_write_is_not_sent_and_returns_an_error() {
     let (client, requests) = test_stack()
         .fence(gate(Err(Fenced("not the leader"))))
-        .answering(201, "{}");
+        .responding(201, "{}");
     let error = config_maps(client)
         .create(&PostParams::default(), &config_map())
         .await
@@ -194,7 +194,7 @@ async fn fenced_write_is_not_sent_and_returns_an_error() {
 #[tokio::test]
 async fn post_is_sent_once_for_every_response_code() {
     for code in [201, 409, 422, 429, 500, 502, 503, 504] {
-        let (client, requests) = test_stack().answering(code, "{}");
+        let (client, requests) = test_stack().responding(code, "{}");
         let _ = config_maps(client).create(&PostParams::default(), &config_map()).await;
         assert_eq!(requests.methods(), ["POST"], "{code}");
     }
@@ -203,10 +203,10 @@ async fn post_is_sent_once_for_every_response_code() {
 #[tokio::test]
 async fn retry_after_is_read_from_the_header_of_a_plain_text_error() {
     let client = test_stack().client(|_| async {
-        let mut answer = answer(429, "Too many requests, please try again later.\n");
+        let mut response = response(429, "Too many requests, please try again later.\n");
         let seconds = HeaderValue::from_static("7");
-        answer.headers_mut().insert(header::RETRY_AFTER, seconds);
-        Ok(answer)
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        Ok(response)
     });
     let error = config_maps(client).get("a").await.unwrap_err();
     assert_eq!(retry_after(&error), Some(Duration::from_secs(7)));
@@ -221,7 +221,7 @@ async fn retry_after_is_read_from_the_header_of_a_plain_text_error() {
 async fn retry_after_is_read_from_a_status() {
     let status = json!({"kind": "Status", "status": "Failure", "code": 429, "reason": "TooManyRequests",
                         "message": "storage is (re)initializing", "details": {"retryAfterSeconds": 3}});
-    let (client, _) = test_stack().answering(429, &status.to_string());
+    let (client, _) = test_stack().responding(429, &status.to_string());
     let error = config_maps(client).get("a").await.unwrap_err();
     assert_eq!(retry_after(&error), Some(Duration::from_secs(3)));
 }
@@ -230,7 +230,7 @@ async fn retry_after_is_read_from_a_status() {
 async fn retry_after_is_capped() {
     let status = json!({"kind": "Status", "status": "Failure", "code": 503, "reason": "ServiceUnavailable",
                         "message": "maintenance", "details": {"retryAfterSeconds": 86400}});
-    let (client, _) = test_stack().answering(503, &status.to_string());
+    let (client, _) = test_stack().responding(503, &status.to_string());
     let error = config_maps(client).get("a").await.unwrap_err();
     assert_eq!(retry_after(&error), Some(Duration::from_mins(5)));
 }
@@ -245,7 +245,7 @@ async fn error_response_without_a_status_is_classified_by_its_code() {
         (502, "<html>Bad Gateway</html>", ApiErrorKind::Transient),
     ];
     for (code, body, expected) in table {
-        let (client, _) = test_stack().answering(code, body);
+        let (client, _) = test_stack().responding(code, body);
         let error = config_maps(client).get("a").await.unwrap_err();
         assert_eq!(ApiErrorKind::of(&error), expected, "{code} {body:?}: {error}");
     }
@@ -253,14 +253,14 @@ async fn error_response_without_a_status_is_classified_by_its_code() {
 
 #[tokio::test]
 async fn oversized_error_response_is_not_read_to_its_end() {
-    let (client, _) = test_stack().answering(503, &"x".repeat(LARGEST_REFUSAL + 1));
+    let (client, _) = test_stack().responding(503, &"x".repeat(MAX_ERROR_BODY + 1));
     let error = config_maps(client).get("a").await.unwrap_err();
     assert!(error.to_string().contains("too long to read"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn rate_limit_delays_calls_after_a_burst() {
-    let (client, requests) = test_stack().rate(10.0, 2).answering(200, r#"{"metadata":{}}"#);
+    let (client, requests) = test_stack().rate(10.0, 2).responding(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     let started = Instant::now();
     let calls = (0..5).map(|_| api.get("a"));

@@ -1,4 +1,5 @@
-//! Tests that unusable flags and files produce errors that help and contain no secrets.
+//! Tests of connections, and of the errors for unusable flags and files: each names a remedy and
+//! contains no secrets.
 
 use std::fs;
 
@@ -206,8 +207,7 @@ async fn errors_omit_the_output_of_a_credential_plugin() {
     }
 }
 
-/// The first credential is already expired, so the first call asks the plugin for the next one,
-/// which fails.
+/// The first credential is already expired, so the first call runs the plugin again, which fails.
 #[tokio::test]
 async fn errors_omit_the_output_of_a_credential_plugin_during_a_refresh() {
     let plugin = plugin(&format!(
@@ -255,8 +255,8 @@ async fn proxy_error_says_what_to_do_instead() {
     assert!(!error.contains(TOKEN), "{error}");
     let mut config = Config::new(Uri::from_static("https://a:1"));
     config.proxy_url = Some(Uri::from_static("http://proxy:3128"));
-    let refused = Connection::from_config(config, settings(Duration::from_secs(1)));
-    assert!(matches!(refused, Err(Error::Proxy)));
+    let result = Connection::from_config(config, settings(Duration::from_secs(1)));
+    assert!(matches!(result, Err(Error::Proxy)));
 }
 
 #[tokio::test]
@@ -268,8 +268,8 @@ async fn component_with_invalid_header_characters_is_rejected() {
     ));
 }
 
-/// A real connection that opens and then stalls. Only this test here waits in real time, for the
-/// duration of its limit.
+/// Uses a real connection that opens and then stalls, and waits in real time for the limit of the
+/// call.
 #[tokio::test]
 async fn call_on_a_stalled_connection_ends_at_the_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -277,14 +277,14 @@ async fn call_on_a_stalled_connection_ends_at_the_limit() {
     let limit = Duration::from_millis(50);
     let connection = Connection::from_config(Config::new(url), settings(limit)).unwrap();
     let client = connection.client("foo-controller").unwrap();
-    let hole = async {
+    let stalled_server = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = vec![0; 4096];
         let length = stream.read(&mut request).await.unwrap();
         let closed = stream.read(&mut [0]).await.unwrap();
         (String::from_utf8_lossy(&request[..length]).into_owned(), closed)
     };
-    let (version, (request, closed)) = tokio::join!(client.apiserver_version(), hole);
+    let (version, (request, closed)) = tokio::join!(client.apiserver_version(), stalled_server);
     let error = version.unwrap_err();
     assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Transient);
     assert!(
@@ -329,8 +329,8 @@ async fn dropped_connection_sends_no_more_data() {
     let body = vec![b' '; 512 << 10];
     let request = http::Request::post("/api/v1/namespaces").body(body).unwrap();
     let written = client.request_text(request);
-    let (mut received, given_up) = tokio::join!(async { listener.accept().await.unwrap().0 }, written);
-    assert!(given_up.is_err());
+    let (mut received, result) = tokio::join!(async { listener.accept().await.unwrap().0 }, written);
+    assert!(result.is_err());
     drop(client);
     let mut rest = Vec::new();
     let end = received.read_to_end(&mut rest).await;

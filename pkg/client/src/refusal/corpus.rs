@@ -23,29 +23,35 @@ const CODES: [StatusCode; 4] = [
 
 /// Returns a response with this code and body. Its `Retry-After` header is the start of the body,
 /// if that is a valid header value.
-fn answer(code: StatusCode, input: &[u8]) -> Response<Full<Bytes>> {
-    let mut answer = Response::new(Full::from(input.to_vec()));
-    *answer.status_mut() = code;
+fn response(code: StatusCode, input: &[u8]) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(input.to_vec()));
+    *response.status_mut() = code;
     if let Ok(value) = HeaderValue::from_bytes(&input[..input.len().min(12)]) {
-        answer.headers_mut().insert(header::RETRY_AFTER, value);
+        response.headers_mut().insert(header::RETRY_AFTER, value);
     }
-    answer
+    response
 }
 
 fn check(code: StatusCode, input: &[u8]) {
     // The body is complete, so the future is ready at once.
-    let error = refusal(answer(code, input)).now_or_never().unwrap();
+    let error = refusal(response(code, input)).now_or_never().unwrap();
     let Error::Api(status) = &error else {
         panic!("expected a Status, got {error}");
     };
     assert_ne!(status.code, 0);
-    assert!(status.message.len() <= LARGEST_REFUSAL);
+    assert!(status.message.len() <= MAX_ERROR_BODY);
     assert!(retry_after(&error).is_none_or(|after| after <= Duration::from_mins(5)));
     let classified = ApiErrorKind::of(&error);
     // Calls of `Api` get the same classification.
-    let seen = with_status(answer(code, input)).now_or_never().unwrap().unwrap();
-    assert_eq!(seen.status(), code);
-    let body = seen.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+    let converted = with_status(response(code, input)).now_or_never().unwrap().unwrap();
+    assert_eq!(converted.status(), code);
+    let body = converted
+        .into_body()
+        .collect()
+        .now_or_never()
+        .unwrap()
+        .unwrap()
+        .to_bytes();
     let again: Status = serde_json::from_slice(&body).unwrap();
     assert_eq!(ApiErrorKind::of_status(&again), classified);
     // An input that is not a Status is classified by the code of the response.

@@ -1,4 +1,4 @@
-//! Tests of the limits that end every call.
+//! Tests of the time limit of calls, and of writes in flight when the fence closes.
 
 use super::*;
 
@@ -10,12 +10,12 @@ async fn failure<T: std::fmt::Debug>(call: impl Future<Output = kube::Result<T>>
     (started.elapsed(), error)
 }
 
-fn never() -> impl Future<Output = Result<Response<Scripted>, BoxError>> + Send + 'static {
+fn never() -> impl Future<Output = Result<Response<ScriptedBody>, BoxError>> + Send + 'static {
     std::future::pending()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_gets_no_headers_ends_at_the_limit() {
+async fn call_that_receives_no_headers_ends_at_the_limit() {
     let api = config_maps(test_stack().client(|_| never()));
     let (after, error) = failure(api.get("a")).await;
     // Tokio's timers tick in milliseconds.
@@ -26,7 +26,7 @@ async fn a_call_that_gets_no_headers_ends_at_the_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn stalled_body_ends_at_the_limit() {
-    let api = config_maps(test_stack().client(|_| async { Ok(stuck(r#"{"metadata":{"#)) }));
+    let api = config_maps(test_stack().client(|_| async { Ok(stalled_response(r#"{"metadata":{"#)) }));
     let (after, error) = failure(api.get("a")).await;
     assert_eq!(after.as_secs(), 30);
     assert!(error.to_string().contains("no complete response within 30s"), "{error}");
@@ -36,7 +36,7 @@ async fn stalled_body_ends_at_the_limit() {
 async fn limit_covers_headers_and_body_together() {
     let api = config_maps(test_stack().client(|_| async {
         tokio::time::sleep(Duration::from_secs(20)).await;
-        Ok(stuck("{"))
+        Ok(stalled_response("{"))
     }));
     let (after, _) = failure(api.get("a")).await;
     assert_eq!(after.as_secs(), 30);
@@ -49,8 +49,8 @@ fn watch() -> Request<Body> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_watch_has_no_limit() {
-    let client = test_stack().client(|_| async { Ok(stuck("{}\n")) });
+async fn open_watch_has_no_limit() {
+    let client = test_stack().client(|_| async { Ok(stalled_response("{}\n")) });
     let mut body = client.send(watch()).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().is_ok());
     let day = tokio::time::timeout(Duration::from_hours(24), body.frame()).await;
@@ -67,11 +67,11 @@ async fn watch_that_does_not_open_ends_at_the_limit() {
 #[tokio::test(start_paused = true)]
 async fn rejected_watch_whose_body_stalls_ends_at_the_limit() {
     let client = test_stack().client(|_| async {
-        let mut refusal = stuck("Too many");
-        *refusal.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        let mut rejection = stalled_response("Too many");
+        *rejection.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         let seconds = HeaderValue::from_static("1");
-        refusal.headers_mut().insert(header::RETRY_AFTER, seconds);
-        Ok(refusal)
+        rejection.headers_mut().insert(header::RETRY_AFTER, seconds);
+        Ok(rejection)
     });
     let (after, _) = failure(client.send(watch())).await;
     assert_eq!(after.as_secs(), 30);
@@ -128,9 +128,9 @@ async fn write_in_flight_continues_while_the_fence_stays_open() {
 async fn write_is_not_polled_after_the_fence_closes() {
     let (steps, next) = (Arc::new(Mutex::new(0)), Arc::new(tokio::sync::Notify::new()));
     let fence = gate(Ok(Some(Duration::from_secs(9))));
-    let (counted, woken) = (Arc::clone(&steps), Arc::clone(&next));
+    let (step_counter, woken) = (Arc::clone(&steps), Arc::clone(&next));
     let api = config_maps(test_stack().fence(fence.clone()).client(move |_| {
-        let (steps, next) = (Arc::clone(&counted), Arc::clone(&woken));
+        let (steps, next) = (Arc::clone(&step_counter), Arc::clone(&woken));
         async move {
             loop {
                 *steps.lock() += 1;
@@ -138,8 +138,7 @@ async fn write_is_not_polled_after_the_fence_closes() {
             }
         }
     }));
-    // A process that was stopped wakes up like this: its request is ready to be polled, and its
-    // timers are late.
+    // In a process that was stopped and resumes, the request is polled before the late timers fire.
     let close = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         fence.set(Err(Fenced("stopped for too long")));
@@ -163,7 +162,7 @@ async fn open_fence_does_not_extend_the_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn rate_limit_delay_does_not_count_towards_the_limit() {
-    let (client, requests) = test_stack().rate(0.01, 1).answering(200, r#"{"metadata":{}}"#);
+    let (client, requests) = test_stack().rate(0.01, 1).responding(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     api.get("a").await.unwrap();
     api.get("a").await.unwrap();

@@ -24,8 +24,8 @@ async fn calls_are_counted_by_code_method_and_host() {
     let client = test_stack.client(|request| async move {
         tokio::time::sleep(Duration::from_millis(250)).await;
         match request.method().as_str() {
-            "GET" => Ok(answer(404, "")),
-            "POST" => Ok(answer(201, r#"{"metadata":{}}"#)),
+            "GET" => Ok(response(404, "")),
+            "POST" => Ok(response(201, r#"{"metadata":{}}"#)),
             _ => Err("connection reset".into()),
         }
     });
@@ -52,7 +52,7 @@ async fn calls_are_counted_by_code_method_and_host() {
 async fn rate_limit_delay_is_measured_separately_and_in_the_request_duration() {
     let test_stack = test_stack().rate(2.0, 1);
     let registry = test_stack.registry.clone();
-    let (client, _) = test_stack.answering(200, r#"{"metadata":{}}"#);
+    let (client, _) = test_stack.responding(200, r#"{"metadata":{}}"#);
     let api = config_maps(client);
     api.get("a").await.unwrap();
     api.get("a").await.unwrap();
@@ -68,7 +68,7 @@ async fn rate_limit_delay_is_measured_separately_and_in_the_request_duration() {
 async fn request_duration_includes_the_body() {
     let test_stack = test_stack();
     let registry = test_stack.registry.clone();
-    let api = config_maps(test_stack.client(|_| async { Ok(stuck("{")) }));
+    let api = config_maps(test_stack.client(|_| async { Ok(stalled_response("{")) }));
     api.get("a").await.unwrap_err();
     let lines = lines(&registry);
     let name = "rest_client_request_duration_seconds_sum";
@@ -85,7 +85,7 @@ async fn request_duration_includes_the_body() {
 async fn open_watch_is_counted_but_its_duration_is_not_measured() {
     let test_stack = test_stack();
     let registry = test_stack.registry.clone();
-    let (client, _) = test_stack.answering(200, "{}\n");
+    let (client, _) = test_stack.responding(200, "{}\n");
     let watch = || Request::get("/api/v1/pods?watch=true").body(Body::empty()).unwrap();
     let body = client.send(watch()).await.unwrap().into_body();
     body.collect().await.unwrap();

@@ -62,7 +62,7 @@ fn logged<F: Future>(kube: LevelFilter, calls: impl FnOnce() -> F) -> String {
 fn undecodable_response_is_not_logged() {
     let log = logged(LevelFilter::ERROR, || async {
         let body = json!({"metadata": {"name": 1}, "data": {"password": SECRET}}).to_string();
-        let (client, _) = test_stack().answering(200, &body);
+        let (client, _) = test_stack().responding(200, &body);
         let api = config_maps(client);
         api.get("a").await.unwrap_err();
         api.create(&PostParams::default(), &config_map()).await.unwrap_err();
@@ -75,7 +75,7 @@ fn undecodable_response_is_not_logged() {
 #[test]
 fn error_response_without_a_status_is_not_logged_even_without_the_cap() {
     let log = logged(LevelFilter::WARN, || async {
-        let (client, _) = test_stack().answering(500, SECRET);
+        let (client, _) = test_stack().responding(500, SECRET);
         config_maps(client).get("a").await.unwrap_err();
     });
     assert!(log.contains("done") && !log.contains(SECRET), "{log}");
@@ -84,7 +84,7 @@ fn error_response_without_a_status_is_not_logged_even_without_the_cap() {
 #[test]
 fn responses_to_send_are_not_logged_even_without_the_cap() {
     let log = logged(LevelFilter::TRACE, || async {
-        let (client, _) = test_stack().answering(200, SECRET);
+        let (client, _) = test_stack().responding(200, SECRET);
         let request = Request::get("/api/v1/secrets").body(Body::empty()).unwrap();
         client.send(request).await.unwrap().into_body().collect().await.unwrap();
     });
@@ -97,7 +97,7 @@ fn responses_to_send_are_not_logged_even_without_the_cap() {
 fn kube_logs_responses_that_it_cannot_decode() {
     let log = logged(LevelFilter::WARN, || async {
         let body = json!({"metadata": {"name": 1}, "data": {"password": SECRET}}).to_string();
-        let (client, _) = test_stack().answering(200, &body);
+        let (client, _) = test_stack().responding(200, &body);
         config_maps(client).get("a").await.unwrap_err();
     });
     assert!(log.contains(SECRET), "{log}");
