@@ -1,10 +1,10 @@
 //! The paths that need no authorization: `--authorization-always-allow-paths`.
 //!
 //! The flag takes exact paths and prefixes (with a trailing `*`). They are matched as in
-//! Kubernetes, except that a path which is not in its plain form is never open. With `%`, `//`, `.`
-//! or `..` in a path, two parsers may disagree about its meaning, so this check rejects it.
+//! Kubernetes, except that a path which is not in its plain form is never allowed. With `%`, `//`,
+//! `.` or `..` in a path, two parsers may disagree about its meaning.
 //!
-//! Architecture Invariant: pure. An ambiguous path is closed.
+//! Architecture Invariant: pure. An ambiguous path is not allowed.
 
 use std::str::FromStr;
 
@@ -49,7 +49,7 @@ pub enum InvalidPath {
 }
 
 impl AllowedPaths {
-    /// Returns whether this request path (without its query) is open to everybody.
+    /// Returns whether this request path (without its query) needs no authorization.
     pub fn allow(&self, path: &str) -> bool {
         is_plain(path)
             && self.0.iter().any(|pattern| match pattern {

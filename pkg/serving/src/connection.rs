@@ -1,4 +1,4 @@
-//! One connection from its accept to its end, and the bounded set of open connections.
+//! Serves connections, and bounds the number of open ones.
 //!
 //! Architecture Invariant: the number of slots is fixed. A connection is protected from eviction
 //! only while it has a request in progress, or for a short time after its accept or its last
@@ -112,12 +112,13 @@ impl Connections {
     /// Waits for the end of a connection. Never returns while no connection is open.
     pub(crate) async fn reap(&mut self) {
         match self.tasks.join_next_with_id().await {
-            Some(ended) => self.forget(ended),
+            Some(ended) => self.release_slot(ended),
             None => std::future::pending().await,
         }
     }
 
-    fn forget(&mut self, ended: Result<(task::Id, ()), JoinError>) {
+    /// Frees the slot of a connection that has ended.
+    fn release_slot(&mut self, ended: Result<(task::Id, ()), JoinError>) {
         let ended = match ended {
             Ok((id, ())) => id,
             Err(error) => {
@@ -139,7 +140,7 @@ impl Connections {
                 Usage::Unused { since } => Some((since, slot)),
                 Usage::Active => None,
             });
-            let ripe = match unused.min_by_key(|(since, _)| *since) {
+            let evictable_at = match unused.min_by_key(|(since, _)| *since) {
                 Some((since, slot)) if since.elapsed() >= self.shared.limits.eviction_grace => {
                     slot.evict.cancel();
                     None
@@ -151,7 +152,7 @@ impl Connections {
             tokio::select! {
                 () = self.reap() => {}
                 () = idle.notified() => {}
-                () = tokio::time::sleep_until(ripe.unwrap_or_else(Instant::now)), if ripe.is_some() => {}
+                () = tokio::time::sleep_until(evictable_at.unwrap_or_else(Instant::now)), if evictable_at.is_some() => {}
             }
         }
     }
@@ -164,12 +165,12 @@ impl Connections {
             usage,
             evict: CancellationToken::new(),
         });
-        let (shared, theirs, idle) = (self.shared.clone(), Arc::clone(&slot), Arc::clone(&self.idle));
+        let (shared, task_slot, idle) = (self.shared.clone(), Arc::clone(&slot), Arc::clone(&self.idle));
         let task = self.tasks.spawn(async move {
             tokio::select! {
                 biased;
-                () = theirs.evict.cancelled() => tracing::debug!(%peer, "evicting connection to make room for another"),
-                () = serve(stream, peer, shared, &theirs, &idle) => {}
+                () = task_slot.evict.cancelled() => tracing::debug!(%peer, "evicting connection to make room for another"),
+                () = serve(stream, peer, shared, &task_slot, &idle) => {}
             }
         });
         self.slots.push((task.id(), slot));
@@ -207,7 +208,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
     let handshake = tokio::time::timeout(limits.handshake, acceptor.accept(stream));
     let stream = tokio::select! {
         () = stop.cancelled() => return,
-        shaken = handshake => match shaken {
+        result = handshake => match result {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "failed TLS handshake"),
             Err(_) => return tracing::debug!(%peer, limit = ?limits.handshake, "timed out TLS handshake"),

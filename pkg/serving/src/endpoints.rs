@@ -21,7 +21,7 @@ use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::{AllowedPaths, Check, health};
 
 /// Evaluates all checks of an endpoint once. It runs for each request on the runtime's threads, so
-/// it must only read known state and must not block or compute for long.
+/// it must only read cached state and must not block or compute for long.
 pub type HealthChecker = Arc<dyn Fn() -> Vec<Check> + Send + Sync>;
 
 /// The checks of each health endpoint. The server always adds `ping` as the first check.
@@ -107,8 +107,8 @@ impl RequestHandler {
     }
 }
 
-fn health_routes(endpoint: &'static str, provider: &HealthChecker, metrics: &Metrics) -> Router {
-    let (all, one, metrics) = (Arc::clone(provider), Arc::clone(provider), metrics.clone());
+fn health_routes(endpoint: &'static str, checker: &HealthChecker, metrics: &Metrics) -> Router {
+    let (all, one, metrics) = (Arc::clone(checker), Arc::clone(checker), metrics.clone());
     let summary = async move |Query(pairs): Query<Vec<(String, String)>>| {
         let query = health::Query::from_pairs(pairs);
         let checks = health::with_ping(all());
@@ -117,17 +117,17 @@ fn health_routes(endpoint: &'static str, provider: &HealthChecker, metrics: &Met
             &checks,
             checks.iter().filter(|check| !query.exclude.contains(&check.name)),
         );
-        let answer = health::summary(endpoint, &checks, &query);
-        if !answer.status.is_success() {
-            tracing::debug!(endpoint, checks = answer.body, "health check failed");
+        let response = health::summary(endpoint, &checks, &query);
+        if !response.status.is_success() {
+            tracing::debug!(endpoint, checks = response.body, "health check failed");
         }
-        text(answer.status, answer.body)
+        text(response.status, response.body)
     };
     let single = async move |Path(name): Path<String>| {
-        let answer = health::single(&health::with_ping(one()), &name);
-        answer.map_or_else(
+        let response = health::single(&health::with_ping(one()), &name);
+        response.map_or_else(
             || StatusCode::NOT_FOUND.into_response(),
-            |answer| text(answer.status, answer.body),
+            |response| text(response.status, response.body),
         )
     };
     Router::new()

@@ -11,8 +11,7 @@ use std::collections::BTreeSet;
 
 use http::StatusCode;
 
-/// The name of the check that always exists and passes: a client that gets a response has reached
-/// the process.
+/// The check that always exists and passes: a client that gets a response has reached the process.
 const PING: &str = "ping";
 
 /// One named health check and its result.
@@ -33,8 +32,8 @@ pub enum HealthStatus {
     Ok,
     /// The check passes with a note for readers of the list.
     Note(String),
-    /// The check fails the endpoint for this reason. Everybody with access to the endpoint can read
-    /// it, so it must not contain secrets.
+    /// The check and therefore the endpoint fail for this reason. Everybody with access to the
+    /// endpoint can read the reason, so it must not contain secrets.
     Failed(String),
 }
 
@@ -72,7 +71,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Reads a decoded query string. `verbose` counts with any value, and `exclude` may be
+    /// Reads a decoded query string. `verbose` applies whatever its value, and `exclude` may be
     /// repeated.
     pub(crate) fn from_pairs(pairs: Vec<(String, String)>) -> Self {
         pairs.into_iter().fold(Self::default(), |mut query, (key, value)| {
@@ -158,8 +157,8 @@ pub(crate) fn single(checks: &[Check], name: &str) -> Option<HealthResponse> {
     })
 }
 
-/// Reasons quote errors, which may quote foreign data. A line break in a reason must not look like
-/// the line of another check.
+/// Replaces control characters by spaces. Reasons quote errors, which may contain text of any user,
+/// and a line break in them must not create a line that looks like another check.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
@@ -191,10 +190,10 @@ mod tests {
         ])
     }
 
-    fn show(answer: Option<HealthResponse>) -> String {
-        answer.map_or_else(
+    fn show(response: Option<HealthResponse>) -> String {
+        response.map_or_else(
             || "none".to_owned(),
-            |answer| format!("{} {}", answer.status.as_u16(), answer.body),
+            |response| format!("{} {}", response.status.as_u16(), response.body),
         )
     }
 

@@ -62,7 +62,7 @@ impl Metrics {
     /// Records the results of an endpoint. `all` are the existing checks, `evaluated` are those
     /// that the client did not exclude.
     ///
-    /// Checks come and go with their informers. The series of a removed check are deleted, so that
+    /// A check may disappear, for example with its informer. Its series are then deleted, so that
     /// no dashboard shows its last failure forever and memory use stays bounded.
     pub(crate) fn observe<'a>(&self, endpoint: &str, all: &[Check], evaluated: impl Iterator<Item = &'a Check>) {
         let existing: HashSet<&str> = all.iter().map(|check| check.name.as_str()).collect();
@@ -74,7 +74,7 @@ impl Metrics {
                     && kind == endpoint
                     && !existing.contains(name)
                 {
-                    self.forget(name, endpoint);
+                    self.delete_series(name, endpoint);
                 }
             }
         }
@@ -94,7 +94,7 @@ impl Metrics {
 
     /// Deletes the series of a check. Errors are ignored: a series may not exist, because a check
     /// never failed or another request has just deleted it.
-    fn forget(&self, name: &str, endpoint: &str) {
+    fn delete_series(&self, name: &str, endpoint: &str) {
         _ = self.healthcheck.remove_label_values(&[name, endpoint]);
         for status in STATUSES {
             _ = self.healthchecks_total.remove_label_values(&[name, endpoint, status]);

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use crate::AllowedPaths;
 
-/// The port of kube-controller-manager, which scrape configurations already know.
+/// The port of kube-controller-manager, so that existing scrape configurations work.
 const SECURE_PORT: u16 = 10257;
 
-/// The paths that probes need and that reveal nothing about the cluster's objects.
+/// The paths that probes need, as in kube-controller-manager.
 const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 
 /// The address and the certificate for HTTPS. [`Args::default`] equals the parsed flags of an empty
@@ -27,7 +27,7 @@ pub struct Args {
 
     /// The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4
     /// interface; :: means every interface of both IP families.
-    #[arg(long, value_name = "IP", value_parser = address, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    #[arg(long, value_name = "IP", value_parser = parse_address, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind_address: IpAddr,
 
     /// File containing the x509 certificate for HTTPS (CA certificates, if any, concatenated after
@@ -47,7 +47,7 @@ pub struct Args {
     pub authorization_always_allow_paths: Vec<AllowedPaths>,
 }
 
-fn address(text: &str) -> Result<IpAddr, String> {
+fn parse_address(text: &str) -> Result<IpAddr, String> {
     let parsed = text.parse();
     parsed.map_err(|_| "expected an IP address without a port, such as 0.0.0.0 or ::".to_owned())
 }

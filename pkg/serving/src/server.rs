@@ -1,4 +1,4 @@
-//! The listener: it is bound at startup and serves until it is stopped.
+//! The listener, which is bound at startup and serves until it is stopped.
 //!
 //! Binding and serving are separate, so that a port in use or a bad certificate fails the daemon's
 //! startup with a clear error before anything else has started.
@@ -20,8 +20,8 @@ use crate::endpoints::RequestHandler;
 use crate::tls::{self, Identity};
 use crate::{AllowedPaths, Args, HttpEndpoints};
 
-/// The pause after the kernel failed to return a connection, for example because the process has no
-/// file descriptors left. Without the pause, the next call would fail immediately.
+/// The pause after a failed accept, for example because the process has no file descriptors left.
+/// Without the pause, the loop would fail again immediately and use a whole core.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// An error that prevents serving HTTPS.
@@ -134,10 +134,11 @@ impl Server {
     /// Returns an error when the registry of the endpoints is already served, or when the current
     /// runtime has no I/O driver.
     pub async fn serve(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
-        self.serve_within(Limits::default(), endpoints, stop).await
+        self.serve_with_limits(Limits::default(), endpoints, stop).await
     }
 
-    pub(crate) async fn serve_within(
+    /// Serves like [`serve`](Self::serve), with other limits.
+    pub(crate) async fn serve_with_limits(
         self,
         limits: Limits,
         endpoints: HttpEndpoints,

@@ -1,8 +1,8 @@
 //! Runs a real server on a free port of 127.0.0.1 with a client that writes HTTP by hand, so that
 //! tests can send incomplete requests.
 
-mod answers;
 mod limits;
+mod responses;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,20 +25,19 @@ use tokio_util::sync::CancellationToken;
 use crate::connection::Limits;
 use crate::{Args, Check, Error, HealthChecker, HealthCheckers, HttpEndpoints, Server};
 
-/// Waits for something that should happen immediately. Only a broken test waits for the whole
-/// timeout.
+/// Waits for a future that should complete immediately. Only a failing test waits for the timeout.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what)
         .await
         .expect("timed out")
 }
 
-fn provider(checks: Vec<Check>) -> HealthChecker {
+fn checker(checks: Vec<Check>) -> HealthChecker {
     Arc::new(move || checks.clone())
 }
 
 fn endpoints() -> HttpEndpoints {
-    let passing = provider(vec![Check::ok("workers")]);
+    let passing = checker(vec![Check::ok("workers")]);
     let health = HealthCheckers {
         livez: passing.clone(),
         readyz: passing.clone(),
@@ -51,8 +50,8 @@ fn endpoints() -> HttpEndpoints {
     }
 }
 
-/// Returns flags with these paths open.
-fn open_to_all(paths: &str) -> Args {
+/// Returns flags that allow these paths without authorization.
+fn allow_paths(paths: &str) -> Args {
     Args {
         authorization_always_allow_paths: vec![paths.parse().unwrap()],
         ..Args::default()
@@ -93,7 +92,7 @@ impl Running {
         let (address, certificate) = (server.local_addr(), server.certificate().clone());
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
-        task.spawn(server.serve_within(limits, endpoints, stop.clone()));
+        task.spawn(server.serve_with_limits(limits, endpoints, stop.clone()));
         Self {
             address,
             certificate,
@@ -103,7 +102,7 @@ impl Running {
     }
 
     fn with(endpoints: HttpEndpoints) -> Self {
-        Self::start(&open_to_all("/*"), Limits::default(), endpoints)
+        Self::start(&allow_paths("/*"), Limits::default(), endpoints)
     }
 
     async fn connect(&self) -> TlsStream<TcpStream> {

@@ -1,6 +1,6 @@
 //! A separate thread for the listener.
 //!
-//! `/livez` must report a blocked worker thread, so serving must not depend on one.
+//! `/livez` must report a blocked runtime, so the listener must not depend on that runtime.
 
 use std::io;
 use std::thread;
@@ -11,8 +11,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{Error, HttpEndpoints, Server};
 
-/// The time limit at the end for pages that are still being rendered on other threads.
-const PAGES_LIMIT: Duration = Duration::from_secs(1);
+/// How long the shutdown waits for pages that are still being rendered on other threads.
+const PAGES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A listener that serves on its own thread. Dropping it stops the listener.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Server {
         let stop = stop.child_token();
         let stopped = stop.clone();
         let serve = move || {
-            // The receiver may be gone, and then nobody needs the result.
+            // If the receiver was dropped, nobody needs the result.
             drop(end.send(self.run(endpoints, stopped)));
         };
         thread::Builder::new()
@@ -50,13 +50,13 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(no_thread)?;
         let result = runtime.block_on(self.serve(endpoints, stop));
-        runtime.shutdown_timeout(PAGES_LIMIT);
+        runtime.shutdown_timeout(PAGES_TIMEOUT);
         result
     }
 }
 
 impl ServerHandle {
-    /// Waits for the end and returns the result.
+    /// Waits until the listener has stopped, and returns its result.
     ///
     /// # Errors
     ///

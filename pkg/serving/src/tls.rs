@@ -171,18 +171,18 @@ impl Identity {
         }
     }
 
-    /// Generates a certificate for the names under which this process may be reached. It lives only
-    /// as long as the process and no client trusts it beforehand, so an expiry date would only
-    /// break a long-running daemon.
+    /// Generates a certificate for the names under which this process may be reached. It has no
+    /// practical expiry date: the certificate exists only as long as the process, no client trusts
+    /// it beforehand, and an expiry would only break a long-running daemon.
     fn self_signed(bind_address: IpAddr) -> Result<Self, Error> {
         let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
         let uname = rustix::system::uname();
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+        let is_host_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
         // Not every host name is valid in a certificate. With an invalid one, the certificate is
         // still usable for localhost.
         if let Ok(host) = uname.nodename().to_str()
             && !host.is_empty()
-            && host.chars().all(plain)
+            && host.chars().all(is_host_char)
         {
             names.push(host.to_owned());
         }
@@ -327,22 +327,22 @@ mod tests {
         let (certificate, key) = pair();
         let certificate = files.write("certificate", &certificate);
         let key = files.write("key", &key);
-        let noise = "-----BEGIN CERTIFICATE-----\nMTIz\n-----END CERTIFICATE-----\n";
+        let garbage = "-----BEGIN CERTIFICATE-----\nMTIz\n-----END CERTIFICATE-----\n";
         check(
             &files,
-            &files.write("noise", noise),
+            &files.write("garbage", garbage),
             &key,
             &expect![
-                "the first certificate in --tls-cert-file=/noise cannot be used: invalid peer certificate: BadEncoding"
+                "the first certificate in --tls-cert-file=/garbage cannot be used: invalid peer certificate: BadEncoding"
             ],
         );
-        let noise = "-----BEGIN PRIVATE KEY-----\nMTIz\n-----END PRIVATE KEY-----\n";
+        let garbage = "-----BEGIN PRIVATE KEY-----\nMTIz\n-----END PRIVATE KEY-----\n";
         check(
             &files,
             &certificate,
-            &files.write("noise-key", noise),
+            &files.write("garbage-key", garbage),
             &expect![
-                "the key in --tls-private-key-file=/noise-key cannot be used: use an ECDSA P-256 or P-384, an Ed25519 or an RSA key of at least 2048 bits"
+                "the key in --tls-private-key-file=/garbage-key cannot be used: use an ECDSA P-256 or P-384, an Ed25519 or an RSA key of at least 2048 bits"
             ],
         );
         check(

@@ -1,5 +1,5 @@
-//! Tests request targets of people, probes and scanners: each gets a response, and unauthorized
-//! clients learn nothing.
+//! Tests request targets of people, probes and scanners, and mutations of them: each gets a
+//! response, and a 401 reveals nothing.
 
 use http::Uri;
 use portreeve_testing::Corpus;
@@ -37,22 +37,25 @@ fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
     let path = target.path().to_owned();
     let request = Request::builder().uri(target).body(Body::empty()).unwrap();
     let (status, body) = runtime.block_on(async {
-        let answer = handler.handle(request).await;
-        let status = answer.status();
-        (status, axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap())
+        let response = handler.handle(request).await;
+        let status = response.status();
+        (
+            status,
+            axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap(),
+        )
     });
     let text = String::from_utf8_lossy(&body);
-    let is_open = ["/livez", "/readyz", "/healthz"].contains(&&*path)
+    let is_allowed = ["/livez", "/readyz", "/healthz"].contains(&&*path)
         || path.starts_with("/debug/") && !path.contains("/../") && !path.contains('%');
     match status {
         StatusCode::UNAUTHORIZED => assert_eq!(text, "Unauthorized\n"),
         StatusCode::OK | StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::INTERNAL_SERVER_ERROR => {
-            assert!(is_open, "{path} must not return {status}");
+            assert!(is_allowed, "{path} must not return {status}");
         }
         other => panic!("{other} for {path}"),
     }
     assert!(!text.contains("hunter2"));
-    // A check is printed on one line for every target.
+    // Each of the three checks takes at most one line.
     let lines = text
         .lines()
         .filter(|line| line.starts_with("[+]") || line.starts_with("[-]"));
@@ -60,7 +63,7 @@ fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
 }
 
 #[test]
-fn every_target_gets_a_response_and_closed_ones_reveal_nothing() -> anyhow::Result<()> {
+fn every_target_gets_a_response_and_unauthorized_ones_reveal_nothing() -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_time().build()?;
     let handler = handler();
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/request"))?;

@@ -13,13 +13,13 @@ fn slots(connections: usize) -> Limits {
 
 /// Waits until the server has closed this connection, and returns whether it sent no data.
 async fn closed(stream: &mut (impl AsyncReadExt + Unpin)) -> bool {
-    let mut answer = Vec::new();
+    let mut received = Vec::new();
     // A reset or an end without TLS's `close_notify` also counts as closed.
-    _ = soon(stream.read_to_end(&mut answer)).await;
-    answer.is_empty()
+    _ = soon(stream.read_to_end(&mut received)).await;
+    received.is_empty()
 }
 
-async fn ask_to_wait(running: &Running) -> TlsStream<TcpStream> {
+async fn send_wait_request(running: &Running) -> TlsStream<TcpStream> {
     let mut stream = running.connect().await;
     soon(stream.write_all(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n"))
         .await
@@ -73,7 +73,7 @@ async fn response_has_a_time_limit() {
         ..Limits::default()
     };
     let running = Running::start(
-        &open_to_all("/wait"),
+        &allow_paths("/wait"),
         limits,
         HttpEndpoints {
             extra_routes,
@@ -107,15 +107,15 @@ async fn longest_unused_connection_is_evicted() {
 async fn active_request_keeps_its_slot_while_others_wait() {
     let (mut gate, extra_routes) = Gate::new();
     let mut running = Running::start(
-        &open_to_all("/*"),
+        &allow_paths("/*"),
         slots(2),
         HttpEndpoints {
             extra_routes,
             ..endpoints()
         },
     );
-    let first = ask_to_wait(&running).await;
-    let second = ask_to_wait(&running).await;
+    let first = send_wait_request(&running).await;
+    let second = send_wait_request(&running).await;
     for _ in 0..2 {
         soon(gate.started.recv()).await.unwrap();
     }
@@ -141,7 +141,7 @@ async fn open_connections_never_exceed_the_slots() {
         ..slots(2)
     };
     let running = Running::start(
-        &open_to_all("/wait"),
+        &allow_paths("/wait"),
         limits,
         HttpEndpoints {
             extra_routes,
@@ -177,14 +177,14 @@ async fn open_connections_never_exceed_the_slots() {
 async fn stopping_finishes_active_requests_and_accepts_no_more() {
     let (mut gate, extra_routes) = Gate::new();
     let mut running = Running::start(
-        &open_to_all("/*"),
+        &allow_paths("/*"),
         Limits::default(),
         HttpEndpoints {
             extra_routes,
             ..endpoints()
         },
     );
-    let waiting = ask_to_wait(&running).await;
+    let waiting = send_wait_request(&running).await;
     let mut unused = running.connect().await;
     let mut silent = soon(TcpStream::connect(running.address)).await.unwrap();
     soon(gate.started.recv()).await.unwrap();
@@ -212,14 +212,14 @@ async fn stopping_respects_the_drain_limit() {
         ..Limits::default()
     };
     let mut running = Running::start(
-        &open_to_all("/*"),
+        &allow_paths("/*"),
         limits,
         HttpEndpoints {
             extra_routes,
             ..endpoints()
         },
     );
-    let mut waiting = ask_to_wait(&running).await;
+    let mut waiting = send_wait_request(&running).await;
     soon(gate.started.recv()).await.unwrap();
     running.stop.cancel();
     running.stopped().await.unwrap();

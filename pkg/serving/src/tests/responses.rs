@@ -15,7 +15,7 @@ async fn check(running: &Running, path: &str, expected: &Expect) {
 
 #[tokio::test]
 async fn health_endpoints_respond_like_kubernetes() {
-    let readyz = provider(vec![
+    let readyz = checker(vec![
         Check::failed("informer/foos", "forbidden"),
         Check::note("crd", "missing"),
     ]);
