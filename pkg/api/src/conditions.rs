@@ -58,37 +58,36 @@ pub struct ConditionUpdate<'a> {
 
 /// Returns `before` with these updates applied for the given generation.
 ///
-/// Conditions of other types are kept. The transition time changes only with the status. It is in
-/// whole seconds like `metav1.Time`, so that a written condition equals the one that is read back.
+/// Conditions of other types are kept. The transition time changes only with the status. Times are
+/// in whole seconds like `metav1.Time`, so that a written condition equals the one that is read
+/// back.
 pub fn set_status_conditions(
     before: &[Condition],
-    condition_updates: &[ConditionUpdate<'_>],
+    updates: &[ConditionUpdate<'_>],
     generation: i64,
     now: Timestamp,
 ) -> Vec<Condition> {
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut conditions = before.to_vec();
-    for condition_update in condition_updates {
-        let known = conditions
-            .iter_mut()
-            .find(|condition| condition.type_ == condition_update.type_);
-        match known {
+    for update in updates {
+        let existing = conditions.iter_mut().find(|condition| condition.type_ == update.type_);
+        match existing {
             Some(condition) => {
-                if condition.status != condition_update.status {
+                if condition.status != update.status {
                     condition.last_transition_time = now;
                 }
-                condition.status = condition_update.status;
+                condition.status = update.status;
                 condition.observed_generation = generation;
-                condition_update.reason.clone_into(&mut condition.reason);
-                condition_update.message.clone_into(&mut condition.message);
+                update.reason.clone_into(&mut condition.reason);
+                update.message.clone_into(&mut condition.message);
             }
             None => conditions.push(Condition {
-                type_: condition_update.type_.to_owned(),
-                status: condition_update.status,
+                type_: update.type_.to_owned(),
+                status: update.status,
                 observed_generation: generation,
                 last_transition_time: now,
-                reason: condition_update.reason.to_owned(),
-                message: condition_update.message.to_owned(),
+                reason: update.reason.to_owned(),
+                message: update.message.to_owned(),
             }),
         }
     }

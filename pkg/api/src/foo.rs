@@ -61,7 +61,7 @@ pub struct FooSpec {
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub deployment_name: String,
     /// The number of desired pods, from 1 to 10. Defaults to 1.
-    #[serde(default = "one")]
+    #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 10))]
     pub replicas: i32,
 }
@@ -81,6 +81,6 @@ pub struct FooStatus {
     pub conditions: Vec<Condition>,
 }
 
-fn one() -> i32 {
+fn default_replicas() -> i32 {
     1
 }

@@ -1,8 +1,8 @@
 //! Common types: object keys, resources, minimal metadata, owner references, conditions and our own
 //! API types.
 //!
-//! All other crates of Portreeve use these types. The CustomResourceDefinitions in `deploy/crds`
-//! are generated from the API types.
+//! Every crate that handles objects uses these types. The CRDs in `deploy/crds` are generated from
+//! the API types.
 //!
 //! Architecture Invariant: no I/O, no clock, no async. A time is always an argument.
 

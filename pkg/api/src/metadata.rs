@@ -1,7 +1,7 @@
 //! The fields of `metadata` that controllers use.
 //!
-//! A typed ObjectMeta with its managedFields takes about 13 kB per object, this type a few hundred
-//! bytes. The decoder skips all other fields and never stores them.
+//! A typed ObjectMeta with its managedFields takes about 13 kB per object; this type takes a few
+//! hundred bytes. The decoder skips all other fields and never stores them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -29,10 +29,10 @@ pub struct Metadata {
     /// Set after a client has requested deletion.
     pub deletion_timestamp: Option<Timestamp>,
     /// Sorted by key.
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<Box<str>, Box<str>>,
     /// In the order of the object's list.
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(deserialize_with = "null_as_default")]
     pub owner_references: Vec<OwnerReference>,
 }
 
@@ -90,8 +90,9 @@ impl OwnerReference {
     }
 }
 
-/// In Kubernetes' JSON, `null` and an absent field have the same meaning.
-fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+/// Decodes `null` as the default. In Kubernetes' JSON, `null` and an absent field have the same
+/// meaning.
+fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + Deserialize<'de>,

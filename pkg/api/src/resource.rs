@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use crate::ObjectKey;
 
-/// The API resource of CustomResourceDefinitions.
+/// The API resource of CRDs.
 pub const CRDS: Resource = Resource::cluster(
     "apiextensions.k8s.io",
     "v1",
@@ -45,15 +45,15 @@ impl Resource {
         kind: &'static str,
         plural: &'static str,
     ) -> Self {
-        Self::known(group, version, kind, plural, Scope::Namespaced)
+        Self::from_static(group, version, kind, plural, Scope::Namespaced)
     }
 
     /// Returns a cluster-scoped resource that is known at compile time.
     pub const fn cluster(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
-        Self::known(group, version, kind, plural, Scope::Cluster)
+        Self::from_static(group, version, kind, plural, Scope::Cluster)
     }
 
-    const fn known(
+    const fn from_static(
         group: &'static str,
         version: &'static str,
         kind: &'static str,
@@ -78,7 +78,7 @@ impl Resource {
         }
     }
 
-    /// Returns `plural.group`, the name of this resource's CustomResourceDefinition.
+    /// Returns `plural.group`, the name of this resource's CRD.
     pub fn crd_name(&self) -> String {
         format!("{}.{}", self.plural, self.group)
     }

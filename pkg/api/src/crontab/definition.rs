@@ -1,5 +1,4 @@
-//! The CustomResourceDefinition of CronTabs: names, columns, and the schema from the `schema`
-//! module.
+//! The CRD of CronTabs: names, columns, and the schema from the `schema` module.
 
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{

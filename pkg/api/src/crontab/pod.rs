@@ -1,5 +1,5 @@
-//! Adapts the schema of a `PodSpec` for a CustomResourceDefinition: shorter, as tolerant as the Pod
-//! API, and restricted to Jobs.
+//! Adapts the schema of a `PodSpec` for a CRD: it becomes shorter, accepts quantities in all forms
+//! of the Pod API, and rejects what Jobs do not support.
 
 use serde_json::{Value, json};
 
@@ -14,10 +14,10 @@ const QUANTITY: &str = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|
 /// Turns the schema of a `PodSpec` into that of `jobTemplate`.
 pub(super) fn adapt_to_job_template(template: &mut Value) {
     visit_schemas("", template, &mut |name, members| {
-        describe(name, members);
+        shorten_description(name, members);
         // All other int-or-string fields are ports of probes and hooks.
         if members.contains_key(INT_OR_STRING) && name != "port" {
-            quantity(members);
+            make_quantity(members);
         }
     });
     template["description"] =
@@ -49,7 +49,7 @@ pub(super) fn adapt_to_job_template(template: &mut Value) {
 
 /// Keeps only the first sentence of a description, and none for list items, because their field
 /// already has one.
-fn describe(name: &str, members: &mut SchemaObject) {
+fn shorten_description(name: &str, members: &mut SchemaObject) {
     if name.is_empty() {
         members.remove("description");
     } else if let Some(Value::String(description)) = members.get_mut("description") {
@@ -71,10 +71,11 @@ fn first_sentence(text: &str) -> &str {
     sentences.next().map_or(line, |(head, _)| head).trim_end()
 }
 
-/// Accepts integers, fractions and strings, like the Pod API. `x-kubernetes-int-or-string` would
-/// reject `cpu: 0.5`, and a schema that accepts both numbers and strings cannot have a type. So the
-/// other types are excluded one by one.
-fn quantity(members: &mut SchemaObject) {
+/// Makes a field accept integers, fractions and strings, like the Pod API.
+///
+/// `x-kubernetes-int-or-string` would reject `cpu: 0.5`, and a schema that accepts both numbers and
+/// strings cannot have a type. So the other types are excluded one by one.
+fn make_quantity(members: &mut SchemaObject) {
     members.remove(INT_OR_STRING);
     members.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
     members.insert("pattern".into(), QUANTITY.into());

@@ -1,7 +1,7 @@
 //! The structural schema of CronTabs, generated from the types and adapted to the apiserver's
 //! requirements.
 //!
-//! Nothing is nullable. The apiserver drops a null in an optional field, and nulls in a patch of
+//! No field is nullable. The apiserver drops a null in an optional field, and nulls in a patch of
 //! the status remove fields.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
@@ -20,16 +20,16 @@ pub(super) type SchemaObject = Map<String, Value>;
     reason = "the value is constant, and the tests of this crate call this function"
 )]
 pub(super) fn root() -> JSONSchemaProps {
-    serde_json::from_value(value()).expect("schemars generates a JSON schema")
+    serde_json::from_value(root_value()).expect("schemars generates a JSON schema")
 }
 
-fn value() -> Value {
+fn root_value() -> Value {
     let mut spec = schema_of::<CronTabSpec>(&["nullable", "title"]);
     if let Some(template) = spec.pointer_mut("/properties/jobTemplate") {
         pod::adapt_to_job_template(template);
     }
-    // The controller writes every field of the status. A default would only hide that it has not
-    // done so yet.
+    // The controller writes every field of the status. With defaults, a status that the controller
+    // has not written yet would look complete.
     let status = schema_of::<CronTabStatus>(&["default", "nullable", "title"]);
     let mut schema = json!({
         "description": "CronTab runs a pod on a schedule, with one Job per run.",
@@ -63,8 +63,8 @@ fn schema_of<T: JsonSchema>(unwanted: &[&str]) -> Value {
     schema
 }
 
-/// Edits a schema and then all nested schemas. `edit` gets the name of a property, and an empty
-/// name for items.
+/// Edits a schema and then all nested schemas. `edit` receives the name of a property, or an empty
+/// name for the schema of items.
 pub(super) fn visit_schemas(name: &str, schema: &mut Value, edit: &mut dyn FnMut(&str, &mut SchemaObject)) {
     let Some(members) = schema.as_object_mut() else {
         return;

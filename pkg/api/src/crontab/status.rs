@@ -1,4 +1,4 @@
-//! The status of a CronTab. It is sent as a merge patch, so an absent time is written as null,
+//! The status of a CronTab. It is sent as a merge patch, so an absent value is written as null,
 //! which removes the field.
 
 use jiff::Timestamp;
@@ -74,7 +74,7 @@ mod whole_seconds {
     use jiff::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    #[expect(clippy::ref_option, reason = "the signature that serde wants")]
+    #[expect(clippy::ref_option, reason = "the signature that serde requires")]
     pub(super) fn serialize<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
         match time {
             Some(time) => serializer.collect_str(&format_args!("{time:.0}")),

@@ -1,13 +1,14 @@
-//! Tests of the definition and the types without an apiserver. `tests/crontab` tests them with one.
+//! Tests of the CRD and the types without an apiserver. `tests/crontab` contains those that need an
+//! apiserver.
 
 use kube::core::CustomResourceExt;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Client-side `kubectl apply` stores the whole definition in an annotation. All annotations of an
-/// object may have 262,144 bytes in total.
-const LARGEST: usize = 200_000;
+/// Client-side `kubectl apply` stores the whole CRD in an annotation. All annotations of an object
+/// may have 262,144 bytes in total.
+const MAX_CRD_BYTES: usize = 200_000;
 const TEMPLATE: &str = "/properties/spec/properties/jobTemplate";
 
 fn schema() -> Value {
@@ -28,9 +29,9 @@ fn walk(path: &str, schema: &Value, visit: &mut dyn FnMut(&str, &Value)) {
 }
 
 #[test]
-fn definition_is_small_enough_for_client_side_apply() {
+fn crd_is_small_enough_for_client_side_apply() {
     let size = serde_json::to_string(&CronTab::crd()).expect("serialises").len();
-    assert!(size < LARGEST, "{size} bytes");
+    assert!(size < MAX_CRD_BYTES, "{size} bytes");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{CronTabFixture, fixture, spec};
 #[tokio::test]
 async fn example_is_accepted_and_defaulted() -> Result<()> {
     let fixture = fixture("example").await?;
-    let made = fixture.create("backup", &spec(json!({}))).await?;
+    let created = fixture.create("backup", &spec(json!({}))).await?;
     let expected = json!({
         "schedule": "@daily",
         "jobTemplate": {"containers": [{"image": "mybackupscript:v9", "name": "backup"}], "restartPolicy": "Never"},
@@ -24,8 +24,8 @@ async fn example_is_accepted_and_defaulted() -> Result<()> {
         "failedJobsHistoryLimit": 1,
         "dstPolicy": "Once",
     });
-    ensure!(made["spec"] == expected, "{made:#}");
-    ensure!(made.get("status").is_none(), "{made:#}");
+    ensure!(created["spec"] == expected, "{created:#}");
+    ensure!(created.get("status").is_none(), "{created:#}");
 
     let read = fixture.crontabs().get("backup").await?;
     let read = read.spec.context("the spec is missing")?;
@@ -39,11 +39,11 @@ async fn example_is_accepted_and_defaulted() -> Result<()> {
 async fn typed_object_is_created_and_its_status_patched() -> Result<()> {
     let fixture = fixture("typed").await?;
     let crontabs = fixture.crontabs();
-    let wanted: CronTabSpec = serde_json::from_value(spec(json!({"timeZone": "Europe/Zurich"})))?;
-    let made = crontabs
-        .create(&PostParams::default(), &CronTab::new("typed", wanted))
+    let typed_spec: CronTabSpec = serde_json::from_value(spec(json!({"timeZone": "Europe/Zurich"})))?;
+    let created = crontabs
+        .create(&PostParams::default(), &CronTab::new("typed", typed_spec))
         .await?;
-    ensure!(made.metadata.generation == Some(1), "{made:?}");
+    ensure!(created.metadata.generation == Some(1), "{created:?}");
 
     let first = CronTabStatus {
         active: vec![JobReference {
@@ -91,8 +91,8 @@ async fn crontab_without_a_spec_is_stored() -> Result<()> {
         },
         ..CronTab::default()
     };
-    let made = fixture.crontabs().create(&PostParams::default(), &empty).await?;
-    ensure!(made.spec.is_none(), "{made:?}");
+    let created = fixture.crontabs().create(&PostParams::default(), &empty).await?;
+    ensure!(created.spec.is_none(), "{created:?}");
     Ok(())
 }
 
@@ -116,26 +116,26 @@ async fn limits_of_the_allowed_values_are_accepted() -> Result<()> {
         .await?;
     // Template engines leave nulls for values that are not set.
     let nothing = json!({"timeZone": null, "suspend": null, "concurrencyPolicy": null, "backoffLimit": null});
-    let made = fixture.create("nulls", &spec(nothing)).await?;
-    ensure!(made["spec"]["suspend"] == false, "{made:#}");
-    ensure!(made["spec"].get("timeZone").is_none(), "{made:#}");
+    let created = fixture.create("nulls", &spec(nothing)).await?;
+    ensure!(created["spec"]["suspend"] == false, "{created:#}");
+    ensure!(created["spec"].get("timeZone").is_none(), "{created:#}");
     Ok(())
 }
 
-/// Sets each of these fields alone, and checks that the error contains the field and its allowed
-/// values.
-async fn check_refusals(prefix: &str, table: &[(Value, &[&str])]) -> Result<()> {
+/// Creates one CronTab for each row, with these fields set, and checks that the error contains the
+/// given parts.
+async fn check_rejections(prefix: &str, table: &[(Value, &[&str])]) -> Result<()> {
     let fixture = fixture(prefix).await?;
     for (fields, parts) in table {
-        refused(&fixture, "a", fields, parts).await?;
+        assert_rejected(&fixture, "a", fields, parts).await?;
     }
     Ok(())
 }
 
-async fn refused(fixture: &CronTabFixture, name: &str, fields: &Value, parts: &[&str]) -> Result<()> {
-    let answer = fixture.create(name, &spec(fields.clone())).await;
-    let Err(kube::Error::Api(status)) = answer else {
-        bail!("{name} {fields} was not rejected: {answer:?}");
+async fn assert_rejected(fixture: &CronTabFixture, name: &str, fields: &Value, parts: &[&str]) -> Result<()> {
+    let result = fixture.create(name, &spec(fields.clone())).await;
+    let Err(kube::Error::Api(status)) = result else {
+        bail!("{name} {fields} was not rejected: {result:?}");
     };
     ensure!(status.code == 422, "{name} {fields}: {status:?}");
     for part in parts {
@@ -148,7 +148,7 @@ async fn refused(fixture: &CronTabFixture, name: &str, fields: &Value, parts: &[
 async fn name_that_is_too_long_for_job_names_is_rejected() -> Result<()> {
     let fixture = fixture("names").await?;
     let parts = ["metadata.name", "at most 52 characters", "choose a shorter one"];
-    refused(&fixture, &"a".repeat(53), &json!({}), &parts).await
+    assert_rejected(&fixture, &"a".repeat(53), &json!({}), &parts).await
 }
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn out_of_range_error_names_the_field_and_the_limit() -> Result<()> {
             &["spec.ttlSecondsAfterFinished", "or equal to 0"],
         ),
     ];
-    check_refusals("numbers", &table).await
+    check_rejections("numbers", &table).await
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn invalid_schedule_or_policy_error_names_the_field_and_the_fix() -> Resul
             &["spec.dstPolicy", r#""Once", "Kubernetes""#],
         ),
     ];
-    check_refusals("schedules", &table).await
+    check_rejections("schedules", &table).await
 }
 
 #[tokio::test]
@@ -229,7 +229,7 @@ async fn templates_that_are_invalid_for_jobs_are_rejected() -> Result<()> {
         ),
         (ephemeral, &["spec.jobTemplate.ephemeralContainers", "at most 0 items"]),
     ];
-    check_refusals("pods", &table).await
+    check_rejections("pods", &table).await
 }
 
 #[tokio::test]
@@ -246,9 +246,9 @@ async fn unknown_field_is_rejected_under_strict_validation() -> Result<()> {
         (json!({"jobTemplate": misplaced}), "spec.jobTemplate.template"),
     ];
     for (fields, field) in table {
-        let refused = fixture.create("a", &spec(fields)).await;
-        let Err(kube::Error::Api(status)) = refused else {
-            bail!("{field} was not rejected: {refused:?}");
+        let result = fixture.create("a", &spec(fields)).await;
+        let Err(kube::Error::Api(status)) = result else {
+            bail!("{field} was not rejected: {result:?}");
         };
         ensure!(
             status.message.contains(&format!("unknown field \"{field}\"")),

@@ -27,11 +27,11 @@ async fn columns_show_the_last_and_the_next_run() -> Result<()> {
     let table = fixture.request(Method::GET, &path, TABLE, None).await?;
     let mut names = Vec::new();
     let mut rows = vec![Vec::new(), Vec::new()];
-    for (place, column) in table["columnDefinitions"].as_array().into_iter().flatten().enumerate() {
+    for (index, column) in table["columnDefinitions"].as_array().into_iter().flatten().enumerate() {
         ensure!(column["priority"] == 0, "{column} is hidden");
         names.push(column["name"].clone());
         for (row, cells) in rows.iter_mut().enumerate() {
-            cells.push(table["rows"][row]["cells"][place].clone());
+            cells.push(table["rows"][row]["cells"][index].clone());
         }
     }
     ensure!(

@@ -1,4 +1,4 @@
-//! Tests how the apiserver processes the definition.
+//! Tests how the apiserver processes the CRD.
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::fixture;
 
 #[tokio::test]
-async fn definition_is_structural_and_stored_unchanged() -> Result<()> {
+async fn crd_is_structural_and_stored_unchanged() -> Result<()> {
     let fixture = fixture("definition").await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(fixture.client().clone());
     let stored = definitions.get(CronTab::crd_name()).await?;

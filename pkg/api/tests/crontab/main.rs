@@ -1,4 +1,4 @@
-//! Tests of the CronTab definition on a real kube-apiserver, without a controller.
+//! Tests of the CRD of CronTabs on a real kube-apiserver, without a controller.
 
 mod admission;
 mod columns;
@@ -19,11 +19,11 @@ use portreeve_testing::{ControlPlane, Namespace, eventually};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The annotation in which client-side `kubectl apply` stores the applied configuration.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Returns a namespace on the shared control plane, which serves CronTabs.
+/// Returns a new namespace on the shared control plane, which serves CronTabs.
 async fn fixture(prefix: &str) -> Result<CronTabFixture> {
     static SERVED: OnceCell<()> = OnceCell::const_new();
     let plane = ControlPlane::shared().await;
@@ -33,8 +33,8 @@ async fn fixture(prefix: &str) -> Result<CronTabFixture> {
     })
 }
 
-/// Creates the definition like client-side `kubectl apply`, which copies it to an annotation of
-/// limited size.
+/// Creates the CRD like client-side `kubectl apply`, which copies it to an annotation of limited
+/// size.
 async fn install(plane: &ControlPlane) -> Result<()> {
     let mut definition = CronTab::crd();
     let applied = serde_json::to_string(&definition)? + "\n";
@@ -47,7 +47,7 @@ async fn install(plane: &ControlPlane) -> Result<()> {
         .await
         .context("failed to create the definition")?;
     let crontabs: Api<CronTab> = Api::all(client);
-    eventually(LIMIT, "CronTabs to be served", || async {
+    eventually(TIMEOUT, "CronTabs to be served", || async {
         let definition = definitions.get(CronTab::crd_name()).await?;
         let conditions = definition
             .status

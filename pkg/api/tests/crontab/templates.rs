@@ -52,13 +52,13 @@ fn claim(metadata: &Value) -> Value {
     volume(&json!({"name": "a", "ephemeral": {"volumeClaimTemplate": {"metadata": metadata, "spec": spec}}}))
 }
 
-/// Checks for each template whether both APIs accept or reject it.
+/// Checks that both APIs accept each template that is valid and reject all others.
 async fn check(prefix: &str, table: impl IntoIterator<Item = (bool, Value)>) -> Result<()> {
     let fixture = fixture(prefix).await?;
-    for (place, (taken, template)) in table.into_iter().enumerate() {
+    for (index, (is_valid, template)) in table.into_iter().enumerate() {
         let fields = spec(json!({"jobTemplate": template}));
-        let ours = is_taken(fixture.create(&format!("case-{place}"), &fields).await)?;
-        ensure!(ours == taken, "{template} as a CronTab");
+        let ours = is_accepted(fixture.create(&format!("case-{index}"), &fields).await)?;
+        ensure!(ours == is_valid, "{template} as a CronTab");
         // The restart policy of a Pod defaults to Always, which a Job must not have.
         let mut pod = template.clone();
         if pod.get("restartPolicy").is_none() {
@@ -70,14 +70,14 @@ async fn check(prefix: &str, table: impl IntoIterator<Item = (bool, Value)>) -> 
             "metadata": {"name": "a"},
             "spec": {"template": {"spec": pod}},
         });
-        let theirs = is_taken(fixture.post(&JOBS, "fieldValidation=Strict&dryRun=All", &job).await)?;
-        ensure!(theirs == taken, "{template} as a Job");
+        let theirs = is_accepted(fixture.post(&JOBS, "fieldValidation=Strict&dryRun=All", &job).await)?;
+        ensure!(theirs == is_valid, "{template} as a Job");
     }
     Ok(())
 }
 
-fn is_taken(answer: Result<Value, kube::Error>) -> Result<bool> {
-    match answer {
+fn is_accepted(result: Result<Value, kube::Error>) -> Result<bool> {
+    match result {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if [400, 422].contains(&status.code) => Ok(false),
         Err(error) => Err(error.into()),
@@ -90,13 +90,13 @@ async fn quantities_are_accepted_as_in_a_job() -> Result<()> {
         1, 0.5, "500m", "0.5", ".5", "5.", "1e3", "1E-3", "1E", "+1Ki", "100n", "1u"
     ]);
     let bad = json!(["half", "1 Gi", "1gb", "1KI", "1m1", "", true, false, {}, {"a": 1}, [], [1]]);
-    let list = |values: Value, taken: bool| {
+    let list = |values: Value, is_valid: bool| {
         values
             .as_array()
             .cloned()
             .unwrap_or_default()
             .into_iter()
-            .map(move |it| (taken, cpu(&it)))
+            .map(move |it| (is_valid, cpu(&it)))
     };
     check("quantities", list(good, true).chain(list(bad, false))).await
 }
@@ -188,24 +188,24 @@ async fn restart_policy_defaults_to_never() -> Result<()> {
     Ok(())
 }
 
-/// Collects path, type, format and required fields of all nested schemas. The apiserver's own
-/// schema refers to other schemas.
+/// Collects path, type, format and required fields of all nested schemas. `schemas` resolves the
+/// references in the apiserver's schema.
 fn outline(schema: &Value, schemas: &Value, path: &str, found: &mut BTreeMap<String, String>) {
     let referred = schema["allOf"][0]["$ref"].as_str().or(schema["$ref"].as_str());
     if let Some(name) = referred.and_then(|reference| reference.rsplit('/').next()) {
         return outline(&schemas[name], schemas, path, found);
     }
-    let is_either = schema.get("x-kubernetes-int-or-string").is_some()
+    let is_untyped = schema.get("x-kubernetes-int-or-string").is_some()
         || schema.get("x-kubernetes-preserve-unknown-fields").is_some()
         || schema.get("oneOf").is_some();
     let list = schema["required"].as_array().into_iter().flatten();
     let mut required: BTreeSet<&str> = list.filter_map(Value::as_str).collect();
-    // References need a name unless it may be empty. The apiserver's schema leaves this to its
-    // validation.
+    // The name of a reference is required, except for image pull secrets. The apiserver checks this
+    // in its validation and not by its schema.
     if schema["properties"]["name"]["default"] == "" && path != ".imagePullSecrets[]" {
         required.insert("name");
     }
-    let what = if is_either {
+    let what = if is_untyped {
         "either".to_owned()
     } else {
         format!("{} {} {required:?}", schema["type"], schema["format"])
