@@ -56,11 +56,11 @@ pub(crate) struct PendingToken<'a> {
 impl<'a> PendingToken<'a> {
     /// Takes a token and returns it with the time to wait for it.
     pub(crate) fn take(bucket: &'a Mutex<TokenBucket>) -> (Self, Duration) {
-        let mut taken = bucket.lock();
-        let wait = taken.take(Instant::now());
+        let mut locked = bucket.lock();
+        let wait = locked.take(Instant::now());
         let token = Self {
             bucket,
-            full_at: taken.full_at,
+            full_at: locked.full_at,
             is_used: false,
         };
         (token, wait)
