@@ -104,7 +104,7 @@ fn errors_about_settings_name_the_place_in_the_config_file() -> Result<()> {
     }
     let error = config_error("v: 1\ncontrollers: [fooo]\n", &[])?;
     ensure!(
-        error.contains("portreeve.yaml:4: controllers: invalid --controllers: \"fooo\""),
+        error.contains("portreeve.yaml:4: controllers: invalid --controllers: unknown controller \"fooo\""),
         "{error}"
     );
     let error = config_error("controllers: [fooo]\n", &["--controllers=barr"])?;
