@@ -21,8 +21,8 @@ pub enum Scope {
     Namespaced,
 }
 
-/// A served resource. Its strings are borrowed when the kind is known at compile time, and owned
-/// when discovery found it.
+/// A resource of the API. Its strings are borrowed if the kind is known at compile time, and owned
+/// if it comes from discovery.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Resource {
     /// The API group; empty for the core group.

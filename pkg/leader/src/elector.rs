@@ -6,7 +6,7 @@
 //! clock. It measures how long *it* has seen the record unchanged.
 //!
 //! Architecture Invariant: no I/O, no clock, no randomness here. Times are arguments. They are read
-//! from a clock that cannot be set and that keeps counting while the machine sleeps.
+//! from a clock that cannot be set and that keeps counting while the machine is suspended.
 
 use std::time::Duration;
 
@@ -135,7 +135,8 @@ pub enum ElectorEvent {
 pub enum AttemptResult {
     /// This candidate holds the Lease.
     Held,
-    /// A read has just shown that another candidate holds the Lease.
+    /// A read has just shown that another candidate holds the Lease, or that this candidate must
+    /// still leave a free Lease to others.
     HeldByAnother,
     /// The Lease has changed since it was last read.
     Stale,
@@ -188,7 +189,7 @@ enum Role {
 struct Standby {
     /// When the last attempt started.
     attempted_at: Option<BootTime>,
-    /// When to try again regardless of observations: the watch may be silent because it is dead.
+    /// When to try again regardless of observations, because the watch may have failed unnoticed.
     next: BootTime,
     /// Whether the last attempt failed because the Lease had changed.
     stale: bool,

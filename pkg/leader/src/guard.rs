@@ -43,9 +43,9 @@ use crate::{
     elector::{BootTime, ObservedRecord},
 };
 
-/// The name under which the lock knows this process.
+/// The holder name that the lock sees for this process.
 pub(crate) const ME: &str = "this-process";
-/// The name under which the lock knows every other holder.
+/// The holder name that the lock sees for every other holder.
 const ANOTHER: &str = "another";
 
 /// The last known Lease, and how to present it to the lock. Clones share their state.
@@ -272,12 +272,13 @@ pub(crate) struct Guard {
     pub(crate) manager: &'static str,
 }
 
-/// A request that the guard cannot handle. It occurs only if another version of
-/// `kube-leader-election` sends different requests.
+/// The reasons why the guard rejects a request of the lock.
 #[derive(Debug, thiserror::Error)]
 enum Error {
+    /// No version is known, for example because the Lease was deleted after the read.
     #[error("cannot patch the Lease safely because it was not read before")]
     NotRead,
+    /// Version 0.44 of the crate sends no such request.
     #[error("cannot guard a {0} request on the Lease; expected GET, PATCH or POST")]
     Method(Method),
 }

@@ -148,10 +148,10 @@ impl Process {
                 }
                 ElectorAction::Attempt { live, limit } => {
                     let phase = match self.cached.clone().filter(|_| !live) {
-                        Some((version, seen)) => Phase::Write {
+                        Some((version, record)) => Phase::Write {
                             ticks: 1,
                             read: Some(version),
-                            record: self.record(seen.lease_transitions.unwrap_or(0), now),
+                            record: self.record(record.lease_transitions.unwrap_or(0), now),
                         },
                         None => Phase::Read { ticks: 1 },
                     };

@@ -8,7 +8,7 @@
 
 use std::str::FromStr;
 
-/// The paths that are served without authentication.
+/// The paths that are served without authorization.
 ///
 /// ```
 /// let open: portreeve_serving::AllowedPaths = "/livez,/debug/*".parse()?;

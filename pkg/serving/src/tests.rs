@@ -131,7 +131,7 @@ impl Running {
         self.request("GET", path).await
     }
 
-    /// Returns the result of `serve`, which only the stop request should end.
+    /// Waits until `serve` has returned, and returns its result.
     async fn stopped(&mut self) -> Result<(), Error> {
         soon(self.task.join_next()).await.unwrap().unwrap()
     }

@@ -52,7 +52,7 @@ const SMALL_TABLE: usize = 1024;
 ///
 /// A key that was added while it ran is ready again at once, whatever the outcome, because the run
 /// may have missed that change. Its failures still count, so the backoff continues if the next run
-/// fails too. The delay of the failed run is skipped, because the next run decides anew.
+/// fails too. The delay of the failed run is skipped, because the next run decides again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// Success. The key is not run again until it is added. Resets the failures.
@@ -101,7 +101,7 @@ pub(crate) enum Take<K> {
     Closed,
 }
 
-/// A key that was handed to a worker.
+/// A key that a worker has taken.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Run<K> {
     pub(crate) key: K,
@@ -127,8 +127,8 @@ pub(crate) enum Wake {
     Nobody,
     /// One more key is ready.
     One,
-    /// The earliest time of a delayed key changed, or the queue was closed. Every taker sets its
-    /// own timer, so all of them wake.
+    /// The earliest due time became earlier, several keys became ready, or the queue was closed.
+    /// All takers wake, because each has its own timer.
     All,
 }
 

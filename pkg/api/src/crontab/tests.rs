@@ -57,10 +57,10 @@ fn schema_is_structural() {
             assert!(schema.get(absent).is_none(), "{path} has {absent}");
         }
         assert_ne!(schema.get("default"), Some(&Value::Null), "{path}");
-        let is_either = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"]
+        let is_untyped = ["x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"]
             .iter()
             .any(|extension| schema[*extension] == true);
-        assert!(is_either || schema["type"].is_string(), "{path} has no type");
+        assert!(is_untyped || schema["type"].is_string(), "{path} has no type");
         let formats = [Value::Null, "date-time".into(), "int32".into(), "int64".into()];
         assert!(formats.contains(&schema["format"]), "{path}: {}", schema["format"]);
     });

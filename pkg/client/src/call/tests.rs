@@ -69,9 +69,9 @@ impl TestStack {
     /// Returns a client that gets this response to every request, and the recorded requests.
     fn responding(self, code: u16, body: &str) -> (Client, Requests) {
         let requests = Requests::default();
-        let (seen, body) = (requests.clone(), body.to_owned());
+        let (received, body) = (requests.clone(), body.to_owned());
         let client = self.client(move |request| {
-            seen.0.lock().push(request);
+            received.0.lock().push(request);
             let response = response(code, &body);
             async { Ok(response) }
         });

@@ -75,9 +75,9 @@ async fn health_endpoints_respond_like_kubernetes() {
 async fn checks_are_evaluated_for_each_request() {
     let ready = Arc::new(AtomicBool::new(false));
     let mut endpoints = endpoints();
-    let seen = Arc::clone(&ready);
+    let is_ready = Arc::clone(&ready);
     endpoints.health.readyz = Arc::new(move || {
-        let not_yet = (!seen.load(Ordering::Relaxed)).then(|| Check::failed("informers", "not synced"));
+        let not_yet = (!is_ready.load(Ordering::Relaxed)).then(|| Check::failed("informers", "not synced"));
         not_yet.into_iter().collect()
     });
     let running = Running::with(endpoints);

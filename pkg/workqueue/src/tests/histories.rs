@@ -70,7 +70,7 @@ struct Simulation {
     held: Vec<Work<u8>>,
     drainers: Vec<Waiter<()>>,
     /// The keys that were added or rescheduled since they were last taken.
-    wanted: BTreeSet<u8>,
+    requested: BTreeSet<u8>,
 }
 
 impl Simulation {
@@ -80,13 +80,13 @@ impl Simulation {
             takers: Vec::new(),
             held: Vec::new(),
             drainers: Vec::new(),
-            wanted: BTreeSet::new(),
+            requested: BTreeSet::new(),
         }
     }
 
-    fn want(&mut self, key: u8) {
+    fn request(&mut self, key: u8) {
         if !self.queue.is_closed() {
-            self.wanted.insert(key);
+            self.requested.insert(key);
         }
     }
 
@@ -106,7 +106,7 @@ impl Simulation {
         let Some(work) = taken else { return };
         let key = *work.key();
         assert!(self.held.iter().all(|held| *held.key() != key), "{key} has two holders");
-        assert!(self.wanted.remove(&key), "nobody asked for {key}");
+        assert!(self.requested.remove(&key), "nobody asked for {key}");
         self.held.push(work);
     }
 
@@ -120,12 +120,12 @@ impl Simulation {
             End::At(delay) => Outcome::At(Instant::now() + millis(delay)),
             End::Drop => {
                 drop(work);
-                return self.want(key);
+                return self.request(key);
             }
         };
         work.finish(outcome);
         if outcome != Outcome::Forget {
-            self.want(key);
+            self.request(key);
         }
     }
 
@@ -155,12 +155,12 @@ impl Simulation {
         );
         assert_eq!(snapshot.running, self.held.len());
         let is_held = |key: &u8| self.held.iter().any(|work| work.key() == key);
-        let waiting = self.wanted.iter().filter(|key| !is_held(key)).count();
+        let waiting = self.requested.iter().filter(|key| !is_held(key)).count();
         assert_eq!(
             snapshot.ready + snapshot.delayed,
             waiting,
             "{:?} are wanted: {snapshot:?}",
-            self.wanted
+            self.requested
         );
     }
 
@@ -174,11 +174,11 @@ impl Simulation {
                 drop(self.takers.remove(n));
             }
             Step::Add(key, lane) => {
-                self.want(key);
+                self.request(key);
                 self.queue.add(key, lane);
             }
             Step::AddAt(key, delay, lane) => {
-                self.want(key);
+                self.request(key);
                 self.queue.add_at(key, Instant::now() + millis(delay), lane);
             }
             Step::Finish(n, end) if !self.held.is_empty() => self.finish(n % self.held.len(), end),
@@ -196,7 +196,7 @@ impl Simulation {
             }
             Step::Close => {
                 self.queue.close();
-                self.wanted.clear();
+                self.requested.clear();
             }
             Step::Poll(_) | Step::Cancel(_) | Step::Finish(..) => {}
         }
@@ -205,7 +205,7 @@ impl Simulation {
     /// Finishes all keys without failures while time advances past every backoff.
     async fn finish_all(&mut self) {
         for _ in 0..4 {
-            for _ in 0..=self.wanted.len() {
+            for _ in 0..=self.requested.len() {
                 self.arrive();
                 self.settle();
                 for _ in 0..self.held.len() {
@@ -215,7 +215,7 @@ impl Simulation {
             self.settle();
             advance(millis(1_000_000)).await;
         }
-        assert_eq!(self.wanted, BTreeSet::new(), "these keys were never handed out");
+        assert_eq!(self.requested, BTreeSet::new(), "these keys were never handed out");
         assert_eq!(self.queue.observe(), QueueSnapshot::default());
     }
 }

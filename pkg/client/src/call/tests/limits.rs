@@ -89,10 +89,10 @@ impl Drop for Dropped {
 #[tokio::test(start_paused = true)]
 async fn write_in_flight_is_dropped_when_the_fence_closes() {
     let dropped = Arc::new(Mutex::new(None));
-    let seen = Arc::clone(&dropped);
+    let drop_time = Arc::clone(&dropped);
     let fence = gate(Ok(Some(Duration::from_secs(4))));
     let api = config_maps(test_stack().fence(fence).client(move |_| {
-        let request = Dropped(Arc::clone(&seen));
+        let request = Dropped(Arc::clone(&drop_time));
         async move {
             let _request = request;
             never().await
