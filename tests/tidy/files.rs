@@ -54,8 +54,8 @@ const BANNED: &[&str] = &[
 ];
 
 /// Returns the files under version control that match one of `patterns`, and new ones that are not
-/// ignored, by their path in the tree.
-pub(crate) fn tracked(patterns: &[&str]) -> Result<Vec<PathBuf>> {
+/// ignored, by their path in the tree and with their text.
+pub(crate) fn texts(patterns: &[&str]) -> Result<Vec<(PathBuf, String)>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "--"])
         .args(patterns)
@@ -65,13 +65,14 @@ pub(crate) fn tracked(patterns: &[&str]) -> Result<Vec<PathBuf>> {
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let list = String::from_utf8(output.stdout)?;
     let existing = list.lines().filter(|path| root().join(path).is_file());
-    Ok(existing.map(PathBuf::from).collect())
+    existing
+        .map(|path| Ok((PathBuf::from(path), fs::read_to_string(root().join(path))?)))
+        .collect()
 }
 
 /// Returns the Rust files of the tree with their text.
 pub(crate) fn sources() -> Result<Vec<(PathBuf, String)>> {
-    let read = |path: PathBuf| Ok((path.clone(), fs::read_to_string(root().join(path))?));
-    tracked(&["*.rs"])?.into_iter().map(read).collect()
+    texts(&["*.rs"])
 }
 
 /// Returns whether a file belongs to these tests, which contain the banned text themselves.

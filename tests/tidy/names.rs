@@ -68,8 +68,7 @@ fn defined_type(line: &str) -> Option<&str> {
     let rest = DEFINITIONS
         .iter()
         .find_map(|definition| line.strip_prefix(definition))?;
-    rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
-        .next()
+    words(rest).next()
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {

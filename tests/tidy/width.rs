@@ -1,10 +1,10 @@
 //! Line width: comments and Markdown prose wrap at 100 columns. Code has rustfmt's own limit.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::{files::tracked, root};
+use crate::files::texts;
 
 /// The last column that prose may use.
 const WIDTH: usize = 100;
@@ -13,10 +13,9 @@ const GENERATED: &[&str] = &["deploy/crds/", "deploy/helm/portreeve/crds/", "doc
 
 /// Returns the tracked files that match `patterns` and that people write, with their text.
 fn written_by_people(patterns: &[&str]) -> Result<Vec<(PathBuf, String)>> {
-    let mut files = tracked(patterns)?;
-    files.retain(|path| !GENERATED.iter().any(|generated| path.starts_with(generated)));
-    let read = |path: PathBuf| Ok((path.clone(), fs::read_to_string(root().join(path))?));
-    files.into_iter().map(read).collect()
+    let mut files = texts(patterns)?;
+    files.retain(|(path, _)| !GENERATED.iter().any(|generated| path.starts_with(generated)));
+    Ok(files)
 }
 
 /// Returns the numbers of the lines that are too long, outside of tables and fenced blocks.
