@@ -40,8 +40,10 @@ const OTHERS: [Subject; 6] = [
     Subject::ControllerRuntime,
     Subject::KubeRuntime,
 ];
-/// The cells of a line.
-type Line = [String; 13];
+/// The cells of a line: one for each of `row`, `measure`, [`OTHERS`] and [`OURS`].
+type Line = Vec<String>;
+/// The columns after those of the other subjects.
+const OURS: [&str; 5] = ["portreeve", "spread", "target", "met", "measured on"];
 /// An empty cell. A column of empty cells is left out.
 const EMPTY: &str = "–";
 /// The cell that marks a missed target.
@@ -109,8 +111,7 @@ impl Report {
 
     fn table(&self, rows: &[Row]) -> String {
         let head = ["row", "measure"].map(str::to_owned).into_iter();
-        let tail = ["portreeve", "spread", "target", "met", "measured on"].map(str::to_owned);
-        let head: Vec<String> = head.chain(OTHERS.map(heading)).chain(tail).collect();
+        let head: Line = head.chain(OTHERS.map(heading)).chain(OURS.map(str::to_owned)).collect();
         let lines: Vec<Line> = rows.iter().flat_map(|row| self.lines(*row)).collect();
         let has = |column: &usize| lines.iter().any(|cells| cells[*column] != EMPTY);
         let columns: Vec<usize> = (0..head.len()).filter(has).collect();
@@ -152,14 +153,7 @@ impl Report {
         let unit = measure.unit();
         let own = self.spread(row, ours, measure);
         let median = |subject, measure: &Measure| Some(self.spread(row, subject, measure)?.median);
-        let [
-            floor,
-            floor_status,
-            peer,
-            peer_release,
-            controller_runtime,
-            kube_runtime,
-        ] = OTHERS.map(|other| {
+        let others = OTHERS.map(|other| {
             let Some(theirs) = median(other, measure) else {
                 return EMPTY.to_owned();
             };
@@ -178,21 +172,15 @@ impl Report {
         });
         let or_empty = |text: Option<String>| text.unwrap_or_else(|| EMPTY.to_owned());
         let spread = own.filter(|own| own.least < own.most);
-        [
-            format!("`{}`", row.name()),
-            cell(measure, ours),
-            floor,
-            floor_status,
-            peer,
-            peer_release,
-            controller_runtime,
-            kube_runtime,
+        let head = [format!("`{}`", row.name()), cell(measure, ours)];
+        let ours = [
             or_empty(own.map(|own| written(own.median, unit))),
             or_empty(spread.map(|own| format!("{} … {}", written(own.least, unit), written(own.most, unit)))),
             or_empty(target.map(|(_, target)| target.text())),
             met.map_or(EMPTY, |met| if met { "yes" } else { MISSED }).to_owned(),
             format!("{} {}", self.machine.commit, self.binary(row)),
-        ]
+        ];
+        head.into_iter().chain(others).chain(ours).collect()
     }
 
     fn spread(&self, row: Row, subject: Subject, measure: &Measure) -> Option<Spread> {

@@ -56,8 +56,9 @@ async fn run() -> Result<()> {
     let controllers = all_controllers(&daemon)?;
     let mut interrupt = Interrupt::listen()?;
 
+    let builder = ControlPlane::builder().on_progress(|step| println!("{step}"));
     let plane = tokio::select! {
-        plane = with_progress("starting the control plane", start_control_plane()) => plane?,
+        plane = with_progress("starting the control plane", builder.start()) => plane?,
         () = interrupt.received() => return Ok(()),
     };
     let port = secure_port()?;
@@ -77,11 +78,6 @@ async fn run() -> Result<()> {
     drop(plane);
     println!("Stopped the daemon and removed the control plane with its data.");
     Ok(())
-}
-
-async fn start_control_plane() -> Result<ControlPlane> {
-    let builder = ControlPlane::builder().on_progress(|step| println!("{step}"));
-    builder.start().await
 }
 
 /// Runs `work` and prints every five seconds how long it has been running.
