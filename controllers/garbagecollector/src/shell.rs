@@ -123,7 +123,7 @@ impl Collector {
         let name = setup.name;
         let shared = setup.shared.clone();
         let queue = |queue| Queue::new(queue, &shared.queues);
-        let (discovery, served) = Discovery::start(setup.client.clone(), shared.informers.informer_config());
+        let (discovery, served) = Discovery::start(setup.client.clone(), &shared.informers);
         let workers = settings.workers;
         let ctx = Arc::new(CollectorContext {
             name,
@@ -160,8 +160,7 @@ impl Collector {
         setup.pages.extend(pages::all(&ctx));
         setup.readiness_checkers.push(pages::readiness_checks(&ctx));
         let mut watching = JoinSet::new();
-        let informer_config = shared.informers.informer_config().clone();
-        watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, informer_config).run());
+        watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, shared.informers).run());
         Ok(Box::new(Self { ctx, watching }))
     }
 

@@ -83,6 +83,14 @@ impl Resource {
         format!("{}.{}", self.plural, self.group)
     }
 
+    /// Returns whether the resource is defined by the CRD of this name.
+    pub fn is_defined_by(&self, crd_name: &str) -> bool {
+        let group = crd_name
+            .strip_prefix(&*self.plural)
+            .and_then(|rest| rest.strip_prefix('.'));
+        group == Some(&*self.group)
+    }
+
     /// Returns the URL path for list and create. Without a namespace, the path lists all
     /// namespaces.
     pub fn collection_path(&self, namespace: Option<&str>) -> String {

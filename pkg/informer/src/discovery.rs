@@ -41,7 +41,7 @@ use self::{
     change_watches::{ApiServiceNames, ApiServiceSink, CrdSink},
     requests::{DiscoveryClient, Error},
 };
-use crate::{InformerConfig, ReflectorConfig, Sink, StatusReporter, Watch, WatchFailure, backoff::Backoff, reflect};
+use crate::{StatusReporter, Watch, WatchFailure, backoff::Backoff, factory::Factory, shared_watch::Reader};
 
 const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 
@@ -84,33 +84,17 @@ struct Shared {
 }
 
 impl Discovery {
-    /// Starts discovery at `client`'s apiserver.
+    /// Starts discovery at `client`'s apiserver. The watches that trigger it are those of
+    /// `informers`.
     ///
     /// The receiver holds `None` until the first complete response and is notified only of changes.
     /// Must be called within a Tokio runtime.
-    pub fn start(
-        client: Client,
-        informer_config: &InformerConfig,
-    ) -> (Self, watch::Receiver<Option<Arc<ServedResources>>>) {
+    pub fn start(client: Client, informers: &Factory) -> (Self, watch::Receiver<Option<Arc<ServedResources>>>) {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let shared = Arc::<Shared>::default();
         let (tx, rx) = watch::channel(None);
-        let (names, wake) = (ApiServiceNames::default(), Arc::<Notify>::default());
-        let names_reporter = StatusReporter::default();
-        let reflector_config = |resource, reporter| ReflectorConfig {
-            client: client.clone(),
-            watch: Watch::all(resource),
-            page_size: informer_config.page_size,
-            idle_timeout: informer_config.idle_timeout,
-            reporter,
-            wake: Arc::clone(&wake),
-            definition_deleted: Arc::default(),
-            // No Lease guards these watches, so they never begin a new term.
-            terms: watch::channel(0).1,
-            // Not every apiserver serves both resources.
-            is_optional: true,
-        };
+        let names = ApiServiceNames::default();
         let crds = CrdSink {
             changed: Arc::clone(&shared.changed),
         };
@@ -119,19 +103,12 @@ impl Discovery {
             names: Arc::clone(&names),
             listed: BTreeSet::new(),
         };
-        spawn_watch(&tasks, &stop, reflector_config(CRDS, StatusReporter::default()), crds);
-        spawn_watch(
-            &tasks,
-            &stop,
-            reflector_config(SERVICES, names_reporter.clone()),
-            services,
-        );
         let discovery_loop = DiscoveryLoop {
             client: DiscoveryClient::new(client),
             shared: Arc::clone(&shared),
             names,
-            names_reporter,
-            wake,
+            crds: informers.attach(Watch::all(CRDS), crds),
+            services: informers.attach(Watch::all(SERVICES), services),
             tx,
             backoff: Backoff::new(),
             reported: BTreeSet::new(),
@@ -180,21 +157,14 @@ impl Discovery {
     }
 }
 
-/// Starts a list-and-watch loop whose events trigger discovery.
-fn spawn_watch<S: Sink>(tasks: &TaskTracker, stop: &CancellationToken, reflector_config: ReflectorConfig, sink: S) {
-    let span = tracing::info_span!("discovery", resource = %reflector_config.watch);
-    let reflector = reflect(reflector_config, sink).instrument(span);
-    tasks.spawn(stop.clone().run_until_cancelled_owned(reflector));
-}
-
 /// The task that requests discovery and publishes the result.
 struct DiscoveryLoop {
     client: DiscoveryClient,
     shared: Arc<Shared>,
     names: ApiServiceNames,
-    names_reporter: StatusReporter,
-    /// Wakes the two watches if their resource was not served.
-    wake: Arc<Notify>,
+    /// The readers whose events trigger discovery.
+    crds: Reader,
+    services: Reader,
     tx: watch::Sender<Option<Arc<ServedResources>>>,
     backoff: Backoff,
     /// The failed group versions that are already logged.
@@ -256,7 +226,8 @@ impl DiscoveryLoop {
             }
         }
         self.tx.send_replace(Some(Arc::new(served)));
-        self.wake.notify_waiters();
+        self.crds.wake();
+        self.services.wake();
     }
 
     /// Returns the names of the API services that are known to exist.
@@ -265,7 +236,7 @@ impl DiscoveryLoop {
     /// names expire. They do not expire at once, because a starting apiserver may reject every
     /// request for a moment.
     fn services(&self) -> BTreeSet<Box<str>> {
-        let status = self.names_reporter.status();
+        let status = self.services.reporter().status();
         let is_rejected = status
             .failure
             .is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound));

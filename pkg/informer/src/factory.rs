@@ -3,27 +3,22 @@
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use kube::Client;
 use parking_lot::Mutex;
-use portreeve_api::CRDS;
-use tokio::sync::{Notify, watch};
-use tokio_util::{
-    sync::{CancellationToken, DropGuard},
-    task::TaskTracker,
-};
+use portreeve_api::{CRDS, Resource};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
 use crate::{
-    Change, Event, Informer, MetadataOnly, Projection, ReflectorConfig, Report, Sink, StatusReporter, Store, Watch,
-    informer::{Core, Handle},
-    reflect,
+    Change, Event, MetadataOnly, Projection, Report, Store, Watch,
+    informer::{Core, Handle, Informer},
+    readers::{ReaderState, Sink, Slot},
+    reflect::{ReflectorConfig, reflect},
+    shared_watch::{Reader, SharedWatch},
 };
 
 /// The configuration of all informers of a factory.
@@ -58,39 +53,20 @@ impl Default for InformerConfig {
     }
 }
 
-/// Creates informers, shares them, and stops them. Cheap to clone.
+/// Creates informers, shares their watches, and stops them. Cheap to clone.
 #[derive(Clone)]
 pub struct Factory(Arc<Inner>);
 
 struct Inner {
     client: Client,
     informer_config: InformerConfig,
-    shared: Mutex<HashMap<(TypeId, Watch), Entry>>,
+    watches: Mutex<HashMap<Watch, Weak<SharedWatch>>>,
+    /// The informers by projection and watch.
+    informers: Mutex<HashMap<(TypeId, Watch), Weak<dyn Any + Send + Sync>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    definitions: StatusReporter,
-    _crd_watch_guard: DropGuard,
-}
-
-struct Entry {
-    name: String,
-    handle: Weak<dyn Any + Send + Sync>,
-    report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    definition: CrdSignal,
-}
-
-/// Notifies a list-and-watch loop of changes of its resource's CRD.
-#[derive(Clone, Default)]
-struct CrdSignal {
-    wake: Arc<Notify>,
-    definition_deleted: Arc<AtomicBool>,
-}
-
-impl CrdSignal {
-    fn notify(&self, deleted: bool) {
-        self.definition_deleted.store(deleted, Ordering::Relaxed);
-        self.wake.notify_waiters();
-    }
+    /// The reader of CustomResourceDefinitions. It holds no reference to this struct.
+    crds: OnceLock<Reader>,
 }
 
 impl Factory {
@@ -99,79 +75,66 @@ impl Factory {
     /// It starts one watch on CustomResourceDefinitions, which ends with the factory. Must be
     /// called within a Tokio runtime.
     pub fn new(client: Client, informer_config: InformerConfig) -> Self {
-        let stop = CancellationToken::new();
-        let stopped = stop.child_token();
         let inner = Arc::new(Inner {
             client,
             informer_config,
-            shared: Mutex::default(),
+            watches: Mutex::default(),
+            informers: Mutex::default(),
             tasks: TaskTracker::new(),
-            stop,
-            definitions: StatusReporter::default(),
-            _crd_watch_guard: stopped.clone().drop_guard(),
+            stop: CancellationToken::new(),
+            crds: OnceLock::new(),
         });
-        let definitions = CrdSink {
+        let crds = CrdSink {
             inner: Arc::downgrade(&inner),
             stored: Store::default(),
         };
-        // No Lease guards this watch, so it never begins a new term.
-        let terms = watch::channel(0).1;
-        let watch = inner.reflector_config(Watch::all(CRDS), inner.definitions.clone(), CrdSignal::default(), terms);
-        inner.tasks.spawn(async move {
-            tokio::select! {
-                () = reflect(watch, definitions) => {}
-                () = stopped.cancelled() => {}
-            }
-        });
+        let slot = Slot::required(crds, ReaderState::default);
+        let reader = inner.attach(&inner.shared_watch(Watch::all(CRDS)), slot);
+        // The cell is empty, because this is its only use.
+        inner.crds.set(reader).ok();
         Self(inner)
     }
 
     /// Returns the informer of `watch` with projection `T`, and creates the informer if no caller
-    /// holds one.
+    /// holds one. It shares the watch with all other readers of the same objects.
     pub fn informer<T: Projection>(&self, watch: Watch) -> Informer<T> {
+        let mut informers = self.0.informers.lock();
+        informers.retain(|_, handle| handle.strong_count() > 0);
+        let shared = self.0.shared_watch(watch.clone());
         let key = (TypeId::of::<T>(), watch);
-        let mut shared = self.0.shared.lock();
-        shared.retain(|_, entry| entry.handle.strong_count() > 0);
-        let existing = shared.get(&key).and_then(|entry| entry.handle.upgrade());
+        let existing = informers.get(&key).and_then(Weak::upgrade);
         if let Some(handle) = existing.and_then(|handle| handle.downcast::<Handle<T>>().ok()) {
             return Informer(handle);
         }
-        let name = distinct_name::<T>(&key.1, &shared);
-        let crd_signal = CrdSignal::default();
-        let handle = self.0.start::<T>(name.clone(), &key.1, crd_signal.clone());
+        let handle = self.0.start::<T>(&shared);
         let any: Arc<dyn Any + Send + Sync> = Arc::<Handle<T>>::clone(&handle);
-        let core = Arc::downgrade(&handle.core);
-        let entry = Entry {
-            name,
-            handle: Arc::downgrade(&any),
-            report: Arc::new(move || core.upgrade().map(|core| core.report())),
-            definition: crd_signal,
-        };
-        shared.insert(key, entry);
+        informers.insert(key, Arc::downgrade(&any));
         Informer(handle)
+    }
+
+    /// Attaches a reader with its own model to the watch. It first receives a complete list, and
+    /// then every change.
+    ///
+    /// [`Factory::reports`] does not mention a watch that has only such readers, and the loop does
+    /// not warn when the resource is not served.
+    pub fn attach<S: Sink>(&self, watch: Watch, sink: S) -> Reader {
+        self.0.attach(&self.0.shared_watch(watch), Slot::optional(sink))
+    }
+
+    /// Returns the resources of which an informer reads all objects, each in the version that it
+    /// reads.
+    pub fn informer_resources(&self) -> Vec<Resource> {
+        let watches = self.0.live_watches().into_iter();
+        watches
+            .filter(|shared| shared.watch.is_for_all() && !shared.readers.required().is_empty())
+            .map(|shared| shared.watch.resource.clone())
+            .collect()
     }
 
     /// Returns the state of each watch, sorted by name.
     pub fn reports(&self) -> Vec<Report> {
-        let definitions = self.0.definitions.status();
-        // The reports are called after this lock is released, because each takes the locks of its
-        // informer.
-        let shared: Vec<_> = self
-            .0
-            .shared
-            .lock()
-            .values()
-            .map(|entry| Arc::clone(&entry.report))
-            .collect();
-        let mut reports: Vec<_> = shared.iter().filter_map(|report| report()).collect();
-        reports.push(Report {
-            name: CRDS.to_string(),
-            synced: definitions.last_contact.is_some(),
-            last_contact: definitions.last_contact,
-            failure: definitions.failure,
-            undecodable: Vec::new(),
-            objects: 0,
-        });
+        let watches = self.0.live_watches();
+        let mut reports: Vec<_> = watches.iter().filter_map(|shared| shared.report()).collect();
         reports.sort_by(|a, b| a.name.cmp(&b.name));
         reports
     }
@@ -191,52 +154,63 @@ impl Factory {
 }
 
 impl Inner {
-    fn reflector_config(
-        &self,
-        watch: Watch,
-        reporter: StatusReporter,
-        crd_signal: CrdSignal,
-        terms: watch::Receiver<u64>,
-    ) -> ReflectorConfig {
-        let CrdSignal {
-            wake,
-            definition_deleted,
-        } = crd_signal;
-        ReflectorConfig {
-            client: self.client.clone(),
-            watch,
-            page_size: self.informer_config.page_size,
-            idle_timeout: self.informer_config.idle_timeout,
-            reporter,
-            wake,
-            definition_deleted,
-            terms,
-            is_optional: false,
+    /// Returns the watch, which has no loop until a reader is attached.
+    fn shared_watch(&self, watch: Watch) -> Arc<SharedWatch> {
+        let mut watches = self.watches.lock();
+        watches.retain(|_, shared| shared.strong_count() > 0);
+        if let Some(shared) = watches.get(&watch).and_then(Weak::upgrade) {
+            return shared;
         }
+        let shared = SharedWatch::new(watch.clone(), self.stop.child_token());
+        watches.insert(watch, Arc::downgrade(&shared));
+        shared
     }
 
-    fn start<T: Projection>(&self, name: String, watch: &Watch, crd_signal: CrdSignal) -> Arc<Handle<T>> {
-        let core = Arc::new(Core::<T>::new(name));
+    /// Returns the existing watches. The caller takes their locks after that of the map.
+    fn live_watches(&self) -> Vec<Arc<SharedWatch>> {
+        self.watches.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Attaches a reader, and starts the loop of the watch if this is its first reader.
+    fn attach(&self, shared: &Arc<SharedWatch>, slot: Arc<Slot>) -> Reader {
+        let reader = Reader::new(Arc::clone(shared), slot);
+        if shared.is_first_start() {
+            let config = ReflectorConfig {
+                client: self.client.clone(),
+                watch: shared.watch.clone(),
+                page_size: self.informer_config.page_size,
+                idle_timeout: self.informer_config.idle_timeout,
+                reporter: shared.reporter.clone(),
+                crd_signal: shared.crd_signal.clone(),
+                terms: shared.terms.subscribe(),
+            };
+            let span = tracing::info_span!("informer", resource = %shared.watch);
+            let reflector = reflect(config, Arc::clone(&shared.readers)).instrument(span);
+            self.tasks
+                .spawn(shared.stopped.clone().run_until_cancelled_owned(reflector));
+        }
+        reader
+    }
+
+    fn start<T: Projection>(&self, shared: &Arc<SharedWatch>) -> Arc<Handle<T>> {
+        let core = Arc::new(Core::<T>::new(shared));
+        let inspected = Arc::downgrade(&core);
+        let inspect = move || inspected.upgrade().map(|core| core.state()).unwrap_or_default();
         let stopped = self.stop.child_token();
-        let reflector_config =
-            self.reflector_config(watch.clone(), core.reporter.clone(), crd_signal, core.terms.subscribe());
-        let sink = Arc::clone(&core);
+        let task_guard = stopped.clone().drop_guard();
         let resyncs = resync(Arc::clone(&core), self.informer_config.resync_period);
         let redelivery = Arc::clone(&core).redeliver_missed();
-        let guard = stopped.clone().drop_guard();
-        let span = tracing::info_span!("informer", resource = %watch);
-        let task = async move {
+        self.tasks.spawn(async move {
             tokio::select! {
-                () = reflect(reflector_config, sink) => {}
                 () = resyncs => {}
                 () = redelivery => {}
                 () = stopped.cancelled() => {}
             }
-        };
-        self.tasks.spawn(task.instrument(span));
+        });
         Arc::new(Handle {
+            _reader: self.attach(shared, Slot::required(Arc::clone(&core), inspect)),
+            _task_guard: task_guard,
             core,
-            _watch_guard: guard,
         })
     }
 }
@@ -250,17 +224,6 @@ async fn resync<T: Projection>(core: Arc<Core<T>>, period: Option<Duration>) {
         tokio::time::sleep(period.mul_f64(1.0 + fastrand::f64())).await;
         core.resync();
     }
-}
-
-/// Returns a name that no other report uses. Watches on the same objects with different projections
-/// have different names.
-fn distinct_name<T: Projection>(watch: &Watch, shared: &HashMap<(TypeId, Watch), Entry>) -> String {
-    let suffix = if T::METADATA_ONLY { " (metadata)" } else { "" };
-    let name = format!("{watch}{suffix}");
-    let is_taken = |name: &String| *name == CRDS.to_string() || shared.values().any(|entry| entry.name == *name);
-    let numbered = (2..).map(|number| format!("{name} ({number})"));
-    let mut names = std::iter::once(name.clone()).chain(numbered);
-    names.find(|name| !is_taken(name)).unwrap_or(name)
 }
 
 /// The sink of the watch on CustomResourceDefinitions. It notifies loops when the CRD of their
@@ -290,10 +253,10 @@ impl Sink for CrdSink {
             .chain(present.map(|name| (name, false)))
             .collect();
         let Some(inner) = self.inner.upgrade() else { return };
-        for ((_, watch), entry) in &*inner.shared.lock() {
-            let name = watch.resource.crd_name();
-            for (_, deleted) in changes.iter().filter(|(changed, _)| **changed == *name) {
-                entry.definition.notify(*deleted);
+        for (watch, shared) in &*inner.watches.lock() {
+            let of_watch = changes.iter().filter(|(name, _)| watch.resource.is_defined_by(name));
+            for (_, deleted) in of_watch {
+                shared.upgrade().inspect(|shared| shared.crd_signal.notify(*deleted));
             }
         }
     }

@@ -21,12 +21,15 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::DropGuard;
 
 use crate::{
-    Cause, Change, Delta, Event, Projection, Report, Sink, StatusReporter, Store, WatchFailure, backoff::Backoff,
+    Cause, Change, Delta, Event, Projection, StatusReporter, Store, WatchFailure,
+    backoff::Backoff,
+    readers::{ReaderState, Sink},
+    shared_watch::{Reader, SharedWatch},
 };
 
 type Handler<T> = Arc<dyn Fn(&Delta<T>) + Send + Sync>;
 
-/// A shared view of one watch. Cheap to clone. The watch ends when the last clone is dropped.
+/// A shared view of one watch. Cheap to clone. The watch ends when its last reader is dropped.
 pub struct Informer<T>(pub(crate) Arc<Handle<T>>);
 
 impl<T> Clone for Informer<T> {
@@ -35,10 +38,12 @@ impl<T> Clone for Informer<T> {
     }
 }
 
-/// The shared part of all clones. When it is dropped, its guard ends the watch.
+/// The shared part of all clones. When it is dropped, the informer no longer reads its watch.
 pub(crate) struct Handle<T> {
     pub(crate) core: Arc<Core<T>>,
-    pub(crate) _watch_guard: DropGuard,
+    pub(crate) _reader: Reader,
+    /// Ends the task of resyncs and redeliveries.
+    pub(crate) _task_guard: DropGuard,
 }
 
 /// The state that the watch writes and informers read.
@@ -48,9 +53,9 @@ pub(crate) struct Core<T> {
     subscribers: Mutex<Subscribers<T>>,
     /// The term in which the last complete list started.
     synced: watch::Sender<Option<u64>>,
-    /// The current term.
-    pub(crate) terms: watch::Sender<u64>,
-    pub(crate) reporter: StatusReporter,
+    /// The current term of the watch.
+    terms: watch::Sender<u64>,
+    reporter: StatusReporter,
     /// Whether a handler has missed changes because it panicked. `missed_signal` wakes the task
     /// that redelivers them.
     has_missed: AtomicBool,
@@ -217,17 +222,17 @@ impl Drop for Subscription {
 }
 
 impl<T: Projection> Core<T> {
-    pub(crate) fn new(name: String) -> Self {
+    pub(crate) fn new(shared: &SharedWatch) -> Self {
         Self {
-            name,
+            name: shared.watch.to_string(),
             store: RwLock::default(),
             subscribers: Mutex::new(Subscribers {
                 next: 0,
                 all: Vec::new(),
             }),
             synced: watch::Sender::new(None),
-            terms: watch::Sender::new(0),
-            reporter: StatusReporter::default(),
+            terms: shared.terms.clone(),
+            reporter: shared.reporter.clone(),
             has_missed: AtomicBool::new(false),
             missed_signal: Notify::new(),
         }
@@ -320,23 +325,16 @@ impl<T: Projection> Core<T> {
         self.has_missed.store(!all_returned, Ordering::Relaxed);
     }
 
-    pub(crate) fn report(&self) -> Report {
-        let status = self.reporter.status();
-        let panicked = self.has_missed.load(Ordering::Relaxed).then(|| WatchFailure {
+    pub(crate) fn state(&self) -> ReaderState {
+        let failure = self.has_missed.load(Ordering::Relaxed).then(|| WatchFailure {
             kind: ApiErrorKind::Transient,
             message: "a handler panicked (see the log); the informer redelivers the changes that it missed".to_owned(),
         });
         let store = self.store.read();
-        Report {
-            name: self.name.clone(),
-            synced: store.is_synced(),
-            last_contact: status.last_contact,
-            failure: status.failure.or(panicked),
-            undecodable: store
-                .undecodable()
-                .iter()
-                .map(|(key, error)| (key.clone(), error.clone()))
-                .collect(),
+        let undecodable = store.undecodable().iter();
+        ReaderState {
+            failure,
+            undecodable: undecodable.map(|(key, error)| (key.clone(), error.clone())).collect(),
             objects: store.len(),
         }
     }

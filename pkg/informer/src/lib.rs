@@ -2,12 +2,14 @@
 //!
 //! [`Factory::informer`] returns an [`Informer`]: a read-only store of projections (see
 //! [`Projection`]), indexes, and subscriptions that receive every change in order. A new subscriber
-//! first receives the objects that are already in the store. The watch ends when its last informer
-//! is dropped.
+//! first receives the objects that are already in the store.
 //!
-//! [`Store`] is pure. [`reflect`] is the loop that lists, watches and recovers from failures. The
-//! loop writes into any [`Sink`], so a controller with its own model (the garbage collector's
-//! graph) needs no second copy of the objects.
+//! All informers of a resource share one watch, whatever their projections. So does a controller
+//! with its own model (the garbage collector's graph), which attaches a [`Sink`] and needs no second
+//! copy of the objects. The watch requests only metadata while no reader needs more, and ends when
+//! its last reader is dropped.
+//!
+//! [`Store`] is pure. The loop that lists, watches and recovers from failures is in `reflect.rs`.
 //!
 //! A handler that panics does not affect other handlers, and the informer redelivers the changes
 //! that it missed. After a panic of an index function or a sink, the loop lists again.
@@ -23,19 +25,23 @@ pub mod indexes;
 mod informer;
 mod metadata;
 mod protocol;
+mod readers;
 mod reflect;
 mod report;
 #[cfg(test)]
 mod scripted;
+mod shared_watch;
 mod store;
 mod watch;
+mod watch_trust;
 
 pub use discovery::{Discovery, ServedResources, Verb};
 pub use factory::{Factory, InformerConfig};
 pub use informer::{Cache, CacheSyncTimeout, Index, Informer, Subscription};
 pub use metadata::MetadataOnly;
-pub use reflect::{ReflectorConfig, Sink, reflect};
+pub use readers::Sink;
 pub use report::{Report, StatusReporter, WatchFailure};
+pub use shared_watch::Reader;
 pub use store::{Cause, Change, Delta, Event, IndexFn, Store};
 pub use watch::Watch;
 

@@ -1,7 +1,9 @@
-//! Decodes the bytes of lists and watches: pages and lines in, events out. Pure.
+//! Decodes the bytes of lists and watches: pages and lines in, events out.
 //!
 //! Each object stays a raw slice until it is decoded individually, so one bad object does not
 //! affect the others.
+//!
+//! Architecture Invariant: pure.
 
 use std::{
     borrow::Cow,
@@ -114,50 +116,42 @@ impl Lines {
     }
 }
 
-/// A decoded line of a watch.
+/// An event whose object is not decoded yet. Each reader of a watch decodes it into its own type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RawEvent<'a> {
+    /// A list begins.
+    Relisting,
+    /// An object in the list.
+    Listed(&'a RawValue),
+    /// The list is complete.
+    Synced,
+    /// An object was added or changed.
+    Applied(&'a RawValue),
+    /// An object was deleted.
+    Deleted(&'a RawValue),
+}
+
+/// A line of a watch.
 #[derive(Debug)]
-pub(crate) enum WatchMessage<T> {
-    /// An object changed. The watch resumes after `version`.
-    Event { event: Event<T>, version: Option<String> },
+pub(crate) enum WatchMessage<'a> {
+    /// An object changed.
+    Event(RawEvent<'a>),
     /// All changes up to `version` have been sent.
     Bookmark { version: Option<String> },
     /// The apiserver ends the watch with an error.
     Failed(Box<kube::core::Status>),
 }
 
-/// Decodes an object of a list.
-pub(crate) fn decode_item<T: WatchedObject>(raw: &RawValue) -> Event<T> {
-    decode(raw).map_or_else(Undecodable::event, Event::Listed)
-}
-
-/// Decodes a line of a watch.
-pub(crate) fn decode_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, JsonError> {
+/// Reads a line of a watch.
+pub(crate) fn read_line(line: &[u8]) -> Result<WatchMessage<'_>, JsonError> {
     parse_line(line).map_err(|error| JsonError::new(&error))
 }
 
-fn parse_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, serde_json::Error> {
+fn parse_line(line: &[u8]) -> Result<WatchMessage<'_>, serde_json::Error> {
     let Line { type_, object } = serde_json::from_slice(line)?;
     match type_ {
-        "ADDED" | "MODIFIED" => Ok(match decode::<T>(object) {
-            Ok(object) => WatchMessage::Event {
-                version: version(object.resource_version()),
-                event: Event::Applied(object),
-            },
-            Err(undecodable) => WatchMessage::Event {
-                version: version(&undecodable.version),
-                event: undecodable.event(),
-            },
-        }),
-        "DELETED" => Ok(match decode::<T>(object) {
-            Ok(object) => WatchMessage::Event {
-                version: version(object.resource_version()),
-                event: Event::Deleted(object),
-            },
-            Err(undecodable) => WatchMessage::Event {
-                version: version(&undecodable.version),
-                event: Event::DeletedUndecodable(undecodable.key),
-            },
-        }),
+        "ADDED" | "MODIFIED" => Ok(WatchMessage::Event(RawEvent::Applied(object))),
+        "DELETED" => Ok(WatchMessage::Event(RawEvent::Deleted(object))),
         "BOOKMARK" => {
             let Named { metadata } = serde_json::from_str(object.get())?;
             let version = version(&metadata.resource_version);
@@ -168,6 +162,34 @@ fn parse_line<T: WatchedObject>(line: &[u8]) -> Result<WatchMessage<T>, serde_js
             unknown,
             &["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"],
         )),
+    }
+}
+
+/// Decodes an event. For a change that a watch reports, also returns the version after which the
+/// watch resumes.
+pub(crate) fn decode<T: WatchedObject>(event: RawEvent<'_>) -> (Event<T>, Option<String>) {
+    let (raw, is_deletion) = match event {
+        RawEvent::Relisting => return (Event::Relisting, None),
+        RawEvent::Synced => return (Event::Synced, None),
+        RawEvent::Listed(raw) => return (decode_object(raw).map_or_else(Undecodable::event, Event::Listed), None),
+        RawEvent::Applied(raw) => (raw, false),
+        RawEvent::Deleted(raw) => (raw, true),
+    };
+    match decode_object::<T>(raw) {
+        Ok(object) => {
+            let version = version(object.resource_version());
+            let event = if is_deletion { Event::Deleted } else { Event::Applied };
+            (event(object), version)
+        }
+        Err(undecodable) => {
+            let version = version(&undecodable.version);
+            let event = if is_deletion {
+                Event::DeletedUndecodable(undecodable.key)
+            } else {
+                undecodable.event()
+            };
+            (event, version)
+        }
     }
 }
 
@@ -195,7 +217,7 @@ impl Undecodable {
     }
 }
 
-fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Undecodable> {
+fn decode_object<T: WatchedObject>(raw: &RawValue) -> Result<T, Undecodable> {
     // The decoder belongs to the projection. Like an error, a panic of it makes the object
     // undecodable.
     let decoded = catch_unwind(AssertUnwindSafe(|| {
@@ -228,10 +250,15 @@ fn decode<T: WatchedObject>(raw: &RawValue) -> Result<T, Undecodable> {
 #[cfg(test)]
 mod corpus;
 #[cfg(test)]
+pub(crate) mod decoded;
+#[cfg(test)]
 mod tests {
     use portreeve_api::Metadata;
 
-    use super::*;
+    use super::{
+        decoded::{Decoded, decode_item, decode_line},
+        *,
+    };
     use crate::{MetadataOnly, Projection};
 
     #[derive(Debug, Deserialize)]
@@ -274,11 +301,11 @@ mod tests {
     fn watch_lines_are_decoded_with_their_version() {
         let line = |text: &str| decode_line::<MetadataOnly>(text.as_bytes());
         let bookmark = line(r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"12"}}}"#);
-        assert!(matches!(bookmark, Ok(WatchMessage::Bookmark { version: Some(v) }) if v == "12"));
+        assert!(matches!(bookmark, Ok(Decoded::Bookmark { version: Some(v) }) if v == "12"));
         let expired = line(r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}"#);
-        assert!(matches!(expired, Ok(WatchMessage::Failed(status)) if status.code == 410));
+        assert!(matches!(expired, Ok(Decoded::Failed(status)) if status.code == 410));
         let deleted = line(r#"{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"13"}}}"#);
-        assert!(matches!(deleted, Ok(WatchMessage::Event { event: Event::Deleted(_), version: Some(v) }) if v == "13"));
+        assert!(matches!(deleted, Ok(Decoded::Event { event: Event::Deleted(_), version: Some(v) }) if v == "13"));
         assert!(line(r#"{"type":"ADDED","object":"#).is_err());
     }
 
@@ -287,7 +314,7 @@ mod tests {
         let line = br#"{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"5"},"spec":7}}"#;
         let message = decode_line::<Sized>(line).unwrap();
         assert!(
-            matches!(message, WatchMessage::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
+            matches!(message, Decoded::Event { event: Event::DeletedUndecodable(key), version: Some(v) }
             if &*key.name == "a" && v == "5")
         );
     }
@@ -322,7 +349,7 @@ mod tests {
         let line = br#"{"type":"MODIFIED","object":{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}}"#;
         let message = decode_line::<Panics>(line).unwrap();
         assert!(
-            matches!(&message, WatchMessage::Event { event: Event::Undecodable { key, uid, error }, version: Some(v) }
+            matches!(&message, Decoded::Event { event: Event::Undecodable { key, uid, error }, version: Some(v) }
             if &*key.name == "a" && &**uid == "u" && error == "the decoder panicked" && v == "5"),
             "{message:?}"
         );
@@ -336,7 +363,7 @@ mod tests {
             r#"{"type":"ADDED","object":{"metadata":{"name":7}}}"#,
         ] {
             let message = decode_line::<MetadataOnly>(line.as_bytes());
-            let Ok(WatchMessage::Event { version, .. } | WatchMessage::Bookmark { version }) = message else {
+            let Ok(Decoded::Event { version, .. } | Decoded::Bookmark { version }) = message else {
                 panic!("{message:?}");
             };
             assert_eq!(version, None, "{line}");

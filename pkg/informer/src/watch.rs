@@ -27,6 +27,11 @@ impl Watch {
             fields: String::new(),
         }
     }
+
+    /// Returns whether the watch covers all objects of its resource.
+    pub(crate) fn is_for_all(&self) -> bool {
+        self.namespace.is_none() && self.labels.is_empty() && self.fields.is_empty()
+    }
 }
 
 impl fmt::Display for Watch {

@@ -12,15 +12,8 @@ use std::{
 
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
-use portreeve_informer::{
-    Discovery, Event, InformerConfig, ReflectorConfig, ServedResources, Sink, StatusReporter, Verb, Watch, reflect,
-};
-use tokio::{
-    sync::{Notify, watch},
-    task::{AbortHandle, JoinSet},
-    time::{Instant, sleep_until},
-};
-use tracing::Instrument;
+use portreeve_informer::{Discovery, Event, Factory, Reader, ServedResources, Sink, StatusReporter, Verb, Watch};
+use tokio::time::{Instant, sleep_until};
 
 use super::CollectorContext;
 use crate::{FollowUps, Monitor, PartialObject};
@@ -79,47 +72,47 @@ impl fmt::Display for MonitorState {
 struct Running {
     state: MonitorState,
     monitor: Monitor,
-    task: AbortHandle,
-    wake: Arc<Notify>,
+    /// The resource in the version that is watched. It differs from the collected version if an
+    /// informer reads another one, whose watch the collector shares.
+    read_as: Resource,
+    reader: Reader,
 }
 
 /// Starts and stops watches as discovery changes.
 pub(crate) struct Monitors {
     ctx: Arc<CollectorContext>,
     discovery: Discovery,
-    informer_config: InformerConfig,
-    loops: JoinSet<()>,
+    informers: Factory,
     /// The running watches, by plural and group.
     running: BTreeMap<(String, String), Running>,
     /// The watches whose resources have left discovery, and the time at which each ends.
     leaving: Vec<(Instant, Running)>,
     failures: u64,
-    never: watch::Receiver<u64>,
 }
 
 impl Monitors {
-    pub(crate) fn new(ctx: Arc<CollectorContext>, discovery: Discovery, informer_config: InformerConfig) -> Self {
+    pub(crate) fn new(ctx: Arc<CollectorContext>, discovery: Discovery, informers: Factory) -> Self {
         Self {
             ctx,
             discovery,
-            informer_config,
-            loops: JoinSet::new(),
+            informers,
             running: BTreeMap::new(),
             leaving: Vec::new(),
             failures: 0,
-            // No decision depends on how late a watch is, so a new leader does not have to list
-            // again.
-            never: watch::channel(0).1,
         }
     }
 
     pub(crate) async fn run(mut self) {
         let mut served = self.ctx.served.clone();
         let mut is_news = true;
+        self.join_informers();
         loop {
             let present = served.borrow_and_update().clone();
-            if let Some(present) = present.filter(|_| is_news) {
-                self.follow(&present);
+            if let Some(present) = present {
+                if is_news {
+                    self.follow(&present);
+                }
+                self.share_watches(&present);
             }
             self.count_failures();
             self.distrust();
@@ -133,12 +126,50 @@ impl Monitors {
             is_news = tokio::select! {
                 changed = served.changed() => if changed.is_err() { return } else { true },
                 () = due => {
-                    self.leave(Instant::now()).await;
+                    self.leave(Instant::now());
                     false
                 }
                 () = tokio::time::sleep(LOOK) => false,
             };
         }
+    }
+
+    /// Reads what informers read, before discovery has answered. Their first lists then serve the
+    /// graph as well. Discovery decides later which of these resources can be collected; until then
+    /// none is published, because the initial sync waits for all that are.
+    fn join_informers(&mut self) {
+        for resource in self.informers.informer_resources() {
+            if !self.ctx.settings.ignored.contains(&resource_name(&resource)) {
+                let running = self.start(&resource, resource.clone());
+                self.running.insert(id(&resource), running);
+            }
+        }
+    }
+
+    /// Moves each monitor to the version that an informer reads, so that one watch serves both.
+    fn share_watches(&mut self, served: &ServedResources) {
+        let read = self.informers.informer_resources();
+        let mut is_moved = false;
+        for running in self.running.values_mut() {
+            let read_as = version_to_read(&running.state.resource, &read, served);
+            if running.read_as != *read_as {
+                let sink = GraphSink::new(&self.ctx, running.monitor, &running.state.complete);
+                let reader = self.informers.attach(Watch::all(read_as.clone()), sink);
+                running.state.reporter = reader.reporter().clone();
+                running.read_as = read_as.clone();
+                std::mem::replace(&mut running.reader, reader).detach();
+                is_moved = true;
+            }
+        }
+        if is_moved {
+            self.publish();
+        }
+    }
+
+    /// Publishes the watched resources.
+    fn publish(&self) {
+        let states = self.running.values().map(|running| running.state.clone()).collect();
+        self.ctx.watched.send_replace(states);
     }
 
     /// Turns the nodes of resources that can no longer be read into virtual nodes. Attempts read
@@ -192,16 +223,18 @@ impl Monitors {
                 self.leaving.push((until, running));
             }
         }
+        let read = self.informers.informer_resources();
         for (id, resource) in wanted {
-            if let Some(running) = self.running.get_mut(&id) {
-                running.wake.notify_waiters();
+            if let Some(running) = self.running.get(&id) {
+                running.reader.wake();
             } else {
-                let running = self.returned(resource).unwrap_or_else(|| self.start(resource));
+                let running = self.returned(resource);
+                let running =
+                    running.unwrap_or_else(|| self.start(resource, version_to_read(resource, &read, served).clone()));
                 self.running.insert(id, running);
             }
         }
-        let states = self.running.values().map(|running| running.state.clone()).collect();
-        self.ctx.watched.send_replace(states);
+        self.publish();
         self.ctx.retry_unknown();
     }
 
@@ -212,60 +245,58 @@ impl Monitors {
         Some(self.leaving.swap_remove(place).1)
     }
 
-    fn start(&mut self, resource: &Resource) -> Running {
+    fn start(&self, resource: &Resource, read_as: Resource) -> Running {
         tracing::debug!(%resource, "starting collection of resource");
         let monitor = self
             .ctx
             .change(|graph, _| graph.add_monitor(&resource.api_version(), &resource.kind));
+        let complete = Arc::default();
+        let sink = GraphSink::new(&self.ctx, monitor, &complete);
+        let reader = self.informers.attach(Watch::all(read_as.clone()), sink);
         let state = MonitorState {
             resource: resource.clone(),
-            complete: Arc::default(),
-            reporter: StatusReporter::default(),
-            stale_after: self.informer_config.stale_after(),
+            complete,
+            reporter: reader.reporter().clone(),
+            stale_after: self.informers.informer_config().stale_after(),
         };
-        let wake = Arc::<Notify>::default();
-        let reflector_config = ReflectorConfig {
-            client: self.ctx.client.clone(),
-            watch: Watch::all(resource.clone()),
-            page_size: self.informer_config.page_size,
-            idle_timeout: self.informer_config.idle_timeout,
-            reporter: state.reporter.clone(),
-            wake: Arc::clone(&wake),
-            definition_deleted: Arc::default(),
-            terms: self.never.clone(),
-            is_optional: true,
-        };
-        let tap = GraphSink {
-            ctx: Arc::clone(&self.ctx),
-            monitor,
-            complete: Arc::clone(&state.complete),
-            listing: false,
-            follow_ups: FollowUps::default(),
-        };
-        let span = tracing::info_span!("monitor", %resource);
         Running {
-            task: self.loops.spawn(reflect(reflector_config, tap).instrument(span)),
             state,
             monitor,
-            wake,
+            read_as,
+            reader,
         }
     }
 
     /// Ends the watches whose grace period is over.
-    async fn leave(&mut self, now: Instant) {
+    fn leave(&mut self, now: Instant) {
         let (due, later): (Vec<_>, Vec<_>) = self.leaving.drain(..).partition(|(until, _)| *until <= now);
         self.leaving = later;
-        for (_, running) in &due {
-            running.task.abort();
-        }
-        // Remove the monitor only after its task has ended. Otherwise a late event could be
-        // attributed to the resource that gets the monitor's number next.
-        while due.iter().any(|(_, running)| !running.task.is_finished()) && self.loops.join_next().await.is_some() {}
         for (_, running) in due {
+            // Detach the sink first. Otherwise a late event could be attributed to the resource
+            // that gets the monitor's number next.
+            running.reader.detach();
             self.ctx
                 .change(|graph, follow_ups| graph.remove_monitor(running.monitor, follow_ups));
         }
     }
+}
+
+/// Returns the version of `resource` to read: one that an informer reads, if it is served, or the
+/// version that is collected.
+fn version_to_read<'a>(resource: &'a Resource, read: &'a [Resource], served: &ServedResources) -> &'a Resource {
+    let is_served = |read: &&Resource| served.lookup(&read.api_version(), &read.kind) == Some(*read);
+    let same = read
+        .iter()
+        .filter(|read| read.plural == resource.plural && read.group == resource.group);
+    let shared: Vec<_> = same.filter(is_served).collect();
+    if shared.contains(&resource) {
+        return resource;
+    }
+    // The same version each time, if informers read several.
+    shared
+        .into_iter()
+        .min_by_key(|read| read.version.clone())
+        .unwrap_or(resource)
 }
 
 fn id(resource: &Resource) -> (String, String) {
@@ -296,6 +327,18 @@ struct GraphSink {
 impl Drop for GraphSink {
     fn drop(&mut self) {
         self.ctx.enqueue(&mut self.follow_ups);
+    }
+}
+
+impl GraphSink {
+    fn new(ctx: &Arc<CollectorContext>, monitor: Monitor, complete: &Arc<AtomicBool>) -> Self {
+        Self {
+            ctx: Arc::clone(ctx),
+            monitor,
+            complete: Arc::clone(complete),
+            listing: false,
+            follow_ups: FollowUps::default(),
+        }
     }
 }
 

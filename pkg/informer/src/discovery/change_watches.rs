@@ -108,7 +108,10 @@ mod tests {
     use portreeve_testing::Corpus;
 
     use super::*;
-    use crate::protocol::{Lines, WatchMessage, decode_line};
+    use crate::protocol::{
+        Lines,
+        decoded::{Decoded, decode_line},
+    };
 
     fn named(name: &str) -> Named {
         let metadata = NamedMetadata {
@@ -167,7 +170,7 @@ mod tests {
             lines.push(input);
             while let Some(line) = lines.next() {
                 match decode_line::<Named>(&line) {
-                    Ok(WatchMessage::Event { event, .. }) => services.apply(event),
+                    Ok(Decoded::Event { event, .. }) => services.apply(event),
                     Ok(_) => {}
                     // An unreadable line ends the watch.
                     Err(_) => break,

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tower::BoxError;
 
 use super::*;
+use crate::InformerConfig;
 
 const LONG: Duration = Duration::from_mins(1);
 const ROOTS: [&str; 2] = ["/api", "/apis"];
@@ -92,7 +93,9 @@ impl Fixture {
             let server = Arc::clone(&server);
             async move { Ok::<_, BoxError>(server.lock().respond(&request)) }
         });
-        let (discovery, known) = Discovery::start(Client::new(service, "default"), &InformerConfig::default());
+        let client = Client::new(service, "default");
+        let informers = Factory::new(client.clone(), InformerConfig::default());
+        let (discovery, known) = Discovery::start(client, &informers);
         Self {
             apiserver,
             discovery,

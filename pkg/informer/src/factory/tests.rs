@@ -2,7 +2,10 @@
 
 mod definitions;
 mod panics;
+mod sharing;
 mod terms;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
@@ -97,21 +100,6 @@ async fn equal_watches_share_one_informer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn informers_with_different_projections_or_selectors_have_separate_watches() {
-    let mut fixture = Fixture::new().await;
-    let _typed = fixture.informer();
-    let _names = fixture.factory.informer::<MetadataOnly>(foos());
-    let _labelled = fixture.factory.informer::<Foo>(Watch {
-        labels: "app=x".to_owned(),
-        ..foos()
-    });
-    let mut calls = [fixture.foos().await, fixture.foos().await, fixture.foos().await]
-        .map(|call| (call.accept.is_some(), call.query.contains_key("labelSelector")));
-    calls.sort_unstable();
-    assert_eq!(calls, [(false, false), (false, true), (true, false)]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_late_subscriber_receives_every_object_once() {
     let mut fixture = Fixture::new().await;
     let informer = fixture.informer();
@@ -186,15 +174,9 @@ async fn handlers_see_the_change_in_the_store_and_may_read_any_store() {
         seen.lock()
             .push((found, own.list().len(), index.get("n").len(), other.list().len()));
     });
-    for _ in 0..2 {
-        fixture.foos().await.answer(&list(10, &[foo("a", 1)]));
-    }
-    let watches = [fixture.foos().await.watch(), fixture.foos().await.watch()];
-    settle().await;
+    let watch = fixture.sync(&[foo("a", 1)]).await;
     sizes.lock().clear();
-    for watch in &watches {
-        watch.event("DELETED", &foo("a", 2));
-    }
+    watch.event("DELETED", &foo("a", 2));
     settle().await;
     let (found, own, indexed, _) = sizes.lock()[0];
     assert_eq!((found, own, indexed), (false, 0, 0));
@@ -320,34 +302,6 @@ async fn reports_show_the_state_of_each_watch() {
     assert_eq!(key.to_string(), "n/b");
     assert!(error.starts_with("spec.replicas: "), "{error}");
     assert!(reports[1].failure.is_none() && reports[1].last_contact.is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn reports_of_the_same_objects_have_distinct_names() {
-    #[derive(Debug, serde::Deserialize)]
-    struct Other(MetadataOnly);
-    impl Projection for Other {
-        fn metadata(&self) -> &portreeve_api::Metadata {
-            &self.0.metadata
-        }
-    }
-    let fixture = Fixture::new().await;
-    let typed = fixture.informer();
-    let names = fixture.factory.informer::<MetadataOnly>(foos());
-    let other = fixture.factory.informer::<Other>(foos());
-    let definitions = fixture.factory.informer::<Other>(Watch::all(CRDS));
-    assert_eq!(typed.name(), "foos.v1alpha1.samplecontroller.k8s.io");
-    assert_eq!(names.name(), "foos.v1alpha1.samplecontroller.k8s.io (metadata)");
-    assert_eq!(other.name(), "foos.v1alpha1.samplecontroller.k8s.io (2)");
-    assert_eq!(definitions.name(), format!("{CRDS} (2)"));
-    let mut names: Vec<_> = fixture
-        .factory
-        .reports()
-        .into_iter()
-        .map(|report| report.name)
-        .collect();
-    names.dedup();
-    assert_eq!(names.len(), 5, "{names:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use portreeve_testing::Corpus;
 
-use super::*;
+use super::{
+    decoded::{Decoded, decode_item, decode_line},
+    *,
+};
 use crate::{Change, MetadataOnly, Projection, Store, scripted::Foo};
 
 /// The number of mutations per folder.
@@ -17,7 +20,7 @@ fn corpus(folder: &str) -> anyhow::Result<Corpus> {
 
 /// Decodes all messages from bytes that arrive in these pieces, until the first error, as the loop
 /// does.
-fn decode_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>, JsonError>> {
+fn decode_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<Decoded<T>, JsonError>> {
     let mut lines = Lines::default();
     let mut all = Vec::new();
     for piece in pieces {
@@ -32,13 +35,13 @@ fn decode_all<T: WatchedObject>(pieces: &[&[u8]]) -> Vec<Result<WatchMessage<T>,
     all
 }
 
-fn print<T: Projection>(all: &[Result<WatchMessage<T>, JsonError>]) -> Vec<String> {
+fn print<T: Projection>(all: &[Result<Decoded<T>, JsonError>]) -> Vec<String> {
     let object = |object: &T| format!("{:?}", object.metadata());
-    let print = |message: &Result<WatchMessage<T>, JsonError>| match message {
+    let print = |message: &Result<Decoded<T>, JsonError>| match message {
         Err(error) => format!("error {error}"),
-        Ok(WatchMessage::Bookmark { version }) => format!("bookmark {version:?}"),
-        Ok(WatchMessage::Failed(status)) => format!("failed {status:?}"),
-        Ok(WatchMessage::Event { event, version }) => match event {
+        Ok(Decoded::Bookmark { version }) => format!("bookmark {version:?}"),
+        Ok(Decoded::Failed(status)) => format!("failed {status:?}"),
+        Ok(Decoded::Event { event, version }) => match event {
             Event::Applied(applied) => format!("applied {} {version:?}", object(applied)),
             Event::Deleted(deleted) => format!("deleted {} {version:?}", object(deleted)),
             Event::Undecodable { key, uid, error } => format!("undecodable {key} {uid} {error} {version:?}"),
@@ -89,7 +92,7 @@ fn check_watch<T: Projection>(input: &[u8]) {
     let prefix = print(&decode_all::<T>(&[first]));
     assert!(whole.starts_with(&prefix), "{prefix:?} is no prefix of {whole:?}");
     let events = messages.into_iter().filter_map(|message| match message {
-        Ok(WatchMessage::Event { event, version }) => {
+        Ok(Decoded::Event { event, version }) => {
             assert_ne!(version.as_deref(), Some(""), "an event has an empty version");
             Some(event)
         }

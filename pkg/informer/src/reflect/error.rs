@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::core::Status;
 use portreeve_client::{ApiErrorKind, retry_after};
 
-use crate::explain::JsonError;
+use crate::{explain::JsonError, watch_trust::End};
 
 /// The maximum length of a watch line in bytes. An object has at most 1.5 MiB in etcd, and
 /// conversion can make it longer.
@@ -55,6 +55,16 @@ impl Error {
         !matches!(self, Self::Silent(_))
     }
 
+    /// Returns how a watch with this error ended.
+    pub(super) fn end(&self) -> End {
+        match self {
+            _ if self.kind() == ApiErrorKind::Expired => End::Expired,
+            _ if self.requires_list() => End::Unusable,
+            Self::Watch(_) => End::Rejected,
+            _ => End::Broken,
+        }
+    }
+
     /// Returns whether to list before the next watch.
     ///
     /// - A broken connection loses nothing, because the next watch resumes where the last one
@@ -63,7 +73,7 @@ impl Error {
     ///   to retry later.
     /// - After an unreadable line, a watch from the same version would receive the same line.
     /// - After a panic of the sink, it is unknown which events it has applied.
-    pub(super) fn requires_list(&self) -> bool {
+    fn requires_list(&self) -> bool {
         match self {
             Self::Decode(_) | Self::LineTooLong | Self::Panicked => true,
             Self::Watch(error @ kube::Error::Api(status)) => {

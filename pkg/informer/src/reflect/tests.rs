@@ -6,20 +6,25 @@ mod list;
 mod recovery;
 mod watch;
 
+use std::sync::atomic::AtomicBool;
+
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status};
+use crate::{
+    Event, Sink,
+    readers::{ReaderState, Slot},
+    scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status},
+};
 
 /// A running loop, the events of its sink, and its server.
 struct Fixture {
     server: Server,
     events: Arc<Mutex<Vec<String>>>,
     reporter: StatusReporter,
-    wake: Arc<Notify>,
-    definition_deleted: Arc<AtomicBool>,
+    crd_signal: CrdSignal,
     /// Whether the sink panics on the next event.
     panics: Arc<AtomicBool>,
     /// Stops the loop at the end of the test.
@@ -58,31 +63,30 @@ impl Fixture {
     fn with_idle_timeout(idle_timeout: Duration) -> Self {
         let (client, server) = Server::start();
         let events = Arc::new(Mutex::new(Vec::new()));
-        let (reporter, wake) = (StatusReporter::default(), Arc::new(Notify::new()));
-        let (definition_deleted, panics) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (reporter, crd_signal) = (StatusReporter::default(), CrdSignal::default());
+        let panics = Arc::<AtomicBool>::default();
         let reflector_config = ReflectorConfig {
             client,
             watch: foos(),
             page_size: 500,
             idle_timeout,
             reporter: reporter.clone(),
-            wake: Arc::clone(&wake),
-            definition_deleted: Arc::clone(&definition_deleted),
+            crd_signal: crd_signal.clone(),
             terms: tokio::sync::watch::channel(0).1,
-            is_optional: false,
         };
         let recorder = Recorder {
             events: Arc::clone(&events),
             panics: Arc::clone(&panics),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(reflect(reflector_config, recorder));
+        let readers = Arc::<Readers>::default();
+        readers.attach(Slot::required(recorder, ReaderState::default));
+        tasks.spawn(reflect(reflector_config, readers));
         Self {
             server,
             events,
             reporter,
-            wake,
-            definition_deleted,
+            crd_signal,
             panics,
             _loop: tasks,
         }

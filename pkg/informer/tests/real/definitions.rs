@@ -37,7 +37,7 @@ async fn an_informer_syncs_within_seconds_after_its_crd_is_created() -> Result<(
     assert_eq!(
         failed,
         Err(
-            "informer lates.v1.informer.example.com (metadata) did not sync within 4s: failed to list: 404 page not found (NotFound)"
+            "informer lates.v1.informer.example.com did not sync within 4s: failed to list: 404 page not found (NotFound)"
                 .to_owned()
         )
     );

@@ -40,7 +40,8 @@ fn definition(group: &str) -> Result<CustomResourceDefinition> {
 }
 
 fn start_discovery(client: Client) -> (Discovery, Known) {
-    Discovery::start(client, &InformerConfig::default())
+    let informers = Factory::new(client.clone(), InformerConfig::default());
+    Discovery::start(client, &informers)
 }
 
 /// Waits until the known resources satisfy `expected`. Returns the time and the resources.

@@ -177,7 +177,7 @@ async fn a_wake_lists_an_unserved_resource_at_once() {
     assert_eq!(failure.kind, ApiErrorKind::NotFound);
     assert_eq!(failure.message, "failed to list: 404 page not found (NotFound)");
     let then = Instant::now();
-    fixture.wake.notify_waiters();
+    fixture.crd_signal.wake.notify_waiters();
     let (wait, call) = fixture.after(then).await;
     assert_eq!(wait, Duration::ZERO);
     // The wake came before the resource was served, so the loop retries soon.

@@ -208,13 +208,13 @@ async fn metadata_only_requests_use_the_media_type() {
         page_size: 2,
         idle_timeout: Duration::from_secs(90),
         reporter: StatusReporter::default(),
-        wake: Arc::default(),
-        definition_deleted: Arc::default(),
+        crd_signal: CrdSignal::default(),
         terms: tokio::sync::watch::channel(0).1,
-        is_optional: false,
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(reflect(reflector_config, Names));
+    let readers = Arc::<Readers>::default();
+    readers.attach(Slot::optional(Names));
+    tasks.spawn(reflect(reflector_config, readers));
     let media_type = |kind: &str| {
         Some(format!(
             "application/json;as={kind};g=meta.k8s.io;v=v1,application/json"

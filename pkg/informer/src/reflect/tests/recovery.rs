@@ -33,7 +33,7 @@ async fn a_wake_during_a_watch_does_not_end_the_next_wait() {
     let mut fixture = Fixture::listed(&[]).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     settle().await;
-    fixture.wake.notify_waiters();
+    fixture.crd_signal.wake.notify_waiters();
     watch.cut();
     let (wait, call) = fixture.after(Instant::now()).await;
     assert!(wait >= Duration::from_millis(99), "{wait:?}");
@@ -50,7 +50,7 @@ async fn a_wake_during_a_list_request_is_not_missed() {
     let mut fixture = Fixture::new();
     let call = fixture.server.expect_list().await;
     let then = call.at;
-    fixture.wake.notify_waiters();
+    fixture.crd_signal.wake.notify_waiters();
     call.answer_text(404, "404 page not found\n");
     let (wait, _call) = fixture.after(then).await;
     assert_eq!(wait, Duration::ZERO);
@@ -65,7 +65,7 @@ async fn a_wake_does_not_end_a_wait_that_the_apiserver_asked_for() {
     let then = call.at;
     call.answer(&busy);
     settle().await;
-    fixture.wake.notify_waiters();
+    fixture.crd_signal.wake.notify_waiters();
     let (wait, _call) = fixture.after(then).await;
     assert_eq!(wait.as_secs(), 7);
 }
@@ -89,7 +89,7 @@ async fn stop_serving(fixture: &mut Fixture) {
 #[tokio::test(start_paused = true)]
 async fn objects_are_removed_when_their_crd_is_deleted() {
     let mut fixture = Fixture::listed(&[foo("a", 1)]).await;
-    fixture.definition_deleted.store(true, Ordering::Relaxed);
+    fixture.crd_signal.definition_deleted.store(true, Ordering::Relaxed);
     stop_serving(&mut fixture).await;
     assert_eq!(fixture.events(), ["relisting", "relisting", "synced"]);
     let failure = fixture.reporter.status().failure.unwrap();
@@ -114,7 +114,7 @@ async fn a_resource_that_is_not_served_for_other_reasons_keeps_its_objects() {
 #[tokio::test(start_paused = true)]
 async fn a_resource_that_was_never_listed_is_not_synced_when_its_crd_is_deleted() {
     let mut fixture = Fixture::new();
-    fixture.definition_deleted.store(true, Ordering::Relaxed);
+    fixture.crd_signal.definition_deleted.store(true, Ordering::Relaxed);
     fixture
         .server
         .expect_list()

@@ -13,6 +13,9 @@ use super::{
 use crate::{
     Informer, Sink, Subscription,
     informer::{Core, Handle},
+    readers::Slot,
+    scripted::foos,
+    shared_watch::{Reader, SharedWatch},
 };
 
 type Replayed = Arc<Mutex<BTreeMap<ObjectKey, String>>>;
@@ -37,10 +40,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..40)
 }
 
-fn informer(core: &Arc<Core<Foo>>) -> Informer<Foo> {
+/// Returns an informer whose watch has no loop.
+fn informer() -> Informer<Foo> {
+    let shared = SharedWatch::new(foos(), CancellationToken::new());
+    let core = Arc::new(Core::new(&shared));
     Informer(Arc::new(Handle {
-        core: Arc::clone(core),
-        _watch_guard: CancellationToken::new().drop_guard(),
+        _reader: Reader::new(shared, Slot::optional(Arc::clone(&core))),
+        _task_guard: CancellationToken::new().drop_guard(),
+        core,
     }))
 }
 
@@ -59,8 +66,8 @@ proptest! {
 
     #[test]
     fn every_subscriber_can_rebuild_the_store(events in events(), steps in steps()) {
-        let core = Arc::new(Core::new("foos".to_owned()));
-        let informer = informer(&core);
+        let informer = informer();
+        let core = Arc::clone(&informer.0.core);
         let mut remaining = events.iter();
         let mut sink = Arc::clone(&core);
         let mut subscribers = vec![subscribe(&informer)];

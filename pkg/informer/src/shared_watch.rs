@@ -1,0 +1,136 @@
+//! One list-and-watch loop with all its readers.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    Report, StatusReporter, Watch,
+    readers::{Readers, Slot},
+};
+
+/// The state that a loop shares with its readers. The loop ends when the last reader is dropped.
+pub(crate) struct SharedWatch {
+    pub(crate) watch: Watch,
+    pub(crate) readers: Arc<Readers>,
+    pub(crate) reporter: StatusReporter,
+    /// The current term. Each new term starts a new list.
+    pub(crate) terms: watch::Sender<u64>,
+    pub(crate) crd_signal: CrdSignal,
+    pub(crate) stopped: CancellationToken,
+    has_loop: AtomicBool,
+    _loop_guard: DropGuard,
+}
+
+/// Notifies a list-and-watch loop of changes of its resource's CRD.
+#[derive(Clone, Default)]
+pub(crate) struct CrdSignal {
+    /// Wakes the loop while it waits for a resource that is not served.
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) definition_deleted: Arc<AtomicBool>,
+}
+
+impl CrdSignal {
+    pub(crate) fn notify(&self, deleted: bool) {
+        self.definition_deleted.store(deleted, Ordering::Relaxed);
+        self.wake.notify_waiters();
+    }
+}
+
+impl SharedWatch {
+    pub(crate) fn new(watch: Watch, stopped: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            watch,
+            readers: Arc::default(),
+            reporter: StatusReporter::default(),
+            terms: watch::Sender::new(0),
+            crd_signal: CrdSignal::default(),
+            has_loop: AtomicBool::new(false),
+            _loop_guard: stopped.clone().drop_guard(),
+            stopped,
+        })
+    }
+
+    /// Returns `true` to the first caller, who must start the loop.
+    pub(crate) fn is_first_start(&self) -> bool {
+        !self.has_loop.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns the state of the watch, or `None` if only optional readers use it.
+    pub(crate) fn report(&self) -> Option<Report> {
+        let required = self.readers.required();
+        let status = self.reporter.status();
+        let first = Report {
+            name: self.watch.to_string(),
+            synced: required.iter().all(|slot| slot.is_synced()),
+            last_contact: status.last_contact,
+            failure: status.failure,
+            undecodable: Vec::new(),
+            objects: 0,
+        };
+        let models = required.iter().filter_map(|slot| slot.state());
+        let mut report = models.fold(first, |mut report, state| {
+            report.failure = report.failure.or(state.failure);
+            report.undecodable.extend(state.undecodable);
+            report.objects = report.objects.max(state.objects);
+            report
+        });
+        report.undecodable.sort();
+        report.undecodable.dedup();
+        (!required.is_empty()).then_some(report)
+    }
+}
+
+/// A reader of a watch, which receives its events until it is dropped.
+#[must_use = "the reader receives nothing after it is dropped"]
+pub struct Reader {
+    shared: Arc<SharedWatch>,
+    slot: Arc<Slot>,
+}
+
+impl Reader {
+    /// Attaches `slot` to the watch.
+    pub(crate) fn new(shared: Arc<SharedWatch>, slot: Arc<Slot>) -> Self {
+        shared.readers.attach(Arc::clone(&slot));
+        Self { shared, slot }
+    }
+
+    /// Returns the status of the watch.
+    pub fn reporter(&self) -> &StatusReporter {
+        &self.shared.reporter
+    }
+
+    /// Retries at once if the loop waits for its resource to be served. Call it when discovery
+    /// shows new resources.
+    pub fn wake(&self) {
+        self.shared.crd_signal.wake.notify_waiters();
+    }
+
+    /// Detaches the reader. When this returns, the sink is dropped and receives no further event.
+    /// Must not be called from the sink, which would deadlock; the sink may drop the reader.
+    pub fn detach(self) {
+        let slot = Arc::clone(&self.slot);
+        drop(self);
+        slot.wait_until_idle();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.readers.remove(&self.slot);
+        self.slot.detach();
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reader").field(&self.shared.watch).finish()
+    }
+}
