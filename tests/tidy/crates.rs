@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, process::Command};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::root;
@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portreeve-workqueue", &[]),
     ("portreeve-serving", &[]),
     ("portreeve-testing", &[]),
+    ("portreeve-garbagecollector-graph", &["portreeve-api"]),
     ("portreeve-client", &["portreeve-api"]),
     ("portreeve-informer", &["portreeve-api", "portreeve-client"]),
     ("portreeve-leader", &["portreeve-client"]),
@@ -40,7 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "portreeve-bench",
-        &["portreeve-api", "portreeve-garbagecollector", "portreeve-testing"],
+        &["portreeve-api", "portreeve-garbagecollector-graph", "portreeve-testing"],
     ),
     ("portreeve-run", &["portreeve-testing"]),
     ("portreeve-tests", &[]),
@@ -58,6 +59,7 @@ const WITH_A_SHELL: (&str, &[&str]) = (
     "portreeve-garbagecollector",
     &[
         "portreeve-client",
+        "portreeve-garbagecollector-graph",
         "portreeve-workqueue",
         "tokio",
         "prometheus",
@@ -73,6 +75,14 @@ const NOT_IN_CONTROLLERS: &[&str] = &[
     "reqwest",
     "prometheus",
     "tracing",
+];
+/// Crates that are pure as a whole, and all crates that each may depend on outside of its tests.
+const PURE: &[(&str, &[&str])] = &[
+    ("portreeve-cron", &["cron", "jiff", "thiserror"]),
+    (
+        "portreeve-garbagecollector-graph",
+        &["hashbrown", "portreeve-api", "serde", "serde_json"],
+    ),
 ];
 /// Programs, which may depend on every crate.
 const PROGRAMS: &[&str] = &["portreeve", "portreeve-example"];
@@ -129,13 +139,11 @@ fn crates_depend_only_on_allowed_crates() -> Result<()> {
         if PROGRAMS.contains(&&*package.name) {
             continue;
         }
-        let allowed = if package.folder.starts_with("/controllers/") {
-            CONTROLLER
-        } else {
-            let name = &package.name;
-            *allowed
-                .get(&**name)
-                .with_context(|| format!("{name} is not in the table of allowed dependencies: add it"))?
+        let name = &package.name;
+        let allowed = match allowed.get(&**name) {
+            Some(allowed) => allowed,
+            None if package.folder.starts_with("/controllers/") => CONTROLLER,
+            None => bail!("{name} is not in the table of allowed dependencies: add it"),
         };
         for dependency in &package.dependencies {
             let ours = dependency.name.starts_with("portreeve") && !is_of_a_shell(&package, dependency);
@@ -164,6 +172,20 @@ fn controllers_depend_on_no_runtime_and_no_client() -> Result<()> {
 }
 
 #[test]
+fn pure_crates_depend_on_data_crates_only() -> Result<()> {
+    let packages = packages()?;
+    for (name, allowed) in PURE {
+        let package = packages.iter().find(|package| package.name == *name);
+        let package = package.with_context(|| format!("there is no crate {name}"))?;
+        for dependency in &package.dependencies {
+            let to = &dependency.name;
+            ensure!(allowed.contains(&&**to), "{name} is pure and must not depend on {to}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn libraries_do_not_choose_the_api_version() -> Result<()> {
     for package in packages()? {
         if CHOOSES_API_VERSION.contains(&&*package.name) {
@@ -184,12 +206,12 @@ fn libraries_do_not_choose_the_api_version() -> Result<()> {
 #[test]
 fn every_crate_is_named_after_its_folder() -> Result<()> {
     for package in packages()? {
-        let folder = package
-            .folder
-            .trim_end_matches("/Cargo.toml")
-            .rsplit('/')
-            .next()
-            .unwrap_or_default();
+        // A crate in a subfolder of another one has both names: controllers/a/b is portreeve-a-b.
+        let folder = package.folder.trim_matches('/').trim_end_matches("/Cargo.toml");
+        let folder = folder
+            .split_once('/')
+            .map_or(folder, |(_, below)| below)
+            .replace('/', "-");
         let named = package.name == folder || package.name == format!("portreeve-{folder}");
         ensure!(
             named,

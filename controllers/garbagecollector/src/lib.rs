@@ -2,35 +2,15 @@
 //! `metadata.ownerReferences`, as kube-controller-manager does.
 //!
 //! The graph is the collector's only store: metadata-only watches decode straight into its nodes.
-//! It is pure. [`Graph`] takes changes and returns the objects to look at. [`Graph::step`] returns
-//! the next request or action for one object. [`verdict::decide`] decides whether the object is
-//! kept, changed or deleted. The shell (the part that does I/O) watches resources, sends the
-//! requests and carries out the decisions.
-//!
-//! Architecture Invariant: the collector never deletes an object that one of its owners keeps. A
-//! deletion carries the UID and resourceVersion that the decision was based on. At that time, each
-//! owner was proven absent, or was just read from the apiserver and waited for its dependents.
+//! It is pure and has its own crate, `portreeve-garbagecollector-graph`. This crate is the shell
+//! (the part that does I/O): it watches resources, sends the requests that the graph asks for, and
+//! carries out its decisions.
 
-mod absent_owner_cache;
-mod dump;
-mod explain;
-mod graph;
-mod identity;
-mod intern;
-mod metadata;
 mod shell;
-mod uid;
-pub mod verdict;
 
 use std::collections::HashSet;
 
 use portreeve_reconcile::{BuildError, Controller, Descriptor, Rule, Setup};
-
-pub use absent_owner_cache::Lookups;
-pub use graph::*;
-pub use identity::Identity;
-pub use metadata::{Finalizers, PartialMetadata, PartialObject, Reference};
-pub use uid::Uid;
 
 use crate::shell::{Collector, Settings};
 

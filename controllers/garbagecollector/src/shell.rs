@@ -16,6 +16,7 @@ mod monitors;
 mod orphans;
 mod pages;
 mod requests;
+mod watched_object;
 mod worker;
 
 use std::{
@@ -32,6 +33,7 @@ use futures::future::BoxFuture;
 use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
+use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, InvalidReason, InvalidReference, Uid};
 use portreeve_informer::{Discovery, ServedResources};
 use portreeve_reconcile::{
     BuildError, Clock, Controller, ControllerFailure, EventContent, Events, QueueHealthChecker, Setup, Shutdown, Target,
@@ -47,7 +49,6 @@ use self::{
     breaker::Breaker, coalescer::RequestCoalescer, decision_log::DecisionLog, dependent_scan::DependentScans,
     metrics::Metrics, monitors::Monitors,
 };
-use crate::{FollowUps, Graph, Identity, InvalidReason, InvalidReference, Uid};
 
 /// The names of the queues, which are those of kube-controller-manager's metrics.
 const ATTEMPTS: &str = "garbage_collector_attempt_to_delete";

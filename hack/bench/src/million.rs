@@ -10,7 +10,7 @@ use std::process;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use portreeve_garbagecollector as collector;
+use portreeve_garbagecollector_graph as collector;
 use portreeve_testing::Process;
 use serde::{Deserialize, Serialize};
 

@@ -8,12 +8,12 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
+use portreeve_garbagecollector_graph::{Identity, Uid};
 use portreeve_reconcile::{EventContent, LeaseAnnotations, Shutdown};
 use portreeve_workqueue::Lane;
 use tokio::{sync::Notify, time::Instant};
 
 use super::CollectorContext;
-use crate::{Identity, Uid};
 
 /// The annotation that records that the breaker has tripped.
 pub(crate) const TRIPPED: &str = "garbage-collector.portreeve.dev/tripped";

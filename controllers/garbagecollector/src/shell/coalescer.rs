@@ -4,10 +4,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use portreeve_api::Scope;
+use portreeve_garbagecollector_graph::{Identity, ReadResult};
 use tokio::time::Instant;
 
 use super::{CollectorContext, key_of, requests};
-use crate::{Identity, ReadResult};
 
 /// How long an answer is reused. Thousands of dependents may ask for their owner at once, but a
 /// deletion must not rely on an old answer.

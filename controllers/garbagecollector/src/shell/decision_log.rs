@@ -4,12 +4,8 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use portreeve_garbagecollector_graph::{Identity, Intent, OwnerState, PropagationPolicy};
 use serde_json::{Value, json};
-
-use crate::{
-    Identity, Intent,
-    verdict::{OwnerState, PropagationPolicy},
-};
 
 /// The maximum number of decisions that are kept.
 const CAPACITY: usize = 1_000;

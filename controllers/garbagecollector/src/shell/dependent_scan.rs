@@ -13,6 +13,7 @@ use std::{
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use portreeve_api::{Resource, Scope};
+use portreeve_garbagecollector_graph::{Identity, PartialObject, Reference, ReferencePositions, Uid};
 use portreeve_workqueue::Work;
 use tokio::{
     sync::{MutexGuard, Notify},
@@ -24,7 +25,6 @@ use super::{
     requests::{self, RequestError},
     wait_with_progress,
 };
-use crate::{Identity, PartialObject, Reference, ReferencePositions, Uid};
 
 /// The number of resources that are listed at once.
 const LISTS: usize = 10;

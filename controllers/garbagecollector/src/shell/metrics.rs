@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use portreeve_garbagecollector_graph::{InvalidReason, Statistics};
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     core::{Collector, Desc},
@@ -12,7 +13,6 @@ use prometheus::{
 use tokio::time::Instant;
 
 use super::CollectorContext;
-use crate::{InvalidReason, Statistics};
 
 /// The metrics that are updated as things happen.
 pub(super) struct Metrics {

@@ -12,11 +12,11 @@ use std::{
 
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
+use portreeve_garbagecollector_graph::{FollowUps, Monitor};
 use portreeve_informer::{Discovery, Event, Factory, Reader, ServedResources, Sink, StatusReporter, Verb, Watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::CollectorContext;
-use crate::{FollowUps, Monitor, PartialObject};
+use super::{CollectorContext, watched_object::WatchedPartialObject as PartialObject};
 
 /// The verbs that a resource must support to be collected.
 const VERBS: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];

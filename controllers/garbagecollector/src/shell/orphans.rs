@@ -10,6 +10,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream};
 use portreeve_client::ApiErrorKind;
+use portreeve_garbagecollector_graph::{Identity, ORPHAN, Orphaning, ReadResult, ReferencePositions, Uid};
 use portreeve_reconcile::Shutdown;
 use portreeve_workqueue::{Outcome, Work};
 
@@ -20,7 +21,6 @@ use super::{
     requests::{self, RequestError},
     wait_with_progress,
 };
-use crate::{Identity, Orphaning, ReadResult, ReferencePositions, Uid, metadata::ORPHAN, verdict::OwnerState};
 
 /// How often a dependent is read again immediately after a conflict.
 const CONFLICTS: u32 = 10;
@@ -167,18 +167,5 @@ impl CollectorContext {
             kind: ApiErrorKind::NotFound,
             after: None,
         })
-    }
-}
-
-impl OwnerState {
-    /// Returns the word for this state in logs and on pages.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Solid => "present",
-            Self::Dangling => "absent",
-            Self::WaitingForDependents => "waiting for its dependents to be deleted",
-            Self::Unknown => "unknown",
-            Self::Misplaced => "namespaced, which is invalid for the owner of a cluster-scoped object",
-        }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Weak};
 
-use portreeve_reconcile::{DebugPage, DebugQuery, DebugResponse, ReadinessCheck, ReadinessChecker, ReadinessStatus};
-
-use super::CollectorContext;
-use crate::{
+use portreeve_garbagecollector_graph::{
     GraphSnapshot, dump,
     explain::{self, ExplainContext},
 };
+use portreeve_reconcile::{DebugPage, DebugQuery, DebugResponse, ReadinessCheck, ReadinessChecker, ReadinessStatus};
+
+use super::CollectorContext;
 
 /// The number of nodes that are copied while the graph's lock is held.
 const PIECE: usize = 500;

@@ -7,10 +7,9 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::{ApiErrorKind, error_chain, is_object_not_found, refusal, retry_after};
+use portreeve_garbagecollector_graph::{PartialObject, PropagationPolicy};
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::{PartialObject, verdict::PropagationPolicy};
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";

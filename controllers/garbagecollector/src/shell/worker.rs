@@ -5,6 +5,10 @@ use std::sync::Arc;
 
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
+use portreeve_garbagecollector_graph::{
+    Attempt, AttemptStep, FOREGROUND, Identity, Intent, KeepReason, NoopReason, OwnerState, PropagationPolicy,
+    ReadRequest, ReadResult, Uid,
+};
 use portreeve_reconcile::EventContent;
 use portreeve_workqueue::{Outcome, Work};
 
@@ -14,11 +18,6 @@ use super::{
     key_of,
     monitors::resource_name,
     requests::{self, RequestError},
-};
-use crate::{
-    Attempt, AttemptStep, Identity, Intent, NoopReason, ReadRequest, ReadResult, Uid,
-    metadata::FOREGROUND,
-    verdict::{KeepReason, OwnerState, PropagationPolicy},
 };
 
 /// How often a conflict is retried immediately with a new decision.

@@ -3,10 +3,10 @@
 
 use std::cell::Cell;
 
+use portreeve_garbagecollector_graph::{Attempt, AttemptStep, FollowUps, Graph, Intent};
 use portreeve_testing::Corpus;
 
 use super::*;
-use crate::{Attempt, AttemptStep, FollowUps, Graph, Intent};
 
 /// The number of mutations of each folder's inputs.
 const MUTATIONS: usize = 4_000;

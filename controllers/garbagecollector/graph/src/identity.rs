@@ -38,7 +38,7 @@ impl Identity {
 
 impl Identity {
     /// Returns the JSON form that the debug pages show.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         json!({
             "apiVersion": self.api_version,
             "kind": self.kind,

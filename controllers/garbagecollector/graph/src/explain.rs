@@ -3,25 +3,26 @@
 use serde_json::{Value, json};
 
 use crate::{
-    Identity, NodeView,
+    graph::NodeView,
+    identity::Identity,
     verdict::{DeletionStage, KeepReason, OwnerState, PropagationPolicy, Verdict},
 };
 
 /// Facts beyond the graph that an explanation mentions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ExplainContext {
+pub struct ExplainContext {
     /// Why the last attempt failed, and for how many seconds attempts have been failing.
-    pub(crate) failing: Option<(String, u64)>,
+    pub failing: Option<(String, u64)>,
     /// The resources that are not synced, and why.
-    pub(crate) unsynced: Vec<String>,
+    pub unsynced: Vec<String>,
     /// Why deletions are stopped, and how to resume them.
-    pub(crate) tripped: Option<String>,
+    pub tripped: Option<String>,
     /// Whether the collector only observes: `--gc-mode=observe` or `--dry-run`.
-    pub(crate) observes: bool,
+    pub observes: bool,
 }
 
 /// Returns the sentences of the explanation.
-pub(crate) fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String> {
+pub fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String> {
     let mut sentences = vec![state(view)];
     sentences.extend(
         view.owners
@@ -144,7 +145,7 @@ fn outcome(view: &NodeView) -> String {
 }
 
 /// Returns the explanation as JSON.
-pub(crate) fn json(view: &NodeView, around: &ExplainContext) -> Value {
+pub fn json(view: &NodeView, around: &ExplainContext) -> Value {
     let owners = view.owners.iter().map(|(owner, blocks, owner_state)| {
         json!({
             "owner": owner.to_json(),

@@ -7,7 +7,7 @@
 use super::{Edge, Graph, Id, InvalidReason, NONE};
 use crate::{
     identity::Identity,
-    metadata::{PartialObject, Reference},
+    metadata::{PartialObject, Reference, ReferencePositions},
     uid::Uid,
     verdict::{DecisionInput, KeepReason, OwnerState, PropagationPolicy, Verdict, decide},
 };
@@ -73,9 +73,6 @@ pub enum NoopReason {
     /// The object is kept, for this reason.
     Kept(KeepReason),
 }
-
-/// References of an object: the position of each, and the UID that it has there.
-pub type ReferencePositions = Vec<(usize, Box<str>)>;
 
 /// A change to the cluster that an attempt ends with.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -151,11 +148,6 @@ impl Attempt {
                 self.facts.push((request.identity, fact));
             }
         }
-    }
-
-    /// Returns the number of recorded answers.
-    pub fn asked(&self) -> usize {
-        self.facts.len() + usize::from(self.live.is_some())
     }
 
     /// Returns the state of an owner according to the answers in this attempt, or the request that

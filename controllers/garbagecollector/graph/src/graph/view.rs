@@ -17,35 +17,35 @@ const NAMED: usize = 5;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeView {
     /// Its identity.
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     /// The version in which a watch has reported it; empty if none has.
-    pub version: Box<str>,
+    pub(crate) version: Box<str>,
     /// Whether it is known only from references, because no watch reports it.
-    pub is_virtual: bool,
+    pub(crate) is_virtual: bool,
     /// Whether it is proven absent, and others still refer to it.
-    pub is_absent: bool,
+    pub(crate) is_absent: bool,
     /// How far its deletion has progressed.
-    pub stage: DeletionStage,
+    pub(crate) stage: DeletionStage,
     /// The number of references to it.
-    pub dependents: u32,
+    pub(crate) dependents: u32,
     /// The number of references to it that block its deletion.
-    pub blocking: u32,
+    pub(crate) blocking: u32,
     /// Some of the dependents that block its deletion.
-    pub blockers: Vec<Identity>,
+    pub(crate) blockers: Vec<Identity>,
     /// Its owners, whether it blocks their deletion, and their states; the state is `None` if a
     /// request is needed to find it out.
-    pub owners: Vec<(Identity, bool, Option<OwnerState>)>,
+    pub(crate) owners: Vec<(Identity, bool, Option<OwnerState>)>,
     /// The action that the collector would take, if no request is needed to decide.
-    pub verdict: Option<Verdict>,
+    pub(crate) verdict: Option<Verdict>,
 }
 
 /// A part of the graph: nodes and edges.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GraphSnapshot {
     /// The nodes, sorted by UID.
-    pub nodes: Vec<NodeView>,
+    pub(crate) nodes: Vec<NodeView>,
     /// The edges as pairs of UIDs, from dependent to owner.
-    pub edges: Vec<(Box<str>, Box<str>)>,
+    pub(crate) edges: Vec<(Box<str>, Box<str>)>,
 }
 
 impl GraphSnapshot {

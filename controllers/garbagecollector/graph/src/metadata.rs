@@ -3,18 +3,17 @@
 
 use std::fmt;
 
-use portreeve_informer::WatchedObject;
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, SeqAccess, Visitor},
 };
 
-use crate::{graph::ReferencePositions, verdict::DeletionStage};
+use crate::verdict::DeletionStage;
 
 /// The finalizer with which an object waits until its dependents are deleted.
-pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+pub const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer with which an object waits until its dependents are orphaned.
-pub(crate) const ORPHAN: &str = "orphan";
+pub const ORPHAN: &str = "orphan";
 
 /// An object with the part of its metadata that the collector uses.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
@@ -74,21 +73,12 @@ pub struct Finalizers {
     pub orphan: bool,
 }
 
-impl WatchedObject for PartialObject {
-    const METADATA_ONLY: bool = true;
-
-    fn name(&self) -> &str {
-        &self.metadata.name
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.metadata.resource_version
-    }
-}
+/// References of an object: the position of each, and the UID that it has there.
+pub type ReferencePositions = Vec<(usize, Box<str>)>;
 
 impl PartialMetadata {
     /// Returns the positions and UIDs of its references to that owner.
-    pub(crate) fn references_to(&self, owner: &str) -> ReferencePositions {
+    pub fn references_to(&self, owner: &str) -> ReferencePositions {
         let references = self.owner_references.iter().enumerate();
         let to_owner = references.filter(|(_, reference)| *reference.uid == *owner);
         to_owner

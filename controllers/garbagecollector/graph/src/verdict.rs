@@ -20,9 +20,22 @@ pub enum OwnerState {
     Misplaced,
 }
 
+impl OwnerState {
+    /// Returns the word for this state in logs and on pages.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Solid => "present",
+            Self::Dangling => "absent",
+            Self::WaitingForDependents => "waiting for its dependents to be deleted",
+            Self::Unknown => "unknown",
+            Self::Misplaced => "namespaced, which is invalid for the owner of a cluster-scoped object",
+        }
+    }
+}
+
 /// How far the deletion of an object has progressed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum DeletionStage {
+pub(crate) enum DeletionStage {
     /// Nobody has requested its deletion.
     #[default]
     Present,
@@ -36,21 +49,21 @@ pub enum DeletionStage {
 
 /// The facts about an object that [`decide`] takes into account.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct DecisionInput {
+pub(crate) struct DecisionInput {
     /// How far its deletion has progressed.
-    pub stage: DeletionStage,
+    pub(crate) stage: DeletionStage,
     /// Whether it has the finalizer `orphan`.
-    pub orphan: bool,
+    pub(crate) orphan: bool,
     /// Whether it has the finalizer `foregroundDeletion`.
-    pub foreground: bool,
+    pub(crate) foreground: bool,
     /// The number of its dependents.
-    pub dependents: u32,
+    pub(crate) dependents: u32,
     /// The number of its dependents that block its deletion.
-    pub blocking: u32,
+    pub(crate) blocking: u32,
     /// Whether one of its dependents waits for dependents too, so that there may be a cycle.
-    pub cycle: bool,
+    pub(crate) cycle: bool,
     /// The states of its owners, in the order of its references.
-    pub owners: Vec<OwnerState>,
+    pub(crate) owners: Vec<OwnerState>,
 }
 
 /// What happens to the dependents of a deleted object.
@@ -66,7 +79,7 @@ pub enum PropagationPolicy {
 
 /// The action to take on an object.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Do nothing.
     Keep(KeepReason),
     /// Remove the finalizer `foregroundDeletion`: no dependent blocks the deletion any longer.
@@ -100,7 +113,7 @@ pub enum KeepReason {
 }
 
 /// Returns the action to take on an object.
-pub fn decide(case: &DecisionInput) -> Verdict {
+pub(crate) fn decide(case: &DecisionInput) -> Verdict {
     match case.stage {
         DeletionStage::Present => {}
         DeletionStage::WaitingForDependents if case.blocking == 0 => return Verdict::RemoveFinalizer,

@@ -5,11 +5,14 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::{GraphSnapshot, NodeView, verdict::DeletionStage};
+use crate::{
+    graph::{GraphSnapshot, NodeView},
+    verdict::DeletionStage,
+};
 
 /// Renders `strict digraph full { ... }`: each node by its UID, then each edge from dependent to
 /// owner.
-pub(crate) fn dot(snapshot: &GraphSnapshot) -> String {
+pub fn dot(snapshot: &GraphSnapshot) -> String {
     let mut text = "strict digraph full {\n".to_owned();
     if !snapshot.nodes.is_empty() {
         text.push_str("  // Node definitions.\n");
@@ -103,7 +106,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Renders the graph as JSON.
-pub(crate) fn json(snapshot: &GraphSnapshot) -> Value {
+pub fn json(snapshot: &GraphSnapshot) -> Value {
     let nodes = snapshot.nodes.iter().map(|node| {
         let mut json = node.identity.to_json();
         json["virtual"] = node.is_virtual.into();

@@ -31,7 +31,7 @@ use hashbrown::HashTable;
 
 use self::arena::{Arena, Id};
 pub use self::{
-    attempt::{Attempt, AttemptStep, Intent, NoopReason, Orphaning, ReadRequest, ReadResult, ReferencePositions},
+    attempt::{Attempt, AttemptStep, Intent, NoopReason, Orphaning, ReadRequest, ReadResult},
     full_scan::Statistics,
     view::{GraphSnapshot, NodeView},
 };
@@ -50,11 +50,9 @@ const NONE: u32 = 0;
 
 /// The group, version and kind of a resource's objects.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Kind {
-    /// The group and version.
-    pub api_version: Box<str>,
-    /// The kind.
-    pub kind: Box<str>,
+struct Kind {
+    api_version: Box<str>,
+    kind: Box<str>,
 }
 
 /// Identifies the monitor of one resource: the watch that reports the resource's objects to the
