@@ -16,7 +16,11 @@ mod arena;
 mod attempt;
 mod change;
 mod edges;
+mod follow_ups;
 mod full_scan;
+mod node;
+mod orphaning;
+mod step;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -29,27 +33,25 @@ use std::{
 
 use hashbrown::HashTable;
 
-use self::arena::{Arena, Id};
+use self::{
+    arena::{Arena, Id},
+    node::{Coordinates, Edge, Flags, NO_VERSION, NONE, Node},
+};
 pub use self::{
-    attempt::{Attempt, AttemptStep, Intent, NoopReason, Orphaning, ReadRequest, ReadResult},
+    attempt::{Attempt, AttemptStep, Intent, NoopReason, ReadRequest, ReadResult},
+    follow_ups::{FollowUps, InvalidReason, InvalidReference},
     full_scan::Statistics,
+    orphaning::Orphaning,
     view::{GraphSnapshot, NodeView},
 };
 use crate::{
     absent_owner_cache::AbsentOwnerCache,
-    identity::Identity,
     intern::Interner,
     uid::{Uid, Uids},
 };
 
-/// The version of a node whose resourceVersion is unknown or not a number.
-const NO_VERSION: u64 = 0;
-/// The number that represents no namespace. As the coordinates of a reference, it means that they
-/// are the owner's own.
-const NONE: u32 = 0;
-
 /// The group, version and kind of a resource's objects.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct Kind {
     api_version: Box<str>,
     kind: Box<str>,
@@ -57,54 +59,8 @@ struct Kind {
 
 /// Identifies the monitor of one resource: the watch that reports the resource's objects to the
 /// graph.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Monitor(u16);
-
-/// The work that follows from a change. The caller drains it.
-#[derive(Debug, Default, Eq, PartialEq)]
-pub struct FollowUps {
-    /// Objects that may have to be collected, or read from the apiserver.
-    pub attempt: Vec<Uid>,
-    /// Owners whose dependents are to be orphaned.
-    pub orphan: Vec<Uid>,
-    /// Invalid references to report.
-    pub invalid: Vec<InvalidReference>,
-    /// Owners whose dependents are to be deleted from now on.
-    pub cascades_started: Vec<Uid>,
-    /// Owners whose last dependent is gone.
-    pub cascades_finished: Vec<Uid>,
-}
-
-/// A reference that cannot denote the object whose UID it names.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct InvalidReference {
-    /// The object that has the reference.
-    pub dependent: Identity,
-    /// The owner that the reference names, in the dependent's namespace.
-    pub owner: Identity,
-    /// Why the reference is invalid.
-    pub reason: InvalidReason,
-}
-
-/// Why a reference is invalid.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum InvalidReason {
-    /// The owner is in another namespace.
-    Namespace,
-    /// The owner has another apiVersion, kind or name.
-    Coordinates,
-    /// The owner is namespaced and the dependent is cluster-scoped.
-    Scope,
-}
-
-impl InvalidReason {
-    /// All reasons, with their names in metrics.
-    pub const ALL: [(Self, &'static str); 3] = [
-        (Self::Namespace, "namespace"),
-        (Self::Coordinates, "coordinates"),
-        (Self::Scope, "scope"),
-    ];
-}
 
 /// A graph of objects and their owner references; see the module documentation.
 #[derive(Debug)]
@@ -133,13 +89,6 @@ pub struct Graph {
     last_namespace: u32,
 }
 
-/// The coordinates that a reference gives for its owner. The namespace is that of the dependent.
-#[derive(Debug, Eq, Hash, PartialEq)]
-struct Coordinates {
-    kind: u32,
-    name: Box<str>,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     observed: u32,
@@ -164,86 +113,6 @@ struct Watched {
     /// When its watch was added, as a serial number. If two monitors report one object, the later
     /// monitor owns it.
     born: u64,
-}
-
-#[derive(Debug)]
-struct Node {
-    uid: Uid,
-    version: u64,
-    name: Box<str>,
-    kind: u32,
-    namespace: u32,
-    /// The first of its references to owners.
-    owners: Option<Id>,
-    /// The first reference to it.
-    dependents: Option<Id>,
-    dependent_count: u32,
-    /// The number of references to it that block its deletion.
-    blocking: u32,
-    generation: u32,
-    monitor: Monitor,
-    flags: Flags,
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-struct Flags(u8);
-
-impl Flags {
-    /// A watch has reported the object, and has not reported its deletion. A node without this flag
-    /// is virtual: it is known only from references.
-    const OBSERVED: u8 = 1;
-    const DELETING: u8 = 2;
-    const FOREGROUND: u8 = 4;
-    const ORPHAN: u8 = 8;
-    /// Its dependents are to be deleted, and some are left.
-    const CASCADING: u8 = 16;
-
-    fn has(self, flag: u8) -> bool {
-        self.0 & flag != 0
-    }
-
-    fn set(&mut self, flag: u8, on: bool) {
-        if on {
-            self.0 |= flag;
-        } else {
-            self.0 &= !flag;
-        }
-    }
-}
-
-impl Node {
-    fn is_observed(&self) -> bool {
-        self.flags.has(Flags::OBSERVED)
-    }
-
-    fn is_deleting(&self) -> bool {
-        self.flags.has(Flags::DELETING)
-    }
-
-    /// Returns whether it is being deleted and waits until its dependents are orphaned.
-    fn is_orphaning(&self) -> bool {
-        self.is_deleting() && self.flags.has(Flags::ORPHAN)
-    }
-
-    /// Returns whether it is being deleted and waits until its dependents are deleted.
-    fn is_waiting_for_dependents(&self) -> bool {
-        self.is_deleting() && self.flags.has(Flags::FOREGROUND) && !self.flags.has(Flags::ORPHAN)
-    }
-}
-
-#[derive(Debug)]
-struct Edge {
-    owner: Id,
-    dependent: Id,
-    /// The next reference of the same dependent.
-    next_owner: Option<Id>,
-    /// The neighbours in the list of references to the same owner.
-    next_dependent: Option<Id>,
-    previous_dependent: Option<Id>,
-    /// The coordinates that it gives for its owner; [`NONE`] if they are the owner's own.
-    coordinates: u32,
-    blocks: bool,
-    invalid: Option<InvalidReason>,
 }
 
 /// Spreads a hash over 64 bits, because the table uses both its lowest and its highest bits.
@@ -282,7 +151,7 @@ impl Graph {
     }
 
     /// Returns the text of a UID.
-    pub fn text(&self, uid: Uid) -> String {
+    fn text(&self, uid: Uid) -> String {
         self.uids.text(uid)
     }
 

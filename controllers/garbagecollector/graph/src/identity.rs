@@ -8,7 +8,7 @@ use crate::metadata::Reference;
 
 /// The full identity of an object: its coordinates and its UID. The coordinates of an object are
 /// its apiVersion, kind, namespace and name, by which the apiserver finds it.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Identity {
     /// The group and version.
     pub api_version: Box<str>,
@@ -34,9 +34,7 @@ impl Identity {
             uid: reference.uid.clone(),
         }
     }
-}
 
-impl Identity {
     /// Returns the JSON form that the debug pages show.
     pub fn to_json(&self) -> Value {
         json!({

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use portreeve_garbagecollector_graph::{InvalidReason, Statistics};
+use portreeve_garbagecollector_graph::Statistics;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     core::{Collector, Desc},
@@ -172,12 +172,8 @@ impl GraphCollector {
         self.misses.inc_by(lookups.misses.saturating_sub(self.misses.get()));
         self.blocked.set(count(blocked));
         for (reason, number) in invalid {
-            let name = InvalidReason::ALL
-                .iter()
-                .find(|(known, _)| *known == reason)
-                .map_or("", |(_, name)| name);
             self.invalid
-                .with_label_values(&[name])
+                .with_label_values(&[reason.metric()])
                 .set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         self.oldest.set(ctx.oldest_pending());

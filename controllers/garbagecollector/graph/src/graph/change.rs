@@ -289,15 +289,13 @@ impl Graph {
             return;
         }
         self.absent.add(node.uid, owner);
-        let mut next = self.nodes[id].dependents;
-        while let Some(edge) = next {
-            let dependent = self.edges[edge].dependent;
-            let is_meant = owner.namespace.is_none()
-                || self.is_namespace(self.nodes[dependent].namespace, owner.namespace.as_deref());
+        for edge in self.references_to(id) {
+            let dependent = &self.nodes[self.edges[edge].dependent];
+            let is_meant =
+                owner.namespace.is_none() || self.is_namespace(dependent.namespace, owner.namespace.as_deref());
             if is_meant && self.names_owner(edge, owner) {
-                follow_ups.attempt.push(self.nodes[dependent].uid);
+                follow_ups.attempt.push(dependent.uid);
             }
-            next = self.edges[edge].next_dependent;
         }
         if !self.nodes[id].is_observed() && is_it && is_there {
             // A deleted object no longer blocks the deletion of its owners.
@@ -344,11 +342,8 @@ impl Graph {
             self.nodes[id].flags.set(Flags::CASCADING, true);
             follow_ups.cascades_started.push(self.nodes[id].uid);
         }
-        let mut next = self.nodes[id].dependents;
-        while let Some(edge) = next {
-            follow_ups.attempt.push(self.nodes[self.edges[edge].dependent].uid);
-            next = self.edges[edge].next_dependent;
-        }
+        let dependents = self.dependents(id).map(|dependent| self.nodes[dependent].uid);
+        follow_ups.attempt.extend(dependents);
     }
 
     /// Queues what follows when a node may have lost a dependent, or may no longer exist itself.

@@ -1,10 +1,36 @@
 //! Edges: references from dependents to owners, and whether they are valid.
 
-use super::{Coordinates, Edge, FollowUps, Graph, Id, InvalidReason, InvalidReference, NONE};
-use crate::{identity::Identity, metadata::Reference};
 use std::sync::Arc;
 
+use super::{Coordinates, Edge, FollowUps, Graph, Id, InvalidReason, InvalidReference, NONE};
+use crate::{identity::Identity, metadata::Reference};
+
 impl Graph {
+    /// Returns the references of a node to its owners, in their order in the object.
+    pub(super) fn references_of(&self, id: Id) -> impl Iterator<Item = Id> {
+        let mut next = self.nodes[id].owners;
+        std::iter::from_fn(move || {
+            let edge = next?;
+            next = self.edges[edge].next_owner;
+            Some(edge)
+        })
+    }
+
+    /// Returns the references of other nodes to a node.
+    pub(super) fn references_to(&self, id: Id) -> impl Iterator<Item = Id> {
+        let mut next = self.nodes[id].dependents;
+        std::iter::from_fn(move || {
+            let edge = next?;
+            next = self.edges[edge].next_dependent;
+            Some(edge)
+        })
+    }
+
+    /// Returns the dependents of a node, once for each reference.
+    pub(super) fn dependents(&self, id: Id) -> impl Iterator<Item = Id> {
+        self.references_to(id).map(|edge| self.edges[edge].dependent)
+    }
+
     /// Replaces the references of a node.
     pub(super) fn set_owners(&mut self, id: Id, references: &[Reference], follow_ups: &mut FollowUps) {
         if self.refers_as(id, references) {
@@ -140,12 +166,7 @@ impl Graph {
             name: name.into(),
         };
         let before = self.coordinates.len();
-        let number = self.coordinates.intern(&coordinates, |known| {
-            Arc::new(Coordinates {
-                kind: known.kind,
-                name: known.name.clone(),
-            })
-        });
+        let number = self.coordinates.intern(&coordinates, |known| Arc::new(known.clone()));
         if self.coordinates.len() == before {
             self.kinds.release(kind);
         }

@@ -1,10 +1,10 @@
 //! Operations on the whole graph: finding all work in it, and measuring its size.
 
-use super::{Edge, FollowUps, Graph, Id, InvalidReason, InvalidReference, Node};
+use super::{FollowUps, Graph, Id, InvalidReason, InvalidReference};
 use crate::absent_owner_cache::Lookups;
 
 /// The size of the graph.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Statistics {
     /// For each kind: apiVersion, kind, the number of nodes that a watch reports, and the number
     /// of virtual nodes.
@@ -20,7 +20,7 @@ pub struct Statistics {
     /// The number of owners that wait for dependents that block their deletion.
     pub blocked: usize,
     /// The numbers of invalid references, by reason.
-    pub invalid: Vec<(InvalidReason, u64)>,
+    pub invalid: [(InvalidReason, u64); 3],
 }
 
 impl Graph {
@@ -30,10 +30,10 @@ impl Graph {
             if node.is_orphaning() {
                 follow_ups.orphan.push(node.uid);
             }
-            if !node.is_observed() || node.is_waiting_for_dependents() || self.is_doubtful(node) {
+            if !node.is_observed() || node.is_waiting_for_dependents() || self.is_doubtful(id) {
                 follow_ups.attempt.push(node.uid);
             }
-            self.tell_of_invalid(id, node, follow_ups);
+            self.report_invalid(id, follow_ups);
             if node.is_waiting_for_dependents() {
                 let dependents = self.dependents(id);
                 follow_ups
@@ -43,9 +43,9 @@ impl Graph {
         }
     }
 
-    fn tell_of_invalid(&self, id: Id, node: &Node, follow_ups: &mut FollowUps) {
-        let mut next = node.owners;
-        while let Some(edge) = next {
+    /// Reports the invalid references of a node.
+    fn report_invalid(&self, id: Id, follow_ups: &mut FollowUps) {
+        for edge in self.references_of(id) {
             if let Some(reason) = self.edges[edge].invalid {
                 follow_ups.invalid.push(InvalidReference {
                     dependent: self.identity(id),
@@ -53,24 +53,18 @@ impl Graph {
                     reason,
                 });
             }
-            next = self.edges[edge].next_owner;
         }
     }
 
     /// Returns whether the node has an owner that possibly does not keep it.
-    fn is_doubtful(&self, node: &Node) -> bool {
-        let mut next = node.owners;
-        while let Some(edge) = next {
-            let Edge { owner, next_owner, .. } = self.edges[edge];
-            let is_kept = self.nodes[owner].is_observed() && self.invalidity(edge).is_none();
+    fn is_doubtful(&self, id: Id) -> bool {
+        self.references_of(id).any(|edge| {
+            let owner = &self.nodes[self.edges[edge].owner];
+            let is_kept = owner.is_observed() && self.invalidity(edge).is_none();
             // A virtual owner gets its own attempt, whose result queues the dependents.
-            let is_asked = !self.nodes[owner].is_observed() && self.known_owner_state(edge).is_none();
-            if !is_kept && !is_asked {
-                return true;
-            }
-            next = next_owner;
-        }
-        false
+            let is_asked = !owner.is_observed() && self.known_owner_state(edge).is_none();
+            !is_kept && !is_asked
+        })
     }
 
     /// Returns the size of the graph.
@@ -92,10 +86,7 @@ impl Graph {
             absent: self.absent.len(),
             lookups: self.absent.lookups,
             blocked,
-            invalid: InvalidReason::ALL
-                .iter()
-                .map(|(reason, _)| (*reason, self.invalid[*reason as usize]))
-                .collect(),
+            invalid: InvalidReason::ALL.map(|reason| (reason, self.invalid[reason as usize])),
         }
     }
 
@@ -109,13 +100,9 @@ impl Graph {
         self.nodes.bytes() + self.edges.bytes() + index + names
     }
 
-    /// Returns the number of nodes.
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
     /// Returns whether there are no nodes.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
         self.nodes.len() == 0
     }
 }

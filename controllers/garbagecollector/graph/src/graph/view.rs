@@ -83,16 +83,7 @@ impl Graph {
         self.build_identity(kind, self.namespace_of(dependent), name, self.nodes[owner].uid)
     }
 
-    fn edges_of(&self, id: Id) -> impl Iterator<Item = Id> {
-        let mut next = self.nodes[id].owners;
-        std::iter::from_fn(move || {
-            let edge = next?;
-            next = self.edges[edge].next_owner;
-            Some(edge)
-        })
-    }
-
-    pub(super) fn references(&self, id: Id) -> Vec<Reference> {
+    fn owner_references(&self, id: Id) -> Vec<Reference> {
         let reference = |edge| {
             let Identity {
                 api_version,
@@ -109,7 +100,7 @@ impl Graph {
                 blocks: self.edges[edge].blocks,
             }
         };
-        self.edges_of(id).map(reference).collect()
+        self.references_of(id).map(reference).collect()
     }
 
     /// Returns the object as watches have reported it.
@@ -130,9 +121,14 @@ impl Graph {
                     foreground: node.flags.has(super::Flags::FOREGROUND),
                     orphan: node.flags.has(super::Flags::ORPHAN),
                 },
-                owner_references: self.references(id),
+                owner_references: self.owner_references(id),
             },
         }
+    }
+
+    /// Returns whether the object is known only from references.
+    pub fn is_virtual(&self, uid: Uid) -> bool {
+        self.find(uid).is_some_and(|id| !self.nodes[id].is_observed())
     }
 
     /// Returns the printed identity of an object, or its UID if it has left the graph.
@@ -157,7 +153,7 @@ impl Graph {
                 self.known_owner_state(edge),
             )
         };
-        let owners: Vec<_> = self.edges_of(id).map(owner).collect();
+        let owners: Vec<_> = self.references_of(id).map(owner).collect();
         let known: Option<Vec<_>> = owners
             .iter()
             .map(|(identity, _, owner_state)| Some((identity.clone(), (*owner_state)?)))
@@ -200,7 +196,7 @@ impl Graph {
     pub fn add_to_snapshot(&self, uids: &[Uid], snapshot: &mut GraphSnapshot) {
         for id in uids.iter().filter_map(|uid| self.find(*uid)) {
             let view = self.view_of(id);
-            for edge in self.edges_of(id) {
+            for edge in self.references_of(id) {
                 let owner = self.uids.text(self.nodes[self.edges[edge].owner].uid);
                 snapshot.edges.push((view.identity.uid.clone(), owner.into()));
             }
@@ -222,7 +218,7 @@ impl Graph {
     fn around(&self, mut open: Vec<Id>) -> BTreeSet<Id> {
         let mut found: BTreeSet<_> = open.iter().copied().collect();
         while let Some(id) = open.pop() {
-            let owners = self.edges_of(id).map(|edge| self.edges[edge].owner);
+            let owners = self.references_of(id).map(|edge| self.edges[edge].owner);
             for next in owners.chain(self.dependents(id)) {
                 if found.insert(next) {
                     open.push(next);
@@ -234,13 +230,7 @@ impl Graph {
 
     /// Returns some of the dependents that block the deletion of a node.
     fn blockers(&self, id: Id) -> Vec<Identity> {
-        let mut next = self.nodes[id].dependents;
-        let edges = std::iter::from_fn(|| {
-            let edge = next?;
-            next = self.edges[edge].next_dependent;
-            Some(edge)
-        });
-        let blocking = edges.filter(|edge| self.edges[*edge].blocks);
+        let blocking = self.references_to(id).filter(|edge| self.edges[*edge].blocks);
         blocking
             .take(NAMED)
             .map(|edge| self.identity(self.edges[edge].dependent))
