@@ -11,16 +11,19 @@ mod breaker;
 mod coalescer;
 mod decision_log;
 mod dependent_scan;
+mod failures;
+mod follow_ups;
 mod metrics;
 mod monitors;
 mod orphans;
 mod pages;
+mod patches;
 mod requests;
 mod watched_object;
 mod worker;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     pin::pin,
     sync::{
         Arc,
@@ -33,7 +36,8 @@ use futures::future::BoxFuture;
 use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, InvalidReason, InvalidReference, Uid};
+use portreeve_client::ApiErrorKind;
+use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, Uid};
 use portreeve_informer::{Discovery, ServedResources};
 use portreeve_reconcile::{
     BuildError, Clock, Controller, ControllerFailure, EventContent, Events, QueueHealthChecker, Setup, Shutdown, Target,
@@ -47,7 +51,7 @@ use tokio::{
 
 use self::{
     breaker::Breaker, coalescer::RequestCoalescer, decision_log::DecisionLog, dependent_scan::DependentScans,
-    metrics::Metrics, monitors::Monitors,
+    failures::FailureTracker, metrics::Metrics, monitors::Monitors, requests::RequestError,
 };
 
 /// The names of the queues, which are those of kube-controller-manager's metrics.
@@ -97,19 +101,6 @@ pub(crate) struct CollectorContext {
     orphaning: Semaphore,
     /// Notified whenever such a request ends.
     orphaned: Notify,
-}
-
-/// Objects whose last attempt failed, and cascades that are not finished.
-#[derive(Default)]
-struct FailureTracker {
-    /// The time of the first failure and the latest reason, by object and whether its dependents
-    /// were to be orphaned.
-    failing: HashMap<(Uid, bool), (Instant, String)>,
-    /// Objects of which it is unknown whether an owner exists. They are retried when more resources
-    /// are served or synced.
-    unknown: HashSet<Uid>,
-    /// The time at which the deletion of an owner's dependents began.
-    cascades: HashMap<Uid, Instant>,
 }
 
 /// The garbage collector.
@@ -275,65 +266,6 @@ impl CollectorContext {
         self.enqueue(&mut follow_ups);
     }
 
-    /// Changes the graph, and queues the work that follows.
-    fn change<R>(&self, change: impl FnOnce(&mut Graph, &mut FollowUps) -> R) -> R {
-        let mut follow_ups = FollowUps::default();
-        let result = change(&mut self.graph.lock(), &mut follow_ups);
-        self.enqueue(&mut follow_ups);
-        result
-    }
-
-    /// Queues the work that follows from a change, and empties `follow_ups`.
-    fn enqueue(&self, follow_ups: &mut FollowUps) {
-        let is_active = self.active.load(Ordering::Relaxed);
-        if is_active {
-            for uid in follow_ups.attempt.drain(..) {
-                self.attempts.add(uid, Lane::Urgent);
-            }
-            for uid in follow_ups.orphan.drain(..) {
-                self.orphans.add(uid, Lane::Urgent);
-            }
-            for invalid in follow_ups.invalid.drain(..) {
-                self.tell_of(&invalid);
-            }
-        }
-        if !follow_ups.cascades_started.is_empty() || !follow_ups.cascades_finished.is_empty() {
-            let now = Instant::now();
-            let mut failures = self.failures.lock();
-            for uid in follow_ups.cascades_started.drain(..) {
-                failures.cascades.insert(uid, now);
-            }
-            for uid in follow_ups.cascades_finished.drain(..) {
-                if let Some(since) = failures.cascades.remove(&uid) {
-                    self.metrics.cascades.observe(now.duration_since(since).as_secs_f64());
-                }
-            }
-        }
-        follow_ups.attempt.clear();
-        follow_ups.orphan.clear();
-        follow_ups.invalid.clear();
-    }
-
-    /// Reports an invalid reference with an event on its dependent.
-    fn tell_of(&self, invalid: &InvalidReference) {
-        let InvalidReference {
-            dependent,
-            owner,
-            reason,
-        } = invalid;
-        if *reason == InvalidReason::Coordinates {
-            tracing::info!(%dependent, %owner, "found an owner reference with wrong coordinates");
-            return;
-        }
-        tracing::warn!(%dependent, %owner, "found an owner reference with a wrong namespace");
-        let namespace = dependent.namespace.as_deref().unwrap_or_default();
-        let sentence = format!("ownerRef {owner} does not exist in namespace {namespace:?}");
-        self.note(
-            dependent,
-            &EventContent::warning("OwnerRefInvalidNamespace", "Collect", sentence).report_once(&*owner.uid),
-        );
-    }
-
     /// Sends an event on an object if its kind is served.
     fn note(&self, item: &Identity, note: &EventContent) {
         let Some(resource) = self.resource(item) else { return };
@@ -352,11 +284,21 @@ impl CollectorContext {
         served.as_ref()?.lookup(&item.api_version, &item.kind).cloned()
     }
 
+    /// Returns the resource that serves objects of this kind. If there is none, returns the failure
+    /// of a request for this object.
+    fn served_as(&self, item: &Identity) -> Result<Resource, RequestError> {
+        self.resource(item).ok_or_else(|| RequestError::Other {
+            message: format!("kind {} of {} is not served", item.kind, item.api_version),
+            kind: ApiErrorKind::NotFound,
+            after: None,
+        })
+    }
+
     /// Retries the objects whose owners' existence is unknown, because more resources are now
     /// served or listed.
     fn retry_unknown(&self) {
         if self.active.load(Ordering::Relaxed) {
-            let unknown = std::mem::take(&mut self.failures.lock().unknown);
+            let unknown = self.failures.lock().take_unknown();
             for uid in unknown {
                 self.attempts.add(uid, Lane::Routine);
             }
@@ -366,28 +308,12 @@ impl CollectorContext {
     /// Records a failed attempt. Returns whether the failure is new: the last attempt did not fail,
     /// or had another reason.
     fn failed(&self, who: (Uid, bool), reason: String, is_unknown: bool) -> bool {
-        let mut failures = self.failures.lock();
-        let is_news = failures.failing.get(&who).is_none_or(|(_, before)| *before != reason);
-        let since = failures
-            .failing
-            .get(&who)
-            .map_or_else(Instant::now, |(since, _)| *since);
-        failures.failing.insert(who, (since, reason));
-        if is_unknown {
-            failures.unknown.insert(who.0);
-        } else if !who.1 {
-            // The existence of the owners was known this time; the failure has another reason.
-            failures.unknown.remove(&who.0);
-        }
-        is_news
+        let now = Instant::now();
+        self.failures.lock().failed(who, reason, is_unknown, now)
     }
 
     fn succeeded(&self, uid: Uid, orphaning: bool) {
-        let mut failures = self.failures.lock();
-        failures.failing.remove(&(uid, orphaning));
-        if !orphaning {
-            failures.unknown.remove(&uid);
-        }
+        self.failures.lock().succeeded(uid, orphaning);
     }
 }
 

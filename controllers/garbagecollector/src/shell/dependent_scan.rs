@@ -7,7 +7,6 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Duration,
 };
 
 use futures::{StreamExt, stream};
@@ -176,7 +175,8 @@ impl CollectorContext {
                 Ok(listed) => drop(results.0.insert(resource, listed)),
                 // Keep the failure with the longest requested delay.
                 Err(failure)
-                    if failed.is_none() || requested_delay(&failure) > failed.as_ref().and_then(requested_delay) =>
+                    if failed.is_none()
+                        || failure.requested_delay() > failed.as_ref().and_then(RequestError::requested_delay) =>
                 {
                     failed = Some(failure);
                 }
@@ -217,14 +217,6 @@ impl CollectorContext {
                 following => next = following,
             }
         }
-    }
-}
-
-/// Returns the delay that the apiserver asks for.
-fn requested_delay(failure: &RequestError) -> Option<Duration> {
-    match failure {
-        RequestError::Other { after, .. } => *after,
-        _ => None,
     }
 }
 

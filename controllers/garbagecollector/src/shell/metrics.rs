@@ -191,15 +191,7 @@ impl CollectorContext {
     fn oldest_pending(&self) -> f64 {
         let queued = [&self.attempts, &self.orphans].map(|queue| queue.observe().oldest_ready);
         let queued = queued.into_iter().flatten().max().unwrap_or_default();
-        let now = Instant::now();
-        let failures = self.failures.lock();
-        // Objects of which it is unknown whether an owner exists may wait indefinitely, so they do
-        // not count.
-        let failing = failures
-            .failing
-            .iter()
-            .filter(|((uid, _), _)| !failures.unknown.contains(uid));
-        let failing = failing.map(|(_, (since, _))| now.duration_since(*since)).max();
+        let failing = self.failures.lock().longest(Instant::now());
         queued.max(failing.unwrap_or_default()).as_secs_f64()
     }
 }

@@ -9,7 +9,6 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream};
-use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::{Identity, ORPHAN, Orphaning, ReadResult, ReferencePositions, Uid};
 use portreeve_reconcile::Shutdown;
 use portreeve_workqueue::{Outcome, Work};
@@ -17,7 +16,7 @@ use portreeve_workqueue::{Outcome, Work};
 use super::{
     CollectorContext,
     decision_log::{Action, Decision},
-    key_of,
+    key_of, patches,
     requests::{self, RequestError},
     wait_with_progress,
 };
@@ -41,10 +40,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
             }
             Err(failure) => {
                 ctx.failed((uid, true), failure.to_string(), false);
-                match failure {
-                    RequestError::Other { after: Some(after), .. } => Outcome::RetryAfter(after),
-                    _ => Outcome::Retry,
-                }
+                failure.outcome()
             }
         };
         work.finish(outcome);
@@ -142,7 +138,7 @@ impl CollectorContext {
         let key = key_of(&resource, &item);
         for _ in 0..CONFLICTS {
             work.report_progress();
-            let patch = requests::remove_references_patch(&item.uid, &references);
+            let patch = patches::remove_references(&item.uid, &references);
             match requests::patch(&self.client, &resource, &key, &patch).await {
                 Ok(_) | Err(RequestError::NotFound) => return Ok(()),
                 Err(RequestError::Conflict) => {}
@@ -159,13 +155,5 @@ impl CollectorContext {
             }
         }
         Err(RequestError::Conflict)
-    }
-
-    fn served_as(&self, item: &Identity) -> Result<portreeve_api::Resource, RequestError> {
-        self.resource(item).ok_or_else(|| RequestError::Other {
-            message: format!("kind {} of {} is not served", item.kind, item.api_version),
-            kind: ApiErrorKind::NotFound,
-            after: None,
-        })
     }
 }

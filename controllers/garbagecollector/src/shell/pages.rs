@@ -7,6 +7,7 @@ use portreeve_garbagecollector_graph::{
     explain::{self, ExplainContext},
 };
 use portreeve_reconcile::{DebugPage, DebugQuery, DebugResponse, ReadinessCheck, ReadinessChecker, ReadinessStatus};
+use tokio::time::Instant;
 
 use super::CollectorContext;
 
@@ -88,11 +89,8 @@ fn explain(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
         ));
     };
     let failing = {
-        let failures = ctx.failures.lock();
-        let failing = [false, true]
-            .into_iter()
-            .find_map(|orphaning| failures.failing.get(&(uid, orphaning)));
-        failing.map(|(since, reason)| (reason.clone(), since.elapsed().as_secs()))
+        let failing = ctx.failures.lock().reason(uid, Instant::now());
+        failing.map(|(reason, duration)| (reason, duration.as_secs()))
     };
     let around = ExplainContext {
         failing,

@@ -8,8 +8,11 @@ use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::{ApiErrorKind, error_chain, is_object_not_found, refusal, retry_after};
 use portreeve_garbagecollector_graph::{PartialObject, PropagationPolicy};
+use portreeve_workqueue::Outcome;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use super::patches;
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
@@ -46,6 +49,19 @@ impl RequestError {
         }
     }
 
+    /// Returns the delay that the apiserver asks for.
+    pub(super) fn requested_delay(&self) -> Option<Duration> {
+        match self {
+            Self::NotFound | Self::Conflict => None,
+            Self::Other { after, .. } => *after,
+        }
+    }
+
+    /// Returns when the queue retries the item whose request failed.
+    pub(super) fn outcome(&self) -> Outcome {
+        self.requested_delay().map_or(Outcome::Retry, Outcome::RetryAfter)
+    }
+
     /// Returns whether it is certain that the request has changed nothing.
     pub(super) fn changed_nothing(&self) -> bool {
         match self {
@@ -67,7 +83,7 @@ impl RequestError {
         match (ApiErrorKind::of(error), error) {
             (ApiErrorKind::Conflict, _) => Self::Conflict,
             // A test operation of the JSON patch failed.
-            (ApiErrorKind::Invalid, kube::Error::Api(status)) if status.code == 422 && status.details_are_empty() => {
+            (ApiErrorKind::Invalid, kube::Error::Api(status)) if status.code == 422 && has_no_details(status) => {
                 Self::Conflict
             }
             (kind, error) => Self::Other {
@@ -79,18 +95,11 @@ impl RequestError {
     }
 }
 
-trait Details {
-    fn details_are_empty(&self) -> bool;
-}
-
-impl Details for Status {
-    /// Returns whether the status names no object and no cause. The apiserver answers like this
-    /// when a patch cannot be applied.
-    fn details_are_empty(&self) -> bool {
-        self.details
-            .as_ref()
-            .is_none_or(|details| details.causes.is_empty() && details.name.is_empty())
-    }
+/// Returns whether the status names no object and no cause. The apiserver answers like this when a
+/// patch cannot be applied.
+fn has_no_details(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_none_or(|details| details.causes.is_empty() && details.name.is_empty())
 }
 
 /// Returns the path of an object. A reference can contain any name, so names that would change the
@@ -267,37 +276,6 @@ pub(super) async fn patch(
     decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
 }
 
-/// Returns the patch that removes references. It tests that each reference still has the UID of its
-/// owner.
-pub(super) fn remove_references_patch(uid: &str, references: &[(usize, Box<str>)]) -> Value {
-    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": uid })];
-    // Start with the last, so that the positions of the others do not change.
-    let mut references: Vec<_> = references.iter().collect();
-    references.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
-    for (place, owner) in references {
-        let path = format!("/metadata/ownerReferences/{place}");
-        operations.push(json!({ "op": "test", "path": format!("{path}/uid"), "value": owner }));
-        operations.push(json!({ "op": "remove", "path": path }));
-    }
-    operations.into()
-}
-
-/// Returns the patch that unsets `blockOwnerDeletion` in references. It tests the version of the
-/// decision: the deletion that follows uses the new version, so a new owner that was added in
-/// between must make the patch fail.
-pub(super) fn unblock_patch(uid: &str, version: &str, references: &[(usize, Box<str>)]) -> Value {
-    let mut operations = vec![
-        json!({ "op": "test", "path": "/metadata/uid", "value": uid }),
-        json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }),
-    ];
-    for (place, owner) in references {
-        let path = format!("/metadata/ownerReferences/{place}");
-        operations.push(json!({ "op": "test", "path": format!("{path}/uid"), "value": owner }));
-        operations.push(json!({ "op": "replace", "path": format!("{path}/blockOwnerDeletion"), "value": false }));
-    }
-    operations.into()
-}
-
 /// Removes a finalizer from an object that is being deleted. Does nothing if the object does not
 /// have it.
 pub(super) async fn remove_finalizer(
@@ -312,12 +290,7 @@ pub(super) async fn remove_finalizer(
     let Some(place) = place_of(finalizer, uid, &bytes)? else {
         return Ok(());
     };
-    let path = format!("/metadata/finalizers/{place}");
-    let operations = json!([
-        { "op": "test", "path": "/metadata/uid", "value": uid },
-        { "op": "test", "path": path, "value": finalizer },
-        { "op": "remove", "path": path },
-    ]);
+    let operations = patches::remove_finalizer(uid, place, finalizer);
     patch(client, resource, key, &operations).await.map(drop)
 }
 
@@ -363,34 +336,5 @@ mod tests {
         for name in ["", ".", "..", "../secrets/s", "a/b", "a%2fb"] {
             assert_eq!(path(name), None, "{name}");
         }
-    }
-
-    #[test]
-    fn unblock_patch_tests_the_resource_version() {
-        let patch = unblock_patch("u", "7", &[(1, "b".into())]);
-        assert_eq!(
-            patch,
-            json!([
-                {"op": "test", "path": "/metadata/uid", "value": "u"},
-                {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
-                {"op": "test", "path": "/metadata/ownerReferences/1/uid", "value": "b"},
-                {"op": "replace", "path": "/metadata/ownerReferences/1/blockOwnerDeletion", "value": false},
-            ])
-        );
-    }
-
-    #[test]
-    fn references_are_removed_from_the_last_to_the_first() {
-        let patch = remove_references_patch("u", &[(0, "a".into()), (2, "c".into())]);
-        assert_eq!(
-            patch,
-            json!([
-                {"op": "test", "path": "/metadata/uid", "value": "u"},
-                {"op": "test", "path": "/metadata/ownerReferences/2/uid", "value": "c"},
-                {"op": "remove", "path": "/metadata/ownerReferences/2"},
-                {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": "a"},
-                {"op": "remove", "path": "/metadata/ownerReferences/0"},
-            ])
-        );
     }
 }

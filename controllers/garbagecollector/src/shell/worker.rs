@@ -17,6 +17,7 @@ use super::{
     decision_log::{Action, Decision},
     key_of,
     monitors::resource_name,
+    patches,
     requests::{self, RequestError},
 };
 
@@ -149,7 +150,7 @@ impl CollectorContext {
             self.note_down(intent, &format!("failed: {message}"));
         } else if matches!(failure, RequestError::Other { .. }) {
             // This failure has already been reported.
-            return again(failure);
+            return failure.outcome();
         }
         if matches!(failure, RequestError::Other { kind, .. } if is_rejected(*kind)) {
             tracing::warn!(item = %intent.item(), reason = message, "failed to change object: the apiserver rejected the request");
@@ -160,18 +161,15 @@ impl CollectorContext {
             );
             self.note(intent.item(), &note.report_once(message));
         }
-        again(failure)
+        failure.outcome()
     }
 
     /// Carries out an intent.
     async fn carry(&self, intent: &Intent) -> End {
         let (action, item) = (Action::of(intent), intent.item());
-        let Some(resource) = self.resource(item) else {
-            return End::Later(RequestError::Other {
-                message: format!("kind {} of {} is not served", item.kind, item.api_version),
-                kind: ApiErrorKind::NotFound,
-                after: None,
-            });
+        let resource = match self.served_as(item) {
+            Ok(resource) => resource,
+            Err(failure) => return End::Later(failure),
         };
         if self.settings.ignored.contains(&resource_name(&resource)) {
             return End::Done;
@@ -236,7 +234,7 @@ impl CollectorContext {
                 ..
             } => self.delete(resource, item, version, *policy, unblock).await,
             Intent::RemoveReferences { references, .. } => {
-                let patch = requests::remove_references_patch(&item.uid, references);
+                let patch = patches::remove_references(&item.uid, references);
                 requests::patch(&self.client, resource, &key, &patch).await.map(drop)
             }
             Intent::RemoveFinalizer { .. } => {
@@ -256,7 +254,7 @@ impl CollectorContext {
         let key = key_of(resource, item);
         let mut version = version.to_owned();
         if !unblock.is_empty() {
-            let patch = requests::unblock_patch(&item.uid, &version, unblock);
+            let patch = patches::unblock(&item.uid, &version, unblock);
             let seen = requests::patch(&self.client, resource, &key, &patch).await;
             self.metrics
                 .count_attempt("unblock", if seen.is_ok() { "success" } else { "error" });
@@ -268,14 +266,6 @@ impl CollectorContext {
 
 fn is_rejected(kind: ApiErrorKind) -> bool {
     matches!(kind, ApiErrorKind::Forbidden | ApiErrorKind::Invalid)
-}
-
-/// Returns when to retry a failed attempt.
-fn again(failure: &RequestError) -> Outcome {
-    match failure {
-        RequestError::Other { after: Some(after), .. } => Outcome::RetryAfter(*after),
-        _ => Outcome::Retry,
-    }
 }
 
 fn owners(intent: &Intent) -> Vec<(Identity, OwnerState)> {

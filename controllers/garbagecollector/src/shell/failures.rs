@@ -1,0 +1,135 @@
+//! The objects whose last attempt failed, and the cascades that are not finished.
+//!
+//! It reads no clock: the time is an argument.
+
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    time::Duration,
+};
+
+use portreeve_garbagecollector_graph::Uid;
+use tokio::time::Instant;
+
+/// The failures and cascades of one collector.
+#[derive(Default)]
+pub(super) struct FailureTracker {
+    /// The time of the first failure and the latest reason, by object and whether its dependents
+    /// were to be orphaned.
+    failing: HashMap<(Uid, bool), (Instant, String)>,
+    /// Objects of which it is unknown whether an owner exists. They are retried when more resources
+    /// are served or synced.
+    unknown: HashSet<Uid>,
+    /// The time at which the deletion of an owner's dependents began.
+    cascades: HashMap<Uid, Instant>,
+}
+
+impl FailureTracker {
+    /// Records a failed attempt. Returns whether the failure is new: the last attempt did not fail,
+    /// or had another reason.
+    pub(super) fn failed(
+        &mut self,
+        (uid, orphaning): (Uid, bool),
+        reason: String,
+        is_unknown: bool,
+        now: Instant,
+    ) -> bool {
+        if is_unknown {
+            self.unknown.insert(uid);
+        } else if !orphaning {
+            // The existence of the owners was known this time; the failure has another reason.
+            self.unknown.remove(&uid);
+        }
+        let before = self.failing.get(&(uid, orphaning));
+        let is_news = before.is_none_or(|(_, before)| *before != reason);
+        let since = before.map_or(now, |(since, _)| *since);
+        self.failing.insert((uid, orphaning), (since, reason));
+        is_news
+    }
+
+    /// Records a successful attempt.
+    pub(super) fn succeeded(&mut self, uid: Uid, orphaning: bool) {
+        self.failing.remove(&(uid, orphaning));
+        if !orphaning {
+            self.unknown.remove(&uid);
+        }
+    }
+
+    /// Returns the objects of which it is unknown whether an owner exists, and forgets them.
+    pub(super) fn take_unknown(&mut self) -> HashSet<Uid> {
+        mem::take(&mut self.unknown)
+    }
+
+    /// Returns why the last attempt to process an object failed, and how long attempts have been
+    /// failing.
+    pub(super) fn reason(&self, uid: Uid, now: Instant) -> Option<(String, Duration)> {
+        let mut both = [false, true].into_iter();
+        let (since, reason) = both.find_map(|orphaning| self.failing.get(&(uid, orphaning)))?;
+        Some((reason.clone(), now.duration_since(*since)))
+    }
+
+    /// Returns how long attempts to process one object have been failing, for the object that has
+    /// been failing longest. Objects of which it is unknown whether an owner exists may wait
+    /// indefinitely, so they do not count.
+    pub(super) fn longest(&self, now: Instant) -> Option<Duration> {
+        let known = self.failing.iter().filter(|((uid, _), _)| !self.unknown.contains(uid));
+        known.map(|(_, (since, _))| now.duration_since(*since)).max()
+    }
+
+    /// Records that the deletion of an owner's dependents has begun.
+    pub(super) fn cascade_started(&mut self, uid: Uid, now: Instant) {
+        self.cascades.insert(uid, now);
+    }
+
+    /// Records that an owner's last dependent is gone. Returns how long the cascade took.
+    pub(super) fn cascade_finished(&mut self, uid: Uid, now: Instant) -> Option<Duration> {
+        self.cascades.remove(&uid).map(|since| now.duration_since(since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portreeve_garbagecollector_graph::{FollowUps, Graph, PartialObject};
+
+    use super::*;
+
+    fn uids() -> [Uid; 2] {
+        let mut graph = Graph::default();
+        let pods = graph.add_monitor("v1", "Pod");
+        ["a", "b"].map(|text| {
+            let mut pod = PartialObject::default();
+            pod.metadata.uid = text.into();
+            graph.observe(pods, &pod, &mut FollowUps::default());
+            graph.uid(text).unwrap()
+        })
+    }
+
+    #[test]
+    fn failure_is_new_until_its_reason_repeats_and_dates_from_the_first() {
+        let [a, _] = uids();
+        let mut tracker = FailureTracker::default();
+        let began = Instant::now();
+        let at = |second| began + Duration::from_secs(second);
+        assert!(tracker.failed((a, false), "away".to_owned(), false, at(0)));
+        assert!(!tracker.failed((a, false), "away".to_owned(), false, at(5)));
+        assert!(tracker.failed((a, false), "forbidden".to_owned(), false, at(6)));
+        let reason = tracker.reason(a, at(7));
+        assert_eq!(reason, Some(("forbidden".to_owned(), Duration::from_secs(7))));
+        tracker.succeeded(a, false);
+        assert_eq!((tracker.reason(a, at(8)), tracker.longest(at(8))), (None, None));
+    }
+
+    #[test]
+    fn object_with_an_unknown_owner_does_not_count_as_failing() {
+        let [a, b] = uids();
+        let mut tracker = FailureTracker::default();
+        let began = Instant::now();
+        let later = began + Duration::from_secs(9);
+        tracker.failed((a, false), "unknown".to_owned(), true, began);
+        assert_eq!(tracker.longest(later), None);
+        tracker.failed((b, true), "away".to_owned(), false, later);
+        assert_eq!(tracker.longest(later), Some(Duration::ZERO));
+        assert_eq!(tracker.take_unknown(), [a].into());
+        assert_eq!(tracker.longest(later), Some(Duration::from_secs(9)));
+    }
+}
