@@ -4,6 +4,9 @@
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 /// A set of numbered values, each with a count of its users. Number 0 is never assigned.
+///
+/// Not a library: `lasso` and `string-interner` hold only strings and cannot remove one, and the
+/// handles of `internment` are pointers, twice as large as these numbers.
 #[derive(Debug)]
 pub(crate) struct Interner<T: ?Sized> {
     slots: Vec<Option<Slot<T>>>,
