@@ -52,9 +52,7 @@ async fn wait_until_readyz_reports_not_served(scenario: &Scenario) -> Result<()>
 /// open when the CRD is deleted: while the apiserver does not serve their kind, the collector
 /// cannot check whether an owner exists.
 async fn wait_until_collector_watches(scenario: &Scenario, resource: &portreeve_api::Resource) -> Result<()> {
-    let watches = Matcher::watches()
-        .path_prefix(resource.collection_path(None))
-        .metadata();
+    let watches = Matcher::watches().path_prefix(resource.collection_path(None));
     let watches = scenario.proxy.count(watches);
     scenario.proxy.reset();
     watches.wait_for_matched(1, RETRY_LIMIT).await

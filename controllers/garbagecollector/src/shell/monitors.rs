@@ -16,7 +16,7 @@ use portreeve_garbagecollector_graph::{FollowUps, Monitor};
 use portreeve_informer::{Discovery, Event, Factory, Reader, ServedResources, Sink, StatusReporter, Verb, Watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::{CollectorContext, watched_object::WatchedPartialObject as PartialObject};
+use super::{CollectorContext, watched_object::WatchedPartialObject};
 
 /// The verbs that a resource must support to be collected.
 const VERBS: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
@@ -343,9 +343,9 @@ impl GraphSink {
 }
 
 impl Sink for GraphSink {
-    type Object = PartialObject;
+    type Object = WatchedPartialObject;
 
-    fn apply(&mut self, event: Event<PartialObject>) {
+    fn apply(&mut self, event: Event<WatchedPartialObject>) {
         let began = Instant::now();
         // The reflector has given up a list. Queue its follow-ups now: the next list may never be
         // complete.
