@@ -1,4 +1,6 @@
 //! Kubernetes' own CronJob, `batch/v1`.
+//!
+//! Architecture Invariant: pure.
 
 use std::sync::Arc;
 
@@ -11,8 +13,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
+    assess::Assessment,
+    input::{DesiredSchedule, Fault, RecordedStatus},
     job::{self, Run},
-    schedule_resource::{DesiredSchedule, Fault, RecordedStatus, Report, ScheduleResource},
+    schedule_resource::ScheduleResource,
     scheduled_times::Timetable,
 };
 
@@ -171,9 +175,8 @@ impl ScheduleResource for CachedCronJob {
         ))
     }
 
-    fn status(&self, report: &Report<'_>, _now: Timestamp) -> Option<Value> {
-        let summary = report.summary;
-        let recorded = self.recorded(Timestamp::MIN);
+    fn status(&self, assessment: &Assessment<'_>, _fault: Option<&Fault>) -> Option<Value> {
+        let (summary, recorded) = (&assessment.summary, &assessment.input.recorded);
         let active = summary.active_references();
         let same_jobs = active.len() == recorded.active.len()
             && active

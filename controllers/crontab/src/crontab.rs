@@ -1,4 +1,6 @@
 //! Our own CronTab, `stable.example.com/v1`.
+//!
+//! Architecture Invariant: pure.
 
 use std::sync::Arc;
 
@@ -14,8 +16,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
+    assess::Assessment,
+    input::{DesiredSchedule, Fault, RecordedStatus},
     job::{self, Run},
-    schedule_resource::{DesiredSchedule, Fault, RecordedStatus, Report, ScheduleResource},
+    schedule_resource::ScheduleResource,
     scheduled_times::Timetable,
 };
 
@@ -183,14 +187,14 @@ impl CachedCronTab {
         status.scheduled_since
     }
 
-    fn conditions(&self, report: &Report<'_>, now: Timestamp) -> Vec<conditions::Condition> {
-        let valid = match report.fault.filter(|_| !report.is_valid) {
+    fn conditions(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Vec<conditions::Condition> {
+        let valid = match &assessment.spec_fault {
             Some(fault) => condition_update("Valid", ConditionStatus::False, fault.reason, &fault.message),
             None => condition_update("Valid", ConditionStatus::True, "Parsed", ""),
         };
-        let ready = match report.fault {
+        let ready = match fault {
             Some(fault) => condition_update("Ready", ConditionStatus::False, fault.reason, &fault.message),
-            None if report.is_suspended => {
+            None if assessment.input.desired.suspend => {
                 condition_update("Ready", ConditionStatus::False, SUSPENDED, "the CronTab is suspended")
             }
             None => condition_update("Ready", ConditionStatus::True, "Scheduled", ""),
@@ -200,7 +204,7 @@ impl CachedCronTab {
         // The apiserver may reject each attempt with another message. Keep the first message,
         // because every change of the status triggers another sync at once.
         let reported = conditions::find_status_condition(before, "Ready").filter(|known| {
-            report.is_valid && known.reason == "FailedCreate" && known.observed_generation == generation
+            assessment.spec_fault.is_none() && known.reason == "FailedCreate" && known.observed_generation == generation
         });
         let ready = match reported {
             Some(known) if ready.reason == known.reason => {
@@ -208,7 +212,7 @@ impl CachedCronTab {
             }
             _ => ready,
         };
-        conditions::set_status_conditions(before, &[valid, ready], generation, now)
+        conditions::set_status_conditions(before, &[valid, ready], generation, assessment.input.now)
     }
 }
 
@@ -277,8 +281,8 @@ impl ScheduleResource for CachedCronTab {
         ))
     }
 
-    fn status(&self, report: &Report<'_>, now: Timestamp) -> Option<Value> {
-        let (current, summary) = (self.current_status(), report.summary);
+    fn status(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Option<Value> {
+        let (current, summary, missed) = (self.current_status(), &assessment.summary, assessment.missed);
         let active = summary.active_references();
         let status = CronTabStatus {
             active_count: i32::try_from(active.len()).unwrap_or(i32::MAX),
@@ -286,16 +290,16 @@ impl ScheduleResource for CachedCronTab {
             last_schedule_time: summary.last_schedule,
             last_successful_time: summary.last_success,
             last_failure_time: summary.last_failure,
-            next_schedule_time: report.times.and_then(|times| times.next),
-            last_missed_time: report.missed.map(|missed| missed.last).or(current.last_missed_time),
+            next_schedule_time: assessment.times.and_then(|times| times.next),
+            last_missed_time: missed.map(|missed| missed.last).or(current.last_missed_time),
             missed_runs: current
                 .missed_runs
-                .saturating_add(report.missed.map_or(0, |missed| missed.count.into())),
+                .saturating_add(missed.map_or(0, |missed| missed.count.into())),
             last_run_now: summary.last_run_now.map(str::to_owned),
             observed_schedule: self.spec.as_ref().map(Spec::schedule_fields),
-            scheduled_since: report.scheduled_since,
+            scheduled_since: assessment.scheduled_since,
             observed_generation: self.metadata.base.generation,
-            conditions: self.conditions(report, now),
+            conditions: self.conditions(assessment, fault),
         };
         (self.status.as_ref() != Some(&status)).then(|| json!(status))
     }

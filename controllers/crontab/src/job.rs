@@ -1,4 +1,6 @@
 //! The Jobs of a schedule: their cached fields, their names, and how a Job is built.
+//!
+//! Architecture Invariant: pure.
 
 use std::sync::Arc;
 

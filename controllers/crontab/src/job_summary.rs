@@ -1,4 +1,6 @@
-//! Summarizes the Jobs of a schedule and compares them with its status. Pure.
+//! Summarizes the Jobs of a schedule and compares them with its status.
+//!
+//! Architecture Invariant: pure. The time is an argument.
 
 use std::sync::Arc;
 
@@ -7,9 +9,8 @@ use portreeve_api::{JobReference, Metadata};
 use portreeve_informer::Projection;
 
 use crate::{
-    decide::ObservedRuns,
+    input::{ObservedRuns, RecordedStatus},
     job::{self, CachedJob, FinishedStatus, JOBS, Origin},
-    schedule_resource::RecordedStatus,
 };
 
 /// The Jobs of a schedule by state, and the times that follow from them.

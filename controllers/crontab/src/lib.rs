@@ -1,21 +1,26 @@
 //! crontab-controller and cronjob-controller start Jobs on a schedule, for our CronTab and for
 //! Kubernetes' CronJob. Both controllers share one engine.
 //!
-//! `decide.rs` and `status.rs` make the decisions. `job_summary.rs` summarizes the Jobs for them,
-//! and `scheduled_times.rs` computes which times are due. `crontab.rs` and `cronjob.rs` read the
-//! spec of each kind and write its Jobs and its status.
+//! A decision is a pipeline of values: `input.rs` has what it reads, `assess.rs` computes what
+//! follows from it, and `starts.rs` or `status.rs` builds the plan. `decide.rs` composes them.
+//! `crontab.rs` and `cronjob.rs` read the spec of each kind and write its Jobs and its status.
 //!
 //! Architecture Invariant: this crate has no client and no async code. Every decision takes the
 //! time as an argument.
 
+mod assess;
 mod cronjob;
 mod crontab;
 mod decide;
+mod effects;
+mod input;
 mod job;
 mod job_summary;
+mod missed;
 mod observed_runs;
 mod schedule_resource;
 mod scheduled_times;
+mod starts;
 mod status;
 
 use std::{iter, sync::Arc};
@@ -29,10 +34,9 @@ use portreeve_reconcile::{BuildError, Controller, Descriptor, Effect, Plan, Reco
 use crate::{
     cronjob::CachedCronJob,
     crontab::CachedCronTab,
-    decide::Observed,
     job::{CachedJob, JOBS},
     observed_runs::RunTracker,
-    schedule_resource::ScheduleResource,
+    schedule_resource::{Observed, ScheduleResource},
 };
 
 /// The verbs on Jobs that both controllers need.

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use portreeve_informer::{Cause, Change, Delta, Informer, Projection};
 
 use crate::{
-    decide::ObservedRuns,
+    input::ObservedRuns,
     job::{CachedJob, Origin},
     schedule_resource::ScheduleResource,
 };

@@ -1,18 +1,20 @@
 //! The interface between the engine and a kind of schedule: the desired schedule, the recorded
 //! status, and how to build Jobs and statuses.
+//!
+//! Architecture Invariant: pure.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portreeve_api::{ConcurrencyPolicy, JobReference, Resource};
+use portreeve_api::Resource;
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde_json::Value;
 
 use crate::{
-    job::Run,
-    job_summary::JobSummary,
-    scheduled_times::{ScheduledTimes, Timetable},
+    assess::Assessment,
+    input::{DesiredSchedule, Fault, Input, ObservedRuns, RecordedStatus},
+    job::{CachedJob, Run},
 };
 
 /// A kind of object that starts Jobs on a schedule.
@@ -40,80 +42,36 @@ pub(crate) trait ScheduleResource: Projection {
     /// invalid.
     fn job(&self, run: &Run) -> Result<Object, Fault>;
 
-    /// Returns the new status, or `None` if the current one is already correct.
-    fn status(&self, report: &Report<'_>, now: Timestamp) -> Option<Value>;
+    /// Returns the new status, or `None` if the current one is already correct. `fault` is why the
+    /// spec is invalid or a Job cannot start.
+    fn status(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Option<Value>;
 }
 
-/// The schedule that a spec describes.
+/// An object and its Jobs as the caches show them, and what this process has observed.
 #[derive(Clone, Debug)]
-pub(crate) struct DesiredSchedule {
-    /// The times of its runs, or why the schedule is invalid.
-    pub(crate) timetable: Result<Timetable, Fault>,
-    pub(crate) suspend: bool,
-    pub(crate) concurrency: ConcurrencyPolicy,
-    /// The number of successful Jobs to keep; `None` keeps all.
-    pub(crate) keep_successful: Option<usize>,
-    /// The number of failed Jobs to keep; `None` keeps all.
-    pub(crate) keep_failed: Option<usize>,
-    /// The value of the run-now annotation, which requests a run.
-    pub(crate) run_now: Option<Arc<str>>,
-    /// A problem to report that does not prevent runs.
-    pub(crate) warning: Option<Fault>,
+pub(crate) struct Observed<K> {
+    pub(crate) object: Arc<K>,
+    /// The Jobs that the schedule controls.
+    pub(crate) jobs: Vec<Arc<CachedJob>>,
+    /// Names in the schedule's naming pattern that are taken by Jobs of other owners.
+    pub(crate) taken_names: Vec<Arc<str>>,
+    /// The runs that this process has observed.
+    pub(crate) runs: ObservedRuns,
 }
 
-/// A problem of an object, reported as an event and a condition.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Fault {
-    /// The reason, in `CamelCase`.
-    pub(crate) reason: &'static str,
-    /// The message for people.
-    pub(crate) message: String,
-}
-
-/// The facts that a status records.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordedStatus<'a> {
-    /// The Jobs that were active when the status was written.
-    pub(crate) active: &'a [JobReference],
-    /// The last scheduled time for which a Job was created.
-    pub(crate) last_schedule: Option<Timestamp>,
-    /// When the last successful Job finished.
-    pub(crate) last_success: Option<Timestamp>,
-    /// When the last failed Job finished.
-    pub(crate) last_failure: Option<Timestamp>,
-    /// The last scheduled time that was reported as missed.
-    pub(crate) last_missed: Option<Timestamp>,
-    /// The last value of the run-now annotation for which a Job was created.
-    pub(crate) last_run_now: Option<&'a str>,
-    /// Since when the current schedule applies, if that is later than the object's creation.
-    pub(crate) scheduled_since: Option<Timestamp>,
-    /// Whether the status was written while the schedule was suspended.
-    pub(crate) was_suspended: bool,
-    /// The reason and message of the condition Ready.
-    pub(crate) last_reported: Option<(&'a str, &'a str)>,
-}
-
-/// The facts from which a kind builds its status.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Report<'a> {
-    pub(crate) summary: &'a JobSummary<'a>,
-    /// `None` while the schedule is suspended, terminating or invalid.
-    pub(crate) times: Option<&'a ScheduledTimes>,
-    pub(crate) missed: Option<Missed>,
-    /// Why the spec is invalid or a Job cannot start.
-    pub(crate) fault: Option<&'a Fault>,
-    /// Whether the spec is valid, so that `fault` has another cause.
-    pub(crate) is_valid: bool,
-    /// Since when the current schedule applies, if that is later than the object's creation.
-    pub(crate) scheduled_since: Option<Timestamp>,
-    pub(crate) is_suspended: bool,
-}
-
-/// Scheduled times that had no run and will never have one.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Missed {
-    /// The number of missed times.
-    pub(crate) count: u32,
-    /// The latest missed time.
-    pub(crate) last: Timestamp,
+impl<K: ScheduleResource> Observed<K> {
+    /// Returns the input of a decision at the time `now`.
+    pub(crate) fn input(&self, now: Timestamp) -> Input<'_> {
+        Input {
+            resource: K::RESOURCE,
+            metadata: self.object.metadata(),
+            desired: self.object.desired(),
+            recorded: self.object.recorded(self.runs.rescheduled.unwrap_or(now)),
+            jobs: &self.jobs,
+            taken_names: &self.taken_names,
+            runs: &self.runs,
+            missed_metric: K::MISSED_METRIC,
+            now,
+        }
+    }
 }

@@ -1,4 +1,6 @@
-//! Computes which scheduled times are due, expired or next. Pure.
+//! Computes which scheduled times are due, expired or next.
+//!
+//! Architecture Invariant: pure. The time is an argument.
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_cron::{DstPolicy, Schedule};

@@ -1,12 +1,21 @@
 //! Decides on recorded CronTabs, CronJobs and Jobs and on mutations of them, at various times: no
 //! object makes a decision panic.
 
-use std::fs;
+use std::{fs, sync::Arc};
 
+use portreeve_informer::Projection;
+use portreeve_reconcile::{Effect, Next};
 use portreeve_testing::Corpus;
 
 use super::samples::at;
-use crate::{cronjob::CachedCronJob, crontab::CachedCronTab, decide::*};
+use crate::{
+    cronjob::CachedCronJob,
+    crontab::CachedCronTab,
+    decide::{decide, refused},
+    input::ObservedRuns,
+    job::{CachedJob, JOBS},
+    schedule_resource::{Observed, ScheduleResource},
+};
 
 /// The number of mutations of each folder.
 const MUTATIONS: usize = 600;

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::samples::{Sample, at};
 use crate::{
-    decide::ObservedRuns,
+    input::ObservedRuns,
     job::{CachedJob, run_now_job_name},
 };
 

@@ -7,8 +7,10 @@ use portreeve_reconcile::{Effect, Next, Plan};
 
 use super::{Outcome, Process, Simulation, is_owned};
 use crate::{
-    decide::{Observed, ObservedRuns, decide, refused, tests::samples::Sample},
+    decide::{decide, refused, tests::samples::Sample},
+    input::ObservedRuns,
     job::CachedJob,
+    schedule_resource::Observed,
 };
 
 impl<K: Sample> Simulation<K> {

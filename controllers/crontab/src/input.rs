@@ -1,0 +1,93 @@
+//! The input of a decision: the desired schedule, the recorded status, the Jobs, and the runs that
+//! this process has observed. It is the same for both kinds.
+//!
+//! Architecture Invariant: pure. The time is part of the input.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use portreeve_api::{ConcurrencyPolicy, JobReference, Metadata, Resource};
+
+use crate::{job::CachedJob, scheduled_times::Timetable};
+
+/// Everything that a decision reads.
+#[derive(Debug)]
+pub(crate) struct Input<'a> {
+    /// The resource of the schedule.
+    pub(crate) resource: Resource,
+    /// The metadata of the schedule.
+    pub(crate) metadata: &'a Metadata,
+    pub(crate) desired: DesiredSchedule,
+    pub(crate) recorded: RecordedStatus<'a>,
+    /// The Jobs that the schedule controls.
+    pub(crate) jobs: &'a [Arc<CachedJob>],
+    /// Names in the schedule's naming pattern that are taken by Jobs of other owners.
+    pub(crate) taken_names: &'a [Arc<str>],
+    /// The runs that this process has observed.
+    pub(crate) runs: &'a ObservedRuns,
+    /// The counter of missed runs; `None` if the status of this kind does not record which runs
+    /// were counted.
+    pub(crate) missed_metric: Option<&'static str>,
+    pub(crate) now: Timestamp,
+}
+
+/// The schedule that a spec describes.
+#[derive(Debug)]
+pub(crate) struct DesiredSchedule {
+    /// The times of its runs, or why the schedule is invalid.
+    pub(crate) timetable: Result<Timetable, Fault>,
+    pub(crate) suspend: bool,
+    pub(crate) concurrency: ConcurrencyPolicy,
+    /// The number of successful Jobs to keep; `None` keeps all.
+    pub(crate) keep_successful: Option<usize>,
+    /// The number of failed Jobs to keep; `None` keeps all.
+    pub(crate) keep_failed: Option<usize>,
+    /// The value of the run-now annotation, which requests a run.
+    pub(crate) run_now: Option<Arc<str>>,
+    /// A problem to report that does not prevent runs.
+    pub(crate) warning: Option<Fault>,
+}
+
+/// A problem of an object, reported as an event and a condition.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    /// The reason, in `CamelCase`.
+    pub(crate) reason: &'static str,
+    /// The message for people.
+    pub(crate) message: String,
+}
+
+/// The facts that a status records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordedStatus<'a> {
+    /// The Jobs that were active when the status was written.
+    pub(crate) active: &'a [JobReference],
+    /// The last scheduled time for which a Job was created.
+    pub(crate) last_schedule: Option<Timestamp>,
+    /// When the last successful Job finished.
+    pub(crate) last_success: Option<Timestamp>,
+    /// When the last failed Job finished.
+    pub(crate) last_failure: Option<Timestamp>,
+    /// The last scheduled time that was reported as missed.
+    pub(crate) last_missed: Option<Timestamp>,
+    /// The last value of the run-now annotation for which a Job was created.
+    pub(crate) last_run_now: Option<&'a str>,
+    /// Since when the current schedule applies, if that is later than the object's creation.
+    pub(crate) scheduled_since: Option<Timestamp>,
+    /// Whether the status was written while the schedule was suspended.
+    pub(crate) was_suspended: bool,
+    /// The reason and message of the condition Ready.
+    pub(crate) last_reported: Option<(&'a str, &'a str)>,
+}
+
+/// Facts about a schedule that this process observed, and that its status and Jobs may no longer
+/// show.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ObservedRuns {
+    /// When the schedule last changed.
+    pub(crate) rescheduled: Option<Timestamp>,
+    /// The latest scheduled time for which a Job was observed.
+    pub(crate) last_schedule: Option<Timestamp>,
+    /// The last value of the run-now annotation for which a Job was observed.
+    pub(crate) last_run_now: Option<Box<str>>,
+}

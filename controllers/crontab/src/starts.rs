@@ -1,0 +1,90 @@
+//! Builds the plan that starts runs: it creates their Jobs and deletes the Jobs that they replace.
+//!
+//! Architecture Invariant: pure.
+
+use portreeve_api::ConcurrencyPolicy;
+use portreeve_reconcile::{Effect, Object};
+
+use crate::{
+    assess::{Assessment, PendingRun},
+    effects::{deletion, event, normal, require_absent, warning},
+    input::Fault,
+    job::Run,
+    schedule_resource::ScheduleResource,
+};
+
+/// What to do about the pending runs.
+pub(crate) struct Starts {
+    /// The effects that start runs; empty if none can start now.
+    pub(crate) effects: Vec<Effect>,
+    /// Why a pending run cannot start: its Job's name is taken, or the template is invalid.
+    pub(crate) fault: Option<Fault>,
+}
+
+impl Starts {
+    pub(crate) fn new<K: ScheduleResource>(object: &K, assessment: &Assessment<'_>) -> Self {
+        let (mut jobs, mut fault) = (Vec::new(), None);
+        for pending in &assessment.pending_runs {
+            match build_job(object, pending) {
+                Ok(job) => jobs.push((&pending.run, job)),
+                Err(reason) => fault = fault.or(Some(reason)),
+            }
+        }
+        if assessment.is_blocked || assessment.replaces_unrecorded_job {
+            jobs.clear();
+        }
+        let input = assessment.input;
+        let mut effects = Vec::new();
+        if input.desired.concurrency != ConcurrencyPolicy::Allow && !jobs.is_empty() {
+            // At most one run may be active. The next decision starts the other one.
+            jobs.truncate(1);
+            effects.extend(require_absent(input, &assessment.summary.missing));
+            if input.desired.concurrency == ConcurrencyPolicy::Replace {
+                effects.extend(assessment.summary.active.iter().flat_map(|job| deletion(input, job)));
+            }
+        }
+        let starts = jobs.into_iter().flat_map(|(run, job)| start::<K>(assessment, run, job));
+        effects.extend(starts);
+        Self { effects, fault }
+    }
+}
+
+fn build_job<K: ScheduleResource>(object: &K, pending: &PendingRun) -> Result<Object, Fault> {
+    let job = object.job(&pending.run)?;
+    if pending.is_name_taken {
+        return Err(Fault {
+            reason: "FailedCreate",
+            message: format!(
+                "Error creating job: {} already exists for another owner or run; delete or rename it",
+                pending.job_name
+            ),
+        });
+    }
+    Ok(job)
+}
+
+/// Returns the effects that start a run.
+fn start<K: ScheduleResource>(assessment: &Assessment<'_>, run: &Run, job: Object) -> Vec<Effect> {
+    let input = assessment.input;
+    let created = normal("SuccessfulCreate", format!("Created job {}", job.key.name));
+    let mut effects = Vec::new();
+    let latency = match run {
+        Run::Scheduled(slot) => {
+            if assessment.too_many_missed {
+                let message =
+                    "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+                let content = warning("TooManyMissedTimes", message).report_once(slot.to_string());
+                effects.push(event(input, content));
+            }
+            Some(Effect::ObserveLatency {
+                metric: K::SKEW_METRIC,
+                since: *slot,
+            })
+        }
+        Run::Now(_) => None,
+    };
+    effects.push(Effect::Create(job));
+    effects.extend(latency);
+    effects.push(event(input, created));
+    effects
+}
