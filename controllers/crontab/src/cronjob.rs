@@ -16,12 +16,12 @@ use crate::{
     assess::Assessment,
     input::{DesiredSchedule, Fault, RecordedStatus},
     job::{self, Run},
-    schedule_resource::ScheduleResource,
-    scheduled_times::Timetable,
+    schedule_resource::{ScheduleResource, decode_template},
+    scheduled_times::{Timetable, load_zone},
 };
 
 /// The resource of CronJobs.
-pub(crate) const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
+const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
 
 /// The fields of a CronJob that the informer stores.
 #[derive(Debug, Deserialize)]
@@ -83,19 +83,15 @@ impl Projection for CachedCronJob {
 
 impl CachedCronJob {
     /// Returns all fields that determine the scheduled times.
-    pub(crate) fn schedule_fields(&self) -> (&str, Option<&str>) {
+    fn schedule_fields(&self) -> (&str, Option<&str>) {
         (&self.spec.schedule, self.spec.time_zone.as_deref())
     }
 
-    /// Returns the time zone. The default is UTC and not the local zone, because all replicas must
-    /// agree.
     fn zone(&self) -> Result<TimeZone, Fault> {
-        let Some(name) = self.spec.time_zone.as_deref() else {
-            return Ok(TimeZone::UTC);
-        };
-        portreeve_cron::load_zone(name).map_err(|error| Fault {
+        let name = self.spec.time_zone.as_deref();
+        load_zone(name).map_err(|error| Fault {
             reason: "UnknownTimeZone",
-            message: format!("invalid timeZone: {name:?}: {error}"),
+            message: format!("invalid timeZone: {:?}: {error}", name.unwrap_or_default()),
         })
     }
 
@@ -158,10 +154,7 @@ impl ScheduleResource for CachedCronJob {
     }
 
     fn job(&self, run: &Run) -> Result<Object, Fault> {
-        let template: Template = serde_json::from_str(self.spec.job_template.get()).map_err(|error| Fault {
-            reason: "FailedCreate",
-            message: format!("Error creating job: cannot decode .spec.jobTemplate: {error}"),
-        })?;
+        let template: Template = decode_template(&self.spec.job_template)?;
         let TemplateMetadata { labels, annotations } = template.metadata;
         let template_metadata = (labels.unwrap_or_default(), annotations.unwrap_or_default());
         let zone = self.zone()?;

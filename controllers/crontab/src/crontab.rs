@@ -19,8 +19,8 @@ use crate::{
     assess::Assessment,
     input::{DesiredSchedule, Fault, RecordedStatus},
     job::{self, Run},
-    schedule_resource::ScheduleResource,
-    scheduled_times::Timetable,
+    schedule_resource::{ScheduleResource, decode_template},
+    scheduled_times::{Timetable, load_zone},
 };
 
 /// The label that selects the Jobs and Pods of a CronTab.
@@ -89,13 +89,8 @@ impl Projection for CachedCronTab {
 }
 
 impl Spec {
-    /// Returns the time zone. The default is UTC and not the local zone, because all replicas must
-    /// agree.
     fn zone(&self) -> Result<TimeZone, Fault> {
-        let Some(name) = self.time_zone.as_deref() else {
-            return Ok(TimeZone::UTC);
-        };
-        portreeve_cron::load_zone(name).map_err(|error| Fault {
+        load_zone(self.time_zone.as_deref()).map_err(|error| Fault {
             reason: "UnknownTimeZone",
             message: format!(".spec.timeZone: {error}"),
         })
@@ -132,11 +127,7 @@ impl Spec {
     }
 
     fn job_spec(&self, name: &str) -> Result<Value, Fault> {
-        let template: Map<String, Value> = serde_json::from_str(self.job_template.get()).map_err(|error| Fault {
-            reason: "FailedCreate",
-            message: format!("Error creating job: cannot decode .spec.jobTemplate: {error}"),
-        })?;
-        let mut pod = template;
+        let mut pod: Map<String, Value> = decode_template(&self.job_template)?;
         pod.entry("restartPolicy").or_insert_with(|| "Never".into());
         let mut spec = json!({ "template": { "metadata": { "labels": { LABEL: name } }, "spec": pod } });
         let fields = [

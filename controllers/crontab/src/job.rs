@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// The resource of Jobs.
 pub(crate) const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
 /// Kubernetes' annotation with the time that a Job was scheduled for.
-pub(crate) const SCHEDULED_TIMESTAMP_ANNOTATION: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+const SCHEDULED_TIMESTAMP_ANNOTATION: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// The fields of a Job that the informer stores.
 #[derive(Clone, Debug, Deserialize)]
@@ -87,7 +87,7 @@ impl FinishedStatus {
 }
 
 /// Why a Job exists.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Origin {
     /// It was created for this scheduled time.
     Scheduled(Timestamp),
@@ -151,7 +151,7 @@ impl CachedJob {
 }
 
 /// A run that should start.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Run {
     /// A run for this scheduled time.
     Scheduled(Timestamp),
@@ -170,7 +170,7 @@ impl Run {
     }
 
     /// Returns the annotation that records the run on its Job.
-    pub(crate) fn annotation(&self, zone: &TimeZone) -> (&'static str, String) {
+    fn annotation(&self, zone: &TimeZone) -> (&'static str, String) {
         match self {
             // Go formats every offset of zero as `Z`.
             Self::Scheduled(slot) if zone.to_offset(*slot).seconds() == 0 => {

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use portreeve_api::Resource;
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     assess::Assessment,
@@ -48,7 +49,7 @@ pub(crate) trait ScheduleResource: Projection {
 }
 
 /// An object and its Jobs as the caches show them, and what this process has observed.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Observed<K> {
     pub(crate) object: Arc<K>,
     /// The Jobs that the schedule controls.
@@ -74,4 +75,16 @@ impl<K: ScheduleResource> Observed<K> {
             now,
         }
     }
+}
+
+/// Decodes a Job template.
+///
+/// # Errors
+///
+/// Returns the fault to report when the template cannot be decoded.
+pub(crate) fn decode_template<T: DeserializeOwned>(template: &RawValue) -> Result<T, Fault> {
+    serde_json::from_str(template.get()).map_err(|error| Fault {
+        reason: "FailedCreate",
+        message: format!("Error creating job: cannot decode .spec.jobTemplate: {error}"),
+    })
 }

@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_cron::{DstPolicy, Schedule};
 
 /// The maximum number of missed runs that are counted one by one.
-pub(crate) const MAX_COUNTED: u32 = 1_000;
+const MAX_COUNTED: u32 = 1_000;
 
 /// A schedule with everything that determines its times.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Timetable {
     /// The text of the schedule.
     pub(crate) text: String,
@@ -78,6 +78,15 @@ impl Timetable {
     fn deadline_end(&self, slot: Timestamp) -> Option<Timestamp> {
         self.deadline.and_then(|deadline| slot.checked_add(deadline).ok())
     }
+}
+
+/// Loads a time zone. The default is UTC and not the local zone, because all replicas must agree.
+///
+/// # Errors
+///
+/// Returns an error when the name is not a time zone.
+pub(crate) fn load_zone(name: Option<&str>) -> Result<TimeZone, portreeve_cron::Error> {
+    name.map_or(Ok(TimeZone::UTC), portreeve_cron::load_zone)
 }
 
 /// Returns the second before `slot`. Scheduled times are whole seconds.
