@@ -115,7 +115,8 @@ impl Collector {
         let name = setup.name;
         let shared = setup.shared.clone();
         let queue = |queue| Queue::new(queue, &shared.queues);
-        let (discovery, served) = Discovery::start(setup.client.clone(), &shared.informers);
+        let watches = shared.informers.shared_watches();
+        let (discovery, served) = Discovery::start(setup.client.clone(), &watches);
         let workers = settings.workers;
         let ctx = Arc::new(CollectorContext {
             name,
@@ -152,7 +153,7 @@ impl Collector {
         setup.pages.extend(pages::all(&ctx));
         setup.readiness_checkers.push(pages::readiness_checks(&ctx));
         let mut watching = JoinSet::new();
-        watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, shared.informers).run());
+        watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, watches).run());
         Ok(Box::new(Self { ctx, watching }))
     }
 

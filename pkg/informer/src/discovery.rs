@@ -41,7 +41,7 @@ use self::{
     change_watches::{ApiServiceNames, ApiServiceSink, CrdSink},
     requests::{DiscoveryClient, Error},
 };
-use crate::{StatusReporter, Watch, WatchFailure, backoff::Backoff, factory::Factory, shared_watch::Reader};
+use crate::{StatusReporter, Watch, WatchFailure, backoff::Backoff, factory::SharedWatches, shared_watch::Reader};
 
 const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 
@@ -85,11 +85,11 @@ struct Shared {
 
 impl Discovery {
     /// Starts discovery at `client`'s apiserver. The watches that trigger it are those of
-    /// `informers`.
+    /// `watches`.
     ///
     /// The receiver holds `None` until the first complete response and is notified only of changes.
     /// Must be called within a Tokio runtime.
-    pub fn start(client: Client, informers: &Factory) -> (Self, watch::Receiver<Option<Arc<ServedResources>>>) {
+    pub fn start(client: Client, watches: &SharedWatches) -> (Self, watch::Receiver<Option<Arc<ServedResources>>>) {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let shared = Arc::<Shared>::default();
@@ -107,8 +107,8 @@ impl Discovery {
             client: DiscoveryClient::new(client),
             shared: Arc::clone(&shared),
             names,
-            crds: informers.attach(Watch::all(CRDS), crds),
-            services: informers.attach(Watch::all(SERVICES), services),
+            crds: watches.attach(Watch::all(CRDS), crds),
+            services: watches.attach(Watch::all(SERVICES), services),
             tx,
             backoff: Backoff::new(),
             reported: BTreeSet::new(),

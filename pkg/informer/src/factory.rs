@@ -57,6 +57,14 @@ impl Default for InformerConfig {
 #[derive(Clone)]
 pub struct Factory(Arc<Inner>);
 
+/// The watches of a [`Factory`], for readers with a model of their own, such as a graph. Cheap to
+/// clone.
+///
+/// A new term of informers does not concern such a reader, which must not need one: the model may
+/// lag behind the apiserver.
+#[derive(Clone)]
+pub struct SharedWatches(Arc<Inner>);
+
 struct Inner {
     client: Client,
     informer_config: InformerConfig,
@@ -112,23 +120,9 @@ impl Factory {
         Informer(handle)
     }
 
-    /// Attaches a reader with its own model to the watch. It first receives a complete list, and
-    /// then every change.
-    ///
-    /// [`Factory::reports`] does not mention a watch that has only such readers, and the loop does
-    /// not warn when the resource is not served.
-    pub fn attach<S: Sink>(&self, watch: Watch, sink: S) -> Reader {
-        self.0.attach(&self.0.shared_watch(watch), Slot::optional(sink))
-    }
-
-    /// Returns the resources of which an informer reads all objects, each in the version that it
-    /// reads.
-    pub fn informer_resources(&self) -> Vec<Resource> {
-        let watches = self.0.live_watches().into_iter();
-        watches
-            .filter(|shared| shared.watch.is_for_all() && !shared.readers.required().is_empty())
-            .map(|shared| shared.watch.resource.clone())
-            .collect()
+    /// Returns a handle for readers with a model of their own.
+    pub fn shared_watches(&self) -> SharedWatches {
+        SharedWatches(Arc::clone(&self.0))
     }
 
     /// Returns the state of each watch, sorted by name.
@@ -150,6 +144,32 @@ impl Factory {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+    }
+}
+
+impl SharedWatches {
+    /// Attaches a reader to the watch. It first receives a complete list, and then every change.
+    ///
+    /// [`Factory::reports`] does not mention a watch that has only such readers, and the loop does
+    /// not warn when the resource is not served.
+    pub fn attach<S: Sink>(&self, watch: Watch, sink: S) -> Reader {
+        self.0.attach(&self.0.shared_watch(watch), Slot::optional(sink))
+    }
+
+    /// Returns the resources of which an informer reads all objects, each in the version that it
+    /// reads.
+    pub fn informer_resources(&self) -> Vec<Resource> {
+        let watches = self.0.live_watches().into_iter();
+        watches
+            .filter(|shared| shared.watch.is_for_all() && !shared.readers.required().is_empty())
+            .map(|shared| shared.watch.resource.clone())
+            .collect()
+    }
+
+    /// Returns how long a watch may be without contact before what was read from it counts as
+    /// stale.
+    pub fn stale_after(&self) -> Duration {
+        self.0.informer_config.stale_after()
     }
 }
 

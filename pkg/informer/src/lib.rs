@@ -36,7 +36,7 @@ mod watch;
 mod watch_trust;
 
 pub use discovery::{Discovery, ServedResources, Verb};
-pub use factory::{Factory, InformerConfig};
+pub use factory::{Factory, InformerConfig, SharedWatches};
 pub use informer::{Cache, CacheSyncTimeout, Index, Informer, Subscription};
 pub use metadata::MetadataOnly;
 pub use readers::Sink;

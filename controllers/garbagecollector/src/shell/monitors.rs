@@ -13,7 +13,7 @@ use std::{
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::{FollowUps, Monitor};
-use portreeve_informer::{Discovery, Event, Factory, Reader, ServedResources, Sink, StatusReporter, Verb, Watch};
+use portreeve_informer::{Discovery, Event, Reader, ServedResources, SharedWatches, Sink, StatusReporter, Verb, Watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::{CollectorContext, watched_object::WatchedPartialObject};
@@ -82,7 +82,7 @@ struct Running {
 pub(crate) struct Monitors {
     ctx: Arc<CollectorContext>,
     discovery: Discovery,
-    informers: Factory,
+    watches: SharedWatches,
     /// The running watches, by plural and group.
     running: BTreeMap<(String, String), Running>,
     /// The watches whose resources have left discovery, and the time at which each ends.
@@ -91,11 +91,11 @@ pub(crate) struct Monitors {
 }
 
 impl Monitors {
-    pub(crate) fn new(ctx: Arc<CollectorContext>, discovery: Discovery, informers: Factory) -> Self {
+    pub(crate) fn new(ctx: Arc<CollectorContext>, discovery: Discovery, watches: SharedWatches) -> Self {
         Self {
             ctx,
             discovery,
-            informers,
+            watches,
             running: BTreeMap::new(),
             leaving: Vec::new(),
             failures: 0,
@@ -138,7 +138,7 @@ impl Monitors {
     /// graph as well. Discovery decides later which of these resources can be collected; until then
     /// none is published, because the initial sync waits for all that are.
     fn join_informers(&mut self) {
-        for resource in self.informers.informer_resources() {
+        for resource in self.watches.informer_resources() {
             if !self.ctx.settings.ignored.contains(&resource_name(&resource)) {
                 let running = self.start(&resource, resource.clone());
                 self.running.insert(id(&resource), running);
@@ -148,13 +148,13 @@ impl Monitors {
 
     /// Moves each monitor to the version that an informer reads, so that one watch serves both.
     fn share_watches(&mut self, served: &ServedResources) {
-        let read = self.informers.informer_resources();
+        let read = self.watches.informer_resources();
         let mut is_moved = false;
         for running in self.running.values_mut() {
             let read_as = version_to_read(&running.state.resource, &read, served);
             if running.read_as != *read_as {
                 let sink = GraphSink::new(&self.ctx, running.monitor, &running.state.complete);
-                let reader = self.informers.attach(Watch::all(read_as.clone()), sink);
+                let reader = self.watches.attach(Watch::all(read_as.clone()), sink);
                 running.state.reporter = reader.reporter().clone();
                 running.read_as = read_as.clone();
                 std::mem::replace(&mut running.reader, reader).detach();
@@ -223,7 +223,7 @@ impl Monitors {
                 self.leaving.push((until, running));
             }
         }
-        let read = self.informers.informer_resources();
+        let read = self.watches.informer_resources();
         for (id, resource) in wanted {
             if let Some(running) = self.running.get(&id) {
                 running.reader.wake();
@@ -252,12 +252,12 @@ impl Monitors {
             .change(|graph, _| graph.add_monitor(&resource.api_version(), &resource.kind));
         let complete = Arc::default();
         let sink = GraphSink::new(&self.ctx, monitor, &complete);
-        let reader = self.informers.attach(Watch::all(read_as.clone()), sink);
+        let reader = self.watches.attach(Watch::all(read_as.clone()), sink);
         let state = MonitorState {
             resource: resource.clone(),
             complete,
             reporter: reader.reporter().clone(),
-            stale_after: self.informers.informer_config().stale_after(),
+            stale_after: self.watches.stale_after(),
         };
         Running {
             state,

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tower::BoxError;
 
 use super::*;
-use crate::InformerConfig;
+use crate::{Factory, InformerConfig};
 
 const LONG: Duration = Duration::from_mins(1);
 const ROOTS: [&str; 2] = ["/api", "/apis"];
@@ -95,7 +95,7 @@ impl Fixture {
         });
         let client = Client::new(service, "default");
         let informers = Factory::new(client.clone(), InformerConfig::default());
-        let (discovery, known) = Discovery::start(client, &informers);
+        let (discovery, known) = Discovery::start(client, &informers.shared_watches());
         Self {
             apiserver,
             discovery,

@@ -41,7 +41,7 @@ fn definition(group: &str) -> Result<CustomResourceDefinition> {
 
 fn start_discovery(client: Client) -> (Discovery, Known) {
     let informers = Factory::new(client.clone(), InformerConfig::default());
-    Discovery::start(client, &informers)
+    Discovery::start(client, &informers.shared_watches())
 }
 
 /// Waits until the known resources satisfy `expected`. Returns the time and the resources.

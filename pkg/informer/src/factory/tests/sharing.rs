@@ -40,7 +40,7 @@ async fn all_projections_of_a_resource_share_one_list_and_one_watch() {
     let mut fixture = Fixture::new().await;
     let (typed, names) = (fixture.informer(), fixture.factory.informer::<MetadataOnly>(foos()));
     let model = Model::default();
-    let _reader = fixture.factory.attach(foos(), model.clone());
+    let _reader = fixture.factory.shared_watches().attach(foos(), model.clone());
     let request = fixture.foos().await;
     assert!(!is_metadata(&request), "the typed informer needs whole objects");
     request.answer(&list(10, &[foo("a", 1)]));
@@ -65,7 +65,7 @@ async fn all_projections_of_a_resource_share_one_list_and_one_watch() {
 async fn readers_of_metadata_receive_only_metadata() {
     let mut fixture = Fixture::new().await;
     let names = fixture.factory.informer::<MetadataOnly>(foos());
-    let _reader = fixture.factory.attach(foos(), Model::default());
+    let _reader = fixture.factory.shared_watches().attach(foos(), Model::default());
     let request = fixture.foos().await;
     assert!(is_metadata(&request));
     request.answer(&list(10, &[foo("a", 1)]));
@@ -95,7 +95,7 @@ async fn a_late_reader_causes_one_list_that_changes_nothing_for_the_others() {
     let watch = fixture.sync(&[foo("a", 1)]).await;
     changes.take();
     let model = Model::default();
-    let _reader = fixture.factory.attach(foos(), model.clone());
+    let _reader = fixture.factory.shared_watches().attach(foos(), model.clone());
     let names = fixture.factory.informer::<MetadataOnly>(foos());
     assert!(!names.is_synced());
     let new = fixture.sync(&[foo("a", 1)]).await;
@@ -115,7 +115,7 @@ async fn a_reader_that_comes_before_the_first_page_causes_no_list() {
     let typed = fixture.informer();
     let request = fixture.foos().await;
     let model = Model::default();
-    let _reader = fixture.factory.attach(foos(), model.clone());
+    let _reader = fixture.factory.shared_watches().attach(foos(), model.clone());
     request.answer(&list(10, &[foo("a", 1)]));
     assert!(fixture.foos().await.is_watch());
     settle().await;
@@ -128,7 +128,7 @@ async fn a_reader_that_comes_before_the_first_page_causes_no_list() {
 async fn a_late_reader_of_whole_objects_waits_for_a_list_of_them() {
     let mut fixture = Fixture::new().await;
     let model = Model::default();
-    let _reader = fixture.factory.attach(foos(), model.clone());
+    let _reader = fixture.factory.shared_watches().attach(foos(), model.clone());
     let request = fixture.foos().await;
     assert!(is_metadata(&request));
     let typed = fixture.informer();
@@ -177,7 +177,7 @@ async fn a_reader_that_panics_does_not_keep_others_from_syncing() {
         }
     }
     let mut fixture = Fixture::new().await;
-    let _broken = fixture.factory.attach(foos(), Panics);
+    let _broken = fixture.factory.shared_watches().attach(foos(), Panics);
     let typed = fixture.informer();
     fixture.foos().await.answer(&list(10, &[foo("a", 1)]));
     settle().await;
@@ -190,8 +190,8 @@ async fn a_reader_that_panics_does_not_keep_others_from_syncing() {
 async fn a_detached_reader_receives_nothing_and_the_watch_ends_with_the_last_one() {
     let mut fixture = Fixture::new().await;
     let (kept, model) = (Model::default(), Model::default());
-    let kept_reader = fixture.factory.attach(foos(), kept.clone());
-    let reader = fixture.factory.attach(foos(), model.clone());
+    let kept_reader = fixture.factory.shared_watches().attach(foos(), kept.clone());
+    let reader = fixture.factory.shared_watches().attach(foos(), model.clone());
     let watch = fixture.sync(&[foo("a", 1)]).await;
     model.take();
     reader.detach();
@@ -229,10 +229,10 @@ async fn only_informers_of_all_objects_are_informer_resources() {
         fields: "metadata.name=x".to_owned(),
         ..foos()
     });
-    let _model = fixture.factory.attach(foos(), Model::default());
-    assert_eq!(fixture.factory.informer_resources(), [CRDS]);
+    let _model = fixture.factory.shared_watches().attach(foos(), Model::default());
+    assert_eq!(fixture.factory.shared_watches().informer_resources(), [CRDS]);
     let _typed = fixture.informer();
-    let mut plurals: Vec<_> = fixture.factory.informer_resources();
+    let mut plurals: Vec<_> = fixture.factory.shared_watches().informer_resources();
     plurals.sort_by(|a, b| a.plural.cmp(&b.plural));
     assert_eq!(plurals, [CRDS, crate::scripted::FOOS]);
 }
@@ -241,7 +241,7 @@ async fn only_informers_of_all_objects_are_informer_resources() {
 #[tokio::test(start_paused = true)]
 async fn reports_do_not_mention_a_watch_without_informers() {
     let mut fixture = Fixture::new().await;
-    let _reader = fixture.factory.attach(foos(), Model::default());
+    let _reader = fixture.factory.shared_watches().attach(foos(), Model::default());
     fixture.foos().await.answer(&status(403, "Forbidden"));
     settle().await;
     assert_eq!(fixture.factory.reports().len(), 1);
