@@ -11,7 +11,9 @@ use std::{
 use jiff::Timestamp;
 use portreeve_api::{Metadata, ObjectKey, Resource};
 use portreeve_informer::{Informer, Projection, Watch};
-use portreeve_reconcile::{BuildError, Controller, Descriptor, Effect, Object, Plan, Reconciler, Setup};
+use portreeve_reconcile::{
+    BuildError, Context, Descriptor, Effect, KeyedController, Object, Plan, Reconciler, Registrations,
+};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -20,9 +22,9 @@ const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "confi
 const NAMESPACE: &str = "configmap-namespace";
 
 /// A controller that panics in its first decision. Afterwards it copies each ConfigMap.
-pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one_flag, |setup| {
+pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one_flag, |ctx| {
     let decisions = AtomicUsize::new(0);
-    copier(setup, "Panicky", move || {
+    copier(ctx, "Panicky", move || {
         assert!(
             decisions.fetch_add(1, Ordering::Relaxed) > 0,
             "the first decision panics on purpose"
@@ -33,21 +35,21 @@ pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one
 
 /// A controller that ignores the copies of ConfigMaps in its first three decisions, as if its cache
 /// were stale.
-pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_flag, |setup| {
+pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_flag, |ctx| {
     let decisions = AtomicUsize::new(0);
-    copier(setup, "Blind", move || decisions.fetch_add(1, Ordering::Relaxed) >= 3)
+    copier(ctx, "Blind", move || decisions.fetch_add(1, Ordering::Relaxed) >= 3)
 })];
 
 /// Two controllers that do nothing and share one watch.
 pub(crate) const TWINS: &[Descriptor] = &[
-    descriptor("first-twin-controller", one_flag, |setup| idle(setup, "FirstTwin")),
-    descriptor("second-twin-controller", Vec::new, |setup| idle(setup, "SecondTwin")),
+    descriptor("first-twin-controller", one_flag, |ctx| idle(ctx, "FirstTwin")),
+    descriptor("second-twin-controller", Vec::new, |ctx| idle(ctx, "SecondTwin")),
 ];
 
 /// A controller that computes for longer than a Lease lasts, on two threads at once.
-pub(crate) const BUSY: &[Descriptor] = &[descriptor("busy-controller", one_flag, |setup| {
-    let maps = config_map_informer(setup)?;
-    let keyed = setup.keyed("Busy", Busy).workers(2);
+pub(crate) const BUSY: &[Descriptor] = &[descriptor("busy-controller", one_flag, |ctx| {
+    let maps = config_map_informer(ctx)?;
+    let keyed = KeyedController::new(ctx, "Busy", Busy).workers(2);
     Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
 })];
 
@@ -56,7 +58,7 @@ pub(crate) fn in_namespace(namespace: &str) -> String {
     format!("--{NAMESPACE}={namespace}")
 }
 
-type Build = fn(&mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError>;
+type Build = fn(&Context<'_>) -> Result<Registrations, BuildError>;
 
 pub(crate) const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>, build: Build) -> Descriptor {
     Descriptor {
@@ -74,33 +76,33 @@ pub(crate) fn one_flag() -> Vec<clap::Arg> {
     vec![clap::Arg::new(NAMESPACE).long(NAMESPACE).required(true)]
 }
 
-pub(crate) fn config_map_informer(setup: &mut Setup<'_>) -> Result<Informer<CachedConfigMap>, BuildError> {
-    let namespace: String = setup.flag(NAMESPACE)?;
-    Ok(setup.informer(Watch {
+pub(crate) fn config_map_informer(ctx: &Context<'_>) -> Result<Informer<CachedConfigMap>, BuildError> {
+    let namespace: String = ctx.flag(NAMESPACE)?;
+    Ok(ctx.informer(Watch {
         namespace: Some(namespace.into()),
         ..Watch::all(CONFIG_MAPS)
     }))
 }
 
 fn copier(
-    setup: &mut Setup<'_>,
+    ctx: &Context<'_>,
     queue: &'static str,
     observes_copy: impl Fn() -> bool + Send + Sync + 'static,
-) -> Result<Box<dyn Controller>, BuildError> {
-    let maps = config_map_informer(setup)?;
+) -> Result<Registrations, BuildError> {
+    let maps = config_map_informer(ctx)?;
     let reconciler = Copier {
         maps: maps.clone(),
         observes_copy: Box::new(observes_copy),
     };
-    Ok(setup
-        .keyed(queue, reconciler)
+    Ok(KeyedController::new(ctx, queue, reconciler)
         .watch(&maps, |delta| [delta.key()])
         .build())
 }
 
-pub(crate) fn idle(setup: &mut Setup<'_>, queue: &'static str) -> Result<Box<dyn Controller>, BuildError> {
-    let maps = config_map_informer(setup)?;
-    Ok(setup.keyed(queue, Idle).watch(&maps, |delta| [delta.key()]).build())
+pub(crate) fn idle(ctx: &Context<'_>, queue: &'static str) -> Result<Registrations, BuildError> {
+    let maps = config_map_informer(ctx)?;
+    let keyed = KeyedController::new(ctx, queue, Idle);
+    Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
 }
 
 #[derive(Deserialize)]

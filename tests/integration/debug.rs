@@ -13,8 +13,8 @@ use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::{Client, Config, client::Body};
 use portreeve_reconcile::{
-    Controller, ControllerFailure, DebugPage, DebugQuery, DebugResponse, Descriptor, ReadinessCheck, ReadinessStatus,
-    Setup, Shutdown,
+    Controller, ControllerFailure, DebugPage, DebugQuery, DebugResponse, Descriptor, ReadinessCheck, ReadinessChecker,
+    ReadinessStatus, Registrations, Shutdown,
 };
 use portreeve_testing::ControlPlane;
 use tokio::time::timeout;
@@ -35,10 +35,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     crds: Vec::new,
     rules: &[],
     flags: Vec::new,
-    build: |setup| {
-        add_debug_pages(setup);
-        Ok(Box::new(Idle))
-    },
+    build: |ctx| Ok(registrations(ctx.name)),
 }];
 
 /// A controller that does nothing until it is requested to stop.
@@ -53,8 +50,7 @@ impl Controller for Idle {
     }
 }
 
-fn add_debug_pages(setup: &mut Setup<'_>) {
-    let controller = setup.name;
+fn registrations(controller: &'static str) -> Registrations {
     let failing_count = Arc::new(AtomicUsize::new(0));
     let reported_count = Arc::clone(&failing_count);
     let echo = |query: &DebugQuery| {
@@ -72,7 +68,7 @@ fn add_debug_pages(setup: &mut Setup<'_>) {
         }
         None => DebugResponse::not_found("give failing=NUMBER"),
     };
-    setup.pages.extend([
+    let debug_pages = vec![
         DebugPage {
             controller,
             path: "echo",
@@ -83,8 +79,8 @@ fn add_debug_pages(setup: &mut Setup<'_>) {
             path: "found",
             handler: Arc::new(found),
         },
-    ]);
-    setup.readiness_checkers.push(Arc::new(move || {
+    ];
+    let readiness_checker: ReadinessChecker = Arc::new(move || {
         let failing = failing_count.load(Ordering::Relaxed);
         let resources = if failing == 0 {
             ReadinessStatus::Ok
@@ -100,7 +96,12 @@ fn add_debug_pages(setup: &mut Setup<'_>) {
             state,
         })
         .into()
-    }));
+    });
+    Registrations {
+        debug_pages,
+        readiness_checkers: vec![readiness_checker],
+        ..Registrations::new(Idle)
+    }
 }
 
 /// Sends a request and returns the status, media type and body of the response.

@@ -29,7 +29,9 @@ use jiff::Timestamp;
 use kube::CustomResourceExt;
 use portreeve_api::{CronTab, ObjectKey};
 use portreeve_informer::{Change, Delta, Index, Informer, Projection, Watch, indexes};
-use portreeve_reconcile::{BuildError, Controller, Descriptor, Effect, Plan, Reconciler, Rule, Setup};
+use portreeve_reconcile::{
+    BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
+};
 
 use crate::{
     cronjob::CachedCronJob,
@@ -77,7 +79,7 @@ pub const CRONTAB: Descriptor = Descriptor {
             "The number of CronTabs that are allowed to sync concurrently",
         )]
     },
-    build: |setup| build::<CachedCronTab>(setup, "CronTabs", "concurrent-crontab-syncs", crontab::is_rescheduled),
+    build: |ctx| build::<CachedCronTab>(ctx, "CronTabs", "concurrent-crontab-syncs", crontab::is_rescheduled),
 };
 
 /// The descriptor of cronjob-controller.
@@ -111,7 +113,7 @@ pub const CRONJOB: Descriptor = Descriptor {
             "The number of cron job objects that are allowed to sync concurrently",
         )]
     },
-    build: |setup| build::<CachedCronJob>(setup, "CronJobs", "concurrent-cron-job-syncs", cronjob::is_rescheduled),
+    build: |ctx| build::<CachedCronJob>(ctx, "CronJobs", "concurrent-cron-job-syncs", cronjob::is_rescheduled),
 };
 
 fn concurrency(flag: &'static str, help: &'static str) -> clap::Arg {
@@ -124,14 +126,14 @@ fn concurrency(flag: &'static str, help: &'static str) -> clap::Arg {
 }
 
 fn build<K: ScheduleResource>(
-    setup: &mut Setup<'_>,
+    ctx: &Context<'_>,
     queue: &'static str,
     workers: &'static str,
     is_rescheduled: fn(&Arc<K>, &Arc<K>) -> bool,
-) -> Result<Box<dyn Controller>, BuildError> {
-    let workers = setup.flag::<u16>(workers)?;
-    let objects: Informer<K> = setup.informer(Watch::all(K::RESOURCE));
-    let jobs: Informer<CachedJob> = setup.informer(Watch::all(JOBS));
+) -> Result<Registrations, BuildError> {
+    let workers = ctx.flag::<u16>(workers)?;
+    let objects: Informer<K> = ctx.informer(Watch::all(K::RESOURCE));
+    let jobs: Informer<CachedJob> = ctx.informer(Watch::all(JOBS));
     let run_tracker = RunTracker::default();
     let reconciler = CronReconciler {
         objects: objects.clone(),
@@ -144,11 +146,13 @@ fn build<K: ScheduleResource>(
         }),
         run_tracker: run_tracker.clone(),
     };
-    let (clock, schedules) = (Arc::clone(&setup.shared.clock), objects.clone());
-    let mut controller = setup.keyed(queue, reconciler).workers(workers.into()).latency(
-        K::SKEW_METRIC,
-        "Time between when a job is scheduled to be run, and when it is created",
-    )?;
+    let (clock, schedules) = (Arc::clone(&ctx.shared.clock), objects.clone());
+    let mut controller = KeyedController::new(ctx, queue, reconciler)
+        .workers(workers.into())
+        .latency(
+            K::SKEW_METRIC,
+            "Time between when a job is scheduled to be run, and when it is created",
+        )?;
     if let Some(metric) = K::MISSED_METRIC {
         controller = controller.counter(metric, "Number of scheduled runs that were missed and will never start")?;
     }

@@ -13,7 +13,9 @@ use jiff::Timestamp;
 use kube::CustomResourceExt;
 use portreeve_api::{FOOS, Foo, FooSpec, FooStatus, Metadata, ObjectKey};
 use portreeve_informer::{Delta, Index, Informer, Projection, Watch, indexes};
-use portreeve_reconcile::{BuildError, Controller, Descriptor, Effect, Plan, Reconciler, Rule, Setup};
+use portreeve_reconcile::{
+    BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
+};
 use serde::Deserialize;
 
 use crate::{
@@ -67,10 +69,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     build,
 };
 
-fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
-    let workers = setup.flag::<u16>("concurrent-foo-syncs")?;
-    let foos: Informer<CachedFoo> = setup.informer(Watch::all(FOOS));
-    let deployments: Informer<CachedDeployment> = setup.informer(Watch::all(DEPLOYMENTS));
+fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
+    let workers = ctx.flag::<u16>("concurrent-foo-syncs")?;
+    let foos: Informer<CachedFoo> = ctx.informer(Watch::all(FOOS));
+    let deployments: Informer<CachedDeployment> = ctx.informer(Watch::all(DEPLOYMENTS));
     let foos_by_deployment = foos.index("deploymentName", |foo: &CachedFoo| {
         vec![namespaced_name(&foo.metadata, &foo.spec.deployment_name)]
     });
@@ -79,8 +81,7 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         owned: deployments.index("controller", indexes::by_controller),
         deployments: deployments.clone(),
     };
-    let controller = setup
-        .keyed("Foos", reconciler)
+    let controller = KeyedController::new(ctx, "Foos", reconciler)
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
         .watch(&foos, |delta| [delta.key()])

@@ -10,7 +10,7 @@ mod shell;
 
 use std::collections::HashSet;
 
-use portreeve_reconcile::{BuildError, Controller, Descriptor, Rule, Setup};
+use portreeve_reconcile::{BuildError, Context, Descriptor, Registrations, Rule};
 
 use crate::shell::{Collector, Settings};
 
@@ -75,14 +75,14 @@ fn ignorable(name: &str) -> Result<String, String> {
     }
 }
 
-fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
-    let observe = setup.flag::<String>("gc-mode")? == "observe" || setup.shared.dry_run;
-    let ignored = setup.flag_values::<String>("gc-ignore-resources")?;
+fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
+    let observe = ctx.flag::<String>("gc-mode")? == "observe" || ctx.shared.dry_run;
+    let ignored = ctx.flag_values::<String>("gc-ignore-resources")?;
     let ignored: HashSet<_> = ignored.into_iter().filter(|name| !name.is_empty()).collect();
-    let limit = setup.flag::<u32>(LIMIT)?;
-    if limit > 0 && setup.lease_annotations.is_none() && !observe {
+    let limit = ctx.flag::<u32>(LIMIT)?;
+    if limit > 0 && ctx.lease_annotations.is_none() && !observe {
         return Err(BuildError::Refused {
-            controller: setup.name,
+            controller: ctx.name,
             reason: format!(
                 "--{LIMIT}={limit} needs leader election: the collector records on the Lease that the limit was reached, so that a restart does not resume deletions. \
                  Remove --leader-elect=false, or set --{LIMIT}=0"
@@ -90,10 +90,10 @@ fn build(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
         });
     }
     let settings = Settings {
-        workers: setup.flag::<u16>("concurrent-gc-syncs")?.into(),
+        workers: ctx.flag::<u16>("concurrent-gc-syncs")?.into(),
         observe,
         ignored,
         limit,
     };
-    Collector::build(setup, settings)
+    Collector::build(ctx, settings)
 }

@@ -40,7 +40,8 @@ use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, Uid};
 use portreeve_informer::{Discovery, ServedResources};
 use portreeve_reconcile::{
-    BuildError, Clock, Controller, ControllerFailure, EventContent, Events, QueueHealthChecker, Setup, Shutdown, Target,
+    BuildError, Clock, Context, Controller, ControllerFailure, EventContent, Events, QueueHealthChecker, Registrations,
+    Shutdown, Target,
 };
 use portreeve_workqueue::{Lane, Queue, UnqueuedWork, Work};
 use tokio::{
@@ -111,16 +112,15 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    pub(crate) fn build(setup: &mut Setup<'_>, settings: Settings) -> Result<Box<dyn Controller>, BuildError> {
-        let name = setup.name;
-        let shared = setup.shared.clone();
+    pub(crate) fn build(inputs: &Context<'_>, settings: Settings) -> Result<Registrations, BuildError> {
+        let (name, shared) = (inputs.name, inputs.shared);
         let queue = |queue| Queue::new(queue, &shared.queues);
-        let watches = shared.informers.shared_watches();
-        let (discovery, served) = Discovery::start(setup.client.clone(), &watches);
+        let watches = inputs.informers.shared_watches();
+        let (discovery, served) = Discovery::start(inputs.client.clone(), &watches);
         let workers = settings.workers;
         let ctx = Arc::new(CollectorContext {
             name,
-            client: setup.client.clone(),
+            client: inputs.client.clone(),
             clock: Arc::clone(&shared.clock),
             events: shared.events.clone(),
             graph: Mutex::default(),
@@ -132,7 +132,7 @@ impl Collector {
             watched: watch::channel(Vec::new()).0,
             coalescer: RequestCoalescer::default(),
             dependent_scans: DependentScans::default(),
-            breaker: Breaker::new(settings.limit, setup.lease_annotations.clone()),
+            breaker: Breaker::new(settings.limit, inputs.lease_annotations.clone()),
             decision_log: DecisionLog::default(),
             metrics: Metrics::register(&shared.registry).map_err(|source| BuildError::Metric {
                 controller: name,
@@ -149,12 +149,14 @@ impl Collector {
             metric: "gc_*",
             source,
         })?;
-        setup.queue_health_checkers.extend(ctx.queue_health_checkers());
-        setup.pages.extend(pages::all(&ctx));
-        setup.readiness_checkers.push(pages::readiness_checks(&ctx));
         let mut watching = JoinSet::new();
         watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, watches).run());
-        Ok(Box::new(Self { ctx, watching }))
+        Ok(Registrations {
+            queue_health_checkers: ctx.queue_health_checkers().into(),
+            debug_pages: pages::all(&ctx),
+            readiness_checkers: vec![pages::readiness_checks(&ctx)],
+            controller: Box::new(Self { ctx, watching }),
+        })
     }
 
     async fn collect(mut self, stop: Shutdown) -> Result<(), ControllerFailure> {

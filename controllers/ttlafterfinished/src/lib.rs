@@ -12,7 +12,7 @@ mod expiry;
 mod job;
 
 use portreeve_informer::{Informer, Watch};
-use portreeve_reconcile::{BuildError, Controller, Descriptor, Rule, Setup};
+use portreeve_reconcile::{BuildError, Context, Descriptor, KeyedController, Registrations, Rule};
 
 use crate::{
     expiry::{Expiring, TtlReconciler},
@@ -49,14 +49,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     build: build::<CachedJob>,
 };
 
-fn build<K: Expiring>(setup: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
-    let workers = setup.flag::<u16>(CONCURRENCY)?;
-    let objects: Informer<K> = setup.informer(Watch::all(K::RESOURCE));
+fn build<K: Expiring>(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
+    let workers = ctx.flag::<u16>(CONCURRENCY)?;
+    let objects: Informer<K> = ctx.informer(Watch::all(K::RESOURCE));
     let reconciler = TtlReconciler {
         objects: objects.clone(),
     };
-    let controller = setup
-        .keyed(K::QUEUE, reconciler)
+    let controller = KeyedController::new(ctx, K::QUEUE, reconciler)
         .workers(workers.into())
         .latency(K::LATENCY_METRIC, K::LATENCY_HELP)?
         // Every change enqueues the key, also of an object that does not expire. If a user removes

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use portreeve_api::{Metadata, ObjectKey, OwnerReference, Resource};
 use portreeve_informer::{Delta, Informer, Projection, Watch};
-use portreeve_reconcile::{Descriptor, Effect, Object, Plan, Reconciler, Rule};
+use portreeve_reconcile::{Descriptor, Effect, KeyedController, Object, Plan, Reconciler, Rule};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -25,9 +25,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         verbs: &["create", "list", "patch", "watch"],
     }],
     flags: Vec::new,
-    build: |setup| {
-        let maps: Informer<CachedConfigMap> = setup.informer(Watch::all(CONFIG_MAPS));
-        let controller = setup.keyed("ConfigMaps", CopyReconciler(maps.clone())).workers(2);
+    build: |ctx| {
+        let maps: Informer<CachedConfigMap> = ctx.informer(Watch::all(CONFIG_MAPS));
+        let controller = KeyedController::new(ctx, "ConfigMaps", CopyReconciler(maps.clone())).workers(2);
         Ok(controller.watch(&maps, keys_for_config_map).build())
     },
 };

@@ -40,7 +40,7 @@ impl DebugPages {
     pub fn index(&self) -> String {
         let state = self.state.read();
         let mut lines = String::new();
-        for DebugPage { controller, path, .. } in &state.pages {
+        for DebugPage { controller, path, .. } in &state.debug_pages {
             // Writing to a String cannot fail.
             let _ = writeln!(lines, "{DEBUG_PAGES_PATH}/{controller}/{path}");
         }
@@ -75,7 +75,7 @@ impl DebugPages {
 
     fn page(&self, controller: &str, path: &str) -> Option<DebugPage> {
         let state = self.state.read();
-        let mut pages = state.pages.iter();
+        let mut pages = state.debug_pages.iter();
         pages
             .find(|page| page.controller == controller && page.path == path)
             .cloned()
@@ -119,7 +119,7 @@ mod tests {
             handler: Arc::clone(show),
         };
         let state = ManagerState {
-            pages: shows.iter().map(page).collect(),
+            debug_pages: shows.iter().map(page).collect(),
             ..ManagerState::default()
         };
         DebugPages::of(&Arc::new(RwLock::new(state)))

@@ -42,7 +42,7 @@ pub(crate) struct ManagerState {
     pub(crate) controllers: Vec<&'static str>,
     pub(crate) queue_health_checkers: Vec<QueueHealthChecker>,
     pub(crate) readiness_checkers: Vec<ReadinessChecker>,
-    pub(crate) pages: Vec<DebugPage>,
+    pub(crate) debug_pages: Vec<DebugPage>,
 }
 
 pub(crate) fn providers(state: &Arc<RwLock<ManagerState>>, informers: &Factory, limits: Limits) -> HealthCheckers {

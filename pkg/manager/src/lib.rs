@@ -26,7 +26,7 @@ use portreeve_client::{ApiErrorKind, Connection, error_chain};
 use portreeve_informer::{Factory, InformerConfig};
 use portreeve_leader::Election;
 use portreeve_reconcile::{
-    BuildError, Clock, ControllerContext, ControllerFailure, Descriptor, EventWriter, Events, Shutdown,
+    BuildError, Clock, ControllerFailure, Descriptor, EventWriter, Events, SharedContext, Shutdown,
 };
 use portreeve_serving::HealthCheckers;
 use prometheus::Registry;
@@ -140,7 +140,8 @@ pub enum Error {
 pub struct Manager {
     connection: Connection,
     settings: Settings,
-    shared: ControllerContext,
+    informers: Factory,
+    shared: SharedContext,
     client: Client,
     groups: Vec<ControllerGroup>,
     writer: EventWriter,
@@ -166,14 +167,13 @@ impl Manager {
         let informers = Factory::new(client("shared-informers")?, settings.informer_config.clone());
         let (events, writer) =
             Events::channel(client("events")?, settings.instance.clone(), registry).map_err(Error::Metrics)?;
-        let shared = ControllerContext {
+        let shared = SharedContext {
             events,
             clock,
             registry: registry.clone(),
             queues: portreeve_workqueue::Metrics::register(registry).map_err(Error::Metrics)?,
             metrics: portreeve_reconcile::Metrics::register(registry).map_err(Error::Metrics)?,
             dry_run: settings.dry_run,
-            informers: informers.clone(),
         };
         let state = ManagerState {
             elections: groups.iter().filter_map(|group| group.election.clone()).collect(),
@@ -181,10 +181,11 @@ impl Manager {
         };
         Ok(Self {
             client: client("manager")?,
-            metrics: Metrics::register(registry, informers).map_err(Error::Metrics)?,
+            metrics: Metrics::register(registry, informers.clone()).map_err(Error::Metrics)?,
             state: Arc::new(RwLock::new(state)),
             connection,
             settings,
+            informers,
             shared,
             groups,
             writer,
@@ -197,7 +198,7 @@ impl Manager {
             item: self.settings.controller_stuck_timeout,
             queue: self.settings.queue_stuck_timeout,
         };
-        health::providers(&self.state, &self.shared.informers, limits)
+        health::providers(&self.state, &self.informers, limits)
     }
 
     /// Returns the debug pages of the controllers. They stay up to date while the manager runs.
@@ -220,6 +221,7 @@ impl Manager {
         let manager = ManagerContext {
             connection: self.connection,
             settings: self.settings,
+            informers: self.informers,
             shared: self.shared,
             client: self.client,
             metrics: self.metrics,
@@ -235,7 +237,7 @@ impl Manager {
             writer.shutdown().await;
         }
         join_all(drained.iter().map(Election::release)).await;
-        manager.shared.informers.stop().await;
+        manager.informers.stop().await;
         result
     }
 }
@@ -251,7 +253,8 @@ async fn heartbeat(state: Arc<RwLock<ManagerState>>) {
 struct ManagerContext {
     connection: Connection,
     settings: Settings,
-    shared: ControllerContext,
+    informers: Factory,
+    shared: SharedContext,
     client: Client,
     metrics: Metrics,
     state: Arc<RwLock<ManagerState>>,

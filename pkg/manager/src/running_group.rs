@@ -5,9 +5,11 @@ use std::{sync::Arc, time::Duration};
 use kube::Client;
 use parking_lot::RwLock;
 use portreeve_client::Connection;
-use portreeve_informer::Cache;
 use portreeve_leader::Election;
-use portreeve_reconcile::{Applier, Controller, ControllerFailure, ControllerMetrics, Descriptor, Setup, Shutdown};
+use portreeve_reconcile::{
+    Applier, Context, Controller, ControllerFailure, ControllerMetrics, Descriptor, GroupInformers, Registrations,
+    SharedContext, Shutdown,
+};
 use prometheus::IntGauge;
 use tokio::{
     task::{JoinError, JoinSet},
@@ -25,7 +27,7 @@ pub(crate) struct RunningGroup {
     descriptors: Vec<Descriptor>,
     /// Installs CRDs, when `--install-crds` is set.
     installer: Option<Applier>,
-    caches: Vec<Arc<dyn Cache>>,
+    informers: GroupInformers,
     state: Arc<RwLock<ManagerState>>,
     start_interval: Duration,
     shutdown_timeout: Duration,
@@ -41,17 +43,22 @@ struct RunningController {
 
 impl RunningController {
     /// Builds a controller, and registers its health checks and debug pages.
-    fn build(manager: &ManagerContext, descriptor: &Descriptor, setup: &mut Setup<'_>) -> Result<Self, Error> {
+    fn build(manager: &ManagerContext, descriptor: &Descriptor, ctx: &Context<'_>) -> Result<Self, Error> {
         let name = descriptor.name;
-        let controller = (descriptor.build)(setup).map_err(|source| Error::Build {
+        let Registrations {
+            controller,
+            queue_health_checkers,
+            debug_pages,
+            readiness_checkers,
+        } = (descriptor.build)(ctx).map_err(|source| Error::Build {
             controller: name,
             source,
         })?;
         let mut state = manager.state.write();
         state.controllers.push(name);
-        state.queue_health_checkers.append(&mut setup.queue_health_checkers);
-        state.pages.append(&mut setup.pages);
-        state.readiness_checkers.append(&mut setup.readiness_checkers);
+        state.queue_health_checkers.extend(queue_health_checkers);
+        state.debug_pages.extend(debug_pages);
+        state.readiness_checkers.extend(readiness_checkers);
         let running = manager.metrics.running(name, manager.settings.program);
         running.set(0);
         Ok(Self {
@@ -79,24 +86,23 @@ impl RunningGroup {
             Some(election) => manager.connection.with_fence(Arc::new(election.fence())),
             None => manager.connection.clone(),
         };
-        let mut shared = manager.shared.clone();
-        shared.events = shared.events.with_client(client(&connection, "events")?);
-        let (mut controllers, mut caches) = (Vec::new(), Vec::new());
+        let shared = SharedContext {
+            events: manager.shared.events.with_client(client(&connection, "events")?),
+            ..manager.shared.clone()
+        };
+        let informers = GroupInformers::new(manager.informers.clone());
+        let mut controllers = Vec::new();
         for descriptor in &group.controllers {
             let client = client(&connection, descriptor.name)?;
-            let mut setup = Setup {
+            let ctx = Context {
                 name: descriptor.name,
                 lease_annotations: lease_annotations::of(group.election.as_ref(), &client, manager.settings.program),
                 client,
                 flags,
-                shared: shared.clone(),
-                queue_health_checkers: Vec::new(),
-                caches: Vec::new(),
-                pages: Vec::new(),
-                readiness_checkers: Vec::new(),
+                informers: &informers,
+                shared: &shared,
             };
-            controllers.push(RunningController::build(manager, descriptor, &mut setup)?);
-            caches.append(&mut setup.caches);
+            controllers.push(RunningController::build(manager, descriptor, &ctx)?);
         }
         let installer = Applier {
             client: client(&connection, "manager")?,
@@ -115,7 +121,7 @@ impl RunningGroup {
             controllers,
             descriptors: group.controllers.clone(),
             installer,
-            caches,
+            informers,
             state: Arc::clone(&manager.state),
             start_interval: manager.settings.start_interval,
             shutdown_timeout: manager.settings.shutdown_timeout,
@@ -141,7 +147,7 @@ impl RunningGroup {
                 }
             }
             self.state.write().installing += u32::from(self.installer.is_some());
-            self.caches.iter().for_each(|cache| cache.begin_term());
+            self.informers.begin_term();
         }
         let mut tasks = JoinSet::new();
         let election = self.election.clone();

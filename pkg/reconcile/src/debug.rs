@@ -1,4 +1,4 @@
-//! Debug pages, readiness checks and persistent annotations of a controller.
+//! Debug pages and persistent annotations of a controller.
 
 use std::{fmt, sync::Arc};
 
@@ -47,30 +47,6 @@ pub struct DebugResponse {
     /// The body.
     pub body: String,
 }
-
-/// One line that a controller adds to `/readyz`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ReadinessCheck {
-    /// The name of the check: letters, digits, `-`, `.`, `_` and `/`.
-    pub name: String,
-    /// The result of the check.
-    pub state: ReadinessStatus,
-}
-
-/// How a check affects readiness.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum ReadinessStatus {
-    /// Passes without a remark.
-    Ok,
-    /// Passes with a remark for the reader.
-    Note(String),
-    /// Fails readiness.
-    Failed(String),
-}
-
-/// Runs a controller's readiness checks. It is called for each request, on the health thread, so
-/// it must not block or compute for long.
-pub type ReadinessChecker = Arc<dyn Fn() -> Vec<ReadinessCheck> + Send + Sync>;
 
 /// State that survives the process: annotations on the Lease of the controller's group. Standbys
 /// can read it too. Deleting the Lease deletes them.

@@ -10,34 +10,35 @@
 
 mod apply;
 mod clock;
+mod controller;
 mod controller_metrics;
 mod debug;
 mod descriptor;
-mod enqueue_gate;
 mod events;
-mod keyed;
+mod group_informers;
 mod metrics;
 mod plan;
+mod queue_health;
+mod readiness;
+mod reconciler;
 mod request;
+mod runner;
 #[cfg(test)]
 mod scripted;
 mod shutdown;
-mod worker;
 
 pub use apply::{Applied, Applier, EffectError};
 pub use clock::{Clock, SystemClock};
+pub use controller::{BuildError, Context, Controller, ControllerFailure, Registrations, SharedContext};
 pub use controller_metrics::ControllerMetrics;
-pub use debug::{
-    AnnotateError, DebugPage, DebugQuery, DebugResponse, LeaseAnnotations, ReadinessCheck, ReadinessChecker,
-    ReadinessStatus,
-};
-pub use descriptor::{
-    BuildError, Controller, ControllerContext, ControllerFailure, Descriptor, QueueHealth, QueueHealthChecker, Rule,
-    Setup,
-};
+pub use debug::{AnnotateError, DebugPage, DebugQuery, DebugResponse, LeaseAnnotations};
+pub use descriptor::{Descriptor, Rule};
 pub use events::{EventWriter, Events};
-pub use keyed::KeyedController;
+pub use group_informers::GroupInformers;
 pub use metrics::Metrics;
 pub use plan::{Effect, EventContent, EventSeverity, Next, Object, Plan, Propagation, Target};
+pub use queue_health::{QueueHealth, QueueHealthChecker};
+pub use readiness::{ReadinessCheck, ReadinessChecker, ReadinessStatus};
+pub use reconciler::Reconciler;
+pub use runner::KeyedController;
 pub use shutdown::Shutdown;
-pub use worker::Reconciler;

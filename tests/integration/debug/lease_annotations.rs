@@ -16,7 +16,9 @@ use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, WatchEvent, WatchParams},
 };
-use portreeve_reconcile::{Controller, ControllerFailure, Descriptor, LeaseAnnotations, Shutdown, SystemClock};
+use portreeve_reconcile::{
+    Controller, ControllerFailure, Descriptor, LeaseAnnotations, Registrations, Shutdown, SystemClock,
+};
 use portreeve_testing::{ControlPlane, Signal, eventually};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
@@ -39,14 +41,14 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     crds: Vec::new,
     rules: &[],
     flags: || vec![clap::Arg::new("scribe").long("scribe").required(true)],
-    build: |setup| {
-        let name: String = setup.flag("scribe")?;
+    build: |ctx| {
+        let name: String = ctx.flag("scribe")?;
         let built = BuiltController {
-            lease_annotations: setup.lease_annotations.clone(),
+            lease_annotations: ctx.lease_annotations.clone(),
             initial_note: None,
         };
         built_controllers().insert(name.clone(), built);
-        Ok(Box::new(AnnotationController(name)))
+        Ok(Registrations::new(AnnotationController(name)))
     },
 }];
 

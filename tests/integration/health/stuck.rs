@@ -8,7 +8,10 @@ use std::{
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use portreeve_api::ObjectKey;
-use portreeve_reconcile::{Controller, ControllerFailure, Descriptor, Plan, QueueHealthChecker, Reconciler, Shutdown};
+use portreeve_reconcile::{
+    Controller, ControllerFailure, Descriptor, KeyedController, Plan, QueueHealthChecker, Reconciler, Registrations,
+    Shutdown,
+};
 use portreeve_workqueue::{Lane, Outcome, Queue};
 use tokio::sync::Notify;
 
@@ -25,33 +28,31 @@ pub(super) static START_WORKER: Notify = Notify::const_new();
 
 /// Two controllers that watch the same ConfigMaps. The first has two workers, one of which hangs.
 pub(super) const HANGING: &[Descriptor] = &[
-    descriptor("hanging-controller", one_flag, |setup| {
-        let maps = config_map_informer(setup)?;
-        let keyed = setup.keyed("Hanging", Hanging(&HANGING_BARRIER)).workers(2);
+    descriptor("hanging-controller", one_flag, |ctx| {
+        let maps = config_map_informer(ctx)?;
+        let keyed = KeyedController::new(ctx, "Hanging", Hanging(&HANGING_BARRIER)).workers(2);
         Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
     }),
-    descriptor("moving-controller", Vec::new, |setup| idle(setup, "Moving")),
+    descriptor("moving-controller", Vec::new, |ctx| idle(ctx, "Moving")),
 ];
 
 /// A controller whose only worker hangs. Its barrier is separate from that of [`HANGING`], because
 /// both tests run at the same time.
-pub(super) const BLOCKING: &[Descriptor] = &[descriptor("blocking-controller", one_flag, |setup| {
-    let maps = config_map_informer(setup)?;
-    let keyed = setup.keyed("Blocking", Hanging(&BLOCKING_BARRIER));
+pub(super) const BLOCKING: &[Descriptor] = &[descriptor("blocking-controller", one_flag, |ctx| {
+    let maps = config_map_informer(ctx)?;
+    let keyed = KeyedController::new(ctx, "Blocking", Hanging(&BLOCKING_BARRIER));
     Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
 })];
 
 /// A controller with one item that is due from the start and that no worker takes.
-pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller", Vec::new, |setup| {
-    let queue = Queue::new("Unattended", &setup.shared.queues);
+pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller", Vec::new, |ctx| {
+    let queue = Queue::new("Unattended", &ctx.shared.queues);
     let name_of_key = |key: &&str| (*key).to_owned();
-    setup.queue_health_checkers.push(QueueHealthChecker::of(
-        setup.name,
-        "Unattended",
-        queue.clone(),
-        name_of_key,
-    ));
-    Ok(Box::new(Unattended(queue)))
+    let checker = QueueHealthChecker::of(ctx.name, "Unattended", queue.clone(), name_of_key);
+    Ok(Registrations {
+        queue_health_checkers: vec![checker],
+        ..Registrations::new(Unattended(queue))
+    })
 })];
 
 /// Blocks threads until it is opened.

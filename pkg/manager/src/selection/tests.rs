@@ -1,9 +1,9 @@
-use portreeve_reconcile::{BuildError, Controller, Setup};
+use portreeve_reconcile::{BuildError, Context, Registrations};
 use proptest::prelude::*;
 
 use super::*;
 
-fn never(_: &mut Setup<'_>) -> Result<Box<dyn Controller>, BuildError> {
+fn never(_: &Context<'_>) -> Result<Registrations, BuildError> {
     unreachable!("a selection builds no controller")
 }
 

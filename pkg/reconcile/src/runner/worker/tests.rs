@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Effect, Events, Object, Target,
+    Effect, Events, Object, Plan, Target,
     scripted::{self, error_response},
 };
 

@@ -13,7 +13,7 @@ use portreeve_workqueue::{Lane, Queue};
 const PRUNE_THRESHOLD: usize = 1_024;
 
 /// The entrance to a queue, to which informers add keys.
-pub(crate) struct EnqueueGate {
+pub(super) struct EnqueueGate {
     queue: Queue<ObjectKey>,
     held: Mutex<Option<Held>>,
     /// The check whether there is anything to decide on for a key.
@@ -29,7 +29,7 @@ struct Held {
 
 impl EnqueueGate {
     /// Creates a gate that holds keys back until [`EnqueueGate::open`].
-    pub(crate) fn new(queue: Queue<ObjectKey>, is_known: impl Fn(&ObjectKey) -> bool + Send + Sync + 'static) -> Self {
+    pub(super) fn new(queue: Queue<ObjectKey>, is_known: impl Fn(&ObjectKey) -> bool + Send + Sync + 'static) -> Self {
         let held = Held {
             keys: HashSet::new(),
             most: PRUNE_THRESHOLD,
@@ -42,7 +42,7 @@ impl EnqueueGate {
     }
 
     /// Adds a key to the queue, or to the held keys.
-    pub(crate) fn add(&self, key: ObjectKey, lane: Lane) {
+    pub(super) fn add(&self, key: ObjectKey, lane: Lane) {
         let mut held = self.held.lock();
         let Some(held) = held.as_mut() else {
             drop(held);
@@ -59,7 +59,7 @@ impl EnqueueGate {
     }
 
     /// Queues the held keys, and lets all later keys pass.
-    pub(crate) fn open(&self) {
+    pub(super) fn open(&self) {
         let held = self.held.lock().take();
         for key in held.into_iter().flat_map(|held| held.keys) {
             self.queue.add(key, Lane::Routine);

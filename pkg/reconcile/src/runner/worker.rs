@@ -11,34 +11,7 @@ use portreeve_workqueue::{Lane, Outcome, Queue, Work};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::{
-    Clock, Effect, Metrics, Next, Plan,
-    apply::{Applied, Applier},
-};
-
-/// The controller-specific part of a keyed controller. It is level-triggered: the key is the only
-/// input.
-pub trait Reconciler: Send + Sync + 'static {
-    /// The observed state that a decision is based on.
-    type Observed: Send + Sync;
-
-    /// Reads caches. Returns `None` if there is nothing to decide on. Sync, so it cannot do I/O.
-    fn observe(&self, key: &ObjectKey) -> Option<Self::Observed>;
-
-    /// Decides what to do. Pure: the same input and time give the same plan. After the plan was
-    /// applied and observed, the next plan is empty.
-    fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
-
-    /// Decides how to report an effect that the apiserver rejected or that keeps failing, usually
-    /// by a condition and an event. The plan may also contain effects that do not depend on the
-    /// failed one.
-    ///
-    /// Pure. Like `decide`, it must return an empty plan once the failure has been reported. The
-    /// worker retries the failed plan in any case.
-    fn refused(&self, _seen: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
-        Plan::nothing()
-    }
-}
+use crate::{Applied, Applier, Clock, Metrics, Next, Reconciler};
 
 /// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
 /// another cause and is logged as a warning.
@@ -51,14 +24,14 @@ const FAILED_TOO_OFTEN: u32 = 8;
 /// late: it does not see changes of the Lease.
 const FENCED_TOO_OFTEN: u32 = 11;
 
-pub(crate) struct Worker<R> {
-    pub(crate) name: &'static str,
-    pub(crate) reconciler: Arc<R>,
-    pub(crate) applier: Applier,
-    pub(crate) queue: Queue<ObjectKey>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) metrics: Metrics,
-    pub(crate) rejections: Rejections,
+pub(super) struct Worker<R> {
+    pub(super) name: &'static str,
+    pub(super) reconciler: Arc<R>,
+    pub(super) applier: Applier,
+    pub(super) queue: Queue<ObjectKey>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Metrics,
+    pub(super) rejections: Rejections,
 }
 
 /// The last rejection of each key, so that each rejection is logged once and not on every retry.
@@ -66,7 +39,7 @@ pub(crate) struct Worker<R> {
 /// Bounded by the currently rejected keys: an entry is removed when its key succeeds or its object
 /// is gone.
 #[derive(Default)]
-pub(crate) struct Rejections(Mutex<HashMap<ObjectKey, String>>);
+pub(super) struct Rejections(Mutex<HashMap<ObjectKey, String>>);
 
 impl Rejections {
     /// Records a rejection, and returns whether it differs from the key's previous one.
@@ -102,7 +75,7 @@ impl ReconcileResult {
 
 impl<R: Reconciler> Worker<R> {
     /// Runs until the queue is closed.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub(super) async fn run(self: Arc<Self>) {
         let active = self.metrics.active.with_label_values(&[self.name]);
         while let Some(work) = self.queue.take().await {
             active.inc();

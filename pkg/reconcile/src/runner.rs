@@ -1,5 +1,8 @@
 //! A controller that consists of a reconciler, a queue and workers.
 
+mod enqueue_gate;
+mod worker;
+
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture};
@@ -8,24 +11,27 @@ use portreeve_informer::{CacheSyncTimeout, Cause, Delta, Informer, Projection, S
 use portreeve_workqueue::{Lane, Queue};
 use tokio::task::JoinSet;
 
-use crate::{
-    BuildError, Controller, ControllerFailure, ControllerMetrics, QueueHealthChecker, Reconciler, Setup, Shutdown,
-    apply::Applier,
+use self::{
     enqueue_gate::EnqueueGate,
     worker::{Rejections, Worker},
+};
+use crate::{
+    Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, QueueHealthChecker, Reconciler,
+    Registrations, SharedContext, Shutdown,
 };
 
 /// How long to wait for caches before logging it. The wait then continues.
 const SYNC_NOTICE: Duration = Duration::from_secs(30);
 
-/// A keyed controller, and its builder.
+/// Builds a controller that reconciles keys.
 pub struct KeyedController<R> {
     name: &'static str,
+    queue_name: &'static str,
     queue: Queue<ObjectKey>,
     gate: Arc<EnqueueGate>,
     reconciler: Arc<R>,
     applier: Applier,
-    shared: crate::ControllerContext,
+    shared: SharedContext,
     workers: usize,
     syncs: Vec<Synced>,
     subscriptions: Vec<Subscription>,
@@ -34,28 +40,28 @@ pub struct KeyedController<R> {
 type Synced = Box<dyn Fn() -> BoxFuture<'static, Result<(), CacheSyncTimeout>> + Send + Sync>;
 
 impl<R: Reconciler> KeyedController<R> {
-    pub(crate) fn new(setup: &mut Setup<'_>, queue: &'static str, reconciler: R) -> Self {
-        let name = queue;
-        let queue = Queue::new(name, &setup.shared.queues);
-        let checker = QueueHealthChecker::of(setup.name, name, queue.clone(), ObjectKey::to_string);
-        setup.queue_health_checkers.push(checker);
+    /// Starts building a controller. `queue_name` is the name of its work queue in metrics.
+    pub fn new(ctx: &Context<'_>, queue_name: &'static str, reconciler: R) -> Self {
+        let shared = ctx.shared.clone();
+        let queue = Queue::new(queue_name, &shared.queues);
         let reconciler = Arc::new(reconciler);
         let observing = Arc::clone(&reconciler);
         let gate = EnqueueGate::new(queue.clone(), move |key| observing.observe(key).is_some());
         Self {
-            name: setup.name,
+            name: ctx.name,
+            queue_name,
             queue,
             gate: Arc::new(gate),
             reconciler,
             applier: Applier {
-                client: setup.client.clone(),
-                events: setup.shared.events.clone(),
-                manager: setup.name.to_owned(),
-                dry_run: setup.shared.dry_run,
+                client: ctx.client.clone(),
+                events: shared.events.clone(),
+                manager: ctx.name.to_owned(),
+                dry_run: shared.dry_run,
                 controller_metrics: ControllerMetrics::default(),
-                clock: Arc::clone(&setup.shared.clock),
+                clock: Arc::clone(&shared.clock),
             },
-            shared: setup.shared.clone(),
+            shared,
             workers: 1,
             syncs: Vec::new(),
             subscriptions: Vec::new(),
@@ -167,9 +173,14 @@ impl<R: Reconciler> KeyedController<R> {
         self
     }
 
-    /// Returns the finished controller.
-    pub fn build(self) -> Box<dyn Controller> {
-        Box::new(self)
+    /// Returns the finished controller with the health check of its queue.
+    pub fn build(self) -> Registrations {
+        let (name, queue) = (self.queue_name, self.queue.clone());
+        let checker = QueueHealthChecker::of(self.name, name, queue, ObjectKey::to_string);
+        Registrations {
+            queue_health_checkers: vec![checker],
+            ..Registrations::new(Runner(self))
+        }
     }
 
     /// Waits for every cache without a limit: it may take a day until a resource is served.
@@ -238,8 +249,12 @@ impl<R: Reconciler> KeyedController<R> {
     }
 }
 
-impl<R: Reconciler> Controller for KeyedController<R> {
+/// The finished controller. It is a private type, so that [`KeyedController::build`] is the only
+/// way to register it and the health check of its queue cannot be forgotten.
+struct Runner<R>(KeyedController<R>);
+
+impl<R: Reconciler> Controller for Runner<R> {
     fn run(self: Box<Self>, stop: Shutdown) -> BoxFuture<'static, Result<(), ControllerFailure>> {
-        Box::pin(self.run_workers(stop))
+        Box::pin(self.0.run_workers(stop))
     }
 }

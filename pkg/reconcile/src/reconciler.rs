@@ -1,0 +1,30 @@
+//! The decisions of a controller that reconciles keys.
+
+use jiff::Timestamp;
+use portreeve_api::ObjectKey;
+
+use crate::{Effect, Plan};
+
+/// The controller-specific part of a keyed controller. It is level-triggered: the key is the only
+/// input.
+pub trait Reconciler: Send + Sync + 'static {
+    /// The observed state that a decision is based on.
+    type Observed: Send + Sync;
+
+    /// Reads caches. Returns `None` if there is nothing to decide on. Sync, so it cannot do I/O.
+    fn observe(&self, key: &ObjectKey) -> Option<Self::Observed>;
+
+    /// Decides what to do. Pure: the same input and time give the same plan. After the plan was
+    /// applied and observed, the next plan is empty.
+    fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
+
+    /// Decides how to report an effect that the apiserver rejected or that keeps failing, usually
+    /// by a condition and an event. The plan may also contain effects that do not depend on the
+    /// failed one.
+    ///
+    /// Pure. Like `decide`, it must return an empty plan once the failure has been reported. The
+    /// worker retries the failed plan in any case.
+    fn refused(&self, _seen: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
+        Plan::nothing()
+    }
+}
