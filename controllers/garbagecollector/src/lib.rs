@@ -12,6 +12,7 @@ use std::collections::HashSet;
 
 use portreeve_reconcile::{BuildError, Context, Descriptor, Registrations, Rule};
 
+pub use crate::shell::{AnnotateError, LeaseAnnotations};
 use crate::shell::{Collector, Settings};
 
 const LIMIT: &str = "gc-max-deletions-per-minute";
@@ -80,7 +81,7 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
     let ignored = ctx.flag_values::<String>("gc-ignore-resources")?;
     let ignored: HashSet<_> = ignored.into_iter().filter(|name| !name.is_empty()).collect();
     let limit = ctx.flag::<u32>(LIMIT)?;
-    if limit > 0 && ctx.lease_annotations.is_none() && !observe {
+    if limit > 0 && ctx.lease.is_none() && !observe {
         return Err(BuildError::Refused {
             controller: ctx.name,
             reason: format!(

@@ -13,6 +13,7 @@ mod decision_log;
 mod dependent_scan;
 mod failures;
 mod follow_ups;
+mod lease_annotations;
 mod metrics;
 mod monitors;
 mod orphans;
@@ -50,6 +51,7 @@ use tokio::{
     time::Instant,
 };
 
+pub use self::lease_annotations::{AnnotateError, LeaseAnnotations};
 use self::{
     breaker::Breaker, coalescer::RequestCoalescer, decision_log::DecisionLog, dependent_scan::DependentScans,
     failures::FailureTracker, metrics::Metrics, monitors::Monitors, requests::RequestError,
@@ -117,6 +119,8 @@ impl Collector {
         let queue = |queue| Queue::new(queue, &shared.queues);
         let watches = inputs.informers.shared_watches();
         let (discovery, served) = Discovery::start(inputs.client.clone(), &watches);
+        let lease = inputs.lease.clone();
+        let annotations = lease.map(|lease| LeaseAnnotations::new(inputs.client.clone(), lease));
         let workers = settings.workers;
         let ctx = Arc::new(CollectorContext {
             name,
@@ -132,7 +136,7 @@ impl Collector {
             watched: watch::channel(Vec::new()).0,
             coalescer: RequestCoalescer::default(),
             dependent_scans: DependentScans::default(),
-            breaker: Breaker::new(settings.limit, inputs.lease_annotations.clone()),
+            breaker: Breaker::new(settings.limit, annotations),
             decision_log: DecisionLog::default(),
             metrics: Metrics::register(&shared.registry).map_err(|source| BuildError::Metric {
                 controller: name,

@@ -8,124 +8,112 @@
 //!
 //! Architecture Invariant: pure.
 
-use std::collections::BTreeMap;
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-
-/// The last known state of a Lease, regardless of its holder, from a read, a write or the watch.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LeaseSnapshot {
-    /// The UID; `None` if the Lease does not exist or has not been observed yet.
-    pub uid: Option<String>,
-    /// The resourceVersion. For a deleted Lease, the last known one.
-    pub version: String,
-    /// The annotations.
-    pub annotations: BTreeMap<String, String>,
-    record: LeaseSpec,
+/// Returns the version as a number. Kubernetes has guaranteed since 1.35 that versions are
+/// increasing integers; versions of any other form cannot be compared.
+pub(crate) fn revision(lease: &Lease) -> Option<u64> {
+    version(lease).parse().ok()
 }
 
-impl From<Lease> for LeaseSnapshot {
-    fn from(lease: Lease) -> Self {
-        Self {
-            uid: lease.metadata.uid,
-            version: lease.metadata.resource_version.unwrap_or_default(),
-            annotations: lease.metadata.annotations.unwrap_or_default(),
-            record: lease.spec.unwrap_or_default(),
-        }
-    }
+fn version(lease: &Lease) -> &str {
+    lease.metadata.resource_version.as_deref().unwrap_or_default()
 }
 
-impl LeaseSnapshot {
-    /// Returns the version as a number. Kubernetes has guaranteed since 1.35 that versions are
-    /// increasing integers; versions of any other form cannot be compared.
-    pub(crate) fn revision(&self) -> Option<u64> {
-        self.version.parse().ok()
+/// Applies a state of the Lease that may be outdated. Returns whether the Lease was replaced or its
+/// annotations changed.
+pub(crate) fn update(known: &mut Lease, reported: Lease) -> bool {
+    if is_older_than(&reported, revision(known)) {
+        return false;
     }
+    let (before, now) = (&known.metadata, &reported.metadata);
+    let is_changed = now.uid != before.uid || now.annotations != before.annotations;
+    *known = reported;
+    is_changed
+}
 
-    /// Applies a state of the Lease that may be outdated. Returns whether the Lease was replaced or
-    /// its annotations changed.
-    pub(crate) fn update(&mut self, reported: Self) -> bool {
-        if reported.is_older_than(self.revision()) {
-            return false;
-        }
-        let is_changed = reported.uid != self.uid || reported.annotations != self.annotations;
-        *self = reported;
-        is_changed
+/// Applies the response to a read or write. `known_at_request` is the revision that was known when
+/// the request was sent.
+pub(crate) fn update_from_response(known: &mut Lease, response: Lease, known_at_request: Option<u64>) -> bool {
+    if is_older_than(&response, known_at_request) {
+        // A quorum read never returns a version older than the one known before it was sent, so
+        // the known version does not exist in the current history.
+        known.metadata.resource_version = None;
     }
+    update(known, response)
+}
 
-    /// Applies the response to a read or write. `known_at_request` is the revision that was known
-    /// when the request was sent.
-    pub(crate) fn update_from_response(&mut self, response: Self, known_at_request: Option<u64>) -> bool {
-        if response.is_older_than(known_at_request) {
-            // A quorum read never returns a version older than the one known before it was sent, so
-            // the known version does not exist in the current history.
-            self.version.clear();
-        }
-        self.update(response)
-    }
+/// Applies the watch's DELETED event, which carries a version as well. Only that version remains
+/// known.
+pub(crate) fn mark_deleted(known: &mut Lease, last: Lease) -> bool {
+    let metadata = ObjectMeta {
+        resource_version: last.metadata.resource_version,
+        ..ObjectMeta::default()
+    };
+    update(known, Lease { metadata, spec: None })
+}
 
-    /// Applies the watch's DELETED event, which carries a version as well.
-    pub(crate) fn mark_deleted(&mut self, last: Self) -> bool {
-        self.update(Self {
-            version: last.version,
-            ..Self::default()
-        })
-    }
+/// Applies a read that did not find the Lease. If the known revision changed after the request was
+/// sent, it may belong to a recreated Lease.
+pub(crate) fn mark_not_found(known: &mut Lease, known_at_request: Option<u64>) -> bool {
+    let is_current = revision(known) == known_at_request;
+    is_current && mark_deleted(known, known.clone())
+}
 
-    /// Applies a read that did not find the Lease. If the known revision changed after the request
-    /// was sent, it may belong to a recreated Lease.
-    pub(crate) fn mark_not_found(&mut self, known_at_request: Option<u64>) -> bool {
-        let is_current = self.revision() == known_at_request;
-        is_current && self.mark_deleted(self.clone())
-    }
+/// Returns the resourceVersion for a write based on `read`: the newest known version with the same
+/// record. A change of annotations changes the version but not the record.
+pub(crate) fn version_for<'a>(known: &'a Lease, read: &'a Lease) -> &'a str {
+    let is_same = known.metadata.uid == read.metadata.uid && known.spec == read.spec;
+    let newest = if is_same && !is_older_than(known, revision(read)) {
+        known
+    } else {
+        read
+    };
+    version(newest)
+}
 
-    /// Returns the resourceVersion for a write based on `read`: the newest known version with the
-    /// same record. A change of annotations changes the version but not the record.
-    pub(crate) fn version_for<'a>(&'a self, read: &'a Self) -> &'a str {
-        let is_same = self.uid == read.uid && self.record == read.record;
-        let newest = if is_same && !self.is_older_than(read.revision()) {
-            self
-        } else {
-            read
-        };
-        &newest.version
-    }
-
-    fn is_older_than(&self, known: Option<u64>) -> bool {
-        self.revision()
-            .zip(known)
-            .is_some_and(|(revision, known)| revision < known)
-    }
+fn is_older_than(lease: &Lease, known: Option<u64>) -> bool {
+    revision(lease)
+        .zip(known)
+        .is_some_and(|(revision, known)| revision < known)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+
     use super::*;
 
     /// Returns a Lease `uid` that `holder` holds, with the annotation `note`.
-    fn lease(uid: &str, version: &str, holder: &str, note: &str) -> LeaseSnapshot {
-        LeaseSnapshot {
-            uid: Some(uid.to_owned()),
-            version: version.to_owned(),
-            annotations: BTreeMap::from([("note".to_owned(), note.to_owned())]),
-            record: LeaseSpec {
+    fn lease(uid: &str, version: &str, holder: &str, note: &str) -> Lease {
+        Lease {
+            metadata: ObjectMeta {
+                uid: Some(uid.to_owned()),
+                resource_version: Some(version.to_owned()),
+                annotations: Some(BTreeMap::from([("note".to_owned(), note.to_owned())])),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
                 holder_identity: Some(holder.to_owned()),
                 ..LeaseSpec::default()
-            },
+            }),
         }
     }
 
-    fn known() -> LeaseSnapshot {
+    fn known() -> Lease {
         lease("a", "10", "me", "old")
     }
 
     /// Applies `apply` to the known snapshot. Returns the resulting version and note (`-` if there
     /// is none), and whether anything changed.
-    fn after(apply: impl FnOnce(&mut LeaseSnapshot) -> bool) -> (String, bool) {
+    fn after(apply: impl FnOnce(&mut Lease) -> bool) -> (String, bool) {
         let mut snapshot = known();
         let is_changed = apply(&mut snapshot);
-        let note = snapshot.annotations.get("note").map_or("-", String::as_str);
-        (format!("{} {note}", snapshot.version), is_changed)
+        let annotations = snapshot.metadata.annotations.clone().unwrap_or_default();
+        let note = annotations.get("note").map_or("-", String::as_str);
+        (format!("{} {note}", version(&snapshot)), is_changed)
     }
 
     #[test]
@@ -146,7 +134,7 @@ mod tests {
         ];
         for (name, reported, expected, is_changed) in table {
             assert_eq!(
-                after(|snapshot| snapshot.update(reported)),
+                after(|snapshot| update(snapshot, reported)),
                 (expected.to_owned(), is_changed),
                 "{name}"
             );
@@ -162,7 +150,7 @@ mod tests {
             ("nothing was known", None, "10 old", false),
         ];
         for (name, known_at_request, expected, is_changed) in table {
-            let result = after(|snapshot| snapshot.update_from_response(response(), known_at_request));
+            let result = after(|snapshot| update_from_response(snapshot, response(), known_at_request));
             assert_eq!(result, (expected.to_owned(), is_changed), "{name}");
         }
     }
@@ -171,25 +159,25 @@ mod tests {
     fn older_versions_do_not_restore_the_annotations_of_a_deleted_lease() {
         let gone = |version: &str| lease("a", version, "me", "old");
         assert_eq!(
-            after(|snapshot| snapshot.mark_deleted(gone("12"))),
+            after(|snapshot| mark_deleted(snapshot, gone("12"))),
             ("12 -".to_owned(), true)
         );
         assert_eq!(
-            after(|snapshot| snapshot.mark_deleted(gone("9"))),
+            after(|snapshot| mark_deleted(snapshot, gone("9"))),
             ("10 old".to_owned(), false)
         );
         assert_eq!(
-            after(|snapshot| snapshot.mark_not_found(Some(10))),
+            after(|snapshot| mark_not_found(snapshot, Some(10))),
             ("10 -".to_owned(), true)
         );
         assert_eq!(
-            after(|snapshot| snapshot.mark_not_found(Some(9))),
+            after(|snapshot| mark_not_found(snapshot, Some(9))),
             ("10 old".to_owned(), false)
         );
-        let late = |snapshot: &mut LeaseSnapshot| snapshot.mark_deleted(gone("12")) && snapshot.update(gone("11"));
+        let late = |snapshot: &mut Lease| mark_deleted(snapshot, gone("12")) && update(snapshot, gone("11"));
         assert_eq!(after(late), ("12 -".to_owned(), false));
-        let next = |snapshot: &mut LeaseSnapshot| {
-            snapshot.mark_not_found(Some(10)) && snapshot.update(lease("b", "13", "me", "new"))
+        let next = |snapshot: &mut Lease| {
+            mark_not_found(snapshot, Some(10)) && update(snapshot, lease("b", "13", "me", "new"))
         };
         assert_eq!(after(next), ("13 new".to_owned(), true));
     }
@@ -203,7 +191,7 @@ mod tests {
             ("older", lease("a", "9", "me", "old"), "10"),
         ];
         for (name, newest, expected) in table {
-            assert_eq!(newest.version_for(&known()), expected, "{name}");
+            assert_eq!(version_for(&newest, &known()), expected, "{name}");
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    LeaseFence, LeaseSnapshot, Metrics, WallClock, boot_clock,
+    LeaseFence, Metrics, WallClock, boot_clock,
     candidate::{Candidate, CandidateSet},
     elector::ElectionTimings,
     guard::LeaseCache,
@@ -127,9 +127,9 @@ impl Election {
         self.lease.split_once('/').unwrap_or(("", &self.lease))
     }
 
-    /// Subscribes to the Lease's identity and annotations. A standby receives them too, a leader
-    /// before [`Election::wait_until_leading`] returns. Renewals do not notify receivers.
-    pub fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
+    /// Subscribes to the last known Lease. A standby receives it too, a leader before
+    /// [`Election::wait_until_leading`] returns. Renewals do not notify receivers.
+    pub fn lease_snapshots(&self) -> watch::Receiver<Lease> {
         self.shared.cache.lease_snapshots()
     }
 

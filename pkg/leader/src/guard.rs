@@ -37,9 +37,7 @@ use tokio::sync::watch;
 use tower::{BoxError, Service};
 
 use crate::{
-    WallClock,
-    annotations::LeaseSnapshot,
-    boot_clock,
+    WallClock, annotations, boot_clock,
     elector::{BootTime, ObservedRecord},
 };
 
@@ -52,7 +50,7 @@ const ANOTHER: &str = "another";
 #[derive(Clone)]
 pub(crate) struct LeaseCache {
     state: Arc<Mutex<CacheState>>,
-    snapshot: watch::Sender<LeaseSnapshot>,
+    snapshot: watch::Sender<Lease>,
 }
 
 struct CacheState {
@@ -65,10 +63,10 @@ struct CacheState {
     attempt: Attempt,
 }
 
-/// A response, and the part of it that matters outside the lock.
+/// A response, as the lock sees it and decoded.
 struct CachedLease {
     lease: Value,
-    snapshot: LeaseSnapshot,
+    snapshot: Lease,
 }
 
 /// The parameters of the next attempt.
@@ -95,7 +93,7 @@ impl LeaseCache {
         };
         Self {
             state: Arc::new(Mutex::new(state)),
-            snapshot: watch::Sender::new(LeaseSnapshot::default()),
+            snapshot: watch::Sender::new(Lease::default()),
         }
     }
 
@@ -135,11 +133,12 @@ impl LeaseCache {
     /// Records the response to a write by another part of this process. It does not affect who
     /// leads.
     pub(crate) fn record_write(&self, lease: Lease) {
-        self.snapshot.send_if_modified(|snapshot| snapshot.update(lease.into()));
+        self.snapshot
+            .send_if_modified(|snapshot| annotations::update(snapshot, lease));
     }
 
-    /// Subscribes to the Lease's identity, version and annotations.
-    pub(crate) fn lease_snapshots(&self) -> watch::Receiver<LeaseSnapshot> {
+    /// Subscribes to the last known state of the Lease. It has no UID if no Lease is known to exist.
+    pub(crate) fn lease_snapshots(&self) -> watch::Receiver<Lease> {
         self.snapshot.subscribe()
     }
 
@@ -155,24 +154,23 @@ impl LeaseCache {
             ));
         }
         self.snapshot
-            .send_if_modified(|snapshot| snapshot.mark_deleted(last.into()));
+            .send_if_modified(|snapshot| annotations::mark_deleted(snapshot, last));
     }
 
     /// Records the response to a read or write. `known_at_request` is the revision that was known
     /// when the request was sent.
     fn record_response(&self, lease: &Value, known_at_request: Option<u64>) -> Result<(), BoxError> {
-        let read: Lease = serde_json::from_value(lease.clone())?;
-        let record = read.spec.clone().unwrap_or_default();
-        let snapshot = LeaseSnapshot::from(read);
+        let snapshot: Lease = serde_json::from_value(lease.clone())?;
+        let record = snapshot.spec.clone().unwrap_or_default();
         self.snapshot
-            .send_if_modified(|known| known.update_from_response(snapshot.clone(), known_at_request));
+            .send_if_modified(|known| annotations::update_from_response(known, snapshot.clone(), known_at_request));
         let mut state = self.state.lock();
         state.observed = Some(ObservedRecord::observe(
             state.observed.take(),
             record,
             boot_clock::now(),
         ));
-        state.uid.clone_from(&snapshot.uid);
+        state.uid.clone_from(&snapshot.metadata.uid);
         state.lease = Some(CachedLease {
             lease: lease.clone(),
             snapshot,
@@ -182,7 +180,7 @@ impl LeaseCache {
 
     /// Returns the known revision of the Lease.
     fn revision(&self) -> Option<u64> {
-        self.snapshot.borrow().revision()
+        annotations::revision(&self.snapshot.borrow())
     }
 
     fn invalidate(&self) {
@@ -218,7 +216,7 @@ impl LeaseCache {
     /// held Lease to present to the lock instead.
     fn held_placeholder(&self, known_at_request: Option<u64>) -> Option<Value> {
         self.snapshot
-            .send_if_modified(|snapshot| snapshot.mark_not_found(known_at_request));
+            .send_if_modified(|snapshot| annotations::mark_not_found(snapshot, known_at_request));
         let mut state = self.state.lock();
         state.lease = None;
         let observed = ObservedRecord::observe_missing(state.observed.take(), &state.me, boot_clock::now());
@@ -242,7 +240,7 @@ impl LeaseCache {
         let state = self.state.lock();
         let known = state.lease.as_ref()?;
         let snapshot = self.snapshot.borrow();
-        let version = snapshot.version_for(&known.snapshot);
+        let version = annotations::version_for(&snapshot, &known.snapshot);
         (!version.is_empty()).then(|| Value::from(version))
     }
 }

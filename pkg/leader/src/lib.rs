@@ -28,7 +28,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-pub use annotations::LeaseSnapshot;
 pub use args::{Args, Error as ArgsError, Membership, identity};
 pub use election::{Election, Elections, Error, LeadershipState, Settings};
 pub use fence::LeaseFence;

@@ -12,7 +12,6 @@
 mod debug_pages;
 mod definitions;
 mod health;
-mod lease_annotations;
 mod metrics;
 mod running_group;
 pub mod selection;

@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use parking_lot::RwLock;
+use portreeve_api::ObjectKey;
 use portreeve_client::Connection;
 use portreeve_leader::Election;
 use portreeve_reconcile::{
-    Applier, Context, Controller, ControllerFailure, ControllerMetrics, Descriptor, GroupInformers, Registrations,
-    SharedContext, Shutdown,
+    Applier, Context, Controller, ControllerFailure, ControllerMetrics, Descriptor, GroupInformers, GroupLease,
+    Registrations, SharedContext, Shutdown,
 };
 use prometheus::IntGauge;
 use tokio::{
@@ -16,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{ControllerGroup, Error, ManagerContext, definitions, health::ManagerState, lease_annotations};
+use crate::{ControllerGroup, Error, ManagerContext, definitions, health::ManagerState};
 
 type ControllerExit = (&'static str, Result<(), ControllerFailure>);
 
@@ -96,10 +97,10 @@ impl RunningGroup {
             let client = client(&connection, descriptor.name)?;
             let ctx = Context {
                 name: descriptor.name,
-                lease_annotations: lease_annotations::of(group.election.as_ref(), &client, manager.settings.program),
                 client,
                 flags,
                 informers: &informers,
+                lease: group.election.as_ref().map(group_lease),
                 shared: &shared,
             };
             controllers.push(RunningController::build(manager, descriptor, &ctx)?);
@@ -283,6 +284,16 @@ async fn drain(mut left: Vec<&str>, limit: Duration, tasks: &mut JoinSet<Control
         return Err(ShutdownCause::Timeout(Error::DrainTimeout { limit, controllers }));
     }
     broken.map_or(Ok(()), Err)
+}
+
+fn group_lease(election: &Election) -> GroupLease {
+    let (namespace, name) = election.key();
+    let writer = election.clone();
+    GroupLease {
+        key: ObjectKey::namespaced(namespace, name),
+        snapshots: election.lease_snapshots(),
+        record_write: Arc::new(move |lease| writer.record_write(lease)),
+    }
 }
 
 /// Waits until the Lease is lost. Never returns without an election.

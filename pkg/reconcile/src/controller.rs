@@ -8,7 +8,7 @@ use portreeve_informer::{Informer, Projection, Watch};
 use prometheus::Registry;
 
 use crate::{
-    Clock, DebugPage, Events, GroupInformers, LeaseAnnotations, Metrics, QueueHealthChecker, ReadinessChecker, Shutdown,
+    Clock, DebugPage, Events, GroupInformers, GroupLease, Metrics, QueueHealthChecker, ReadinessChecker, Shutdown,
 };
 
 /// The inputs for building one controller.
@@ -21,8 +21,8 @@ pub struct Context<'a> {
     pub flags: &'a clap::ArgMatches,
     /// The informers of the controller's group.
     pub informers: &'a GroupInformers,
-    /// Annotations for state that survives the process; `None` without leader election.
-    pub lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
+    /// The Lease of the controller's group; `None` without leader election.
+    pub lease: Option<GroupLease>,
     /// What the controllers share.
     pub shared: &'a SharedContext,
 }

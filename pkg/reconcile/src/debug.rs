@@ -1,10 +1,6 @@
-//! Debug pages and persistent annotations of a controller.
+//! Debug pages of a controller.
 
 use std::{fmt, sync::Arc};
-
-use futures::future::BoxFuture;
-
-use crate::Target;
 
 /// A page under `/debug/controllers/<controller>/`, for GET. It is rendered on request, on a thread
 /// that may compute for seconds. Concurrent requests for the same page are rendered one after
@@ -46,38 +42,6 @@ pub struct DebugResponse {
     pub content_type: &'static str,
     /// The body.
     pub body: String,
-}
-
-/// State that survives the process: annotations on the Lease of the controller's group. Standbys
-/// can read it too. Deleting the Lease deletes them.
-pub trait LeaseAnnotations: Send + Sync {
-    /// Returns the Lease as the target of events, or `None` if it does not exist or was not seen
-    /// yet.
-    fn target(&self) -> Option<Target>;
-
-    /// Returns the last known value of the annotation, from a read, a write or the watch. While a
-    /// controller runs, this is never older than the value when this process became the leader.
-    fn read(&self, annotation: &str) -> Option<String>;
-
-    /// Waits until any annotation may have changed since the last wait, or since the controller was
-    /// built. It may return immediately, and also after one's own [`LeaseAnnotations::write`]. Only
-    /// one caller at a time may wait.
-    fn changed(&self) -> BoxFuture<'_, ()>;
-
-    /// Sets the annotation. The write passes the group's fence. When it completes,
-    /// [`LeaseAnnotations::read`] returns the new value. Avoid frequent writes: every replica
-    /// receives each one.
-    fn write<'a>(&'a self, annotation: &'a str, value: &'a str) -> BoxFuture<'a, Result<(), AnnotateError>>;
-}
-
-/// An annotation could not be set. Retrying is safe.
-#[derive(Debug, thiserror::Error)]
-#[error("failed to annotate Lease {lease}: {reason}")]
-pub struct AnnotateError {
-    /// The Lease, as `namespace/name`.
-    pub lease: String,
-    /// The cause.
-    pub reason: String,
 }
 
 impl DebugResponse {

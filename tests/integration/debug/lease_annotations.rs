@@ -1,5 +1,5 @@
-//! The Lease annotations of a group: one replica writes them, and other replicas read them, even
-//! after the writer has ended.
+//! The garbage collector's annotations of its group's Lease: one replica writes them, and other
+//! replicas read them, even after the writer has ended.
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +16,8 @@ use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, WatchEvent, WatchParams},
 };
-use portreeve_reconcile::{
-    Controller, ControllerFailure, Descriptor, LeaseAnnotations, Registrations, Shutdown, SystemClock,
-};
+use portreeve_garbagecollector::LeaseAnnotations;
+use portreeve_reconcile::{Controller, ControllerFailure, Descriptor, Registrations, Shutdown, SystemClock};
 use portreeve_testing::{ControlPlane, Signal, eventually};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
@@ -44,7 +43,10 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     build: |ctx| {
         let name: String = ctx.flag("scribe")?;
         let built = BuiltController {
-            lease_annotations: ctx.lease_annotations.clone(),
+            lease_annotations: ctx
+                .lease
+                .clone()
+                .map(|lease| LeaseAnnotations::new(ctx.client.clone(), lease)),
             initial_note: None,
         };
         built_controllers().insert(name.clone(), built);
@@ -59,7 +61,7 @@ fn built_controllers() -> MutexGuard<'static, BTreeMap<String, BuiltController>>
 }
 
 struct BuiltController {
-    lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
+    lease_annotations: Option<LeaseAnnotations>,
     initial_note: Option<InitialNote>,
 }
 
@@ -95,7 +97,7 @@ struct AnnotationEnvironment {
 struct Replica {
     daemon: InProcess,
     name: String,
-    lease_annotations: Arc<dyn LeaseAnnotations>,
+    lease_annotations: LeaseAnnotations,
 }
 
 impl Replica {
@@ -240,10 +242,10 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
 #[tokio::test]
 async fn leader_and_standby_observe_manual_changes_of_annotations_at_once() -> Result<()> {
     let environment = AnnotationEnvironment::new().await?;
-    let leader = environment.leader("removed-1").await?;
-    let standby = environment.replica("removed-2").await?;
+    let mut leader = environment.leader("removed-1").await?;
+    let mut standby = environment.replica("removed-2").await?;
     leader.lease_annotations.write(NOTE, "at noon").await?;
-    for replica in [&leader, &standby] {
+    for replica in [&mut leader, &mut standby] {
         replica.wait_for_note(Some("at noon")).await?;
         timeout(LIMIT, replica.lease_annotations.changed()).await?;
         tokio::select! {
@@ -261,12 +263,13 @@ async fn leader_and_standby_observe_manual_changes_of_annotations_at_once() -> R
     }
     for (value, note) in [(json!("again"), Some("again")), (Value::Null, None)] {
         environment.annotate(value).await?;
-        for replica in [&leader, &standby] {
+        for replica in [&mut leader, &mut standby] {
+            let what = format!("{} observes {note:?}", replica.name);
             let observed = async {
                 timeout(LIMIT, replica.lease_annotations.changed()).await?;
                 anyhow::Ok(replica.note())
             };
-            let observed = in_time(&format!("{} observes {note:?}", replica.name), observed).await?;
+            let observed = in_time(&what, observed).await?;
             ensure!(observed.as_deref() == note, "{observed:?}");
         }
     }

@@ -9,11 +9,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use portreeve_garbagecollector_graph::{Identity, Uid};
-use portreeve_reconcile::{EventContent, LeaseAnnotations, Shutdown};
+use portreeve_reconcile::{EventContent, Shutdown};
 use portreeve_workqueue::Lane;
 use tokio::{sync::Notify, time::Instant};
 
-use super::CollectorContext;
+use super::{CollectorContext, LeaseAnnotations};
 
 /// The annotation that records that the breaker has tripped.
 pub(crate) const TRIPPED: &str = "garbage-collector.portreeve.dev/tripped";
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Breaker {
     limit: u32,
-    lease_annotations: Option<Arc<dyn LeaseAnnotations>>,
+    lease_annotations: Option<LeaseAnnotations>,
     state: Mutex<State>,
     news: Notify,
 }
@@ -81,7 +81,7 @@ impl Window {
 }
 
 impl Breaker {
-    pub(super) fn new(limit: u32, lease_annotations: Option<Arc<dyn LeaseAnnotations>>) -> Self {
+    pub(super) fn new(limit: u32, lease_annotations: Option<LeaseAnnotations>) -> Self {
         Self {
             limit,
             lease_annotations,
@@ -155,10 +155,7 @@ impl Breaker {
             .as_ref()
             .map(|tripped| tripped.sentence.clone())
             .or(noted)?;
-        let lease = self
-            .lease_annotations
-            .as_ref()
-            .and_then(|lease_annotations| lease_annotations.target());
+        let lease = self.lease_annotations.as_ref().and_then(LeaseAnnotations::target);
         let lease = lease.map_or_else(|| "its Lease".to_owned(), |lease| format!("Lease {}", lease.key));
         Some(format!(
             "{sentence}; {} objects are waiting to be deleted; check the debug pages /decisions and /explain, then remove the annotation {TRIPPED} from {lease} to resume",
@@ -179,6 +176,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
     let Some(lease_annotations) = breaker.lease_annotations.clone().filter(|_| breaker.limit > 0) else {
         return stop.requested().await;
     };
+    let mut changes = lease_annotations.clone();
     loop {
         breaker.agree(&ctx, lease_annotations.read(TRIPPED));
         let unwritten = {
@@ -190,7 +188,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
             match &unwritten {
                 None => std::future::pending().await,
                 Some(sentence) => match lease_annotations.write(TRIPPED, sentence).await {
-                    Ok(()) => breaker.written(&ctx, &*lease_annotations),
+                    Ok(()) => breaker.written(&ctx, &lease_annotations),
                     Err(error) => {
                         tracing::warn!(reason = %error, "failed to record on the Lease that the breaker has tripped");
                         tokio::time::sleep(PAUSE).await;
@@ -202,7 +200,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
             () = stop.requested() => return,
             () = pause => {}
             () = breaker.news.notified(), if unwritten.is_none() => {}
-            () = lease_annotations.changed(), if unwritten.is_none() => {}
+            () = changes.changed(), if unwritten.is_none() => {}
         }
     }
 }
@@ -248,7 +246,7 @@ impl Breaker {
         Some((target.uid, target.version.parse().ok()?))
     }
 
-    fn written(&self, ctx: &CollectorContext, lease_annotations: &dyn LeaseAnnotations) {
+    fn written(&self, ctx: &CollectorContext, lease_annotations: &LeaseAnnotations) {
         let lease = self.lease();
         let sentence = {
             let mut state = self.state.lock();

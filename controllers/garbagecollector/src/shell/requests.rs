@@ -9,7 +9,7 @@ use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::{ApiErrorKind, error_chain, is_object_not_found, refusal, retry_after};
 use portreeve_garbagecollector_graph::{PartialObject, PropagationPolicy};
 use portreeve_workqueue::Outcome;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::patches;
@@ -273,6 +273,19 @@ pub(super) async fn patch(
         Some(operations),
     )
     .await;
+    decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
+}
+
+/// Patches an object with a JSON merge patch. Returns the whole object.
+pub(super) async fn merge_patch<T: DeserializeOwned>(
+    client: &Client,
+    resource: &Resource,
+    key: &ObjectKey,
+    changes: &Value,
+) -> Result<T, RequestError> {
+    let path = path(resource, key)?;
+    let kinds = ("application/json", "application/merge-patch+json");
+    let answer = send(client, Method::PATCH, path, kinds, Some(changes)).await;
     decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
 }
 

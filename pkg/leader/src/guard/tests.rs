@@ -307,11 +307,9 @@ async fn annotate(leases: &Api<Lease>, name: &str, value: &str) -> Result<Lease>
 async fn annotations(candidate: &Candidate, leases: &Api<Lease>) -> Result<String> {
     let known = candidate.cache.lease_snapshots().borrow().clone();
     let lease = leases.get("lease").await?;
-    ensure!(
-        known == LeaseSnapshot::from(lease.clone()),
-        "{known:?} is not {lease:?}"
-    );
-    let pairs = known.annotations.iter().map(|(name, value)| format!("{name}={value}"));
+    ensure!(known == lease, "{known:?} is not {lease:?}");
+    let annotations = known.metadata.annotations.unwrap_or_default();
+    let pairs = annotations.iter().map(|(name, value)| format!("{name}={value}"));
     Ok(pairs.collect::<Vec<_>>().join(" "))
 }
 

@@ -1,0 +1,90 @@
+//! The state that the collector leaves for its successors: annotations on the Lease of its group.
+
+use kube::Client;
+use portreeve_api::{ObjectKey, Resource};
+use portreeve_reconcile::{GroupLease, Target};
+use serde_json::json;
+
+use super::requests;
+
+const LEASES: Resource = Resource::namespaced("coordination.k8s.io", "v1", "Lease", "leases");
+
+/// State that survives the process: annotations on the Lease of the collector's group. Standbys can
+/// read it too. Deleting the Lease deletes them.
+#[derive(Clone)]
+pub struct LeaseAnnotations {
+    client: Client,
+    lease: GroupLease,
+}
+
+/// An annotation could not be set. Retrying is safe.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to annotate Lease {lease}: {reason}")]
+pub struct AnnotateError {
+    /// The namespace and the name of the Lease.
+    pub lease: ObjectKey,
+    /// The cause.
+    pub reason: String,
+}
+
+impl LeaseAnnotations {
+    /// Creates the annotations of a Lease. `client` must be behind the group's fence.
+    pub fn new(client: Client, lease: GroupLease) -> Self {
+        Self { client, lease }
+    }
+
+    /// Returns the Lease as the target of events, or `None` if it does not exist or was not seen
+    /// yet.
+    pub fn target(&self) -> Option<Target> {
+        let metadata = &self.lease.snapshots.borrow().metadata;
+        Some(Target {
+            resource: LEASES,
+            key: self.lease.key.clone(),
+            uid: metadata.uid.as_deref()?.into(),
+            version: metadata.resource_version.as_deref().unwrap_or_default().into(),
+        })
+    }
+
+    /// Returns the last known value of the annotation, from a read, a write or the watch. While the
+    /// collector runs, this is never older than the value when this process became the leader.
+    pub fn read(&self, annotation: &str) -> Option<String> {
+        let metadata = &self.lease.snapshots.borrow().metadata;
+        metadata.annotations.as_ref()?.get(annotation).cloned()
+    }
+
+    /// Waits until any annotation may have changed since the last wait, or since the collector was
+    /// built. It may return immediately, and also after one's own [`LeaseAnnotations::write`].
+    pub async fn changed(&mut self) {
+        if self.lease.snapshots.changed().await.is_err() {
+            // The sender lives in the election.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Sets the annotation. The write passes the group's fence. When it completes,
+    /// [`LeaseAnnotations::read`] returns the new value. Avoid frequent writes: every replica
+    /// receives each one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the Lease is unknown or the write fails.
+    pub async fn write(&self, annotation: &str, value: &str) -> Result<(), AnnotateError> {
+        let written = self.patch(annotation, value).await;
+        written.map_err(|reason| AnnotateError {
+            lease: self.lease.key.clone(),
+            reason,
+        })
+    }
+
+    async fn patch(&self, annotation: &str, value: &str) -> Result<(), String> {
+        let Some(Target { uid, .. }) = self.target() else {
+            return Err("the Lease does not exist or was not read yet".to_owned());
+        };
+        // The patch includes the uid, so the apiserver rejects it when another Lease has taken the
+        // name.
+        let patch = json!({"metadata": {"uid": &*uid, "annotations": {annotation: value}}});
+        let written = requests::merge_patch(&self.client, &LEASES, &self.lease.key, &patch).await;
+        (self.lease.record_write)(written.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+}
