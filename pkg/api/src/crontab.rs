@@ -9,6 +9,7 @@ mod schema;
 mod status;
 #[cfg(test)]
 mod tests;
+mod visit;
 
 use std::borrow::Cow;
 

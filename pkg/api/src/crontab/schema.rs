@@ -7,12 +7,9 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use kube::core::schema::StructuralSchemaRewriter;
 use schemars::{JsonSchema, generate::SchemaSettings};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{CronTabSpec, CronTabStatus, pod};
-
-/// The members of one schema.
-pub(super) type SchemaObject = Map<String, Value>;
+use super::{CronTabSpec, CronTabStatus, pod, visit::visit_schemas};
 
 /// Returns the schema of a whole CronTab.
 #[expect(
@@ -61,23 +58,4 @@ fn schema_of<T: JsonSchema>(unwanted: &[&str]) -> Value {
         members.retain(|keyword, _| !unwanted.contains(&&**keyword));
     });
     schema
-}
-
-/// Edits a schema and then all nested schemas. `edit` receives the name of a property, or an empty
-/// name for the schema of items.
-pub(super) fn visit_schemas(name: &str, schema: &mut Value, edit: &mut dyn FnMut(&str, &mut SchemaObject)) {
-    let Some(members) = schema.as_object_mut() else {
-        return;
-    };
-    edit(name, members);
-    if let Some(properties) = members.get_mut("properties").and_then(Value::as_object_mut) {
-        for (name, property) in properties {
-            visit_schemas(name, property, edit);
-        }
-    }
-    for unnamed in ["additionalProperties", "items"] {
-        if let Some(inner) = members.get_mut(unnamed) {
-            visit_schemas("", inner, edit);
-        }
-    }
 }
