@@ -12,10 +12,7 @@ use jiff::{
     tz::{AmbiguousOffset, Offset, TimeZone},
 };
 
-use crate::{
-    fields::Fields,
-    search::{HORIZON, next_minute},
-};
+use crate::{fields::Fields, search::next_minute, walk::HORIZON};
 
 pub(crate) fn next(fields: &Fields, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let start = zone.to_datetime(after);

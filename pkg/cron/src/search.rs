@@ -11,10 +11,12 @@ use jiff::{
     tz::{AmbiguousOffset, Offset, TimeZone},
 };
 
-use crate::{every::second, fields::Fields, walk::Walk};
+use crate::{
+    every::second,
+    fields::Fields,
+    walk::{HORIZON, Walk},
+};
 
-/// The number of years that a search covers, as in robfig/cron.
-pub(crate) const HORIZON: i16 = 5;
 /// The minimum distance that [`next`] searches: [`HORIZON`] without leap days.
 pub(crate) const MIN_SEARCH_SPAN: SignedDuration = SignedDuration::from_hours(5 * 365 * 24);
 /// The minimum time between two changes of the clock, and the maximum by which a clock goes back.

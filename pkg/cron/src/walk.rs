@@ -8,10 +8,10 @@ use jiff::{
     tz::{Offset, TimeZone},
 };
 
-use crate::{
-    fields::{Fields, lowest},
-    search::HORIZON,
-};
+use crate::fields::{Fields, lowest};
+
+/// The number of years that a search covers, as in robfig/cron.
+pub(crate) const HORIZON: i16 = 5;
 
 /// A search that steps through months, days, hours, minutes and seconds, at its current time.
 ///
