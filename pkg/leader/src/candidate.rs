@@ -21,12 +21,12 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    LeadershipState, Metrics, WallClock, boot_clock,
-    election::{CandidateCommand, Shared},
+    Metrics, WallClock, boot_clock,
     elector::{
         AttemptResult, ElectionTimings, Elector, ElectorAction, ElectorEvent, LossReason, ObservedRecord, StepContext,
     },
     guard::{Attempt, Guard, LeaseCache, ME},
+    leadership::{CandidateCommand, LeadershipState, Shared},
     watch::follow,
 };
 

@@ -16,6 +16,7 @@ use crate::{
     candidate::{Candidate, CandidateSet},
     elector::ElectionTimings,
     guard::LeaseCache,
+    leadership::{CandidateCommand, LeadershipState, Shared},
 };
 
 /// The timeout for writing the last Events.
@@ -24,48 +25,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// A leader's health check fails this long after its lease expired, as in kube-controller-manager.
 const HEALTH_GRACE: Duration = Duration::from_secs(20);
-
-/// The state of an election in this process.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum LeadershipState {
-    /// Another process leads, or no process does yet.
-    Standby {
-        /// The last known holder of the Lease.
-        holder: Option<String>,
-    },
-    /// This process leads.
-    Leading,
-    /// This process lost the Lease or failed to compete, and never leads again. The text says why.
-    Lost(String),
-    /// The candidacy has ended, and this process does not hold the Lease.
-    Released,
-}
-
-/// A command to a candidate.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum CandidateCommand {
-    /// Watch the Lease without acquiring it yet.
-    Hold,
-    Run,
-    /// End, and release the Lease if it is held.
-    Release,
-    /// End without releasing the Lease, which then expires.
-    GiveUp,
-}
-
-impl CandidateCommand {
-    pub(crate) fn ends(self) -> bool {
-        matches!(self, Self::Release | Self::GiveUp)
-    }
-}
-
-/// The state that a candidate and its handle share.
-pub(crate) struct Shared {
-    pub(crate) fence: LeaseFence,
-    pub(crate) leadership: watch::Sender<LeadershipState>,
-    pub(crate) commands: watch::Sender<CandidateCommand>,
-    pub(crate) cache: LeaseCache,
-}
 
 /// The configuration of all elections of a process.
 pub struct Settings {

@@ -19,6 +19,7 @@ mod election;
 pub mod elector;
 mod fence;
 mod guard;
+mod leadership;
 mod metrics;
 #[cfg(test)]
 mod simulation;
@@ -29,8 +30,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 pub use args::{Args, Error as ArgsError, Membership, identity};
-pub use election::{Election, Elections, Error, LeadershipState, Settings};
+pub use election::{Election, Elections, Error, Settings};
 pub use fence::LeaseFence;
+pub use leadership::LeadershipState;
 pub use metrics::Metrics;
 
 /// The wall clock that supplies the times written into a Lease. No decision depends on it.
