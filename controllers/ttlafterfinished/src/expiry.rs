@@ -1,12 +1,12 @@
-//! Decides when an object expires and what to do then. Pure: [`Expiring`] holds everything that
-//! depends on the kind.
-
-use std::sync::Arc;
+//! Decides when an object expires and what to do then. [`Expiring`] has everything that depends on
+//! the kind.
+//!
+//! Architecture Invariant: pure. The time is an argument.
 
 use jiff::{SignedDuration, Timestamp};
-use portreeve_api::{ObjectKey, Resource};
-use portreeve_informer::{Informer, Projection};
-use portreeve_reconcile::{Effect, EventContent, Next, Plan, Propagation, Reconciler, Target};
+use portreeve_api::Resource;
+use portreeve_informer::Projection;
+use portreeve_reconcile::{Effect, EventContent, Next, Plan, Propagation, Target};
 
 /// The minimum clock skew that is reported. A healthy cluster has smaller differences, and recorded
 /// times are rounded to seconds.
@@ -41,27 +41,6 @@ impl Lifetime {
     /// timestamps.
     pub(crate) fn expires_at(self) -> Option<Timestamp> {
         self.began.checked_add(self.ttl).ok()
-    }
-}
-
-/// Deletes each object once its lifetime has expired.
-pub(crate) struct TtlReconciler<K> {
-    pub(crate) objects: Informer<K>,
-}
-
-impl<K: Expiring> Reconciler for TtlReconciler<K> {
-    type Observed = Arc<K>;
-
-    fn observe(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.objects.get(key)
-    }
-
-    fn decide(&self, observed: &Arc<K>, now: Timestamp) -> Plan {
-        decide(&**observed, now)
-    }
-
-    fn refused(&self, observed: &Arc<K>, _effect: &Effect, why: &str, _now: Timestamp) -> Plan {
-        refused(&**observed, why)
     }
 }
 

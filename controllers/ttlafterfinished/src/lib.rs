@@ -10,14 +10,12 @@
 
 mod expiry;
 mod job;
+mod reconciler;
 
 use portreeve_informer::{Informer, Watch};
 use portreeve_reconcile::{BuildError, Context, Descriptor, KeyedController, Registrations, Rule};
 
-use crate::{
-    expiry::{Expiring, TtlReconciler},
-    job::CachedJob,
-};
+use crate::{expiry::Expiring, job::CachedJob, reconciler::TtlReconciler};
 
 /// The flag for the number of workers.
 const CONCURRENCY: &str = "concurrent-ttl-after-finished-syncs";

@@ -2,6 +2,8 @@
 //! and recreate an object, the watch lags, clocks are set, and the process crashes between any two
 //! effects.
 
+use std::sync::Arc;
+
 use proptest::{collection::vec, prelude::*};
 use serde::Deserialize;
 
