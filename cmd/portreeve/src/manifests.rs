@@ -1,5 +1,7 @@
 //! Generates the output of `portreeve crds`, `rbac`, `fence` and `--list-controllers` from the
-//! descriptors. Pure.
+//! descriptors.
+//!
+//! Architecture Invariant: pure.
 
 mod fence;
 mod rbac;

@@ -1,4 +1,6 @@
 //! Decides what to do for a Foo, given its Deployments.
+//!
+//! Architecture Invariant: pure. The time is an argument.
 
 use std::sync::Arc;
 

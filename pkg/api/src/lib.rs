@@ -4,7 +4,7 @@
 //! Every crate that handles objects uses these types. The CRDs in `deploy/crds` are generated from
 //! the API types.
 //!
-//! Architecture Invariant: no I/O, no clock, no async. A time is always an argument.
+//! Architecture Invariant: this crate is pure. A time is always an argument.
 
 pub mod conditions;
 mod crontab;

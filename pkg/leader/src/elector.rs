@@ -5,8 +5,8 @@
 //! candidate never relies on the times written in a Lease, because they come from another machine's
 //! clock. It measures how long *it* has seen the record unchanged.
 //!
-//! Architecture Invariant: no I/O, no clock, no randomness here. Times are arguments. They are read
-//! from a clock that cannot be set and that keeps counting while the machine is suspended.
+//! Architecture Invariant: pure. Times and random numbers are arguments. The times are read from a
+//! clock that cannot be set and that keeps counting while the machine is suspended.
 
 use std::time::Duration;
 

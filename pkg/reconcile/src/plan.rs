@@ -1,7 +1,7 @@
 //! The result of a decision: effects as data, and when to decide again.
 //!
-//! Architecture Invariant: values only. A plan can be compared and printed, and it is safe to stop
-//! after any effect.
+//! Architecture Invariant: pure. A plan can be compared and printed, and it is safe to stop after
+//! any effect.
 
 use std::{fmt, sync::Arc};
 

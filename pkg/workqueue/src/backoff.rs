@@ -1,7 +1,7 @@
 //! The delay before a failed key is retried.
 //!
-//! Architecture Invariant: a function of the number of failures, without clock, jitter or per-key
-//! memory. The failures are counted where the key is stored, so that no counter outlives its key.
+//! Architecture Invariant: pure. The delay depends only on the number of failures, without jitter.
+//! The failures are counted where the key is stored, so that no counter outlives its key.
 
 use std::time::Duration;
 

@@ -7,10 +7,11 @@
 //! for now and for later. Merging loses nothing, because a reconcile reads the state rather than
 //! the event, and requests its own next time.
 //!
-//! Architecture Invariant: no async, no clock, no lock, no log, no randomness. The time is an
-//! argument, and the takers to wake are a result. Every key is in `items` and in exactly one of the
-//! ordered maps: the delayed keys, a lane of the ready queue, or `running`. So memory is bounded by
-//! distinct keys, not by calls, and no failure counter outlives its key.
+//! Architecture Invariant: pure. The time is an argument, and the takers to wake are a result.
+//!
+//! Architecture Invariant: every key is in `items` and in exactly one of the ordered maps: the
+//! delayed keys, a lane of the ready queue, or `running`. So memory is bounded by distinct keys,
+//! not by calls, and no failure counter outlives its key.
 
 #[cfg(test)]
 #[cfg(not(loom))]

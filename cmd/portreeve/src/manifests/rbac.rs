@@ -1,5 +1,7 @@
 //! `portreeve rbac`: a role for each controller, one for the daemon, one for the election, and
-//! their bindings. Pure.
+//! their bindings.
+//!
+//! Architecture Invariant: pure.
 
 use portreeve_reconcile::{Descriptor, Rule};
 use serde_json::{Value, json};

@@ -1,7 +1,6 @@
 //! The rules of the proxy, and the decision on each request by its head.
 //!
-//! Architecture Invariant: no I/O and no clock. The rules choose a [`Fault`], and `relay.rs`
-//! applies it.
+//! Architecture Invariant: pure. The rules choose a [`Fault`], and `relay.rs` applies it.
 
 use http::header::{ACCEPT, USER_AGENT};
 use http::request::Parts;
