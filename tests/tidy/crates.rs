@@ -1,6 +1,10 @@
 //! The dependencies between crates that ARCHITECTURE.md allows.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -106,13 +110,7 @@ fn is_of_a_shell(package: &Package, dependency: &Dependency) -> bool {
 
 /// Returns the packages of the workspace with their dependencies outside of tests.
 fn packages() -> Result<Vec<Package>> {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--format-version=1", "--locked", "--offline"])
-        .current_dir(root())
-        .output()
-        .context("failed to run cargo metadata")?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let metadata = metadata()?;
     let root = metadata["workspace_root"].as_str().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -130,6 +128,34 @@ fn packages() -> Result<Vec<Package>> {
         }
     };
     Ok(list(&metadata["packages"]).iter().map(package).collect())
+}
+
+/// Returns the targets of one of `kinds`, each as the name of its package and the path of its root
+/// file in the tree.
+pub(crate) fn targets(kinds: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+    let metadata = metadata()?;
+    let root = metadata["workspace_root"].as_str().unwrap_or_default();
+    let mut targets = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        for target in package["targets"].as_array().into_iter().flatten() {
+            let (name, file) = (package["name"].as_str(), target["src_path"].as_str());
+            let is_wanted = target["kind"][0].as_str().is_some_and(|kind| kinds.contains(&kind));
+            if let (Some(name), Some(file), true) = (name, file, is_wanted) {
+                targets.push((name.to_owned(), Path::new(file).strip_prefix(root)?.to_owned()));
+            }
+        }
+    }
+    Ok(targets)
+}
+
+fn metadata() -> Result<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version=1", "--locked", "--offline"])
+        .current_dir(root())
+        .output()
+        .context("failed to run cargo metadata")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Source files: their module docs, their length, banned text, and the purity of cores.
+//! Source files: their module docs, their length, and banned text.
 
 use std::{
     fs,
@@ -12,35 +12,6 @@ use crate::root;
 
 /// The largest number of lines of a file.
 const LONGEST: usize = 450;
-/// Names of files and folders that contain a pure core.
-const PURE: &[&str] = &[
-    "core",
-    "decide",
-    "elector",
-    "evaluate",
-    "graph",
-    "limiter",
-    "plan",
-    "rules",
-    "schedule",
-    "selection",
-    "store",
-    "verdict",
-];
-/// Text that pure cores must not contain: async code, clocks, locks, logs, clients, randomness.
-const IMPURE: &[&str] = &[
-    "async fn",
-    ".await",
-    "::now()",
-    "Mutex",
-    "RwLock",
-    "tracing::",
-    "kube::Client",
-    "kube::Api",
-    "fastrand",
-    "std::fs",
-    "std::env",
-];
 /// Text that no file may contain.
 const BANNED: &[&str] = &[
     "#[ignore",
@@ -110,35 +81,6 @@ fn no_file_contains_banned_text() -> Result<()> {
         for banned in BANNED {
             let found = text.contains(banned) && !is_this_test(&path);
             ensure!(!found, "{} contains {banned}", path.display());
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn pure_cores_use_no_clock_lock_log_or_client() -> Result<()> {
-    for (path, text) in sources()? {
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        let folder = path
-            .parent()
-            .and_then(Path::file_name)
-            .and_then(|folder| folder.to_str())
-            .unwrap_or_default();
-        // src/core.rs is a core, and so are the files in src/core/, except for tests.
-        let is_test = ["tests", "model"].contains(&stem) || path.to_string_lossy().contains("/tests/");
-        if is_test || !PURE.contains(&stem) && !PURE.contains(&folder) {
-            continue;
-        }
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-        for line in lines {
-            let impure = IMPURE.iter().find(|word| line.contains(**word));
-            ensure!(
-                impure.is_none(),
-                "{} is a pure core, but contains: {}",
-                path.display(),
-                line.trim()
-            );
         }
     }
     Ok(())

@@ -1,9 +1,12 @@
-//! Rules of this repository that the compiler does not check: dependencies between crates, single
-//! versions, names and files.
+//! Rules of this repository that the compiler does not check: dependencies between crates, pure
+//! modules, single versions, names and files.
 
 mod crates;
 mod files;
+mod modules;
 mod names;
+mod purity;
+mod syntax;
 mod versions;
 mod width;
 
