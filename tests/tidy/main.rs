@@ -1,7 +1,8 @@
-//! Rules of this repository that the compiler does not check: dependencies between crates, pure
-//! modules, single versions, names and files.
+//! Rules of this repository that the compiler does not check: dependencies between crates and
+//! modules, pure modules, single versions, names and files.
 
 mod crates;
+mod cycles;
 mod files;
 mod modules;
 mod names;

@@ -1,4 +1,4 @@
-//! The modules of a crate.
+//! The modules of a crate, and which of them a path leads to.
 
 use std::{
     collections::BTreeMap,
@@ -14,6 +14,9 @@ use crate::{
     syntax::{Code, Names},
 };
 
+/// The most imports that one path leads through.
+const LONGEST_CHAIN: usize = 16;
+
 /// The modules of a crate by their path from its root, outside of tests.
 pub(crate) struct Modules(BTreeMap<Names, Module>);
 
@@ -21,6 +24,18 @@ pub(crate) struct Modules(BTreeMap<Names, Module>);
 pub(crate) struct Module {
     pub(crate) file: PathBuf,
     pub(crate) code: Code,
+}
+
+/// A path in one of two sibling modules that leads to the other one.
+pub(crate) struct Edge {
+    /// The path of the module that contains both.
+    pub(crate) parent: Names,
+    /// The sibling with the path.
+    pub(crate) from: String,
+    /// The sibling that the path leads to.
+    pub(crate) to: String,
+    /// The place of the path, and the path as it is written.
+    pub(crate) example: String,
 }
 
 impl Modules {
@@ -58,6 +73,66 @@ impl Modules {
     /// Returns all modules by their path from the root, with parents before their children.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Names, &Module)> {
         self.0.iter()
+    }
+
+    /// Returns every path that leads from one of two sibling modules, or from a module in it, to
+    /// the other.
+    pub(crate) fn edges(&self) -> Vec<Edge> {
+        let mut edges = Vec::new();
+        for (source, module) in &self.0 {
+            for path in &module.code.paths {
+                let Some(target) = self.target(source, &path.names) else {
+                    continue;
+                };
+                let shared = source.iter().zip(&target).take_while(|(a, b)| a == b).count();
+                if let (Some(from), Some(to)) = (source.get(shared), target.get(shared)) {
+                    edges.push(Edge {
+                        parent: source[..shared].to_vec(),
+                        from: from.clone(),
+                        to: to.clone(),
+                        example: format!("{}:{}: {}", module.file.display(), path.line, path.names.join("::")),
+                    });
+                }
+            }
+        }
+        edges
+    }
+
+    /// Returns the module that `path` leads to, as it is written in `source`; `None` if it leads
+    /// out of the crate. Names that `source` or a module around it imports lead to where they are
+    /// imported from. Any other module is the target itself, because its own imports count for it.
+    fn target(&self, source: &[String], path: &[String]) -> Option<Names> {
+        let mut place = source.to_vec();
+        let mut rest = path.to_vec();
+        let mut is_first = true;
+        let mut imports = 0;
+        while !rest.is_empty() {
+            let name = rest.remove(0);
+            let child = [&place[..], std::slice::from_ref(&name)].concat();
+            match &*name {
+                "crate" => place.clear(),
+                "super" => drop(place.pop()),
+                "self" => {}
+                _ if self.0.contains_key(&child) => place = child,
+                _ => {
+                    let imported = self.0.get(&place)?.code.imports.get(&name);
+                    match imported.filter(|_| source.starts_with(&place)) {
+                        // An import of an external crate under its own name.
+                        Some(path) if is_first && path[0] == name => return None,
+                        Some(path) if imports < LONGEST_CHAIN => {
+                            imports += 1;
+                            rest.splice(..0, path.iter().cloned());
+                            is_first = true;
+                            continue;
+                        }
+                        _ if is_first => return None,
+                        _ => return Some(place),
+                    }
+                }
+            }
+            is_first = false;
+        }
+        Some(place)
     }
 }
 
