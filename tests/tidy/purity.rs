@@ -54,16 +54,23 @@ const IMPURE: &[&str] = &[
     "uuid::Uuid::new_v4",
 ];
 /// Paths in those that are data.
-const PURE: &[&str] = &["axum::http", "std::sync::Arc", "tokio::time::Instant"];
+const PURE: &[&str] = &[
+    "axum::http",
+    "std::sync::Arc",
+    "std::sync::LazyLock",
+    "tokio::time::Instant",
+];
 /// Names that pure modules do not use, wherever they are defined.
 const IMPURE_NAMES: &[&str] = &[
     "Applier",
     "Clock",
     "EventWriter",
     "Factory",
+    "GroupInformers",
     "Informer",
     "Mutex",
     "RwLock",
+    "SharedWatches",
     "SystemClock",
     "eprint",
     "eprintln",

@@ -5,9 +5,9 @@
 //! first receives the objects that are already in the store.
 //!
 //! All informers of a resource share one watch, whatever their projections. So does a controller
-//! with its own model (the garbage collector's graph), which attaches a [`Sink`] and needs no second
-//! copy of the objects. The watch requests only metadata while no reader needs more, and ends when
-//! its last reader is dropped.
+//! with its own model (the garbage collector's graph), which attaches a [`Sink`] and needs no
+//! second copy of the objects. The watch requests only metadata while no reader needs more, and
+//! ends when its last reader is dropped.
 //!
 //! [`Store`] is pure. The loop that lists, watches and recovers from failures is in `reflect.rs`.
 //!

@@ -1,7 +1,8 @@
 //! Decides how long to trust a watch: whether the next request resumes it or lists again.
 //!
 //! A watch that brings nothing looks the same whether its resource is quiet or something withholds
-//! events. So trust ends after a time of silence. That time adapts to what the following list shows.
+//! events. So trust ends after a time of silence. That time adapts to what the following list
+//! shows.
 //!
 //! Architecture Invariant: pure. Time is an argument.
 

@@ -137,7 +137,8 @@ impl LeaseCache {
             .send_if_modified(|snapshot| annotations::update(snapshot, lease));
     }
 
-    /// Subscribes to the last known state of the Lease. It has no UID if no Lease is known to exist.
+    /// Subscribes to the last known state of the Lease. It has no UID if no Lease is known to
+    /// exist.
     pub(crate) fn lease_snapshots(&self) -> watch::Receiver<Lease> {
         self.snapshot.subscribe()
     }
