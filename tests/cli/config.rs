@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    support::{
+    fixtures::{
         daemon::{Daemon, printed, run},
-        fixtures::NamespaceFixture,
+        namespace::NamespaceFixture,
     },
     usage::usage_error,
 };

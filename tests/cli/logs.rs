@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use portreeve_testing::{ControlPlane, Signal};
 use serde_json::Value;
 
-use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
+use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
 
 #[tokio::test]
 async fn json_logs_have_one_object_per_line_with_kubernetes_keys() -> Result<()> {

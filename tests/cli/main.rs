@@ -2,11 +2,11 @@
 //! signals and exit codes.
 
 mod config;
+#[expect(dead_code, reason = "the integration tests use the rest")]
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
 mod logs;
 mod manifests;
 mod serving;
 mod signals;
-#[expect(dead_code, reason = "the integration tests use the rest")]
-#[path = "../support/mod.rs"]
-mod support;
 mod usage;

@@ -5,7 +5,7 @@ use kube::api::PatchParams;
 use portreeve_testing::ControlPlane;
 use serde_json::{Value, json};
 
-use crate::support::{
+use crate::fixtures::{
     daemon::{printed, run},
     manifests,
 };

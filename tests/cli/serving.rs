@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{ControlPlane, Signal};
 
-use crate::support::{LIMIT, daemon::Daemon};
+use crate::fixtures::{LIMIT, daemon::Daemon};
 
 #[tokio::test]
 async fn a_daemon_without_controllers_is_healthy_and_idle() -> Result<()> {

@@ -10,11 +10,11 @@ use http::StatusCode;
 use portreeve_testing::{ControlPlane, Signal};
 use tokio::time::Instant;
 
-use crate::support::{
+use crate::fixtures::{
     LIMIT,
     admission_gate::{AdmissionGate, HeldWrite},
     daemon::Daemon,
-    fixtures::NamespaceFixture,
+    namespace::NamespaceFixture,
 };
 
 /// A daemon whose creation of a Deployment `web` is in flight.

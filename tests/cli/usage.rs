@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::support::daemon::{printed, run};
+use crate::fixtures::daemon::{printed, run};
 
 /// Runs a command that must fail with a usage error, and returns its error output.
 pub(crate) fn usage_error(args: &[&str]) -> Result<String> {

@@ -16,9 +16,11 @@ use kube::{
 use portreeve_testing::{ControlPlane, Namespace};
 use serde_json::json;
 
-use crate::audit::{AuditChecker, GuardedLease, POLICY, Report, WriteCounts};
-use crate::fixtures::whole_lines;
-use crate::support::fixtures::unrelated_deployment;
+use crate::{
+    audit::{AuditChecker, GuardedLease, POLICY, Report, WriteCounts},
+    environment::whole_lines,
+    fixtures::namespace::unrelated_deployment,
+};
 
 /// A control plane with two accounts, a Lease, and an audit log.
 struct AuditLogFixture {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use portreeve_testing::eventually;
 use serde_json::Value;
 
-use crate::{fixtures::HaEnvironment, support::LIMIT};
+use crate::{environment::HaEnvironment, fixtures::LIMIT};
 
 /// The part of the audit log after an offset.
 pub(crate) struct AuditTail {

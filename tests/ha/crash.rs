@@ -10,10 +10,10 @@ use crate::{
     audit::Report,
     audit_tail::AuditTail,
     duration_summary::{DurationSummary, rounds},
-    fixtures::{HaEnvironment, PODS, RunningReplicas, Timing},
+    environment::{HaEnvironment, PODS, RunningReplicas, Timing},
+    fixtures::LIMIT,
     load::Load,
     race::GHOST,
-    support::LIMIT,
 };
 
 /// The maximum time from the lease's expiry to the first write of the next leader. The target is
@@ -65,10 +65,7 @@ async fn another_replica_leads_once_the_lease_of_a_killed_leader_has_expired() -
     let load = Load::start(&environment.fixture, 20, 20).await?;
     let rounds = rounds(3)?;
     for _ in 0..rounds {
-        let leader = environment.leader(&running).await?;
-        let daemon = running
-            .remove(leader)
-            .context("the leader is not one of the replicas")?;
+        let (leader, daemon) = environment.take_leader(&mut running).await?;
         let tail = AuditTail::of(&environment)?;
         daemon.process.signal(Signal::KILL)?;
         daemon.process.wait(LIMIT).await?;
@@ -106,10 +103,7 @@ async fn pause_leaders(environment: &HaEnvironment, rounds: usize) -> Result<Rep
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 20, 100).await?;
     for _ in 0..rounds {
-        let leader = environment.leader(&running).await?;
-        let daemon = running
-            .remove(leader)
-            .context("the leader is not one of the replicas")?;
+        let (leader, daemon) = environment.take_leader(&mut running).await?;
         let tail = AuditTail::of(environment)?;
         let paused = daemon.process.pause();
         paused.with_context(|| daemon.process.log_tail())?;

@@ -10,9 +10,9 @@ use crate::{
     audit::Report,
     audit_tail::AuditTail,
     duration_summary::{DurationSummary, rounds},
-    fixtures::{HaEnvironment, PODS, RunningReplicas, SUCCESSORS, Timing},
+    environment::{HaEnvironment, PODS, RunningReplicas, SUCCESSORS, Timing},
+    fixtures::{LIMIT, daemon::Daemon},
     load::Load,
-    support::{LIMIT, daemon::Daemon},
 };
 
 /// The maximum time of a planned handover, from the signal to the next leader's first write. The
@@ -50,10 +50,7 @@ async fn hand_over(environment: &HaEnvironment, rounds: usize) -> Result<Report>
     let load = Load::start(&environment.fixture, 20, 20).await?;
     let mut takeovers = Vec::new();
     for _ in 0..rounds {
-        let leader = environment.leader(&running).await?;
-        let daemon = running
-            .remove(leader)
-            .context("the leader is not one of the replicas")?;
+        let (leader, daemon) = environment.take_leader(&mut running).await?;
         let tail = AuditTail::of(environment)?;
         let signalled = Timestamp::now();
         daemon.process.signal(Signal::TERM)?;
@@ -110,7 +107,7 @@ async fn a_rolling_update_under_load_loses_and_repeats_no_write() -> Result<()> 
     let reversals = SUCCESSORS.into_iter().zip(PODS);
     for (old, new) in replacements.chain(reversals).cycle().take(PODS.len() * rounds) {
         running.insert(new, environment.replica(new).await?);
-        let daemon = running.remove(old).context("the leader is not one of the replicas")?;
+        let daemon = running.remove(old).context("the old replica does not run")?;
         let tail = AuditTail::of(&environment)?;
         daemon.process.signal(Signal::TERM)?;
         wait_for_clean_exit(&daemon).await?;

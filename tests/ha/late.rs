@@ -7,16 +7,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use kube::api::DeleteParams;
 use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::{CannedResponse, Matcher, Repeat, eventually};
 
 use crate::{
     audit::Report,
-    fixtures::{HaEnvironment, Timing},
+    environment::{HaEnvironment, Timing},
+    fixtures::{LIMIT, daemon::Daemon},
     partition::Network,
-    support::{LIMIT, daemon::Daemon},
 };
 
 /// The name of the object that is written late.
@@ -37,10 +37,7 @@ impl Timing {
 async fn deliver_late(environment: &HaEnvironment) -> Result<&'static str> {
     let network = Network::new(environment).await?;
     let mut running = network.start_replicas(environment).await?;
-    let leader = environment.leader(&running).await?;
-    let daemon = running
-        .remove(leader)
-        .context("the leader is not one of the replicas")?;
+    let (leader, daemon) = environment.take_leader(&mut running).await?;
     let proxy = network.of(leader)?;
 
     // The leader retries without waiting for events, so that one retry falls into the black hole.

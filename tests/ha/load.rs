@@ -13,9 +13,9 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use crate::support::{
+use crate::fixtures::{
     LIMIT,
-    fixtures::{NamespaceFixture, replicas},
+    namespace::{NamespaceFixture, replicas},
 };
 
 /// A task that changes Foos one after the other until it is stopped.

@@ -9,6 +9,9 @@ mod audit_log;
 mod audit_tail;
 mod crash;
 mod duration_summary;
+mod environment;
+#[expect(dead_code, reason = "the integration tests use the rest")]
+#[path = "../fixtures/mod.rs"]
 mod fixtures;
 mod handover;
 mod late;
@@ -18,7 +21,4 @@ mod partition;
 mod peer;
 mod race;
 mod skew;
-#[expect(dead_code, reason = "the integration tests use the rest")]
-#[path = "../support/mod.rs"]
-mod support;
 mod unelected_writer;

@@ -5,7 +5,7 @@ use portreeve_testing::ServerProcess;
 
 use crate::{
     audit_tail::AuditTail,
-    fixtures::{HaEnvironment, PODS, RunningReplicas, Timing},
+    environment::{HaEnvironment, PODS, RunningReplicas, Timing},
     load::Load,
 };
 

@@ -10,9 +10,9 @@ use crate::{
     audit_tail::AuditTail,
     crash::ensure_no_steal,
     duration_summary::{DurationSummary, rounds},
-    fixtures::{HaEnvironment, PODS, RunningReplicas},
+    environment::{HaEnvironment, PODS, RunningReplicas},
+    fixtures::LIMIT,
     load::Load,
-    support::LIMIT,
 };
 
 /// A fault of the connection between a replica and the apiserver.
@@ -83,10 +83,7 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
     let load = Load::start(&environment.fixture, 20, 20).await?;
     let rounds = rounds(Fault::ALL.len())?;
     for fault in Fault::ALL.into_iter().cycle().take(rounds) {
-        let leader = environment.leader(&running).await?;
-        let daemon = running
-            .remove(leader)
-            .context("the leader is not one of the replicas")?;
+        let (leader, daemon) = environment.take_leader(&mut running).await?;
         let tail = AuditTail::of(&environment)?;
         let proxy = network.of(leader)?;
         fault.apply_to(proxy, &environment);

@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::{
     audit::{Report, Term},
     crash::ensure_no_steal,
-    fixtures::{GO, HaEnvironment, LEASE, PODS, Timing, whole_lines},
-    support::LIMIT,
+    environment::{GO, HaEnvironment, LEASE, PODS, Timing, whole_lines},
+    fixtures::LIMIT,
 };
 
 /// Timing with a retry period that is much longer than a handover that does not wait for it.

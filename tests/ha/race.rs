@@ -1,6 +1,6 @@
 //! Candidates that try to acquire the same Lease at the same moment.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime};
 use kube::{
@@ -14,9 +14,9 @@ use crate::{
     audit_tail::AuditTail,
     crash::ensure_no_steal,
     duration_summary::rounds,
-    fixtures::{HaEnvironment, LEASE, PODS, RunningReplicas},
+    environment::{HaEnvironment, LEASE, PODS, RunningReplicas},
+    fixtures::LIMIT,
     load::Load,
-    support::LIMIT,
 };
 
 /// The holder of the Lease before each race, which never renews it.
@@ -29,10 +29,7 @@ async fn exactly_one_of_several_candidates_acquires_an_expired_lease() -> Result
     let load = Load::start(&environment.fixture, 5, 10).await?;
     let rounds = rounds(2)?;
     for _ in 0..rounds {
-        let leader = environment.leader(&running).await?;
-        let daemon = running
-            .remove(leader)
-            .context("the leader is not one of the replicas")?;
+        let (leader, daemon) = environment.take_leader(&mut running).await?;
         // The leader is killed first and does not take part. The other two observe the ghost at the
         // same moment.
         daemon.process.signal(Signal::KILL)?;

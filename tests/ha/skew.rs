@@ -12,8 +12,8 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
     crash::ensure_no_steal,
-    fixtures::{HaEnvironment, PODS},
-    support::{
+    environment::{HaEnvironment, PODS},
+    fixtures::{
         LIMIT,
         admin::{Admin, OPEN},
     },

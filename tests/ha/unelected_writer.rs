@@ -4,9 +4,9 @@ use anyhow::{Result, ensure};
 
 use crate::{
     audit_tail::AuditTail,
-    fixtures::{HaEnvironment, PODS},
+    environment::{HaEnvironment, PODS},
+    fixtures::daemon::Daemon,
     load::Load,
-    support::daemon::Daemon,
 };
 
 #[tokio::test]

@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     controllers::{self, in_namespace},
-    in_process::InProcess,
-    support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
+    fixtures::{LIMIT, daemon::Daemon, in_process::InProcess, namespace::NamespaceFixture},
 };
 
 /// An audit policy that logs the metadata of each request once, when the apiserver

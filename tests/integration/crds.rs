@@ -11,10 +11,10 @@ use portreeve_api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 
-use crate::support::{
+use crate::fixtures::{
     LIMIT,
     daemon::Daemon,
-    fixtures::{NamespaceFixture, in_time},
+    namespace::{NamespaceFixture, in_time},
 };
 
 const NAME: &str = "foos.samplecontroller.k8s.io";

@@ -19,10 +19,7 @@ use portreeve_reconcile::{
 use portreeve_testing::ControlPlane;
 use tokio::time::timeout;
 
-use crate::{
-    in_process::InProcess,
-    support::{LIMIT, admin::Admin},
-};
+use crate::fixtures::{LIMIT, admin::Admin, in_process::InProcess};
 
 const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers,/debug/controllers/*";
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::{
     audit::{POLICY, daemon_requests},
-    support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture},
+    fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture},
 };
 
 /// The apiserver's audit log shows whether the daemon wrote anything.

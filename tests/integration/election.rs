@@ -15,18 +15,17 @@ use portreeve_testing::{ControlPlane, Signal, eventually};
 use serde_json::json;
 
 use crate::{
-    clock::OffsetClock,
     controllers,
-    in_process::InProcess,
-    support::{LIMIT, admission_gate::AdmissionGate, daemon::Daemon, fixtures::NamespaceFixture},
+    fixtures::{
+        LIMIT,
+        admission_gate::AdmissionGate,
+        clock::OffsetClock,
+        daemon::{Daemon, SHORT_ELECTION},
+        in_process::InProcess,
+        namespace::NamespaceFixture,
+    },
 };
 
-/// Short election times keep the tests fast.
-pub(crate) const TIMES: [&str; 3] = [
-    "--leader-elect-lease-duration=6s",
-    "--leader-elect-renew-deadline=5s",
-    "--leader-elect-retry-period=500ms",
-];
 const LEASE_DURATION: Duration = Duration::from_secs(6);
 
 /// A control plane for one test.
@@ -43,7 +42,12 @@ impl ElectionEnvironment {
     }
 
     async fn replica(&self, name: &str, flags: &[&str]) -> Result<Daemon> {
-        let flags: Vec<_> = TIMES.iter().chain(&["--install-crds"]).chain(flags).copied().collect();
+        let flags: Vec<_> = SHORT_ELECTION
+            .iter()
+            .chain(&["--install-crds"])
+            .chain(flags)
+            .copied()
+            .collect();
         Daemon::start(&self.plane, name, &flags).await
     }
 
@@ -271,7 +275,7 @@ async fn clock_skew_neither_steals_a_lease_nor_delays_a_takeover() -> Result<()>
         let skewed = OffsetClock::new();
         skewed.set(Timestamp::now() + SignedDuration::from_secs(seconds));
         let unskewed: Arc<OffsetClock> = Arc::new(OffsetClock::new());
-        let flags: Vec<_> = TIMES.iter().chain(&["--controllers=foo"]).copied().collect();
+        let flags: Vec<_> = SHORT_ELECTION.iter().chain(&["--controllers=foo"]).copied().collect();
         let start = |clock| InProcess::start_as(environment.plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags);
         let leader = start(Arc::new(skewed.clone())).await?;
         let holder = environment.next_holder("portreeve", "").await?;
@@ -322,7 +326,7 @@ async fn reconciles_that_block_every_thread_do_not_delay_renewals() -> Result<()
         let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = namespace.api();
         maps.create(&kube::api::PostParams::default(), &map).await?;
     }
-    let flags: Vec<_> = TIMES.iter().copied().chain([&*flag]).collect();
+    let flags: Vec<_> = SHORT_ELECTION.iter().copied().chain([&*flag]).collect();
     let daemon = InProcess::start(&environment.plane, controllers::BUSY, &flags).await?;
     daemon
         .wait_for_metric("controller_runtime_reconcile_total", &[r#"result="success""#], 3.0)

@@ -22,10 +22,7 @@ use portreeve_testing::{ControlPlane, Namespace, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{
-    shared,
-    support::{LIMIT, daemon::printed, fixtures::unrelated_deployment, manifests},
-};
+use crate::fixtures::{LIMIT, daemon::printed, manifests, namespace::unrelated_deployment, rbac, shared_daemon};
 
 const UUID: &str = "8d2b6a0e-4f55-4c4e-9f0e-0c6f3f1a7b52";
 
@@ -42,7 +39,7 @@ struct FenceEnvironment<'a> {
 impl FenceEnvironment<'static> {
     async fn new(prefix: &str) -> Result<Self> {
         // The shared daemon installs the CRDs. Its own account is not fenced.
-        shared::daemon().await?;
+        shared_daemon::daemon().await?;
         Self::on(ControlPlane::shared().await, prefix).await
     }
 }
@@ -68,7 +65,7 @@ impl<'a> FenceEnvironment<'a> {
             let (flag, lease) = (format!("--service-account={name}"), environment.lease_flags());
             let within = format!("--namespace={}", environment.namespace.name());
             let rbac = printed(&["rbac", "--controllers=foo", &flag, &within, &lease[0], &lease[1]])?;
-            shared::apply_and_wait_for(
+            rbac::apply_and_wait_for(
                 environment.namespace.client(),
                 environment.namespace.name(),
                 name,
@@ -264,7 +261,7 @@ async fn the_fence_compares_the_whole_name_before_the_last_underscore() -> Resul
 async fn every_kind_of_write_is_fenced_except_leases_and_events() -> Result<()> {
     let environment = FenceEnvironment::new("kinds").await?;
     let (leader, standby) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
-    let foo = crate::support::fixtures::NamespaceFixture {
+    let foo = crate::fixtures::namespace::NamespaceFixture {
         namespace: environment.namespace.clone(),
     };
     foo.ready_foo("web", 1).await?;

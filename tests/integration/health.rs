@@ -5,7 +5,7 @@ mod watches;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -18,46 +18,10 @@ use tokio::runtime::Builder;
 use self::stuck::{BLOCKING, BLOCKING_BARRIER, HANGING, HANGING_BARRIER, HANGING_MAP, START_WORKER, UNATTENDED};
 use crate::{
     controllers::in_namespace,
-    in_process::InProcess,
-    support::{
-        LIMIT, RETRY_LIMIT, admin::Admin, admission_gate::AdmissionGate, daemon::Daemon, fixtures::NamespaceFixture,
+    fixtures::{
+        LIMIT, admission_gate::AdmissionGate, daemon::Daemon, in_process::InProcess, namespace::NamespaceFixture,
     },
 };
-
-/// Waits until the check fails at the endpoint with all of `words` in its line, and returns the
-/// line.
-pub(crate) async fn wait_until_failing(admin: &Admin, endpoint: &str, check: &str, words: &[&str]) -> Result<String> {
-    let beginning = format!("[-]{check} failed: ");
-    eventually(RETRY_LIMIT, &format!("{endpoint} to fail for {check}"), || async {
-        let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
-        let line = text.lines().find(|line| line.starts_with(&beginning));
-        let line = line.with_context(|| text.clone())?;
-        ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
-        ensure!(words.iter().all(|word| line.contains(word)), "{line}");
-        anyhow::Ok(line.to_owned())
-    })
-    .await
-}
-
-pub(crate) async fn wait_until_passing(admin: &Admin, endpoint: &str) -> Result<()> {
-    eventually(RETRY_LIMIT, &format!("{endpoint} to pass"), || {
-        ensure_passing(admin, endpoint)
-    })
-    .await
-}
-
-async fn ensure_passing(admin: &Admin, endpoint: &str) -> Result<()> {
-    let (status, text) = admin.get(&format!("{endpoint}?verbose")).await?;
-    ensure!(status == StatusCode::OK, "{endpoint}: {status}: {text}");
-    Ok(())
-}
-
-/// Returns the lines of the checks that fail.
-pub(crate) async fn failing(admin: &Admin, endpoint: &str) -> Result<Vec<String>> {
-    let (_, text) = admin.get(&format!("{endpoint}?verbose")).await?;
-    let failing = text.lines().filter(|line| line.starts_with("[-]"));
-    Ok(failing.map(str::to_owned).collect())
-}
 
 async fn create_map(plane: &ControlPlane, namespace: &str, name: &str) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(plane.client()?, namespace);
@@ -80,7 +44,10 @@ async fn a_hanging_worker_fails_liveness_until_it_continues() -> Result<()> {
         namespace.name()
     );
     let words = [&*item, "--controller-stuck-timeout"];
-    wait_until_failing(&daemon.admin, "/livez", "hanging-controller", &words).await?;
+    daemon
+        .admin
+        .wait_until_failing("/livez", "hanging-controller", &words)
+        .await?;
     ensure!(
         began.elapsed() > Duration::from_secs(2),
         "livez failed before --controller-stuck-timeout"
@@ -91,16 +58,16 @@ async fn a_hanging_worker_fails_liveness_until_it_continues() -> Result<()> {
     daemon
         .wait_for_metric(results, &[r#"controller="moving-controller""#], 2.0)
         .await?;
-    let failed = failing(&daemon.admin, "/livez").await?;
+    let failed = daemon.admin.failing("/livez").await?;
     ensure!(
         failed.len() == 1 && failed[0].contains("hanging-controller"),
         "{failed:?}"
     );
-    ensure!(failing(&daemon.admin, "/healthz").await?.len() == 1);
-    ensure_passing(&daemon.admin, "/readyz").await?;
+    ensure!(daemon.admin.failing("/healthz").await?.len() == 1);
+    daemon.admin.ensure_passing("/readyz").await?;
     HANGING_BARRIER.open();
-    wait_until_passing(&daemon.admin, "/livez").await?;
-    ensure_passing(&daemon.admin, "/healthz").await?;
+    daemon.admin.wait_until_passing("/livez").await?;
+    daemon.admin.ensure_passing("/healthz").await?;
     daemon.stop().await
 }
 
@@ -114,12 +81,18 @@ async fn a_worker_that_blocks_the_only_thread_fails_liveness() -> Result<()> {
     let started = async move { InProcess::start(plane, BLOCKING, &[&*scope, "--controller-stuck-timeout=2s"]).await };
     let daemon = thread.spawn(started).await??;
     create_map(plane, namespace.name(), HANGING_MAP).await?;
-    wait_until_failing(&daemon.admin, "/livez", "blocking-controller", &[HANGING_MAP]).await?;
+    daemon
+        .admin
+        .wait_until_failing("/livez", "blocking-controller", &[HANGING_MAP])
+        .await?;
     // The `runtime` check fails when anything blocks the thread, such as this item.
-    wait_until_failing(&daemon.admin, "/livez", "runtime", &["no task has run for"]).await?;
-    ensure_passing(&daemon.admin, "/readyz").await?;
+    daemon
+        .admin
+        .wait_until_failing("/livez", "runtime", &["no task has run for"])
+        .await?;
+    daemon.admin.ensure_passing("/readyz").await?;
     BLOCKING_BARRIER.open();
-    wait_until_passing(&daemon.admin, "/livez").await?;
+    daemon.admin.wait_until_passing("/livez").await?;
     daemon.stop().await?;
     thread.shutdown_background();
     Ok(())
@@ -135,14 +108,17 @@ async fn an_unattended_queue_fails_liveness_until_a_worker_takes_an_item() -> Re
         "no worker takes items",
         "--queue-stuck-timeout",
     ];
-    wait_until_failing(&daemon.admin, "/livez", "unattended-controller", &words).await?;
+    daemon
+        .admin
+        .wait_until_failing("/livez", "unattended-controller", &words)
+        .await?;
     ensure!(
         began.elapsed() > Duration::from_secs(2),
         "livez failed before --queue-stuck-timeout"
     );
-    ensure_passing(&daemon.admin, "/readyz").await?;
+    daemon.admin.ensure_passing("/readyz").await?;
     START_WORKER.notify_one();
-    wait_until_passing(&daemon.admin, "/livez").await?;
+    daemon.admin.wait_until_passing("/livez").await?;
     daemon.stop().await
 }
 
@@ -157,8 +133,11 @@ async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Resul
     fixture.create_foo("web", "web", 1).await?;
     let write = gate.hold().await?;
     let item = format!("item {}/web of queue Foos", fixture.name());
-    wait_until_failing(&daemon.admin, "/livez", "foo-controller", &[&item]).await?;
-    ensure_passing(&daemon.admin, "/readyz").await?;
+    daemon
+        .admin
+        .wait_until_failing("/livez", "foo-controller", &[&item])
+        .await?;
+    daemon.admin.ensure_passing("/readyz").await?;
     // The kubelet must not kill a daemon for a slow item while the daemon shuts down.
     daemon.process.signal(Signal::TERM)?;
     daemon.wait_for_line(&["stopping"]).await?;
@@ -188,8 +167,8 @@ async fn an_idle_standby_stays_healthy() -> Result<()> {
     let began = Instant::now();
     for number in 0.. {
         fixture.ready_foo(&format!("web-{number}"), 1).await?;
-        ensure_passing(&standby.admin, "/livez").await?;
-        ensure_passing(&standby.admin, "/readyz").await?;
+        standby.admin.ensure_passing("/livez").await?;
+        standby.admin.ensure_passing("/readyz").await?;
         if began.elapsed() > Duration::from_secs(4) {
             break;
         }
@@ -266,7 +245,7 @@ async fn a_busy_daemon_that_makes_progress_stays_healthy() -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < 2 * STUCK_TIMEOUT {
         for endpoint in ["/livez", "/readyz", "/healthz"] {
-            ensure_passing(admin, endpoint).await?;
+            admin.ensure_passing(endpoint).await?;
         }
     }
     // Some Foos have been due since the start.
@@ -301,10 +280,10 @@ async fn a_daemon_paused_for_longer_than_its_limits_recovers_and_stays_healthy()
     .await?;
     daemon.process.resume()?;
     for endpoint in ["/livez", "/readyz"] {
-        wait_until_passing(&daemon.admin, endpoint).await?;
+        daemon.admin.wait_until_passing(endpoint).await?;
     }
     while busy.due().await? > 0.0 {
-        ensure_passing(&daemon.admin, "/livez").await?;
+        daemon.admin.ensure_passing("/livez").await?;
     }
     for number in 0..foos {
         fixture
@@ -312,7 +291,7 @@ async fn a_daemon_paused_for_longer_than_its_limits_recovers_and_stays_healthy()
             .await?;
     }
     for endpoint in ["/livez", "/readyz"] {
-        ensure_passing(&daemon.admin, endpoint).await?;
+        daemon.admin.ensure_passing(endpoint).await?;
     }
     Ok(())
 }

@@ -6,15 +6,13 @@ use anyhow::{Context, Result, ensure};
 use kube::api::PatchParams;
 use portreeve_testing::{ControlPlane, Process, Signal, free_port};
 
-use crate::{
-    shared,
-    support::{
-        LIMIT,
-        admin::{Admin, OPEN},
-        daemon::printed,
-        fixtures::NamespaceFixture,
-        manifests,
-    },
+use crate::fixtures::{
+    LIMIT,
+    admin::{Admin, OPEN},
+    daemon::printed,
+    manifests,
+    namespace::NamespaceFixture,
+    rbac,
 };
 
 fn root() -> PathBuf {
@@ -115,7 +113,7 @@ async fn the_image_binary_leads_reconciles_and_exits_cleanly_with_the_printed_rb
     }
     let within = format!("--namespace={}", system.name());
     let lease = format!("--leader-elect-resource-namespace={}", system.name());
-    shared::apply_and_wait(system.client(), system.name(), &printed(&["rbac", &within, &lease])?).await?;
+    rbac::apply_and_wait(system.client(), system.name(), &printed(&["rbac", &within, &lease])?).await?;
     let kubeconfig = plane
         .service_account_kubeconfig(system.name(), "portreeve", Vec::new())
         .await?;

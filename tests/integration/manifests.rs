@@ -17,7 +17,7 @@ use kube::{
 use portreeve_testing::ControlPlane;
 use serde_json::{Value, json};
 
-use crate::support::{daemon::printed, manifests};
+use crate::fixtures::{daemon::printed, manifests};
 
 /// The objects of a rendering, by kind and name.
 type Objects = BTreeMap<String, Value>;

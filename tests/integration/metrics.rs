@@ -2,12 +2,12 @@
 
 use anyhow::{Result, ensure};
 
-use crate::shared;
+use crate::fixtures::shared_daemon;
 
 #[tokio::test]
 async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
-    let daemon = shared::daemon().await?;
-    let fixture = shared::fixture("metrics").await?;
+    let daemon = shared_daemon::daemon().await?;
+    let fixture = shared_daemon::fixture("metrics").await?;
     fixture.ready_foo("web", 1).await?;
     let metrics = daemon.admin.metrics().await?;
     let names = metrics.names();

@@ -6,7 +6,7 @@ use http::StatusCode;
 use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::ControlPlane;
 
-use crate::support::{daemon::Daemon, fixtures::NamespaceFixture};
+use crate::fixtures::{daemon::Daemon, namespace::NamespaceFixture};
 
 #[tokio::test]
 async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<()> {

@@ -8,8 +8,7 @@ use serde_json::json;
 
 use crate::{
     controllers::{self, in_namespace},
-    in_process::InProcess,
-    support::LIMIT,
+    fixtures::{LIMIT, in_process::InProcess},
 };
 
 async fn create(namespace: &Namespace, name: &str) -> Result<ConfigMap> {

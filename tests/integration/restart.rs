@@ -8,7 +8,7 @@ use kube::{ResourceExt, api::ListParams};
 use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal};
 
-use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
+use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
 
 const FOOS: usize = 100;
 /// The delay of each status write, so that the daemon is killed before it has written them all.

@@ -7,30 +7,23 @@ mod scenarios;
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
-use kube::{Api, CustomResourceExt, api::PostParams};
-use portreeve_api::{Foo, conditions::ConditionStatus};
+use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::ControlPlane;
 use serde_json::json;
 
-use crate::{
-    shared,
-    support::{
-        daemon::{Daemon, printed},
-        fixtures::NamespaceFixture,
-    },
-};
+use crate::fixtures::{daemon::Daemon, namespace::NamespaceFixture, rbac::FooAccount, shared_daemon};
 
 #[tokio::test]
 async fn the_printed_rbac_covers_everything_that_a_foo_needs() -> Result<()> {
-    let daemon = shared::daemon().await?;
-    let fixture = shared::fixture("rights").await?;
+    let daemon = shared_daemon::daemon().await?;
+    let fixture = shared_daemon::fixture("rights").await?;
     fixture.ready_foo("web", 1).await?;
     fixture
         .merge_deployment("web", json!({"spec": {"replicas": 3}}))
         .await?;
     fixture
         .wait_for_deployment("web", "one replica", |found| {
-            crate::support::fixtures::replicas(found) == Some(1)
+            crate::fixtures::namespace::replicas(found) == Some(1)
         })
         .await?;
     fixture
@@ -59,18 +52,9 @@ async fn the_printed_rbac_covers_everything_that_a_foo_needs() -> Result<()> {
 #[tokio::test]
 async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let crds = Api::all(plane.client()?);
-    crds.create(&PostParams::default(), &Foo::crd()).await?;
-    let namespace = plane.namespace("portreeve-system").await?;
-    let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
-    // Grant every rule except the one for Deployments.
-    let incomplete_rbac = rbac.replace("- apps\n", "- nothing.example\n");
-    ensure!(incomplete_rbac != rbac, "{rbac}");
-    shared::apply_and_wait(namespace.client(), namespace.name(), &incomplete_rbac).await?;
-    let kubeconfig = plane
-        .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
-        .await?;
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "poor-daemon", &["-v=4"]).await?;
+    let account = FooAccount::new(&plane).await?;
+    account.grant_all_but_deployments().await?;
+    let daemon = Daemon::start_as(&plane, &account.kubeconfig, "poor-daemon", &["-v=4"]).await?;
     let fixture = NamespaceFixture::new(&plane, "forbidden").await?;
     fixture.create_foo("web", "web", 1).await?;
     let failed = "[-]informer/deployments.v1.apps failed: forbidden";
@@ -85,7 +69,7 @@ async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Resul
     ensure!(status == StatusCode::OK, "livez fails, but a restart would not help");
     ensure!(fixture.deployments().get_opt("web").await?.is_none());
 
-    shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
+    account.grant_all().await?;
     daemon.admin.wait_until_ready().await?;
     fixture
         .wait_for_condition("web", "Ready", ConditionStatus::True)

@@ -4,9 +4,8 @@
 //! The daemon runs inside the test with a clock that the test sets, so that no test waits for the
 //! next minute.
 
+mod environment;
 pub(crate) mod faults;
-pub(crate) mod fixtures;
-pub(crate) mod kinds;
 mod life;
 mod process;
 mod steps;

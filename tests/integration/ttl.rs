@@ -5,7 +5,7 @@
 //! foreground keeps its finalizer, because no garbage collector removes it. So the tests can check
 //! which Jobs were deleted, and when.
 
+mod environment;
 mod faults;
-pub(crate) mod fixtures;
 mod life;
 mod process;

@@ -12,19 +12,12 @@ use portreeve_api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
-use crate::support::{
+use crate::fixtures::{
     LIMIT,
     daemon::Daemon,
-    fixtures::{NamespaceFixture, replicas},
+    manifests::loose,
+    namespace::{NamespaceFixture, replicas},
 };
-
-/// Returns the CRD with a schema that accepts anything.
-pub(crate) fn loose(crd: &CustomResourceDefinition) -> Result<CustomResourceDefinition> {
-    let mut loose = json!(crd);
-    loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
-        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    Ok(serde_json::from_value(loose)?)
-}
 
 #[tokio::test]
 async fn an_undecodable_object_is_reported_and_other_objects_are_reconciled() -> Result<()> {

@@ -21,7 +21,7 @@ use super::{
     faults::WHOLE,
     scenario::{Account, NAME, Scenario},
 };
-use crate::support::{LIMIT, RETRY_LIMIT};
+use crate::fixtures::{LIMIT, RETRY_LIMIT};
 
 /// The number of polls between two connection resets. It leaves time to establish all connections
 /// again.

@@ -21,22 +21,15 @@ use super::{
     record,
     scenario::{ALL, Account},
 };
-use crate::{
-    garbage::{
-        dynamic_client::{DynamicClient, Policy},
-        expectations::ExpectedObjects,
-        object_builder::{config_map, secret},
-    },
-    schedules::{
-        fixtures::{job_of, next_minute},
-        kinds::Kind,
-    },
-    support::{
-        LIMIT, RETRY_LIMIT,
-        daemon::Daemon,
-        fixtures::{NamespaceFixture, replicas},
-    },
-    ttl::fixtures::Jobs,
+use crate::fixtures::{
+    LIMIT, RETRY_LIMIT,
+    daemon::Daemon,
+    dynamic_client::{DynamicClient, Policy},
+    expected_objects::ExpectedObjects,
+    jobs::Jobs,
+    namespace::{NamespaceFixture, replicas},
+    object_builder::{config_map, secret},
+    schedules::{Kind, job_of, next_minute},
 };
 
 /// The maximum number of kills, far more than there are effects.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use portreeve_api::{CRONTABS, FOOS, Resource};
 use portreeve_testing::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, RequestCounter};
 
-use crate::schedules::kinds::CRON_JOBS;
+use crate::fixtures::schedules::CRON_JOBS;
 
 /// The controllers in the daemon. The user agent of each controller's requests ends with its name.
 pub(super) const CONTROLLERS: [&str; 5] = [

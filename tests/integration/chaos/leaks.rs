@@ -7,10 +7,7 @@ use super::{
     scenario::{ALL, Account},
     work::Work,
 };
-use crate::{
-    clock::OffsetClock,
-    support::{RETRY_LIMIT, daemon::Daemon},
-};
+use crate::fixtures::{RETRY_LIMIT, clock::OffsetClock, daemon::Daemon};
 
 /// The flags of the daemon. With this idle timeout, an informer ends a silent watch within a round.
 const FLAGS: [&str; 3] = [ALL, "--install-crds", "--watch-idle-timeout=30s"];

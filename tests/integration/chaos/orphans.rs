@@ -6,13 +6,11 @@ use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
 use super::record::HealthMonitor;
-use crate::{
-    garbage::{
-        dynamic_client::{DynamicClient, Policy},
-        expectations::ExpectedObjects,
-        object_builder::{config_map, secret},
-    },
-    support::daemon::Daemon,
+use crate::fixtures::{
+    daemon::Daemon,
+    dynamic_client::{DynamicClient, Policy},
+    expected_objects::ExpectedObjects,
+    object_builder::{config_map, secret},
 };
 
 /// The number of workers, of owners, and of dependents of each owner. The owners are orphaned one

@@ -8,11 +8,9 @@ use super::{
     faults::{expire_watches, informers},
     scenario::Scenario,
 };
-use crate::{
-    garbage::{dynamic_client::DynamicClient, object_builder::config_map},
-    schedules::kinds::Kind,
-    support::{RETRY_LIMIT, fixtures::NamespaceFixture},
-    ttl::fixtures::Jobs,
+use crate::fixtures::{
+    RETRY_LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture, object_builder::config_map,
+    schedules::Kind,
 };
 
 /// Creates three idle objects of each resource, so that lists in pages of one object have a third

@@ -17,10 +17,7 @@ use super::{
     scenario::{STRICT, Scenario},
     schemas::{self, UndecodableObject},
 };
-use crate::{
-    support::{LIMIT, RETRY_LIMIT},
-    undecodable::loose,
-};
+use crate::fixtures::{LIMIT, RETRY_LIMIT, manifests::loose};
 
 /// The number of rounds in `make test`: each disruption occurs once.
 const ROUNDS: u64 = DISRUPTIONS.len() as u64;

@@ -14,7 +14,7 @@ use portreeve_testing::ControlPlane;
 use serde_json::Value;
 use tokio::{task::JoinSet, time::interval};
 
-use crate::{health::failing, support::admin::Admin};
+use crate::fixtures::admin::Admin;
 
 /// An audit policy that logs the metadata of writes, and the request bodies of deletions.
 pub(super) const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
@@ -161,7 +161,7 @@ async fn poll_health(admin: Admin, history: Arc<Mutex<HealthHistory>>) {
             Ok((status, text)) => Some(format!("{status}: {text}")),
             Err(error) => Some(format!("{error:#}")),
         };
-        let failed_checks = failing(&admin, "/readyz").await;
+        let failed_checks = admin.failing("/readyz").await;
         let mut history = history.lock();
         history.livez_failure = history.livez_failure.take().or(failure);
         history.failed_checks.extend(failed_checks.into_iter().flatten());

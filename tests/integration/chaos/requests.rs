@@ -13,12 +13,9 @@ use super::{
     scenario::Scenario,
     work::STEP,
 };
-use crate::{
-    schedules::{
-        fixtures::{job_of, minutes},
-        kinds::Kind,
-    },
-    support::RETRY_LIMIT,
+use crate::fixtures::{
+    RETRY_LIMIT,
+    schedules::{Kind, job_of, minutes},
 };
 
 /// The controllers of schedules.

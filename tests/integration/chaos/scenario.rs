@@ -10,12 +10,8 @@ use super::{
     record::{self, HealthMonitor},
     work::{STEP, Work},
 };
-use crate::{
-    clock::OffsetClock,
-    in_process::InProcess,
-    schedules::fixtures::minutes,
-    shared,
-    support::{RETRY_LIMIT, daemon::printed},
+use crate::fixtures::{
+    RETRY_LIMIT, clock::OffsetClock, daemon::printed, in_process::InProcess, rbac, schedules::minutes,
 };
 
 /// The flag that enables all controllers.
@@ -241,7 +237,7 @@ impl Account {
     /// Grants the printed RBAC rules to the account, and waits until the apiserver applies them.
     pub(super) async fn grant(&self) -> Result<()> {
         let rbac = printed(&["rbac", ALL, "--install-crds", "--namespace", self.system.name()])?;
-        shared::apply_and_wait(self.system.client(), self.system.name(), &rbac).await
+        rbac::apply_and_wait(self.system.client(), self.system.name(), &rbac).await
     }
 
     /// Starts a daemon with all controllers under this account.

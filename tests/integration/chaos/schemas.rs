@@ -12,10 +12,10 @@ use portreeve_testing::{Matcher, eventually};
 use serde_json::{Value, json};
 
 use super::{record, scenario::Scenario};
-use crate::{
-    schedules::{fixtures::job_of, kinds::Kind},
-    support::{LIMIT, RETRY_LIMIT},
-    undecodable::loose,
+use crate::fixtures::{
+    LIMIT, RETRY_LIMIT,
+    manifests::loose,
+    schedules::{Kind, job_of},
 };
 
 /// Deletes a CRD, and waits until it is gone with all its objects.

@@ -12,7 +12,7 @@ use super::{
     faults::{CONTROLLERS, informers},
     scenario::Scenario,
 };
-use crate::support::RETRY_LIMIT;
+use crate::fixtures::RETRY_LIMIT;
 
 /// The delay of writes, so that faults occur in the middle of a wave.
 const DELAY: Duration = Duration::from_millis(200);

@@ -6,11 +6,7 @@ use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
 use super::{faults::CONTROLLERS, scenario::Account, work::Work};
-use crate::{
-    clock::OffsetClock,
-    health::{failing, wait_until_failing, wait_until_passing},
-    support::RETRY_LIMIT,
-};
+use crate::fixtures::{RETRY_LIMIT, clock::OffsetClock};
 
 /// The client's timeout, after which a hanging call ends.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,16 +27,19 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
         work.wave().await?;
         hanging.wait_for_applied(1, RETRY_LIMIT).await?;
         let began = Instant::now();
-        let line = wait_until_failing(&daemon.admin, "/livez", name, &["item ", "has made no progress for"]).await?;
+        let line = daemon
+            .admin
+            .wait_until_failing("/livez", name, &["item ", "has made no progress for"])
+            .await?;
         println!("after {:?}: {line}", began.elapsed());
         ensure!(
             began.elapsed() < CALL_TIMEOUT,
             "livez failed only after the call had ended: {line}"
         );
-        let failed = failing(&daemon.admin, "/livez").await?;
+        let failed = daemon.admin.failing("/livez").await?;
         ensure!(failed.iter().all(|line| line.contains(name)), "{failed:?}");
         proxy.heal();
-        wait_until_passing(&daemon.admin, "/livez").await?;
+        daemon.admin.wait_until_passing("/livez").await?;
         work.verify().await?;
     }
     daemon.stop().await

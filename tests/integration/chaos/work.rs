@@ -14,22 +14,15 @@ use portreeve_reconcile::Clock;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
-use crate::{
+use crate::fixtures::{
+    RETRY_LIMIT,
     clock::OffsetClock,
-    garbage::{
-        dynamic_client::{DynamicClient, Policy},
-        expectations::ExpectedObjects,
-        object_builder::{config_map, secret},
-    },
-    schedules::{
-        fixtures::{job_of, minutes, next_minute},
-        kinds::Kind,
-    },
-    support::{
-        RETRY_LIMIT,
-        fixtures::{NamespaceFixture, replicas},
-    },
-    ttl::fixtures::Jobs,
+    dynamic_client::{DynamicClient, Policy},
+    expected_objects::ExpectedObjects,
+    jobs::Jobs,
+    namespace::{NamespaceFixture, replicas},
+    object_builder::{config_map, secret},
+    schedules::{Kind, job_of, minutes, next_minute},
 };
 
 /// The number of minutes by which each wave advances the clock.

@@ -22,10 +22,11 @@ use portreeve_testing::{ControlPlane, Signal, eventually};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
 
-use crate::{
-    election::TIMES,
+use crate::fixtures::{
+    LIMIT,
+    daemon::{Daemon, SHORT_ELECTION},
     in_process::InProcess,
-    support::{LIMIT, daemon::Daemon, fixtures::in_time},
+    namespace::in_time,
 };
 
 const NOTE: &str = "a-test.example.com/note";
@@ -132,7 +133,7 @@ impl AnnotationEnvironment {
 
     async fn replica(&self, name: &str) -> Result<Replica> {
         let scribe = format!("--scribe={name}");
-        let flags: Vec<_> = TIMES.iter().copied().chain([&*scribe]).collect();
+        let flags: Vec<_> = SHORT_ELECTION.iter().copied().chain([&*scribe]).collect();
         let daemon = InProcess::start_as(
             self.plane.kubeconfig(),
             Arc::new(SystemClock),
@@ -218,7 +219,7 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
         "the release removed the annotation"
     );
     // A daemon that does not know the annotation leads in between, and is killed.
-    let flags: Vec<_> = TIMES
+    let flags: Vec<_> = SHORT_ELECTION
         .iter()
         .copied()
         .chain(["--controllers=foo", "--install-crds"])

@@ -10,12 +10,12 @@ use portreeve_testing::eventually;
 use serde_json::json;
 
 use super::{FenceEnvironment, UUID, event, is_fenced};
-use crate::support::LIMIT;
+use crate::fixtures::LIMIT;
 
 #[tokio::test]
 async fn a_fence_for_all_resources_admits_leases_and_events() -> Result<()> {
     let environment = FenceEnvironment::new("everything").await?;
-    let fixture = crate::support::fixtures::NamespaceFixture {
+    let fixture = crate::fixtures::namespace::NamespaceFixture {
         namespace: environment.namespace.clone(),
     };
     fixture.ready_foo("web", 1).await?;

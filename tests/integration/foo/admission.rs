@@ -9,7 +9,7 @@ use kube::{
 use portreeve_api::Foo;
 use serde_json::json;
 
-use crate::shared::fixture;
+use crate::fixtures::shared_daemon::fixture;
 
 #[tokio::test]
 async fn an_invalid_foo_is_rejected_with_the_name_of_the_field() -> Result<()> {
@@ -49,7 +49,7 @@ async fn foos_at_the_allowed_limits_are_reconciled() -> Result<()> {
     let fixture = fixture("bounds").await?;
     let long = "a".repeat(63);
     let (_, deployment) = fixture.ready_foo(&long, 10).await?;
-    ensure!(crate::support::fixtures::replicas(&deployment) == Some(10));
+    ensure!(crate::fixtures::namespace::replicas(&deployment) == Some(10));
     fixture.ready_foo("a", 1).await?;
     Ok(())
 }

@@ -8,9 +8,9 @@ use kube::{
 use portreeve_api::conditions::{self, ConditionStatus};
 use serde_json::json;
 
-use crate::{
-    shared::fixture,
-    support::fixtures::{in_time, replicas},
+use crate::fixtures::{
+    namespace::{in_time, replicas},
+    shared_daemon::fixture,
 };
 
 #[tokio::test]

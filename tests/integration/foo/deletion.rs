@@ -7,7 +7,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{shared::fixture, support::fixtures::replicas};
+use crate::fixtures::{namespace::replicas, shared_daemon::fixture};
 
 /// Foreground deletion keeps the Foo, with a deletionTimestamp, until its dependents are gone.
 #[tokio::test]
@@ -45,7 +45,7 @@ async fn a_terminating_foo_is_neither_applied_nor_recreated() -> Result<()> {
 
 /// Creates a Foo and waits until it is ready. The queue is first in, first out, and a Foo needs
 /// several steps, so the controller has then processed everything that was due before.
-async fn wait_for_a_later_foo(fixture: &crate::support::fixtures::NamespaceFixture, name: &str) -> Result<()> {
+async fn wait_for_a_later_foo(fixture: &crate::fixtures::namespace::NamespaceFixture, name: &str) -> Result<()> {
     fixture.ready_foo(name, 1).await?;
     Ok(())
 }

@@ -9,12 +9,10 @@ use kube::{
 use portreeve_api::{Foo, conditions::ConditionStatus};
 use serde_json::{Value, json};
 
-use crate::{
-    shared::fixture,
-    support::{
-        fixtures::{image, in_time, replicas},
-        manifests,
-    },
+use crate::fixtures::{
+    manifests,
+    namespace::{image, in_time, replicas},
+    shared_daemon::fixture,
 };
 
 /// Returns the values of the fields that the foo-controller owns in a Deployment.

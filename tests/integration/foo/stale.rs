@@ -17,12 +17,10 @@ use portreeve_testing::ControlPlane;
 use prometheus::Registry;
 use serde_json::json;
 
-use crate::{
-    shared::fixture,
-    support::{
-        admission_gate::AdmissionGate,
-        fixtures::{NamespaceFixture, unrelated_deployment},
-    },
+use crate::fixtures::{
+    admission_gate::AdmissionGate,
+    namespace::{NamespaceFixture, unrelated_deployment},
+    shared_daemon::fixture,
 };
 
 const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");

@@ -10,12 +10,10 @@ use portreeve_api::conditions::{self, ConditionStatus};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::{
-    shared::fixture,
-    support::{
-        LIMIT,
-        fixtures::{NamespaceFixture, in_time, replicas},
-    },
+use crate::fixtures::{
+    LIMIT,
+    namespace::{NamespaceFixture, in_time, replicas},
+    shared_daemon::fixture,
 };
 
 /// Sets the status of a Deployment, as the deployment controller would.

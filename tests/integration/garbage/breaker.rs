@@ -14,12 +14,11 @@ use tokio::time::interval;
 
 use super::{
     collector::{CONTROLLER, Collector},
-    dynamic_client::ensure_throughout,
-    fixtures::{CollectorCluster, CollectorEnvironment},
+    environment::{CollectorCluster, CollectorEnvironment},
     processes::{REPLICAS, replica, wait_for_leader},
     shared,
 };
-use crate::support::{LIMIT, daemon::PROGRAM};
+use crate::fixtures::{LIMIT, daemon::PROGRAM, dynamic_client::ensure_throughout};
 
 /// The limit of deletions per minute, far less than the ownership tree needs.
 const PER_MINUTE: u64 = 40;

@@ -6,14 +6,13 @@ use kube::{ResourceExt, api::DynamicObject};
 use portreeve_testing::eventually;
 use serde_json::json;
 
-use super::{
-    collector::Collector,
+use super::{collector::Collector, shared};
+use crate::fixtures::{
+    LIMIT,
     dynamic_client::{DynamicClient, Policy},
-    expectations::ExpectedObjects,
+    expected_objects::ExpectedObjects,
     object_builder::{pod, replication_controller},
-    shared,
 };
-use crate::support::LIMIT;
 
 #[tokio::test]
 async fn test_cascading_deletion() -> Result<()> {

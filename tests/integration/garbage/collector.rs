@@ -1,6 +1,6 @@
 //! The process under test: a collector, with its debug pages and its metrics.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
@@ -8,13 +8,7 @@ use kube::api::DynamicObject;
 use portreeve_testing::{ControlPlane, eventually};
 
 use super::graph::Graph;
-use crate::{
-    shared::apply_and_wait,
-    support::{
-        LIMIT, RETRY_LIMIT,
-        daemon::{Daemon, printed},
-    },
-};
+use crate::fixtures::{LIMIT, RETRY_LIMIT, daemon::Daemon};
 
 pub(super) const CONTROLLER: &str = "--controllers=garbage-collector-controller";
 pub(super) const PAGES: &str = "/debug/controllers/garbage-collector-controller";
@@ -138,15 +132,4 @@ impl Collector {
         })
         .await
     }
-}
-
-/// Creates a service account with exactly the permissions that `portreeve rbac` prints for the
-/// collector, and returns its kubeconfig.
-pub(super) async fn bound_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
-    let system = plane.namespace("portreeve-system").await?;
-    let rbac = printed(&["rbac", CONTROLLER, "--namespace", system.name()])?;
-    apply_and_wait(system.client(), system.name(), &rbac).await?;
-    plane
-        .service_account_kubeconfig(system.name(), "portreeve", Vec::new())
-        .await
 }

@@ -5,11 +5,10 @@ use std::fs;
 use anyhow::{Result, ensure};
 use portreeve_testing::ControlPlane;
 
-use super::{
-    collector::Collector,
+use super::{collector::Collector, test_crd::TestCrd};
+use crate::fixtures::{
     dynamic_client::{DynamicClient, Policy},
     object_builder::{pod, replication_controller},
-    test_crd::TestCrd,
 };
 
 #[tokio::test]

@@ -5,14 +5,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, FaultProxy, Matcher, eventually};
 
-use super::{
-    collector::Collector,
+use super::{collector::Collector, shared, test_crd::TestCrd};
+use crate::fixtures::{
+    LIMIT, RETRY_LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
+    namespace::in_time,
     object_builder::config_map,
-    shared,
-    test_crd::TestCrd,
 };
-use crate::support::{LIMIT, RETRY_LIMIT, fixtures::in_time};
 
 #[tokio::test]
 async fn objects_of_a_new_crd_are_collectable_within_a_second() -> Result<()> {

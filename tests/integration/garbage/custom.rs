@@ -2,12 +2,10 @@
 
 use anyhow::Result;
 
-use super::{
-    collector::Collector,
+use super::{collector::Collector, shared, test_crd::TestCrd};
+use crate::fixtures::{
     dynamic_client::{DynamicClient, Policy},
     object_builder::config_map,
-    shared,
-    test_crd::TestCrd,
 };
 
 #[tokio::test]

@@ -14,14 +14,17 @@ use serde_json::{Value, json};
 
 use super::{
     collector::{CONTROLLER, Collector, PAGES},
-    dynamic_client::{DynamicClient, Policy, ensure_throughout},
-    expectations::ExpectedObjects,
     graph::Graph,
-    object_builder::{config_map, pod, reference, replication_controller, secret},
     ownership_tree::OwnershipTree,
     shared,
 };
-use crate::support::{LIMIT, daemon::Daemon};
+use crate::fixtures::{
+    LIMIT,
+    daemon::Daemon,
+    dynamic_client::{DynamicClient, Policy, ensure_throughout},
+    expected_objects::ExpectedObjects,
+    object_builder::{config_map, pod, reference, replication_controller, secret},
+};
 
 /// Returns a reference to an owner that does not exist.
 fn absent_owner() -> Value {

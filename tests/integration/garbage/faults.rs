@@ -4,8 +4,8 @@
 use anyhow::Result;
 use portreeve_testing::{CannedResponse, Matcher, Repeat};
 
-use super::{dynamic_client::Policy, fixtures::CollectorEnvironment, ownership_tree::OwnershipTree};
-use crate::support::LIMIT;
+use super::{environment::CollectorEnvironment, ownership_tree::OwnershipTree};
+use crate::fixtures::{LIMIT, dynamic_client::Policy};
 
 #[tokio::test]
 async fn a_cascade_completes_after_the_apiserver_is_killed() -> Result<()> {

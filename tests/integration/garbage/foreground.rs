@@ -11,14 +11,13 @@ use kube::{
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{from_value, json};
 
-use super::{
-    collector::Collector,
+use super::{collector::Collector, shared};
+use crate::fixtures::{
+    LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
-    expectations::ExpectedObjects,
+    expected_objects::ExpectedObjects,
     object_builder::{pod, replication_controller},
-    shared,
 };
-use crate::support::LIMIT;
 
 /// A finalizer that no controller handles.
 const UNHANDLED: &str = "x/y";

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use kube::api::DynamicObject;
 
-use super::{
+use crate::fixtures::{
     dynamic_client::{DynamicClient, Policy},
-    expectations::ExpectedObjects,
+    expected_objects::ExpectedObjects,
     object_builder::{config_map, secret},
 };
 

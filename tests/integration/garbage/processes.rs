@@ -7,9 +7,9 @@ use portreeve_testing::{Signal, eventually};
 
 use super::{
     collector::Collector,
-    fixtures::{CollectorCluster, CollectorEnvironment},
+    environment::{CollectorCluster, CollectorEnvironment},
 };
-use crate::{election::TIMES, support::LIMIT};
+use crate::fixtures::{LIMIT, daemon::SHORT_ELECTION};
 
 const LEASE: &str = "portreeve";
 pub(super) const REPLICAS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
@@ -53,7 +53,7 @@ async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
 
 /// Starts a replica, leader or standby, and waits until it is ready.
 pub(super) async fn replica(cluster: &CollectorCluster, name: &str, more: &[&str]) -> Result<Collector> {
-    let args: Vec<&str> = TIMES.iter().chain(more).copied().collect();
+    let args: Vec<&str> = SHORT_ELECTION.iter().chain(more).copied().collect();
     Collector::start_with(&cluster.plane, &cluster.kubeconfig, name, &args, &[("POD_NAME", name)]).await
 }
 

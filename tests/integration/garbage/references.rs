@@ -9,12 +9,11 @@ use kube::{ResourceExt, api::DynamicObject};
 use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat};
 use serde_json::{Value, json};
 
-use super::{
-    collector::Collector,
+use super::{collector::Collector, shared};
+use crate::fixtures::{
     dynamic_client::{DynamicClient, ensure_throughout},
-    expectations::ExpectedObjects,
+    expected_objects::ExpectedObjects,
     object_builder::{ObjectBuilder, config_map, persistent_volume, reference, secret},
-    shared,
 };
 
 /// The number of objects of each kind that have only invalid owners.

@@ -5,10 +5,10 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 use portreeve_testing::ControlPlane;
 
-use super::{
-    collector::Collector,
+use super::collector::Collector;
+use crate::fixtures::{
     dynamic_client::{DynamicClient, Policy},
-    expectations::ExpectedObjects,
+    expected_objects::ExpectedObjects,
     object_builder::{config_map, secret},
 };
 

@@ -4,10 +4,8 @@ use anyhow::Result;
 use portreeve_testing::ControlPlane;
 use tokio::sync::OnceCell;
 
-use super::{
-    collector::{Collector, bound_kubeconfig},
-    dynamic_client::DynamicClient,
-};
+use super::collector::{CONTROLLER, Collector};
+use crate::fixtures::{dynamic_client::DynamicClient, rbac::restricted_kubeconfig};
 
 /// Returns a client for a new namespace, and the shared collector, which has exactly the
 /// permissions that `portreeve rbac` prints.
@@ -27,7 +25,7 @@ async fn plane_and_collector() -> Result<&'static (ControlPlane, Collector)> {
     SHARED
         .get_or_try_init(|| async {
             let plane = ControlPlane::start().await?;
-            let kubeconfig = bound_kubeconfig(&plane).await?;
+            let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLER]).await?;
             let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
             Ok((plane, collector))
         })

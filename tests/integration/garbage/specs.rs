@@ -11,13 +11,12 @@ use kube::{
 use portreeve_testing::eventually;
 use serde_json::json;
 
-use super::{
+use super::{shared, test_crd::TestCrd};
+use crate::fixtures::{
+    LIMIT,
     dynamic_client::{Policy, ensure_throughout},
     object_builder::{pod, reference},
-    shared,
-    test_crd::TestCrd,
 };
-use crate::support::LIMIT;
 
 #[tokio::test]
 async fn should_not_be_blocked_by_dependency_circle() -> Result<()> {

@@ -9,8 +9,7 @@ use kube::{
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
-use super::{dynamic_client::DynamicClient, object_builder::ObjectBuilder};
-use crate::support::LIMIT;
+use crate::fixtures::{LIMIT, dynamic_client::DynamicClient, object_builder::ObjectBuilder};
 
 const GROUP: &str = "mygroup.example.com";
 const VERSION: &str = "v1beta1";

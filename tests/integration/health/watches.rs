@@ -1,18 +1,9 @@
 //! Informers whose watches are silent, failing, forbidden, or disconnected from the apiserver.
 
 use anyhow::{Result, ensure};
-use kube::{Api, CustomResourceExt, api::PostParams};
-use portreeve_api::Foo;
 use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use super::{ensure_passing, failing, wait_until_failing, wait_until_passing};
-use crate::{
-    shared,
-    support::{
-        RETRY_LIMIT,
-        daemon::{Daemon, printed},
-    },
-};
+use crate::fixtures::{RETRY_LIMIT, daemon::Daemon, rbac::FooAccount, shared_daemon};
 
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
@@ -24,7 +15,7 @@ const IDLE: &str = "--watch-idle-timeout=6s";
 /// daemon is ready.
 async fn dry_run_daemon(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> {
     // The shared daemon installs the CRD of Foo.
-    shared::daemon().await?;
+    shared_daemon::daemon().await?;
     let plane = ControlPlane::shared().await;
     let proxy = FaultProxy::start(plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), name)?;
@@ -37,11 +28,14 @@ async fn dry_run_daemon(name: &str, idle: &str) -> Result<(FaultProxy, Daemon)> 
 /// and waits until readiness passes.
 async fn wait_until_stale_and_heal(proxy: &FaultProxy, daemon: &Daemon, checks: &[&str]) -> Result<()> {
     for check in checks {
-        wait_until_failing(&daemon.admin, "/readyz", check, &["stale: last contact"]).await?;
+        daemon
+            .admin
+            .wait_until_failing("/readyz", check, &["stale: last contact"])
+            .await?;
     }
-    ensure_passing(&daemon.admin, "/livez").await?;
+    daemon.admin.ensure_passing("/livez").await?;
     proxy.heal();
-    wait_until_passing(&daemon.admin, "/readyz").await
+    daemon.admin.wait_until_passing("/readyz").await
 }
 
 #[tokio::test]
@@ -61,7 +55,7 @@ async fn informers_relist_when_a_proxy_buffers_their_watches() -> Result<()> {
     let lists = proxy.count(Matcher::lists().resource("foos"));
     lists.wait_for_matched(1, RETRY_LIMIT).await?;
     // A list has refreshed the store, so readiness passes although the watch is silent.
-    wait_until_passing(&daemon.admin, "/readyz").await?;
+    daemon.admin.wait_until_passing("/readyz").await?;
     // Without lists as well, the informer has no contact and becomes stale.
     proxy.respond(Matcher::lists(), CannedResponse::unavailable(), Repeat::UntilHealed);
     wait_until_stale_and_heal(&proxy, &daemon, &[FOOS]).await
@@ -85,47 +79,36 @@ async fn a_failing_watch_fails_only_its_own_readiness_check() -> Result<()> {
     proxy.respond(deployments, CannedResponse::unavailable(), Repeat::UntilHealed);
     // At first the open watch continues. The check fails once the watch has had no contact for the
     // stale limit.
-    wait_until_failing(
-        &daemon.admin,
-        "/readyz",
-        DEPLOYMENTS,
-        &["stale: last contact", "ServiceUnavailable"],
-    )
-    .await?;
-    let failed = failing(&daemon.admin, "/readyz").await?;
+    daemon
+        .admin
+        .wait_until_failing("/readyz", DEPLOYMENTS, &["stale: last contact", "ServiceUnavailable"])
+        .await?;
+    let failed = daemon.admin.failing("/readyz").await?;
     ensure!(failed.iter().all(|line| line.contains(DEPLOYMENTS)), "{failed:?}");
-    ensure_passing(&daemon.admin, "/livez").await?;
+    daemon.admin.ensure_passing("/livez").await?;
     proxy.heal();
-    wait_until_passing(&daemon.admin, "/readyz").await
+    daemon.admin.wait_until_passing("/readyz").await
 }
 
 #[tokio::test]
 async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let crds = Api::all(plane.client()?);
-    crds.create(&PostParams::default(), &Foo::crd()).await?;
-    let namespace = plane.namespace("portreeve-system").await?;
-    let rbac = printed(&["rbac", "--namespace", namespace.name()])?;
-    // Grant every rule except the one for Deployments.
-    let incomplete_rbac = rbac.replace("- apps\n", "- nothing.example\n");
-    shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
-    let kubeconfig = plane
-        .service_account_kubeconfig(namespace.name(), "portreeve", Vec::new())
-        .await?;
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "revoked-daemon", &[IDLE]).await?;
+    let account = FooAccount::new(&plane).await?;
+    account.grant_all().await?;
+    let daemon = Daemon::start_as(&plane, &account.kubeconfig, "revoked-daemon", &[IDLE]).await?;
     daemon.admin.wait_until_ready().await?;
-    shared::apply_and_wait(namespace.client(), namespace.name(), &incomplete_rbac).await?;
+    account.grant_all_but_deployments().await?;
     let words = [
         "forbidden: ",
         "deployments",
         "`portreeve rbac` prints the required rules",
     ];
-    wait_until_failing(&daemon.admin, "/readyz", DEPLOYMENTS, &words).await?;
-    let failed = failing(&daemon.admin, "/readyz").await?;
+    daemon.admin.wait_until_failing("/readyz", DEPLOYMENTS, &words).await?;
+    let failed = daemon.admin.failing("/readyz").await?;
     ensure!(failed.len() == 1, "{failed:?}");
-    ensure_passing(&daemon.admin, "/livez").await?;
-    shared::apply_and_wait(namespace.client(), namespace.name(), &rbac).await?;
-    wait_until_passing(&daemon.admin, "/readyz").await
+    daemon.admin.ensure_passing("/livez").await?;
+    account.grant_all().await?;
+    daemon.admin.wait_until_passing("/readyz").await
 }
 
 #[tokio::test]
@@ -140,9 +123,12 @@ async fn a_long_apiserver_outage_fails_readiness_but_not_liveness() -> Result<()
     let daemon = Daemon::start(&plane, "abandoned-daemon", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     plane.apiserver().stop().await?;
-    wait_until_failing(&daemon.admin, "/readyz", FOOS, &["stale: last contact"]).await?;
-    ensure_passing(&daemon.admin, "/livez").await?;
+    daemon
+        .admin
+        .wait_until_failing("/readyz", FOOS, &["stale: last contact"])
+        .await?;
+    daemon.admin.ensure_passing("/livez").await?;
     plane.apiserver().start().await?;
-    wait_until_passing(&daemon.admin, "/readyz").await?;
-    ensure_passing(&daemon.admin, "/livez").await
+    daemon.admin.wait_until_passing("/readyz").await?;
+    daemon.admin.ensure_passing("/livez").await
 }

@@ -16,7 +16,7 @@ use super::{
     permissions::printed_roles,
     required_verbs::{NO_ELECTION, RightsChecker},
 };
-use crate::support::{LIMIT, fixtures::NamespaceFixture};
+use crate::fixtures::{LIMIT, namespace::NamespaceFixture};
 
 pub(super) const NAME: &str = "garbage-collector-controller";
 const FLAG: &str = "--controllers=garbage-collector-controller";

@@ -7,7 +7,7 @@ use anyhow::Result;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::Value;
 
-use crate::support::{daemon::printed, manifests};
+use crate::fixtures::{daemon::printed, manifests};
 
 /// The smallest part of a role that can be revoked: one verb on one resource.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -28,10 +28,8 @@ use super::{
     permissions::{Permission, printed_roles},
     scenarios,
 };
-use crate::{
-    clock::OffsetClock,
-    schedules::kinds::Kind,
-    support::{LIMIT, daemon::printed, fixtures::NamespaceFixture, manifests},
+use crate::fixtures::{
+    LIMIT, clock::OffsetClock, daemon::printed, manifests, namespace::NamespaceFixture, schedules::Kind,
 };
 
 /// An audit policy that logs the metadata of requests by service accounts.

@@ -2,24 +2,17 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
-use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kube::{Api, api::DeleteParams};
 use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::eventually;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::{
+use crate::fixtures::{
+    LIMIT,
     clock::OffsetClock,
-    schedules::{
-        fixtures::{job_of, minutes, next_minute},
-        kinds::Kind,
-    },
-    support::{
-        LIMIT,
-        fixtures::{NamespaceFixture, replicas},
-    },
+    jobs::Jobs,
+    namespace::{NamespaceFixture, replicas},
+    schedules::{Kind, job_of, minutes, next_minute},
 };
 
 /// Makes the controller create, repair, recreate and delete a Deployment, and send the same event
@@ -81,12 +74,7 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
     clock.set(slot);
     wait_for_active(1).await?;
     let job = job_of(name, slot);
-    jobs.patch_status(
-        &job,
-        &PatchParams::default(),
-        &Patch::Merge(completed(&format!("{slot:.0}"))),
-    )
-    .await?;
+    Jobs::of(fixture).end(&job, slot, true).await?;
     eventually(LIMIT, "the Job to be cleaned up", || async {
         ensure!(jobs.get_opt(&job).await?.is_none(), "the Job still exists");
         anyhow::Ok(())
@@ -103,24 +91,17 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
 
 /// Makes the controller keep a finished Job for its TTL and then delete it.
 pub(super) async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Result<()> {
-    let jobs: Api<Job> = fixture.namespace.api();
-    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"}, "spec": {
-        "ttlSecondsAfterFinished": 600,
-        "template": {"spec": {"containers": [{"name": "main", "image": "example.com/main:1"}], "restartPolicy": "Never"}},
-    }});
-    let created = jobs
-        .create(&PostParams::default(), &serde_json::from_value(job)?)
-        .await?;
+    let jobs = Jobs::of(fixture);
+    let created = jobs.create("once", json!({"ttlSecondsAfterFinished": 600})).await?;
     let created = created
         .metadata
         .creation_timestamp
         .context("the Job has no creation timestamp")?
         .0;
-    let finished = Patch::Merge(completed(&format!("{created:.0}")));
-    jobs.patch_status("once", &PatchParams::default(), &finished).await?;
+    jobs.end("once", created, true).await?;
     clock.set(created + minutes(10));
     eventually(LIMIT, "the Job to be deleted", || async {
-        let found = jobs.get("once").await?;
+        let found = jobs.0.get("once").await?;
         ensure!(
             found.metadata.deletion_timestamp.is_some(),
             "the Job is not being deleted"
@@ -128,12 +109,4 @@ pub(super) async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Resu
         anyhow::Ok(())
     })
     .await
-}
-
-/// Returns the status of a Job that succeeded, as Kubernetes' job controller writes it.
-fn completed(time: &str) -> Value {
-    let condition =
-        |type_: &str| json!({"type": type_, "status": "True", "lastTransitionTime": time, "lastProbeTime": time});
-    let conditions = [condition("SuccessCriteriaMet"), condition("Complete")];
-    json!({"status": {"startTime": time, "completionTime": time, "succeeded": 1, "conditions": conditions}})
 }

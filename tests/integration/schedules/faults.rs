@@ -10,11 +10,12 @@ use kube::{
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
-use super::{
-    fixtures::{ScheduleEnvironment, job_of, minutes, next_minute},
-    kinds::Kind,
+use super::environment::ScheduleEnvironment;
+use crate::fixtures::{
+    LIMIT, manifests,
+    namespace::NamespaceFixture,
+    schedules::{Kind, job_of, minutes, next_minute},
 };
-use crate::support::{LIMIT, fixtures::NamespaceFixture, manifests};
 
 fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
     let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();

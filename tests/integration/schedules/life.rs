@@ -6,11 +6,11 @@ use kube::ResourceExt;
 use portreeve_api::RUN_NOW;
 use serde_json::json;
 
-use super::{
-    fixtures::{ScheduleEnvironment, job_of, minutes, next_minute},
-    kinds::Kind,
+use super::environment::ScheduleEnvironment;
+use crate::fixtures::{
+    manifests,
+    schedules::{Kind, job_of, minutes, next_minute},
 };
-use crate::support::manifests;
 
 /// The documentation of CronTabs. Users copy its first example.
 const DOCUMENTATION: &str = include_str!("../../../docs/crontab.md");

@@ -14,11 +14,12 @@ use kube::{
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
 use serde_json::json;
 
-use super::{
-    fixtures::{job_of, next_minute},
-    kinds::Kind,
+use crate::fixtures::{
+    LIMIT,
+    daemon::Daemon,
+    namespace::NamespaceFixture,
+    schedules::{Kind, job_of, next_minute},
 };
-use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
 
 /// The number of schedules of each kind.
 const SCHEDULES: usize = 100;

@@ -3,10 +3,8 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::{
-    fixtures::{ScheduleEnvironment, job_of, minutes, next_minute},
-    kinds::Kind,
-};
+use super::environment::ScheduleEnvironment;
+use crate::fixtures::schedules::{Kind, job_of, minutes, next_minute};
 
 #[tokio::test]
 async fn a_clock_set_forward_starts_the_latest_run_and_reports_the_others_as_missed() -> Result<()> {

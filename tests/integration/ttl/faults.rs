@@ -12,8 +12,11 @@ use kube::{
 use portreeve_testing::{CannedResponse, Matcher, Repeat, eventually};
 use serde_json::json;
 
-use super::fixtures::{Jobs, TtlEnvironment, seconds};
-use crate::{schedules::faults::reject_deletions, support::LIMIT};
+use super::environment::{TtlEnvironment, seconds};
+use crate::{
+    fixtures::{LIMIT, jobs::Jobs},
+    schedules::faults::reject_deletions,
+};
 
 /// The delay of all data between the daemon and the apiserver, in tests that need a stale cache.
 const DELAY: Duration = Duration::from_secs(2);

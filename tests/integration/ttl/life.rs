@@ -6,7 +6,7 @@ use portreeve_reconcile::Clock;
 use portreeve_testing::Matcher;
 use serde_json::{Value, json};
 
-use super::fixtures::{TtlEnvironment, seconds};
+use super::environment::{TtlEnvironment, seconds};
 
 const LAG: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
 

@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use portreeve_testing::{ControlPlane, FaultProxy, Signal, eventually};
 use serde_json::json;
 
-use super::fixtures::{CONTROLLERS, Jobs, account, seconds};
-use crate::support::{LIMIT, daemon::Daemon, fixtures::NamespaceFixture};
+use super::environment::{CONTROLLERS, seconds};
+use crate::fixtures::{LIMIT, daemon::Daemon, jobs::Jobs, namespace::NamespaceFixture, rbac::restricted_kubeconfig};
 
 const FINALIZER: &str = "example.com/a-dummy-finalizer";
 const JOBS: usize = 200;
@@ -26,7 +26,8 @@ const DELETION_DELAY: Duration = Duration::from_millis(100);
 async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()> {
     let ttl = 10;
     let plane = ControlPlane::start().await?;
-    let daemon = Daemon::start_as(&plane, &account(&plane).await?, "ttl", &[CONTROLLERS]).await?;
+    let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS]).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "ttl", &[CONTROLLERS]).await?;
     daemon.admin.wait_until_ready().await?;
     let jobs = Jobs::of(&NamespaceFixture::new(&plane, "ttl").await?);
     let spec = json!({"ttlSecondsAfterFinished": ttl, "backoffLimit": 2, "completions": 1, "parallelism": 1});
@@ -97,7 +98,7 @@ fn finish_time(job: &Job) -> Option<Timestamp> {
 async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
-    let kubeconfig = proxy.kubeconfig(&account(&plane).await?, "portreeve")?;
+    let kubeconfig = proxy.kubeconfig(&restricted_kubeconfig(&plane, &[CONTROLLERS]).await?, "portreeve")?;
     let flags = [CONTROLLERS, "--concurrent-ttl-after-finished-syncs=1"];
     let jobs = Jobs::of(&NamespaceFixture::new(&plane, "killed").await?);
     // Every second Job expires now, and the others in an hour.
@@ -157,7 +158,13 @@ async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early()
 async fn a_dry_run_logs_the_deletion_and_deletes_nothing() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let flags = [CONTROLLERS, "--dry-run"];
-    let daemon = Daemon::start_as(&plane, &account(&plane).await?, "dry-janitor", &flags).await?;
+    let daemon = Daemon::start_as(
+        &plane,
+        &restricted_kubeconfig(&plane, &[CONTROLLERS]).await?,
+        "dry-janitor",
+        &flags,
+    )
+    .await?;
     let jobs = Jobs::of(&NamespaceFixture::new(&plane, "dry").await?);
     jobs.create("due", json!({"ttlSecondsAfterFinished": 0})).await?;
     jobs.end("due", Timestamp::from_second(Timestamp::now().as_second())?, true)

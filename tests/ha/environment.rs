@@ -19,12 +19,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{
     audit::{AuditChecker, GuardedLease, POLICY, Report, pod},
-    support::{
+    fixtures::{
         LIMIT,
         admin::OPEN,
         daemon::{Daemon, printed},
-        fixtures::NamespaceFixture,
         manifests,
+        namespace::NamespaceFixture,
     },
 };
 
@@ -214,6 +214,13 @@ impl HaEnvironment {
         let holder = self.wait_for_holder("one of the replicas to lead", leads).await?;
         let pod = running.keys().find(|pod| **pod == holder);
         pod.copied().context("the leader is not one of the replicas")
+    }
+
+    /// Waits until one of the running replicas leads, and takes it out of them.
+    pub(crate) async fn take_leader(&self, running: &mut RunningReplicas) -> Result<(&'static str, Daemon)> {
+        let pod = self.leader(running).await?;
+        let daemon = running.remove(pod).context("the leader is not one of the replicas")?;
+        Ok((pod, daemon))
     }
 
     pub(crate) fn audit_checker(&self) -> AuditChecker {

@@ -10,15 +10,18 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
+use portreeve_reconcile::Clock;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 
-use super::kinds::Kind;
-use crate::{
+use crate::fixtures::{
+    LIMIT,
     clock::OffsetClock,
     in_process::InProcess,
-    shared,
-    support::{LIMIT, daemon::printed, fixtures::NamespaceFixture},
+    jobs::Jobs,
+    namespace::NamespaceFixture,
+    rbac::restricted_kubeconfig,
+    schedules::{Kind, job_of, next_minute},
 };
 
 const CONTROLLERS: &str = "--controllers=crontab,cronjob";
@@ -38,12 +41,7 @@ pub(super) struct ScheduleEnvironment {
 impl ScheduleEnvironment {
     pub(super) async fn start() -> Result<Self> {
         let plane = ControlPlane::start().await?;
-        let system = plane.namespace("portreeve-system").await?;
-        let rbac = printed(&["rbac", CONTROLLERS, "--install-crds", "--namespace", system.name()])?;
-        shared::apply_and_wait(system.client(), system.name(), &rbac).await?;
-        let kubeconfig = plane
-            .service_account_kubeconfig(system.name(), "portreeve", Vec::new())
-            .await?;
+        let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS, "--install-crds"]).await?;
         let clock = OffsetClock::new();
         let daemon = run(&kubeconfig, &clock).await?;
         let fixture = NamespaceFixture::new(&plane, "schedules").await?;
@@ -181,19 +179,7 @@ impl ScheduleEnvironment {
 
     /// Finishes a Job as Kubernetes' job controller would, at the clock's time.
     pub(super) async fn end_job(&self, name: &str, succeeded: bool) -> Result<()> {
-        let jobs: Api<Job> = self.fixture.namespace.api();
-        let now = format!("{:.0}", portreeve_reconcile::Clock::now(&self.clock));
-        let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "ATest", "lastTransitionTime": now, "lastProbeTime": now});
-        let status = if succeeded {
-            let conditions = [condition("SuccessCriteriaMet"), condition("Complete")];
-            json!({"startTime": now, "completionTime": now, "succeeded": 1, "conditions": conditions})
-        } else {
-            json!({"startTime": now, "failed": 1, "conditions": [condition("FailureTarget"), condition("Failed")]})
-        };
-        let patch = Patch::Merge(json!({"status": status}));
-        let patched = jobs.patch_status(name, &PatchParams::default(), &patch).await;
-        patched.with_context(|| format!("failed to end Job {name}"))?;
-        Ok(())
+        Jobs::of(&self.fixture).end(name, self.clock.now(), succeeded).await
     }
 
     /// Waits until the object has Events with exactly these reasons, in this order.
@@ -205,20 +191,4 @@ impl ScheduleEnvironment {
 async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProcess> {
     let flags = [CONTROLLERS, "--install-crds"];
     InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve::CONTROLLERS, &flags).await
-}
-
-/// Returns the first multiple of `step` minutes after a time.
-pub(crate) fn next_minute(after: Timestamp, step: i64) -> Timestamp {
-    let seconds = 60 * step;
-    let slot = (after.as_second().div_euclid(seconds) + 1) * seconds;
-    Timestamp::from_second(slot).unwrap_or(after)
-}
-
-/// Returns the name of the Job for the scheduled time `slot`.
-pub(crate) fn job_of(owner: &str, slot: Timestamp) -> String {
-    format!("{owner}-{}", slot.as_second() / 60)
-}
-
-pub(crate) fn minutes(count: i64) -> SignedDuration {
-    SignedDuration::from_mins(count)
 }

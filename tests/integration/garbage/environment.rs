@@ -6,11 +6,14 @@ use anyhow::{Context, Result, ensure};
 use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat, RequestCounter};
 
 use super::{
-    collector::{Collector, bound_kubeconfig},
-    dynamic_client::{DynamicClient, Policy},
+    collector::{CONTROLLER, Collector},
     ownership_tree::OwnershipTree,
 };
-use crate::support::LIMIT;
+use crate::fixtures::{
+    LIMIT,
+    dynamic_client::{DynamicClient, Policy},
+    rbac::restricted_kubeconfig,
+};
 
 /// The delay of the response to each of the collector's deletions, so that a cascade takes a second
 /// or two.
@@ -84,7 +87,7 @@ impl CollectorCluster {
         let ownership_tree = OwnershipTree::build(&dynamic_client, "first", &POLICIES).await?;
         let proxy = FaultProxy::start(&plane).await?;
         let deletions = delay_deletions(&proxy);
-        let kubeconfig = proxy.kubeconfig(&bound_kubeconfig(&plane).await?, name)?;
+        let kubeconfig = proxy.kubeconfig(&restricted_kubeconfig(&plane, &[CONTROLLER]).await?, name)?;
         Ok(Self {
             proxy,
             deletions,
