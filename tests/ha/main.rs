@@ -11,6 +11,9 @@ mod crash;
 mod duration_summary;
 mod environment;
 #[expect(dead_code, reason = "the integration tests use the rest")]
+#[path = "../faults/mod.rs"]
+mod faults;
+#[expect(dead_code, reason = "the integration tests use the rest")]
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 mod handover;

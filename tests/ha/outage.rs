@@ -1,17 +1,17 @@
 //! Restarts of the servers.
 
 use anyhow::{Result, ensure};
-use portreeve_testing::ServerProcess;
 
 use crate::{
     audit_tail::AuditTail,
     environment::{HaEnvironment, PODS, RunningReplicas, Timing},
+    faults::servers::ServerFault,
     load::Load,
 };
 
 /// Restarts a server in much less time than the renew deadline, and ensures that the leader keeps
 /// the Lease.
-async fn restart_server(name: &str, server: impl Fn(&HaEnvironment) -> &ServerProcess) -> Result<()> {
+async fn restart_server(name: &str, fault: ServerFault) -> Result<()> {
     let environment = HaEnvironment::with_timing(name, Timing::LONG).await?;
     let running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 5, 10).await?;
@@ -19,9 +19,7 @@ async fn restart_server(name: &str, server: impl Fn(&HaEnvironment) -> &ServerPr
     AuditTail::of(&environment)?
         .wait_for_write(&environment, leader)
         .await?;
-    let server = server(&environment);
-    server.kill().await?;
-    server.start().await?;
+    fault.inject(&environment.plane).await?;
     let tail = AuditTail::of(&environment)?;
     // The leader continues to write, and renews the Lease before the renew deadline.
     tail.wait_for_write(&environment, leader).await?;
@@ -46,10 +44,10 @@ async fn restart_server(name: &str, server: impl Fn(&HaEnvironment) -> &ServerPr
 
 #[tokio::test]
 async fn the_leader_keeps_the_lease_when_the_apiserver_restarts() -> Result<()> {
-    restart_server("apiserver-restart", |environment| environment.plane.apiserver()).await
+    restart_server("apiserver-restart", ServerFault::ApiserverKilled).await
 }
 
 #[tokio::test]
 async fn the_leader_keeps_the_lease_when_etcd_restarts() -> Result<()> {
-    restart_server("etcd-restart", |environment| environment.plane.etcd()).await
+    restart_server("etcd-restart", ServerFault::EtcdKilled).await
 }

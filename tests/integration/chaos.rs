@@ -9,7 +9,6 @@
 
 mod credentials;
 mod effects;
-mod faults;
 mod leaks;
 mod orphans;
 mod pages;

@@ -12,6 +12,8 @@ mod crds;
 mod debug;
 mod dry_run;
 mod election;
+#[path = "../faults/mod.rs"]
+mod faults;
 mod fence;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;

@@ -5,7 +5,7 @@
 //! next minute.
 
 mod environment;
-pub(crate) mod faults;
+mod failures;
 mod life;
 mod process;
 mod steps;

@@ -6,6 +6,6 @@
 //! which Jobs were deleted, and when.
 
 mod environment;
-mod faults;
 mod life;
 mod process;
+mod recovery;

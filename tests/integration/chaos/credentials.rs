@@ -17,11 +17,11 @@ use portreeve_testing::{Namespace, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{
-    faults::WHOLE,
-    scenario::{Account, NAME, Scenario},
+use super::scenario::{Account, NAME, Scenario};
+use crate::{
+    faults::controllers::watched_objects,
+    fixtures::{LIMIT, RETRY_LIMIT},
 };
-use crate::fixtures::{LIMIT, RETRY_LIMIT};
 
 /// The number of polls between two connection resets. It leaves time to establish all connections
 /// again.
@@ -59,7 +59,7 @@ async fn revoked_permissions_are_reported_and_restoring_them_completes_the_work(
         resets.poll();
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
-        for resource in &WHOLE {
+        for resource in watched_objects() {
             let forbidden = format!("[-]informer/{resource} failed: forbidden");
             ensure!(text.contains(&forbidden), "{forbidden} is not in {text}");
         }

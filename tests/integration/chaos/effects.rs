@@ -16,20 +16,19 @@ use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
 use serde_json::json;
 
-use super::{
-    faults::CONTROLLERS,
-    record,
-    scenario::{ALL, Account},
-};
-use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
-    daemon::Daemon,
-    dynamic_client::{DynamicClient, Policy},
-    expected_objects::ExpectedObjects,
-    jobs::Jobs,
-    namespace::{NamespaceFixture, replicas},
-    object_builder::{config_map, secret},
-    schedules::{Kind, job_of, next_minute},
+use super::{record, scenario::Account};
+use crate::{
+    faults::controllers,
+    fixtures::{
+        LIMIT, RETRY_LIMIT,
+        daemon::{ALL_CONTROLLERS, Daemon},
+        dynamic_client::{DynamicClient, Policy},
+        expected_objects::ExpectedObjects,
+        jobs::Jobs,
+        namespace::{NamespaceFixture, replicas},
+        object_builder::{config_map, secret},
+        schedules::{Kind, job_of, next_minute},
+    },
 };
 
 /// The maximum number of kills, far more than there are effects.
@@ -148,7 +147,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
     let plane = ControlPlane::builder().audit_policy(record::POLICY).start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
-    let flags = [ALL, "--install-crds"];
+    let flags = [&*ALL_CONTROLLERS, "--install-crds"];
     // A first daemon installs the CRDs, so that the custom resources can be created before
     // the next one starts.
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
@@ -173,7 +172,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 })
                 .await?;
                 println!("killed after {effect:?}");
-                killed_controllers.extend(CONTROLLERS.into_iter().find(|name| effect.agent.ends_with(name)));
+                killed_controllers.extend(controllers::names().find(|name| effect.agent.ends_with(name)));
                 daemon.process.signal(Signal::KILL)?;
                 daemon.process.wait(LIMIT).await?;
                 proxy.heal();
@@ -185,7 +184,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 // statuses, deletions and patches.
                 ensure!(kills >= 12, "only {kills} kills");
                 ensure!(
-                    killed_controllers.len() == CONTROLLERS.len(),
+                    killed_controllers.len() == portreeve::CONTROLLERS.len(),
                     "only {killed_controllers:?} were killed after an effect"
                 );
                 proxy.heal();

@@ -3,14 +3,15 @@
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 
-use super::{
-    scenario::{ALL, Account},
-    work::Work,
+use super::{scenario::Account, work::Work};
+use crate::fixtures::{
+    RETRY_LIMIT,
+    clock::OffsetClock,
+    daemon::{ALL_CONTROLLERS, Daemon},
 };
-use crate::fixtures::{RETRY_LIMIT, clock::OffsetClock, daemon::Daemon};
 
 /// The flags of the daemon. With this idle timeout, an informer ends a silent watch within a round.
-const FLAGS: [&str; 3] = [ALL, "--install-crds", "--watch-idle-timeout=30s"];
+const FLAGS: [&str; 2] = ["--install-crds", "--watch-idle-timeout=30s"];
 /// The number of rounds before the first measurement, in which the daemon makes its one-time
 /// allocations.
 const WARM_UP: usize = 3;
@@ -73,7 +74,8 @@ async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "weathered", &FLAGS).await?;
+    let flags = [&[ALL_CONTROLLERS.as_str()], &FLAGS[..]].concat();
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "weathered", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     let mut work = Work::start(&plane, &OffsetClock::new()).await?;
     work.churn().await?;

@@ -4,13 +4,13 @@ use anyhow::{Context, Result};
 use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 use serde_json::json;
 
-use super::{
-    faults::{expire_watches, informers},
-    scenario::Scenario,
-};
-use crate::fixtures::{
-    RETRY_LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture, object_builder::config_map,
-    schedules::Kind,
+use super::scenario::Scenario;
+use crate::{
+    faults::{controllers::informers, requests::expire_watches},
+    fixtures::{
+        RETRY_LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture,
+        object_builder::config_map, schedules::Kind,
+    },
 };
 
 /// Creates three idle objects of each resource, so that lists in pages of one object have a third
@@ -38,6 +38,7 @@ async fn lists_that_fail_on_their_third_page_are_repeated() -> Result<()> {
     for response in [CannedResponse::expired(), CannedResponse::internal_error()] {
         let proxy = &scenario.proxy;
         let third_pages: Vec<_> = informers(Matcher::later_pages)
+            .into_iter()
             .map(|(resource, page)| (resource, proxy.respond(page, response.clone(), Repeat::Nth(2))))
             .collect();
         expire_watches(proxy);

@@ -13,11 +13,17 @@ use serde_json::json;
 
 use super::{
     credentials::{TokenFile, count_of, is_forbidden, revoke},
-    faults::{self, FaultCounters, RequestFault, Target},
     scenario::{STRICT, Scenario},
     schemas::{self, UndecodableObject},
 };
-use crate::fixtures::{LIMIT, RETRY_LIMIT, manifests::loose};
+use crate::{
+    faults::{
+        controllers::Reads,
+        requests::{self, FaultCounters, RequestFault, Target, expire_watches},
+        servers::ServerFault,
+    },
+    fixtures::{LIMIT, RETRY_LIMIT, manifests::loose},
+};
 
 /// The number of rounds in `make test`: each disruption occurs once.
 const ROUNDS: u64 = DISRUPTIONS.len() as u64;
@@ -31,11 +37,8 @@ const HANGING_CONNECTIONS: u64 = 5;
 enum Disruption {
     Cut,
     Slow,
-    ApiserverKilled,
+    Servers(ServerFault),
     ApiserverPaused,
-    EtcdKilled,
-    BothKilled,
-    Compaction,
     Restart,
     ClockBack,
     Pages,
@@ -49,10 +52,11 @@ impl Disruption {
     /// Returns whether the apiserver rejects all requests for a while, because of the credentials
     /// or because it has just started.
     fn forbids(self) -> bool {
-        matches!(
-            self,
-            Self::Permissions | Self::Token | Self::ApiserverKilled | Self::BothKilled | Self::Compaction
-        )
+        match self {
+            Self::Servers(fault) => fault.forbids(),
+            Self::Permissions | Self::Token => true,
+            _ => false,
+        }
     }
 
     /// Returns whether the disruption replaces the daemon.
@@ -65,11 +69,11 @@ impl Disruption {
 const DISRUPTIONS: [Disruption; 14] = [
     Disruption::Cut,
     Disruption::Slow,
-    Disruption::ApiserverKilled,
+    Disruption::Servers(ServerFault::ApiserverKilled),
     Disruption::ApiserverPaused,
-    Disruption::EtcdKilled,
-    Disruption::BothKilled,
-    Disruption::Compaction,
+    Disruption::Servers(ServerFault::EtcdKilled),
+    Disruption::Servers(ServerFault::BothKilled),
+    Disruption::Servers(ServerFault::Compaction),
     Disruption::Restart,
     Disruption::ClockBack,
     Disruption::Pages,
@@ -93,15 +97,19 @@ impl RoundPlan {
         let mut rng = fastrand::Rng::with_seed(seed);
         let disruption = DISRUPTIONS[usize::try_from(seed).unwrap_or_default() % DISRUPTIONS.len()];
         let mut targets = vec![Target::Writes, Target::Watches];
-        targets.extend([Target::Reads, Target::Lists].into_iter().filter(|_| rng.bool()));
+        targets.extend(
+            [Target::Reads(Reads::InEachWave), Target::Lists]
+                .into_iter()
+                .filter(|_| rng.bool()),
+        );
         let faults = targets.into_iter().filter_map(|target| {
-            let mut all = faults::all();
+            let mut all = requests::all();
             all.retain(|request_fault| request_fault.target == target);
             let request_fault = rng.choice(all)?;
             let times = if request_fault.blocks() {
                 // More than one blocked request could block all workers until the fault is healed.
                 Repeat::Next(1)
-            } else if disruption.replaces() && matches!(target, Target::Reads | Target::Lists) {
+            } else if disruption.replaces() && matches!(target, Target::Reads(_) | Target::Lists) {
                 // More than three failures could keep the new daemon from becoming ready until the
                 // fault is healed.
                 Repeat::Next(3)
@@ -143,10 +151,7 @@ async fn inject(
         // `inject_faults` has injected these already.
         Disruption::Slow | Disruption::Pages => {}
         Disruption::Cut => scenario.proxy.reset(),
-        Disruption::ApiserverKilled => {
-            scenario.plane.apiserver().kill().await?;
-            scenario.plane.apiserver().start().await?;
-        }
+        Disruption::Servers(fault) => fault.inject(&scenario.plane).await?,
         Disruption::ApiserverPaused => {
             let before = scenario.proxy.accepted();
             scenario.plane.apiserver().pause()?;
@@ -159,21 +164,6 @@ async fn inject(
             })
             .await?;
             scenario.plane.apiserver().resume()?;
-        }
-        Disruption::EtcdKilled => {
-            scenario.plane.etcd().kill().await?;
-            scenario.plane.etcd().start().await?;
-        }
-        Disruption::BothKilled => {
-            scenario.plane.etcd().kill().await?;
-            scenario.plane.apiserver().kill().await?;
-            scenario.plane.etcd().start().await?;
-            scenario.plane.apiserver().start().await?;
-        }
-        Disruption::Compaction => {
-            scenario.plane.compact().await?;
-            scenario.plane.apiserver().kill().await?;
-            scenario.plane.apiserver().start().await?;
         }
         Disruption::Restart => scenario = scenario.restart().await?,
         Disruption::DaemonKilled => scenario = scenario.kill().await?,
@@ -225,7 +215,7 @@ fn inject_faults(scenario: &Scenario, round_plan: &RoundPlan) -> Vec<FaultCounte
     if round_plan.disruption == Disruption::Pages {
         let some = Repeat::Chance { percent: 20, seed: 1 };
         proxy.respond(Matcher::later_pages(), CannedResponse::internal_error(), some);
-        faults::expire_watches(proxy);
+        expire_watches(proxy);
         proxy.fault(Matcher::lists(), Fault::LimitPageSize(2), Repeat::UntilHealed);
     }
     let faults = round_plan.faults.iter();

@@ -7,59 +7,34 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, api::DeleteParams};
 use portreeve_testing::{BodyFault, Fault, Matcher, Repeat, eventually};
 
-use super::{
-    faults::{self, RequestFault, Target},
-    record,
-    scenario::Scenario,
-    work::STEP,
-};
-use crate::fixtures::{
-    RETRY_LIMIT,
-    schedules::{Kind, job_of, minutes},
+use super::{record, scenario::Scenario, work::STEP};
+use crate::{
+    faults::{
+        controllers::Reads,
+        requests::{self, RequestFault, Target},
+    },
+    fixtures::{
+        RETRY_LIMIT,
+        schedules::{Kind, job_of, minutes},
+    },
 };
 
-/// The controllers of schedules.
-const SCHEDULERS: [&str; 2] = ["crontab-controller", "cronjob-controller"];
-/// The number of failing requests of each controller or informer, so that a retry fails too.
-const FAILURES: u64 = 2;
-/// The number of watches that a fault affects before the wave begins, which is most of them.
+/// The number of watches that fall silent.
 const WATCHES: u64 = 40;
-
-/// Runs one wave with this fault, heals it, and verifies the cluster.
-async fn run_with_fault(scenario: &mut Scenario, request_fault: &RequestFault) -> Result<()> {
-    let is_watch = request_fault.target == Target::Watches;
-    let times = if is_watch {
-        Repeat::UntilHealed
-    } else if request_fault.blocks() {
-        Repeat::Next(1)
-    } else {
-        Repeat::Next(FAILURES)
-    };
-    let counters = request_fault.inject(&scenario.proxy, times);
-    if is_watch {
-        for (_, counter) in &counters {
-            counter.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
-        }
-    }
-    scenario.work.wave().await?;
-    for (sender, counter) in counters {
-        counter.wait_for_applied(1, RETRY_LIMIT).await.context(sender)?;
-    }
-    scenario.proxy.heal();
-    scenario.verify().await
-}
 
 async fn run_with_each_fault(is_selected: fn(&RequestFault) -> bool) -> Result<()> {
     let mut scenario = Scenario::start().await?;
-    for request_fault in faults::all().into_iter().filter(is_selected) {
+    for request_fault in requests::all().into_iter().filter(is_selected) {
         if request_fault.target == Target::Lists {
             // Without a restart, the informers' backoff would grow with each fault, because no
             // watch lasts long enough to reset it.
             scenario = scenario.restart().await?;
         }
         let begun = Instant::now();
-        let ended = run_with_fault(&mut scenario, &request_fault).await;
-        ended.with_context(|| format!("{request_fault:?}"))?;
+        let healed = request_fault.inject_during(&scenario.proxy, async || scenario.work.wave().await);
+        healed.await.with_context(|| format!("{request_fault:?}"))?;
+        let verified = scenario.verify().await;
+        verified.with_context(|| format!("{request_fault:?}"))?;
         println!("{request_fault:?}: {:?}", begun.elapsed());
     }
     scenario.finish().await
@@ -72,7 +47,7 @@ async fn failed_writes_are_retried() -> Result<()> {
 
 #[tokio::test]
 async fn failed_reads_are_retried() -> Result<()> {
-    run_with_each_fault(|request_fault| request_fault.target == Target::Reads).await
+    run_with_each_fault(|request_fault| matches!(request_fault.target, Target::Reads(_))).await
 }
 
 /// A controller reads a Job that is in the status but not in the cache before it removes the Job
@@ -82,28 +57,18 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
     let scenario = Scenario::start().await?;
     let jobs: Api<Job> = scenario.work.fixture.namespace.api();
     let mut slot = scenario.work.slot;
-    for request_fault in faults::all() {
-        if request_fault.target != Target::Reads {
-            continue;
-        }
-        let times = if request_fault.blocks() {
-            Repeat::Next(1)
-        } else {
-            Repeat::Next(FAILURES)
+    for fault in requests::reads() {
+        let target = Target::Reads(Reads::AfterDeletion);
+        let request_fault = RequestFault { target, fault };
+        let deletions = async || {
+            for kind in Kind::BOTH {
+                let running = job_of(kind.name(), slot);
+                jobs.delete(&running, &DeleteParams::background()).await?;
+            }
+            Ok(())
         };
-        let counters = SCHEDULERS.map(|name| {
-            let reads = Matcher::objects().user_agent(name);
-            scenario.proxy.fault(reads, request_fault.fault.clone(), times)
-        });
-        for kind in Kind::BOTH {
-            let running = job_of(kind.name(), slot);
-            jobs.delete(&running, &DeleteParams::background()).await?;
-        }
-        for (sender, counter) in SCHEDULERS.iter().zip(&counters) {
-            let applied = counter.wait_for_applied(1, RETRY_LIMIT).await;
-            applied.with_context(|| format!("{sender}, {request_fault:?}"))?;
-        }
-        scenario.proxy.heal();
+        let healed = request_fault.inject_during(&scenario.proxy, deletions).await;
+        healed.with_context(|| format!("{request_fault:?}"))?;
         slot += minutes(STEP);
         scenario.clock.set(slot);
         for kind in Kind::BOTH {

@@ -11,11 +11,14 @@ use super::{
     work::{STEP, Work},
 };
 use crate::fixtures::{
-    RETRY_LIMIT, clock::OffsetClock, daemon::printed, in_process::InProcess, rbac, schedules::minutes,
+    RETRY_LIMIT,
+    clock::OffsetClock,
+    daemon::{ALL_CONTROLLERS, printed},
+    in_process::InProcess,
+    rbac,
+    schedules::{Kind, minutes},
 };
 
-/// The flag that enables all controllers.
-pub(super) const ALL: &str = "--controllers=*,cronjob,garbagecollector,ttl-after-finished";
 /// The name of the daemon's account.
 pub(super) const NAME: &str = "portreeve";
 /// The maximum number of open connections, more than there are watches and concurrent writes.
@@ -169,13 +172,13 @@ impl Scenario {
     pub(super) async fn set_clock_back_and_forth(&self) -> Result<()> {
         let decisions = async || {
             let metrics = self.daemon.admin.metrics().await?;
-            let of = |kind: &str| {
+            let of = |controller: &str| {
                 metrics.sum(
                     "controller_runtime_reconcile_total",
-                    &[&format!("controller=\"{kind}\"")],
+                    &[&format!("controller=\"{controller}\"")],
                 )
             };
-            anyhow::Ok(["crontab-controller", "cronjob-controller"].map(of))
+            anyhow::Ok(Kind::BOTH.map(|kind| of(kind.controller())))
         };
         let (now, before) = (self.clock.now(), decisions().await?);
         self.clock.set(now - minutes(2 * STEP));
@@ -236,13 +239,19 @@ impl Account {
 
     /// Grants the printed RBAC rules to the account, and waits until the apiserver applies them.
     pub(super) async fn grant(&self) -> Result<()> {
-        let rbac = printed(&["rbac", ALL, "--install-crds", "--namespace", self.system.name()])?;
+        let rbac = printed(&[
+            "rbac",
+            &ALL_CONTROLLERS,
+            "--install-crds",
+            "--namespace",
+            self.system.name(),
+        ])?;
         rbac::apply_and_wait(self.system.client(), self.system.name(), &rbac).await
     }
 
     /// Starts a daemon with all controllers under this account.
     pub(super) async fn run(&self, clock: &OffsetClock) -> Result<InProcess> {
-        let flags = [&[ALL, "--install-crds"], self.flags].concat();
+        let flags = [&[&*ALL_CONTROLLERS, "--install-crds"], self.flags].concat();
         InProcess::start_as(
             &self.kubeconfig,
             Arc::new(clock.clone()),

@@ -7,12 +7,14 @@ use anyhow::{Context, Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 
-use super::{
-    credentials::is_forbidden,
-    faults::{CONTROLLERS, informers},
-    scenario::Scenario,
+use super::{credentials::is_forbidden, scenario::Scenario};
+use crate::{
+    faults::{
+        controllers::{self, informers},
+        servers::ServerFault,
+    },
+    fixtures::RETRY_LIMIT,
 };
-use crate::fixtures::RETRY_LIMIT;
 
 /// The delay of writes, so that faults occur in the middle of a wave.
 const DELAY: Duration = Duration::from_millis(200);
@@ -54,19 +56,13 @@ async fn no_work_is_lost_when_servers_are_killed() -> Result<()> {
     scenario.proxy.heal();
     scenario.verify_with_failing_checks(is_forbidden).await?;
 
-    begin(&mut scenario).await?;
-    scenario.plane.etcd().kill().await?;
-    scenario.plane.etcd().start().await?;
-    scenario.proxy.heal();
-    scenario.verify_with_failing_checks(is_forbidden).await?;
-
-    begin(&mut scenario).await?;
-    scenario.plane.etcd().kill().await?;
-    scenario.plane.apiserver().kill().await?;
-    scenario.plane.etcd().start().await?;
-    scenario.plane.apiserver().start().await?;
-    scenario.proxy.heal();
-    scenario.verify_with_failing_checks(is_forbidden).await?;
+    for fault in [ServerFault::EtcdKilled, ServerFault::BothKilled] {
+        begin(&mut scenario).await?;
+        fault.inject(&scenario.plane).await?;
+        scenario.proxy.heal();
+        let verified = scenario.verify_with_failing_checks(is_forbidden).await;
+        verified.with_context(|| format!("{fault:?}"))?;
+    }
     scenario.finish().await
 }
 
@@ -120,13 +116,12 @@ async fn informers_relist_after_a_compaction_during_a_disconnect() -> Result<()>
     // observed before the disconnect. Count only lists of all namespaces, as informers send them; a
     // dependent scan lists one.
     let relists: Vec<_> = informers(Matcher::lists)
+        .into_iter()
         .map(|(resource, lists)| (resource, scenario.proxy.count(lists)))
         .collect();
     scenario.proxy.cut();
     scenario.work.wave().await?;
-    scenario.plane.compact().await?;
-    // Restart the apiserver, since its watch cache still holds the compacted events.
-    scenario.plane.apiserver().restart().await?;
+    ServerFault::Compaction.inject(&scenario.plane).await?;
     scenario.proxy.heal();
     scenario.verify_with_failing_checks(is_forbidden).await?;
     for (resource, lists) in &relists {
@@ -154,7 +149,9 @@ async fn work_completes_after_a_storm_of_429() -> Result<()> {
     };
     // Throttle the writes of each controller first: without working watches, the controllers would
     // write nothing.
-    let storms = CONTROLLERS.map(|name| throttle(Matcher::writes().user_agent(name)));
+    let storms: Vec<_> = controllers::names()
+        .map(|name| throttle(Matcher::writes().user_agent(name)))
+        .collect();
     scenario.work.wave().await?;
     for storm in &storms {
         storm.wait_for_applied(STORM, RETRY_LIMIT).await?;

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use super::{faults::CONTROLLERS, scenario::Account, work::Work};
-use crate::fixtures::{RETRY_LIMIT, clock::OffsetClock};
+use super::{scenario::Account, work::Work};
+use crate::{
+    faults::controllers,
+    fixtures::{RETRY_LIMIT, clock::OffsetClock},
+};
 
 /// The client's timeout, after which a hanging call ends.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,7 +24,7 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
     let mut work = Work::start(&plane, &clock).await?;
     work.wave().await?;
     work.verify().await?;
-    for name in CONTROLLERS {
+    for name in controllers::names() {
         let write = Matcher::writes().user_agent(name);
         let hanging = proxy.fault(write, Fault::BlackHole, Repeat::Next(1));
         work.wave().await?;

@@ -2,64 +2,32 @@
 
 use std::time::Duration;
 
-use portreeve_api::{CRONTABS, FOOS, Resource};
+use anyhow::{Context, Result};
 use portreeve_testing::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, RequestCounter};
 
-use crate::fixtures::schedules::CRON_JOBS;
+use super::controllers::{self, Reads, informers};
+use crate::fixtures::RETRY_LIMIT;
 
-/// The controllers in the daemon. The user agent of each controller's requests ends with its name.
-pub(super) const CONTROLLERS: [&str; 5] = [
-    "foo-controller",
-    "crontab-controller",
-    "cronjob-controller",
-    "garbage-collector-controller",
-    "ttl-after-finished-controller",
-];
-
-/// The controllers that read a Foo or an owner before they act, to check that it still exists.
-const READERS: [&str; 2] = ["foo-controller", "garbage-collector-controller"];
-
-/// The resources whose whole objects the informers list and watch. The collector also watches the
-/// metadata of these resources, and is the only controller that watches ConfigMaps.
-pub(super) static WHOLE: [Resource; 5] = [
-    CRONTABS,
-    CRON_JOBS,
-    FOOS,
-    Resource::namespaced("apps", "v1", "Deployment", "deployments"),
-    Resource::namespaced("batch", "v1", "Job", "jobs"),
-];
-static METADATA: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
-
-/// Returns matchers for the lists or watches of each informer, which cover all namespaces. A
-/// dependent scan lists one namespace, so it does not match.
-pub(super) fn informers(requests: fn() -> Matcher) -> impl Iterator<Item = (&'static str, Matcher)> {
-    let all = move |resource: &'static Resource| {
-        (
-            &*resource.plural,
-            requests().path_prefix(resource.collection_path(None)),
-        )
-    };
-    let whole = WHOLE.iter().map(all).map(|(name, requests)| (name, requests.whole()));
-    let (name, requests) = all(&METADATA);
-    whole.chain([(name, requests.metadata())])
-}
-
+/// The number of failing requests of each controller or informer, so that a retry fails too.
+const FAILURES: u64 = 2;
+/// The number of watches that a fault affects before the work begins, which is most of them.
+const WATCHES: u64 = 40;
 /// The delay of late requests and responses.
 const DELAY: Duration = Duration::from_millis(300);
 
 /// A fault, and the kind of request that it affects.
 #[derive(Clone, Debug)]
-pub(super) struct RequestFault {
-    pub(super) target: Target,
-    pub(super) fault: Fault,
+pub(crate) struct RequestFault {
+    pub(crate) target: Target,
+    pub(crate) fault: Fault,
 }
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Target {
+pub(crate) enum Target {
     Writes,
-    /// Reads of one object, by each controller in [`READERS`].
-    Reads,
+    /// Reads of single objects, by each controller that reads some at these times.
+    Reads(Reads),
     Lists,
     Watches,
 }
@@ -68,11 +36,13 @@ impl Target {
     /// Returns a matcher for each controller or informer whose requests the fault must affect.
     fn matchers(self) -> Vec<(&'static str, Matcher)> {
         match self {
-            Self::Writes => CONTROLLERS
+            Self::Writes => controllers::names()
                 .map(|name| (name, Matcher::writes().user_agent(name)))
-                .into(),
-            Self::Reads => READERS.map(|name| (name, Matcher::objects().user_agent(name))).into(),
-            Self::Lists => informers(Matcher::lists).collect(),
+                .collect(),
+            Self::Reads(reads) => controllers::names_with(reads)
+                .map(|name| (name, Matcher::objects().user_agent(name)))
+                .collect(),
+            Self::Lists => informers(Matcher::lists),
             Self::Watches => vec![("all watches", Matcher::watches())],
         }
     }
@@ -80,25 +50,59 @@ impl Target {
 
 /// Makes the proxy respond to the next watch of each informer with 410 Gone, so that the informer
 /// lists. The caller has to break the open watches.
-pub(super) fn expire_watches(proxy: &FaultProxy) {
+pub(crate) fn expire_watches(proxy: &FaultProxy) {
     for (_, watch) in informers(Matcher::watches) {
         proxy.respond(watch, CannedResponse::expired(), Repeat::Next(1));
     }
 }
 
 /// Counters of the requests that a fault affected, by the controller or informer that sent them.
-pub(super) type FaultCounters = Vec<(&'static str, RequestCounter)>;
+pub(crate) type FaultCounters = Vec<(&'static str, RequestCounter)>;
 
 impl RequestFault {
     /// Returns whether the fault blocks its requests until it is healed.
-    pub(super) fn blocks(&self) -> bool {
+    pub(crate) fn blocks(&self) -> bool {
         let is_endless = matches!(self.fault, Fault::BlackHole | Fault::Body(BodyFault::StallAt(_)));
         is_endless && self.target != Target::Watches
     }
 
+    /// Returns for which requests the fault is active in a test of this fault alone.
+    fn times(&self) -> Repeat {
+        if self.target == Target::Watches {
+            Repeat::UntilHealed
+        } else if self.blocks() {
+            Repeat::Next(1)
+        } else {
+            Repeat::Next(FAILURES)
+        }
+    }
+
+    /// Injects the fault, does `work`, and heals the fault once it has affected every controller or
+    /// informer whose requests it targets.
+    pub(crate) async fn inject_during(&self, proxy: &FaultProxy, work: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
+        let counters = self.inject(proxy, self.times());
+        if self.target == Target::Watches {
+            for (_, counter) in &counters {
+                counter.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
+            }
+        }
+        work().await?;
+        for (sender, counter) in counters {
+            let applied = counter.wait_for_applied(1, RETRY_LIMIT).await;
+            applied.with_context(|| {
+                format!(
+                    "{sender} sent no request that the fault could affect; if it is a new controller, give it work in \
+                     tests/integration/chaos/work.rs, or correct its entry in tests/faults/controllers.rs"
+                )
+            })?;
+        }
+        proxy.heal();
+        Ok(())
+    }
+
     /// Injects the fault into the proxy. For lists and watches, it breaks open watches, so that the
     /// fault affects new requests; for lists, it also makes the informers relist.
-    pub(super) fn inject(&self, proxy: &FaultProxy, times: Repeat) -> FaultCounters {
+    pub(crate) fn inject(&self, proxy: &FaultProxy, times: Repeat) -> FaultCounters {
         let fault = |(name, requests)| (name, proxy.fault(requests, self.fault.clone(), times));
         let counters = self.target.matchers().into_iter().map(fault).collect();
         if self.target == Target::Lists {
@@ -111,11 +115,11 @@ impl RequestFault {
     }
 }
 
-/// Returns all faults.
-pub(super) fn all() -> Vec<RequestFault> {
+/// Returns all faults of requests that controllers and informers send in each wave of work.
+pub(crate) fn all() -> Vec<RequestFault> {
     let of = |target, faults: Vec<Fault>| faults.into_iter().map(move |fault| RequestFault { target, fault });
     of(Target::Writes, writes())
-        .chain(of(Target::Reads, reads()))
+        .chain(of(Target::Reads(Reads::InEachWave), reads()))
         .chain(of(Target::Lists, lists()))
         .chain(of(Target::Watches, watches()))
         .collect()
@@ -140,7 +144,8 @@ fn writes() -> Vec<Fault> {
     ]
 }
 
-fn reads() -> Vec<Fault> {
+/// Returns the faults of reads.
+pub(crate) fn reads() -> Vec<Fault> {
     vec![
         Fault::BlackHole,
         Fault::Respond(CannedResponse::too_many_requests(1)),

@@ -4,18 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
-use kube::{
-    Api,
-    api::{DeleteParams, DynamicObject},
-    core::{ApiResource, GroupVersionKind},
-};
+use kube::api::DeleteParams;
 use portreeve_testing::{CannedResponse, Matcher, Repeat, eventually};
 use serde_json::json;
 
 use super::environment::{TtlEnvironment, seconds};
 use crate::{
+    faults::{
+        admission::{allow_job_deletions, reject_job_deletions},
+        servers::{ServerFault, during_outage},
+    },
     fixtures::{LIMIT, jobs::Jobs},
-    schedules::faults::reject_deletions,
 };
 
 /// The delay of all data between the daemon and the apiserver, in tests that need a stale cache.
@@ -126,10 +125,7 @@ async fn a_watch_cut_before_a_compaction_misses_no_finished_job() -> Result<()> 
     environment.jobs.set_ttl("waiting", 1_200).await?;
     environment.finish_job("unheard", 60).await?;
     environment.clock.set(finished + seconds(700));
-    // The compaction and the restart clear the history of etcd and the apiserver's cache, so the
-    // watch gets a 410 and the informer lists again.
-    environment.plane.compact().await?;
-    environment.plane.apiserver().restart().await?;
+    ServerFault::Compaction.inject(&environment.plane).await?;
     environment.proxy.heal();
     let gets = environment.proxy.count(Matcher::any().method("GET").resource("jobs"));
     let watched = environment.proxy.count(Matcher::watches().resource("jobs"));
@@ -149,9 +145,7 @@ async fn a_job_that_expires_during_an_outage_is_deleted_after_it() -> Result<()>
     let finished = environment.finish_job("due", 600).await?;
     environment.finish_job("later", 6_000).await?;
     environment.catch_up().await?;
-    environment.plane.apiserver().stop().await?;
-    environment.clock.set(finished + seconds(600));
-    environment.plane.apiserver().start().await?;
+    during_outage(&environment.plane, || environment.clock.set(finished + seconds(600))).await?;
     environment.jobs.wait_until_deleted("due").await?;
     environment.jobs.ensure_kept(&["later"]).await?;
     // The apiserver serves requests before its authorizer is ready, so it may have rejected some,
@@ -162,7 +156,7 @@ async fn a_job_that_expires_during_an_outage_is_deleted_after_it() -> Result<()>
 #[tokio::test]
 async fn a_rejected_deletion_is_reported_once_and_succeeds_when_allowed() -> Result<()> {
     let environment = TtlEnvironment::start().await?;
-    reject_deletions(&environment.fixture).await?;
+    reject_job_deletions(&environment.fixture).await?;
     environment.finish_job("refused", 0).await?;
     let events = environment
         .fixture
@@ -174,10 +168,7 @@ async fn a_rejected_deletion_is_reported_once_and_succeeds_when_allowed() -> Res
         .jobs
         .merge("refused", json!({"metadata": {"labels": {"look": "again"}}}))
         .await?;
-    let binding = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding");
-    let client = environment.fixture.namespace.client().clone();
-    let bindings: Api<DynamicObject> = Api::all_with(client, &ApiResource::from_gvk(&binding));
-    bindings.delete("keep-jobs", &DeleteParams::default()).await?;
+    allow_job_deletions(&environment.fixture).await?;
     environment.jobs.wait_until_deleted("refused").await?;
     environment
         .fixture

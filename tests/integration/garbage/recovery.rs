@@ -5,14 +5,16 @@ use anyhow::Result;
 use portreeve_testing::{CannedResponse, Matcher, Repeat};
 
 use super::{environment::CollectorEnvironment, ownership_tree::OwnershipTree};
-use crate::fixtures::{LIMIT, dynamic_client::Policy};
+use crate::{
+    faults::servers::ServerFault,
+    fixtures::{LIMIT, dynamic_client::Policy},
+};
 
 #[tokio::test]
 async fn a_cascade_completes_after_the_apiserver_is_killed() -> Result<()> {
     let mut environment = CollectorEnvironment::start("apiserver").await?;
     let before = environment.cluster.delete_owners().await?;
-    environment.cluster.plane.apiserver().kill().await?;
-    environment.cluster.plane.apiserver().start().await?;
+    ServerFault::ApiserverKilled.inject(&environment.cluster.plane).await?;
     environment.verify_after_restart().await?;
     environment.cluster.ensure_more_deletions_than(before)
 }
@@ -21,8 +23,7 @@ async fn a_cascade_completes_after_the_apiserver_is_killed() -> Result<()> {
 async fn a_cascade_completes_after_etcd_is_killed() -> Result<()> {
     let mut environment = CollectorEnvironment::start("etcd").await?;
     let before = environment.cluster.delete_owners().await?;
-    environment.cluster.plane.etcd().kill().await?;
-    environment.cluster.plane.etcd().start().await?;
+    ServerFault::EtcdKilled.inject(&environment.cluster.plane).await?;
     environment.verify().await?;
     environment.cluster.ensure_more_deletions_than(before)
 }
@@ -40,9 +41,7 @@ async fn deletions_before_a_compaction_are_detected_by_listing() -> Result<()> {
     let not_orphaning = [Policy::Background, Policy::Foreground];
     let mut second = OwnershipTree::build(&cluster.dynamic_client, "second", &not_orphaning).await?;
     second.delete_owners(&cluster.dynamic_client).await?;
-    cluster.plane.compact().await?;
-    // The restart clears the apiserver's watch cache, which still has the compacted events.
-    cluster.plane.apiserver().restart().await?;
+    ServerFault::Compaction.inject(&cluster.plane).await?;
     cluster.proxy.heal();
     environment.verify_after_restart().await?;
     second

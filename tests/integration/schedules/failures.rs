@@ -5,16 +5,14 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{
     Api,
-    api::{DeleteParams, PatchParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
-use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
 use super::environment::ScheduleEnvironment;
-use crate::fixtures::{
-    LIMIT, manifests,
-    namespace::NamespaceFixture,
-    schedules::{Kind, job_of, minutes, next_minute},
+use crate::{
+    faults::{admission::reject_job_deletions, servers::during_outage},
+    fixtures::schedules::{Kind, job_of, minutes, next_minute},
 };
 
 fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
@@ -141,9 +139,7 @@ async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
         environment.wait_until_reconciled(kind, kind.name()).await?;
         slot = slot.max(next_minute(created, 5));
     }
-    environment.plane.apiserver().stop().await?;
-    environment.clock.set(slot);
-    environment.plane.apiserver().start().await?;
+    during_outage(&environment.plane, || environment.clock.set(slot)).await?;
     for kind in Kind::BOTH {
         let name = kind.name();
         environment.wait_for_jobs(name, &[job_of(name, slot)]).await?;
@@ -206,7 +202,7 @@ async fn a_rejected_deletion_is_reported_by_event_and_changes_no_condition() -> 
         .await?;
     let slot = next_minute(created, 1);
     let jobs: Api<Job> = environment.fixture.namespace.api();
-    reject_deletions(&environment.fixture).await?;
+    reject_job_deletions(&environment.fixture).await?;
     environment.clock.set(slot);
     let job = job_of(name, slot);
     environment.wait_for_jobs(name, std::slice::from_ref(&job)).await?;
@@ -234,35 +230,4 @@ async fn a_rejected_deletion_is_reported_by_event_and_changes_no_condition() -> 
         "the Job was deleted in spite of the policy"
     );
     environment.daemon.stop().await
-}
-
-/// Makes the apiserver reject the deletion of every Job.
-pub(crate) async fn reject_deletions(fixture: &NamespaceFixture) -> Result<()> {
-    let client = fixture.namespace.client();
-    let policy = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": "keep-jobs"},
-        "spec": {
-            "matchConstraints": {"resourceRules": [{
-                "apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["jobs"]}]},
-            "validations": [{"expression": "false", "message": "Jobs are kept"}],
-        },
-    });
-    let binding = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": "keep-jobs"},
-        "spec": {"policyName": "keep-jobs", "validationActions": ["Deny"]},
-    });
-    for document in [&policy, &binding] {
-        manifests::apply(client, document, None, &PatchParams::apply("an-administrator").force()).await?;
-    }
-    // The policy takes effect after a moment.
-    let jobs: Api<Job> = fixture.namespace.api();
-    eventually(LIMIT, "the policy to refuse deletions", || async {
-        jobs.create(&PostParams::default(), &foreign("probe")?).await.ok();
-        let deleted = jobs.delete("probe", &DeleteParams::background()).await;
-        ensure!(deleted.is_err(), "the probe was deleted");
-        anyhow::Ok(())
-    })
-    .await
 }
