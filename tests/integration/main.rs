@@ -25,6 +25,7 @@ mod manifests;
 mod metrics;
 mod outages;
 mod reconciling;
+mod registry;
 mod restart;
 mod rights;
 mod schedules;

@@ -1,9 +1,9 @@
 //! The RBAC rules that the daemon needs, and what it reports when one is missing.
 
-mod collector;
+mod cluster_wide;
 mod permissions;
 mod required_verbs;
-mod scenarios;
+pub(crate) mod scenarios;
 
 use anyhow::{Result, ensure};
 use http::StatusCode;

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     CustomResourceExt,
@@ -26,11 +27,9 @@ use tokio::task::JoinSet;
 
 use super::{
     permissions::{Permission, printed_roles},
-    scenarios,
+    scenarios::{self, Reach, RightsScenario},
 };
-use crate::fixtures::{
-    LIMIT, clock::OffsetClock, daemon::printed, manifests, namespace::NamespaceFixture, schedules::Kind,
-};
+use crate::fixtures::{LIMIT, clock::OffsetClock, daemon::printed, manifests, namespace::NamespaceFixture};
 
 /// An audit policy that logs the metadata of requests by service accounts.
 const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
@@ -43,7 +42,7 @@ pub(super) struct RightsChecker {
 
 /// A daemon that need not become ready. Dropping it aborts it.
 pub(super) struct RestrictedDaemon {
-    clock: OffsetClock,
+    pub(super) clock: OffsetClock,
     _task: JoinSet<Result<(), Error>>,
 }
 
@@ -143,35 +142,29 @@ impl RightsChecker {
 
 /// The flag that turns leader election off.
 pub(super) const NO_ELECTION: &str = "--leader-elect=false";
-const NAMES: [&str; 4] = [
-    "foo-controller",
-    "crontab-controller",
-    "cronjob-controller",
-    "ttl-after-finished-controller",
-];
+/// The role of every daemon.
+const COMMON_ROLE: &str = "portreeve";
+/// The controller whose scenario also needs every permission of [`COMMON_ROLE`].
+const COMMON_SCENARIO: &str = "foo-controller";
 
 impl RightsChecker {
-    /// Checks each permission of the given roles in turn, with a daemon that runs one controller.
-    async fn check_each_permission<F: Future<Output = Result<()>>>(
-        &self,
-        controller: &str,
-        roles: &[&str],
-        scenario: impl Fn(NamespaceFixture, OffsetClock) -> F,
-    ) -> Result<usize> {
+    /// Checks each permission of a controller in turn, with a daemon that runs no other controller.
+    async fn check_each_permission(&self, scenario: &RightsScenario) -> Result<usize> {
+        let RightsScenario { controller, run, .. } = scenario;
         let flag = format!("--controllers={controller}");
         let printed = printed_roles(&[&flag, NO_ELECTION])?;
         let all: Vec<_> = printed.values().flatten().collect();
+        let mut roles = vec![scenario.role()];
+        roles.extend((*controller == COMMON_SCENARIO).then(|| COMMON_ROLE.to_owned()));
         let mut tested = 0;
-        for role in roles {
+        for role in &roles {
             for permission in printed
-                .get(*role)
+                .get(role)
                 .with_context(|| format!("the role {role} is not printed"))?
             {
                 let fixture = NamespaceFixture::new(&self.plane, "without").await?;
-                self.check_rejection_without(&all, permission, &[&flag, NO_ELECTION], |clock| {
-                    scenario(fixture, clock)
-                })
-                .await?;
+                self.check_rejection_without(&all, permission, &[&flag, NO_ELECTION], |clock| run(fixture, clock))
+                    .await?;
                 tested += 1;
             }
         }
@@ -237,39 +230,25 @@ impl RightsChecker {
     }
 }
 
+/// Returns the flag that enables all controllers that can share a control plane.
+fn controllers_flag() -> String {
+    let names: Vec<_> = scenarios::with(Reach::OwnKinds)
+        .map(|scenario| scenario.controller)
+        .collect();
+    format!("--controllers={}", names.join(","))
+}
+
 #[tokio::test]
 async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     let mut tested = checker.check_each_install_permission().await?;
     checker.install_crds().await?;
     tested += checker.check_each_election_permission().await?;
-    let [foo, crontab, cronjob, ttl] = NAMES.map(|name| format!("portreeve:{name}"));
-    let foo_roles = ["portreeve", &foo];
-    let foos = checker.check_each_permission(NAMES[0], &foo_roles, |fixture, _| async move {
-        scenarios::foo(&fixture).await
-    });
-    let schedules = |kind| move |fixture, clock| async move { scenarios::schedule(&fixture, &clock, kind).await };
-    let (crontab, cronjob, ttl) = ([&*crontab], [&*cronjob], [&*ttl]);
-    let crontabs = checker.check_each_permission(NAMES[1], &crontab, schedules(Kind::CronTab));
-    let cronjobs = checker.check_each_permission(NAMES[2], &cronjob, schedules(Kind::CronJob));
-    let ttls = checker.check_each_permission(NAMES[3], &ttl, |fixture, clock| async move {
-        scenarios::ttl(&fixture, &clock).await
-    });
-    let (foos, crontabs, cronjobs, ttls) = futures::try_join!(foos, crontabs, cronjobs, ttls)?;
-    tested += foos + crontabs + cronjobs + ttls;
-    let printed = printed_roles(&[&format!("--controllers={}", NAMES.join(",")), "--install-crds"])?;
+    let checks = scenarios::with(Reach::OwnKinds).map(|scenario| checker.check_each_permission(scenario));
+    tested += try_join_all(checks).await?.into_iter().sum::<usize>();
+    let printed = printed_roles(&[&controllers_flag(), "--install-crds"])?;
     let all: usize = printed.values().map(Vec::len).sum();
     ensure!(tested == all, "only {tested} of {all} permissions were checked");
-    let known: BTreeSet<_> = portreeve::CONTROLLERS
-        .iter()
-        .map(|controller| controller.name)
-        .collect();
-    let mut covered = BTreeSet::from(NAMES);
-    covered.insert(super::collector::NAME);
-    ensure!(
-        known == covered,
-        "the controllers {known:?} and the scenarios {covered:?} differ"
-    );
     println!("checked {tested} permissions, each of which is required");
     Ok(())
 }
@@ -278,7 +257,7 @@ async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
 async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     checker.install_older_crd().await?;
-    let controllers = format!("--controllers={}", NAMES.join(","));
+    let controllers = controllers_flag();
     let namespace = format!("--leader-elect-resource-namespace={}", checker.system.name());
     let flags = [&*controllers, "--install-crds", &namespace];
     let printed = printed_roles(&flags)?;
@@ -290,13 +269,11 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
         fixture.create_foo("first", "first", 1)
     })
     .await?;
-    scenarios::foo(&fixture).await?;
-    for kind in [Kind::CronTab, Kind::CronJob] {
+    for scenario in scenarios::with(Reach::OwnKinds) {
         clock.reset();
-        scenarios::schedule(&fixture, clock, kind).await?;
+        let done = (scenario.run)(fixture.clone(), clock.clone()).await;
+        done.context(scenario.controller)?;
     }
-    clock.reset();
-    scenarios::ttl(&fixture, clock).await?;
     let used = || {
         let mut used = BTreeSet::new();
         for event in checker.audit_events_of("portreeve", 0)? {

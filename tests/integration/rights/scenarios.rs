@@ -1,11 +1,18 @@
 //! Scenarios that make each controller use every verb of its role.
+//!
+//! A controller of the registry without a scenario fails
+//! `every_controller_declares_the_scenario_of_its_rights` in `integration/registry.rs`.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::batch::v1::Job;
-use kube::{Api, api::DeleteParams};
+use futures::{FutureExt, future::BoxFuture};
+use k8s_openapi::api::{batch::v1::Job, core::v1::ConfigMap};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
 use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::eventually;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixtures::{
     LIMIT,
@@ -15,9 +22,67 @@ use crate::fixtures::{
     schedules::{Kind, job_of, minutes, next_minute},
 };
 
+/// The scenario of one controller.
+pub(crate) struct RightsScenario {
+    /// The name in the registry.
+    pub(crate) controller: &'static str,
+    pub(super) reach: Reach,
+    pub(super) run: fn(NamespaceFixture, OffsetClock) -> BoxFuture<'static, Result<()>>,
+}
+
+/// The objects on which a controller acts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Reach {
+    /// Objects of its kinds, so controllers can share a control plane.
+    OwnKinds,
+    /// All objects of the cluster.
+    Cluster,
+}
+
+/// The scenarios of all controllers.
+pub(crate) static SCENARIOS: [RightsScenario; 5] = [
+    RightsScenario {
+        controller: "foo-controller",
+        reach: Reach::OwnKinds,
+        run: |fixture, _| async move { foo(&fixture).await }.boxed(),
+    },
+    RightsScenario {
+        controller: "crontab-controller",
+        reach: Reach::OwnKinds,
+        run: |fixture, clock| async move { schedule(&fixture, &clock, Kind::CronTab).await }.boxed(),
+    },
+    RightsScenario {
+        controller: "cronjob-controller",
+        reach: Reach::OwnKinds,
+        run: |fixture, clock| async move { schedule(&fixture, &clock, Kind::CronJob).await }.boxed(),
+    },
+    RightsScenario {
+        controller: "ttl-after-finished-controller",
+        reach: Reach::OwnKinds,
+        run: |fixture, clock| async move { ttl(&fixture, &clock).await }.boxed(),
+    },
+    RightsScenario {
+        controller: "garbage-collector-controller",
+        reach: Reach::Cluster,
+        run: |fixture, _| async move { collect(&fixture).await }.boxed(),
+    },
+];
+
+/// Returns the scenarios of controllers with this reach.
+pub(super) fn with(reach: Reach) -> impl Iterator<Item = &'static RightsScenario> {
+    SCENARIOS.iter().filter(move |scenario| scenario.reach == reach)
+}
+
+impl RightsScenario {
+    /// Returns the name of the controller's role, as `portreeve rbac` prints it.
+    pub(super) fn role(&self) -> String {
+        format!("portreeve:{}", self.controller)
+    }
+}
+
 /// Makes the controller create, repair, recreate and delete a Deployment, and send the same event
 /// twice.
-pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
+async fn foo(fixture: &NamespaceFixture) -> Result<()> {
     fixture.ready_foo("web", 1).await?;
     fixture
         .merge_deployment("web", json!({"spec": {"replicas": 3}}))
@@ -47,7 +112,7 @@ pub(super) async fn foo(fixture: &NamespaceFixture) -> Result<()> {
 
 /// Makes the controller start a Job, clean it up when it has finished, and start another Job, which
 /// the test deletes while it runs.
-pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -> Result<()> {
+async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -> Result<()> {
     let namespace = &fixture.namespace;
     let objects = kind.objects(namespace);
     let (jobs, name): (Api<Job>, _) = (namespace.api(), kind.name());
@@ -90,7 +155,7 @@ pub(super) async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, ki
 }
 
 /// Makes the controller keep a finished Job for its TTL and then delete it.
-pub(super) async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Result<()> {
+async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Result<()> {
     let jobs = Jobs::of(fixture);
     let created = jobs.create("once", json!({"ttlSecondsAfterFinished": 600})).await?;
     let created = created
@@ -109,4 +174,49 @@ pub(super) async fn ttl(fixture: &NamespaceFixture, clock: &OffsetClock) -> Resu
         anyhow::Ok(())
     })
     .await
+}
+
+/// Makes the collector use all its verbs. The collector reads an owner that it has never observed,
+/// deletes objects whose owners are absent, and removes one of two owner references.
+async fn collect(fixture: &NamespaceFixture) -> Result<()> {
+    let maps: Api<ConfigMap> = fixture.namespace.api();
+    let create = |manifest: Value| {
+        let maps = maps.clone();
+        async move {
+            let map: ConfigMap = serde_json::from_value(manifest)?;
+            anyhow::Ok(maps.create(&PostParams::default(), &map).await?)
+        }
+    };
+    let kept_owner = create(owned("keeper", &[])).await?;
+    let deleted_owner = create(owned("goer", &[])).await?;
+    let (kept_owner, deleted_owner) = (
+        kept_owner.uid().unwrap_or_default(),
+        deleted_owner.uid().unwrap_or_default(),
+    );
+    create(owned("both", &[("keeper", &kept_owner), ("goer", &deleted_owner)])).await?;
+    create(owned("one", &[("goer", &deleted_owner)])).await?;
+    create(owned("nobodys", &[("nobody", "nobody")])).await?;
+    maps.delete("goer", &DeleteParams::background()).await?;
+    eventually(
+        LIMIT,
+        "objects without owners to be deleted, and the reference to the deleted owner to be removed",
+        || async {
+            for name in ["one", "nobodys"] {
+                ensure!(maps.get_opt(name).await?.is_none(), "{name} still exists");
+            }
+            let both = maps.get("both").await?;
+            ensure!(both.owner_references().len() == 1, "{:?}", both.owner_references());
+            anyhow::Ok(())
+        },
+    )
+    .await
+}
+
+/// Returns the manifest of a ConfigMap with these owners, each a name and a UID.
+fn owned(name: &str, owners: &[(&str, &str)]) -> Value {
+    let references = owners
+        .iter()
+        .map(|(owner, uid)| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid}));
+    let references: Vec<_> = references.collect();
+    json!({"metadata": {"name": name, "ownerReferences": references}})
 }

@@ -1,0 +1,63 @@
+//! Tests of the permissions of controllers that act on the whole cluster, such as the garbage
+//! collector with five verbs on every resource. Each controller and test has its own control plane.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use tokio::time::timeout;
+
+use super::{
+    permissions::printed_roles,
+    required_verbs::{NO_ELECTION, RightsChecker},
+    scenarios::{self, Reach},
+};
+use crate::fixtures::{LIMIT, namespace::NamespaceFixture};
+
+#[tokio::test]
+async fn a_cluster_wide_controller_requires_each_of_its_permissions() -> Result<()> {
+    for scenario in scenarios::with(Reach::Cluster) {
+        let checker = RightsChecker::start_control_plane().await?;
+        let flags = [&*format!("--controllers={}", scenario.controller), NO_ELECTION];
+        let printed = printed_roles(&flags)?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let permissions = &printed[&scenario.role()];
+        ensure!(!permissions.is_empty(), "{printed:?}");
+        for permission in permissions {
+            let fixture = NamespaceFixture::new(&checker.plane, "without").await?;
+            checker
+                .check_rejection_without(&all, permission, &flags, |clock| async move {
+                    // Without the permission the scenario may not complete, so its result is
+                    // ignored.
+                    let done = timeout(LIMIT, (scenario.run)(fixture, clock)).await;
+                    drop(done);
+                    std::future::pending().await
+                })
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_printed_permissions_of_a_cluster_wide_controller_are_used_and_suffice() -> Result<()> {
+    for scenario in scenarios::with(Reach::Cluster) {
+        let checker = RightsChecker::start_control_plane().await?;
+        let flags = [&*format!("--controllers={}", scenario.controller), NO_ELECTION];
+        let printed = printed_roles(&flags)?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let daemon = checker.start("cluster-wide", &all, &flags).await?;
+        let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
+        (scenario.run)(fixture, daemon.clock.clone()).await?;
+        let events = checker.audit_events_of("cluster-wide", 0)?;
+        let used: BTreeSet<_> = events.iter().filter_map(|event| event["verb"].as_str()).collect();
+        let permissions = &printed[&scenario.role()];
+        let allowed: BTreeSet<_> = permissions.iter().map(|permission| &*permission.verb).collect();
+        ensure!(allowed.is_subset(&used), "{used:?} of {allowed:?}");
+        let rejected: Vec<_> = events
+            .iter()
+            .filter(|event| event["responseStatus"]["code"] == 403)
+            .collect();
+        ensure!(rejected.is_empty(), "{rejected:#?}");
+    }
+    Ok(())
+}
