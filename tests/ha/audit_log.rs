@@ -17,8 +17,10 @@ use portreeve_testing::{ControlPlane, Namespace};
 use serde_json::json;
 
 use crate::{
-    audit::{AuditChecker, GuardedLease, POLICY, Report, WriteCounts},
-    environment::whole_lines,
+    audit::{
+        AuditChecker, AuditLog, GuardedLease, policy,
+        report::{Report, WriteCounts},
+    },
     fixtures::namespace::unrelated_deployment,
 };
 
@@ -31,7 +33,10 @@ struct AuditLogFixture {
 
 impl AuditLogFixture {
     async fn new() -> Result<Self> {
-        let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
+        let plane = ControlPlane::builder()
+            .audit_policy(policy::WRITES_WITH_RESPONSES)
+            .start()
+            .await?;
         let namespace = plane.namespace("facts").await?;
         let name = namespace.name().to_owned();
         let replicas = ["a", "b"].map(|pod| (format!("system:serviceaccount:{name}:{pod}"), pod.to_owned()));
@@ -80,7 +85,7 @@ impl AuditLogFixture {
     }
 
     fn check(&self) -> Result<Report> {
-        self.audit_checker.check(&whole_lines(&self.plane)?)
+        self.audit_checker.check(&AuditLog::of(&self.plane)?.lines_since(0)?)
     }
 
     fn maps(&self, client: Client) -> Api<ConfigMap> {
@@ -226,7 +231,7 @@ async fn responses_carry_revisions_that_order_them_with_the_lease() -> Result<()
         &mut first.first_mut().context("there are fewer than two replicas")?.1,
         &mut second.first_mut().context("there are fewer than two replicas")?.1,
     );
-    let report = swapped.check(&whole_lines(&fixture.plane)?)?;
+    let report = swapped.check(&AuditLog::of(&fixture.plane)?.lines_since(0)?)?;
     ensure!(report.violations.len() == 80, "{report}");
     Ok(())
 }

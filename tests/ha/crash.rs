@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use portreeve_testing::Signal;
 
 use crate::{
-    audit::Report,
+    audit::report::Report,
     audit_tail::AuditTail,
     duration_summary::{DurationSummary, rounds},
     environment::{HaEnvironment, PODS, RunningReplicas, Timing},

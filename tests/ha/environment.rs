@@ -5,7 +5,6 @@ mod fence;
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -18,14 +17,8 @@ use portreeve_testing::{ControlPlane, Namespace, eventually};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{
-    audit::{AuditChecker, GuardedLease, POLICY, Report, pod},
-    fixtures::{
-        LIMIT,
-        admin::OPEN,
-        daemon::{Daemon, printed},
-        manifests,
-        namespace::NamespaceFixture,
-    },
+    audit::{AuditChecker, AuditLog, GuardedLease, policy, report::Report, terms::pod},
+    fixtures::{LIMIT, admin::OPEN, daemon::Daemon, namespace::NamespaceFixture, rbac::printed_rules},
 };
 
 /// The replicas of most tests.
@@ -100,7 +93,10 @@ impl HaEnvironment {
     pub(crate) async fn with_timing(name: &str, timing: Timing) -> Result<Self> {
         static TURNS: Semaphore = Semaphore::const_new(CONCURRENT_ENVIRONMENTS);
         let turn = TURNS.acquire().await?;
-        let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
+        let plane = ControlPlane::builder()
+            .audit_policy(policy::WRITES_WITH_RESPONSES)
+            .start()
+            .await?;
         let crds = Api::all(plane.client()?);
         crds.create(&PostParams::default(), &Foo::crd()).await?;
         Ok(Self {
@@ -108,7 +104,7 @@ impl HaEnvironment {
             system_namespace: plane.namespace("portreeve-system").await?,
             plane,
             timing,
-            rules: rules()?,
+            rules: printed_rules(&["--controllers=foo"])?,
             fencing: Fencing::Client,
             _turn: turn,
         })
@@ -242,47 +238,19 @@ impl HaEnvironment {
 
     /// Checks the audit log up to now with another audit checker.
     pub(crate) fn check_with(&self, audit_checker: &AuditChecker) -> Result<Report> {
-        audit_checker.check(&whole_lines(&self.plane)?)
+        audit_checker.check(&AuditLog::of(&self.plane)?.lines_since(0)?)
     }
 
     /// Returns the sender of a pod's requests, as the audit checker identifies it.
-    fn sender(&self, pod: &str) -> String {
+    pub(crate) fn sender(&self, pod: &str) -> String {
         let namespace = self.system_namespace.name();
         match self.fencing {
             Fencing::Client => user(namespace, pod),
             Fencing::Server => format!("{}/{pod}", user(namespace, fence::ACCOUNT)),
         }
     }
-
-    /// Returns a text that the audit log's lines for a pod's requests contain, and no other lines.
-    pub(crate) fn audit_marker(&self, pod: &str) -> String {
-        match self.fencing {
-            Fencing::Client => format!("\"username\":\"{}\"", user(self.system_namespace.name(), pod)),
-            Fencing::Server => format!("\"authentication.kubernetes.io/pod-name\":[\"{pod}\"]"),
-        }
-    }
 }
 
 fn user(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
-}
-
-/// Returns the rules that `portreeve rbac` prints, as one list.
-fn rules() -> Result<Vec<PolicyRule>> {
-    let mut rules = Vec::new();
-    for document in manifests::documents(&printed(&["rbac", "--controllers=foo"])?)? {
-        let role_rules = document.get("rules").cloned().unwrap_or_default();
-        let role_rules: Option<Vec<PolicyRule>> = serde_json::from_value(role_rules)?;
-        rules.extend(role_rules.into_iter().flatten());
-    }
-    ensure!(!rules.is_empty(), "`portreeve rbac` printed no rules");
-    Ok(rules)
-}
-
-/// Returns the audit log without a last line that is still being written.
-pub(crate) fn whole_lines(plane: &ControlPlane) -> Result<String> {
-    let path = plane.audit_log().context("the control plane has no audit log")?;
-    let mut log = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    log.truncate(log.rfind('\n').map_or(0, |end| end + 1));
-    Ok(log)
 }

@@ -13,7 +13,7 @@ use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::{CannedResponse, Matcher, Repeat, eventually};
 
 use crate::{
-    audit::Report,
+    audit::report::Report,
     environment::{HaEnvironment, Timing},
     fixtures::{LIMIT, daemon::Daemon},
     partition::Network,

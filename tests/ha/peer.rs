@@ -5,12 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{coordination::v1::LeaseSpec, rbac::v1::PolicyRule};
 use portreeve_testing::{Process, Signal, server_binary};
-use serde_json::Value;
 
 use crate::{
-    audit::{Report, Term},
+    audit::{AuditLog, report::Report, terms::Term},
     crash::ensure_no_steal,
-    environment::{GO, HaEnvironment, LEASE, PODS, Timing, whole_lines},
+    environment::{GO, HaEnvironment, LEASE, PODS, Timing},
     fixtures::LIMIT,
 };
 
@@ -166,18 +165,17 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
 /// Ensures that Portreeve writes times as client-go does, in UTC with microseconds. The audit log
 /// shows them; a read would not, because the apiserver formats them itself.
 fn ensure_micro_times(environment: &HaEnvironment) -> Result<()> {
-    let marker = environment.audit_marker(PODS[0]);
-    let log = whole_lines(&environment.plane)?;
+    let sender = environment.sender(PODS[0]);
+    let events = AuditLog::of(&environment.plane)?.events_containing(PODS[0], 0)?;
     let mut seen = 0;
-    for line in log.lines().filter(|line| line.contains(&marker)) {
-        let event: Value = serde_json::from_str(line)?;
-        let spec = &event["requestObject"]["spec"];
+    for event in events.iter().filter(|event| event.user.sender() == sender) {
+        let spec = &event.request_object["spec"];
         for time in ["acquireTime", "renewTime"]
             .iter()
             .filter_map(|field| spec[field].as_str())
         {
             let digits = time.strip_suffix('Z').and_then(|time| time.rsplit_once('.'));
-            ensure!(digits.is_some_and(|(_, digits)| digits.len() == 6), "{line}");
+            ensure!(digits.is_some_and(|(_, digits)| digits.len() == 6), "{time}");
             seen += 1;
         }
     }

@@ -9,11 +9,11 @@
 
 mod credentials;
 mod effects;
+mod health_monitor;
 mod leaks;
 mod orphans;
 mod pages;
 mod random;
-mod record;
 mod requests;
 mod scenario;
 mod schemas;

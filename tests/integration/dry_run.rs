@@ -8,14 +8,15 @@ use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
 use crate::{
-    audit::{POLICY, daemon_requests},
+    audit::policy,
     fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture},
+    requests::daemon_requests,
 };
 
 /// The apiserver's audit log shows whether the daemon wrote anything.
 #[tokio::test]
 async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(POLICY).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).start().await?;
     let fixture = NamespaceFixture::new(&plane, "dry").await?;
     let daemon = Daemon::start(&plane, "dry-daemon", &["--dry-run", "--install-crds"]).await?;
     daemon

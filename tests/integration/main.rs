@@ -5,6 +5,8 @@
 //! a control plane of their own. Informers watch all namespaces, so two daemons on one control
 //! plane would both act on the same objects.
 
+#[expect(dead_code, reason = "the ha tests use the rest")]
+#[path = "../audit/mod.rs"]
 mod audit;
 mod chaos;
 mod controllers;
@@ -26,6 +28,7 @@ mod metrics;
 mod outages;
 mod reconciling;
 mod registry;
+mod requests;
 mod restart;
 mod rights;
 mod schedules;

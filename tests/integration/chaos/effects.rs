@@ -16,8 +16,9 @@ use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
 use serde_json::json;
 
-use super::{record, scenario::Account};
+use super::scenario::Account;
 use crate::{
+    audit::{AuditLog, Event, policy},
     faults::controllers,
     fixtures::{
         LIMIT, RETRY_LIMIT,
@@ -135,16 +136,16 @@ impl PendingWork {
     }
 }
 
-/// Returns the daemon's writes to these objects so far, in order.
-fn effects(plane: &ControlPlane, pending_work: &PendingWork) -> Result<Vec<record::Write>> {
-    let mut writes = record::writes(plane)?;
-    writes.retain(|write| write.namespace == pending_work.fixture.name());
+/// Returns the daemon's writes in a namespace so far, in order, including rejected ones.
+fn effects(plane: &ControlPlane, namespace: &str) -> Result<Vec<Event>> {
+    let mut writes = AuditLog::of(plane)?.events_since(0)?;
+    writes.retain(|write| write.is_of_daemon() && write.namespace() == namespace);
     Ok(writes)
 }
 
 #[tokio::test]
 async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(record::POLICY).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::WRITES).start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
     let flags = [&*ALL_CONTROLLERS, "--install-crds"];
@@ -157,7 +158,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
     let pending_work = PendingWork::build(&plane).await?;
     let mut killed_controllers = BTreeSet::new();
     for kills in 0..MAX_KILLS {
-        let before = effects(&plane, &pending_work)?.len();
+        let before = effects(&plane, pending_work.fixture.name())?.len();
         let write = || Matcher::writes().namespace(pending_work.fixture.name());
         let done = proxy.fault(write(), Fault::DropResponse, Repeat::Nth(1));
         // Cut the writes that other workers send until the daemon is killed.
@@ -168,11 +169,11 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
             killed = done.wait_for_applied(1, RETRY_LIMIT) => {
                 killed.with_context(|| daemon.process.log_tail())?;
                 let effect = eventually(LIMIT, "the effect in the audit log", || async {
-                    effects(&plane, &pending_work)?.get(before).cloned().context("the effect is missing")
+                    effects(&plane, pending_work.fixture.name())?.get(before).cloned().context("the effect is missing")
                 })
                 .await?;
-                println!("killed after {effect:?}");
-                killed_controllers.extend(controllers::names().find(|name| effect.agent.ends_with(name)));
+                println!("killed after {effect}");
+                killed_controllers.extend(controllers::names().find(|name| effect.user_agent.ends_with(name)));
                 daemon.process.signal(Signal::KILL)?;
                 daemon.process.wait(LIMIT).await?;
                 proxy.heal();
@@ -190,11 +191,11 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 proxy.heal();
                 pending_work.expected_objects.verify(&pending_work.dynamic_client).await?;
                 ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
-                return record::ensure_clean(&plane);
+                return AuditLog::of(&plane)?.check_effects();
             }
         }
     }
-    let writes = record::writes(&plane)?;
-    let last: Vec<_> = writes.iter().rev().take(20).collect();
+    let writes = effects(&plane, pending_work.fixture.name())?;
+    let last: Vec<_> = writes.iter().rev().take(20).map(Event::to_string).collect();
     bail!("the work was not done after {MAX_KILLS} kills; the last writes were {last:#?}");
 }

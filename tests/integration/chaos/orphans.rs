@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use super::record::HealthMonitor;
+use super::health_monitor::HealthMonitor;
 use crate::fixtures::{
     daemon::Daemon,
     dynamic_client::{DynamicClient, Policy},

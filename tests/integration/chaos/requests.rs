@@ -7,8 +7,9 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, api::DeleteParams};
 use portreeve_testing::{BodyFault, Fault, Matcher, Repeat, eventually};
 
-use super::{record, scenario::Scenario, work::STEP};
+use super::{scenario::Scenario, work::STEP};
 use crate::{
+    audit::AuditLog,
     faults::{
         controllers::Reads,
         requests::{self, RequestFault, Target},
@@ -76,7 +77,7 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
         }
     }
     scenario.ensure_healthy(|_| false).await?;
-    record::ensure_clean(&scenario.plane)?;
+    AuditLog::of(&scenario.plane)?.check_effects()?;
     scenario.finish().await
 }
 

@@ -7,16 +7,19 @@ use portreeve_reconcile::Clock;
 use portreeve_testing::{ControlPlane, FaultProxy, Namespace, eventually};
 
 use super::{
-    record::{self, HealthMonitor},
+    health_monitor::HealthMonitor,
     work::{STEP, Work},
 };
-use crate::fixtures::{
-    RETRY_LIMIT,
-    clock::OffsetClock,
-    daemon::{ALL_CONTROLLERS, printed},
-    in_process::InProcess,
-    rbac,
-    schedules::{Kind, minutes},
+use crate::{
+    audit::{AuditLog, policy},
+    fixtures::{
+        RETRY_LIMIT,
+        clock::OffsetClock,
+        daemon::{ALL_CONTROLLERS, printed},
+        in_process::InProcess,
+        rbac,
+        schedules::{Kind, minutes},
+    },
 };
 
 /// The name of the daemon's account.
@@ -60,7 +63,7 @@ impl Scenario {
         flags: &'static [&'static str],
         change: impl AsyncFnOnce(&Account) -> Result<()>,
     ) -> Result<Self> {
-        let plane = ControlPlane::builder().audit_policy(record::POLICY).start().await?;
+        let plane = ControlPlane::builder().audit_policy(policy::WRITES).start().await?;
         let proxy = FaultProxy::start(&plane).await?;
         let account = Account::of(&plane, &proxy, flags).await?;
         change(&account).await?;
@@ -129,7 +132,7 @@ impl Scenario {
     pub(super) async fn verify_with_failing_checks(&self, is_expected: impl Fn(&str) -> bool) -> Result<()> {
         self.work.verify().await?;
         self.ensure_healthy(is_expected).await?;
-        record::ensure_clean(&self.plane)
+        AuditLog::of(&self.plane)?.check_effects()
     }
 
     /// Checks that the daemon is ready, that `/livez` has never failed, and that `/readyz` failed

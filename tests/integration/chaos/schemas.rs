@@ -11,11 +11,14 @@ use portreeve_api::{CRONTABS, CronTab, FOOS, Foo};
 use portreeve_testing::{Matcher, eventually};
 use serde_json::{Value, json};
 
-use super::{record, scenario::Scenario};
-use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
-    manifests::loose,
-    schedules::{Kind, job_of},
+use super::scenario::Scenario;
+use crate::{
+    audit::AuditLog,
+    fixtures::{
+        LIMIT, RETRY_LIMIT,
+        manifests::loose,
+        schedules::{Kind, job_of},
+    },
 };
 
 /// Deletes a CRD, and waits until it is gone with all its objects.
@@ -147,6 +150,6 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     let job = job_of("again", slot);
     eventually(RETRY_LIMIT, "the Job of the new CronTab", || jobs.get(&job)).await?;
     scenario.ensure_healthy(|_| false).await?;
-    record::ensure_clean(&scenario.plane)?;
+    AuditLog::of(&scenario.plane)?.check_effects()?;
     scenario.finish().await
 }

@@ -82,7 +82,11 @@ impl CollectorEnvironment {
 
 impl CollectorCluster {
     pub(super) async fn new(name: &str) -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        Self::on(ControlPlane::start().await?, name).await
+    }
+
+    /// Creates the cluster on a control plane.
+    pub(super) async fn on(plane: ControlPlane, name: &str) -> Result<Self> {
         let dynamic_client = DynamicClient::new(&plane, name).await?;
         let ownership_tree = OwnershipTree::build(&dynamic_client, "first", &POLICIES).await?;
         let proxy = FaultProxy::start(&plane).await?;

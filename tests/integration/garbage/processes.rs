@@ -1,15 +1,20 @@
 //! Tests of collectors that are killed in the middle of a cascade.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use portreeve_testing::{Signal, eventually};
+use portreeve_testing::{ControlPlane, Signal, eventually};
 
 use super::{
-    collector::Collector,
+    collector::{CONTROLLER, Collector},
     environment::{CollectorCluster, CollectorEnvironment},
 };
-use crate::fixtures::{LIMIT, daemon::SHORT_ELECTION};
+use crate::{
+    audit::{AuditChecker, AuditLog, GuardedLease, policy},
+    fixtures::{LIMIT, daemon::SHORT_ELECTION, rbac::printed_rules},
+};
 
 const LEASE: &str = "portreeve";
 pub(super) const REPLICAS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
@@ -26,11 +31,40 @@ async fn the_next_collector_completes_the_cascade_of_a_killed_one() -> Result<()
     environment.cluster.ensure_more_deletions_than(before)
 }
 
+/// Creates an account for each replica, and returns their kubeconfigs through the proxy and an
+/// audit checker that knows the accounts.
+async fn accounts(cluster: &CollectorCluster) -> Result<(Vec<PathBuf>, AuditChecker)> {
+    let system = cluster.plane.namespace("portreeve-system").await?;
+    let rules = printed_rules(&[CONTROLLER])?;
+    let (mut kubeconfigs, mut replicas) = (Vec::new(), Vec::new());
+    for name in REPLICAS {
+        let direct = cluster
+            .plane
+            .service_account_kubeconfig(system.name(), name, rules.clone());
+        kubeconfigs.push(cluster.proxy.kubeconfig(&direct.await?, name)?);
+        let user = format!("system:serviceaccount:{}:{name}", system.name());
+        replicas.push((user, name.to_owned()));
+    }
+    let lease = GuardedLease {
+        namespace: "kube-system".to_owned(),
+        name: LEASE.to_owned(),
+        components: Vec::new(),
+    };
+    let leases = vec![lease];
+    Ok((kubeconfigs, AuditChecker { replicas, leases }))
+}
+
 #[tokio::test]
 async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
-    let mut cluster = CollectorCluster::new("replicas").await?;
+    let plane = ControlPlane::builder()
+        .audit_policy(policy::WRITES_WITH_RESPONSES)
+        .start()
+        .await?;
+    let mut cluster = CollectorCluster::on(plane, "replicas").await?;
+    let (kubeconfigs, audit_checker) = accounts(&cluster).await?;
     let mut replicas = Vec::new();
-    for name in REPLICAS {
+    for (name, kubeconfig) in REPLICAS.iter().zip(kubeconfigs) {
+        cluster.kubeconfig = kubeconfig;
         replicas.push(replica(&cluster, name, &[]).await?);
     }
     let leader = wait_for_leader(&cluster, None).await?;
@@ -48,6 +82,11 @@ async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
     for replica in &replicas {
         replica.ensure_nothing_forbidden().await?;
     }
+    let log = AuditLog::of(&environment.cluster.plane)?;
+    let report = audit_checker.check(&log.lines_since(0)?)?;
+    let written = |pod: &str| report.replicas.get(pod).map_or(0, |counts| counts.written);
+    ensure!(written(&leader) > 0 && written(&next) > 0, "{report}");
+    ensure!(report.violations.is_empty(), "{report}");
     environment.cluster.ensure_more_deletions_than(before)
 }
 

@@ -4,12 +4,7 @@
 //! The apiserver's audit log has the requests of the daemon's account and the rejections. The
 //! apiserver here also requires permissions on finalizers for `blockOwnerDeletion`.
 
-use std::{
-    collections::BTreeSet,
-    future::Future,
-    io::{Read, Seek, SeekFrom},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
@@ -22,18 +17,17 @@ use portreeve::{Config, Error};
 use portreeve_api::Foo;
 use portreeve_reconcile::Shutdown;
 use portreeve_testing::{ControlPlane, Namespace, eventually};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::{
     permissions::{Permission, printed_roles},
     scenarios::{self, Reach, RightsScenario},
 };
-use crate::fixtures::{LIMIT, clock::OffsetClock, daemon::printed, manifests, namespace::NamespaceFixture};
-
-/// An audit policy that logs the metadata of requests by service accounts.
-const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
+use crate::{
+    audit::{AuditLog, Event, policy},
+    fixtures::{LIMIT, clock::OffsetClock, daemon::printed, manifests, namespace::NamespaceFixture},
+};
 
 pub(super) struct RightsChecker {
     pub(super) plane: ControlPlane,
@@ -49,7 +43,7 @@ pub(super) struct RestrictedDaemon {
 impl RightsChecker {
     pub(super) async fn start_control_plane() -> Result<Self> {
         let plane = ControlPlane::builder()
-            .audit_policy(POLICY)
+            .audit_policy(policy::REQUESTS_OF_ACCOUNTS)
             .apiserver_arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
             .start()
             .await?;
@@ -83,16 +77,21 @@ impl RightsChecker {
         Ok(RestrictedDaemon { clock, _task: task })
     }
 
-    /// Returns the audit events of an account, from the offset `since` of the log.
-    pub(super) fn audit_events_of(&self, account: &str, since: u64) -> Result<Vec<Value>> {
+    /// Returns the requests of an account, from the offset `since` of the audit log.
+    pub(super) fn requests_of(&self, account: &str, since: u64) -> Result<Vec<Event>> {
         let user = format!("system:serviceaccount:{}:{account}", self.system.name());
-        let mut log = std::fs::File::open(self.plane.audit_log().context("the control plane has no audit log")?)?;
-        log.seek(SeekFrom::Start(since))?;
-        let mut text = String::new();
-        log.read_to_string(&mut text)?;
-        // The apiserver may still be writing the last line.
-        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        Ok(events.filter(|event| event["user"]["username"] == *user).collect())
+        let mut events = AuditLog::of(&self.plane)?.events_containing(account, since)?;
+        events.retain(|event| event.user.username == user);
+        Ok(events)
+    }
+
+    /// Ensures that the apiserver has rejected no request of an account for missing permissions.
+    pub(super) fn ensure_nothing_forbidden(&self, account: &str) -> Result<()> {
+        let requests = self.requests_of(account, 0)?;
+        let forbidden = requests.iter().filter(|request| request.code() == 403);
+        let forbidden: Vec<_> = forbidden.map(Event::to_string).collect();
+        ensure!(forbidden.is_empty(), "{forbidden:#?}");
+        Ok(())
     }
 
     /// Starts a daemon with all permissions but one, and waits until the apiserver rejects a
@@ -113,22 +112,15 @@ impl RightsChecker {
             .copied()
             .filter(|permission| *permission != missing)
             .collect();
-        let log = self.plane.audit_log().context("the control plane has no audit log")?;
-        let since = std::fs::metadata(log).map_or(0, |file| file.len());
+        let since = AuditLog::of(&self.plane)?.end();
         let daemon = self.start(&account, &rest, flags).await?;
         let what = format!("a refused request without {missing}");
         let rejected = eventually(LIMIT, &what, || async {
-            let events = self.audit_events_of(&account, since)?;
-            let is_rejection = |event: &&Value| {
-                let message = event["responseStatus"]["message"].as_str().unwrap_or_default();
-                event["responseStatus"]["code"] == 403 && message.contains(&missing.rejection_message())
-            };
-            let rejections = events.iter().filter(|event| event["responseStatus"]["code"] == 403);
-            ensure!(
-                events.iter().any(|event| is_rejection(&event)),
-                "{:#?}",
-                rejections.collect::<Vec<_>>()
-            );
+            let requests = self.requests_of(&account, since)?;
+            let rejections = requests.iter().filter(|request| request.code() == 403);
+            let rejections: Vec<_> = rejections.map(Event::to_string).collect();
+            let is_expected = |rejection: &String| rejection.contains(&missing.rejection_message());
+            ensure!(rejections.iter().any(is_expected), "{rejections:#?}");
             anyhow::Ok(())
         });
         tokio::select! {
@@ -276,7 +268,7 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     }
     let used = || {
         let mut used = BTreeSet::new();
-        for event in checker.audit_events_of("portreeve", 0)? {
+        for event in checker.requests_of("portreeve", 0)? {
             used.extend(used_permission(&event));
         }
         anyhow::Ok(used)
@@ -295,26 +287,13 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     .await?;
     let used = used()?;
     ensure!(used == allowed, "{used:?} of {allowed:?}");
-    let rejected: Vec<_> = checker
-        .audit_events_of("portreeve", 0)?
-        .into_iter()
-        .filter(|event| event["responseStatus"]["code"] == 403)
-        .collect();
-    ensure!(rejected.is_empty(), "{rejected:#?}");
-    Ok(())
+    checker.ensure_nothing_forbidden("portreeve")
 }
 
 /// Returns the permission that a request used, in the form of [`Permission`]'s `Display`.
-fn used_permission(event: &Value) -> Option<String> {
-    let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
-    if resource.is_empty() {
-        return None;
-    }
-    let resource = if subresource.is_empty() {
-        resource.to_owned()
-    } else {
-        format!("{resource}/{subresource}")
-    };
-    Some(format!("{} {resource}.{}", text("/verb"), text("/objectRef/apiGroup")))
+fn used_permission(event: &Event) -> Option<String> {
+    let target = event.object_ref.as_ref().filter(|target| !target.resource.is_empty())?;
+    let slash = if target.subresource.is_empty() { "" } else { "/" };
+    let resource = format!("{}{slash}{}", target.resource, target.subresource);
+    Some(format!("{} {resource}.{}", event.verb, target.api_group))
 }

@@ -48,7 +48,9 @@ pub(crate) fn log(script: &str) -> String {
         }
     }
     let dated = lines.into_iter().enumerate().map(|(index, mut line)| {
-        line["stageTimestamp"] = json!(format!("2026-11-21T12:00:{:02}.{:03}000Z", index / 1000, index % 1000));
+        let time = json!(format!("2026-11-21T12:00:{:02}.{:03}000Z", index / 1000, index % 1000));
+        line["requestReceivedTimestamp"] = time.clone();
+        line["stageTimestamp"] = time;
         format!("{line}\n")
     });
     dated.collect()

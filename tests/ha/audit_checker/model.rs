@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
-use super::super::report::Write;
 use super::{audit_checker, script};
+use crate::audit::report::Write;
 
 /// A step of a history.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,13 @@
 //! The audit checker under test: logs with and without violations.
 
+mod effects;
 mod model;
 mod script;
 
 use expect_test::{Expect, expect};
 use jiff::SignedDuration;
 
-use super::{AuditChecker, GuardedLease};
+use crate::audit::{AuditChecker, GuardedLease};
 
 /// Two replicas and one Lease.
 fn audit_checker() -> AuditChecker {
