@@ -9,45 +9,8 @@ use anyhow::{Result, ensure};
 use http::StatusCode;
 use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::ControlPlane;
-use serde_json::json;
 
-use crate::fixtures::{daemon::Daemon, namespace::NamespaceFixture, rbac::FooAccount, shared_daemon};
-
-#[tokio::test]
-async fn the_printed_rbac_covers_everything_that_a_foo_needs() -> Result<()> {
-    let daemon = shared_daemon::daemon().await?;
-    let fixture = shared_daemon::fixture("rights").await?;
-    fixture.ready_foo("web", 1).await?;
-    fixture
-        .merge_deployment("web", json!({"spec": {"replicas": 3}}))
-        .await?;
-    fixture
-        .wait_for_deployment("web", "one replica", |found| {
-            crate::fixtures::namespace::replicas(found) == Some(1)
-        })
-        .await?;
-    fixture
-        .merge_foo("web", json!({"spec": {"deploymentName": "shop"}}))
-        .await?;
-    fixture.wait_for_no_deployment("web").await?;
-    fixture.create_foreign("taken").await?;
-    fixture
-        .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
-        .await?;
-    fixture
-        .wait_for_condition("web", "Conflict", ConditionStatus::True)
-        .await?;
-    fixture.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
-    let metrics = daemon.admin.metrics().await?;
-    let rejected = metrics.sum("rest_client_requests_total", &[r#"code="403""#]);
-    ensure!(rejected == 0.0, "{rejected} requests were refused: {}", daemon.log()?);
-    let succeeded = metrics.sum("rest_client_requests_total", &[r#"code="201""#]);
-    ensure!(
-        succeeded > 0.0,
-        "rest_client_requests_total counts no creation, so it cannot show refusals either"
-    );
-    Ok(())
-}
+use crate::fixtures::{daemon::Daemon, namespace::NamespaceFixture, rbac::FooAccount};
 
 #[tokio::test]
 async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Result<()> {
