@@ -1,198 +1,26 @@
 //! `portreeve fence` on the real apiserver: the writes that it admits and rejects, and their cost.
 
+mod environment;
 mod everything;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
-    admissionregistration::v1::ValidatingAdmissionPolicyBinding,
-    apps::v1::Deployment,
-    authentication::v1::TokenRequest,
-    coordination::v1::Lease,
-    core::v1::{Pod, ServiceAccount},
-    events::v1::Event,
+    admissionregistration::v1::ValidatingAdmissionPolicyBinding, coordination::v1::Lease, events::v1::Event,
 };
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use portreeve_client::ApiErrorKind;
-use portreeve_testing::{ControlPlane, Namespace, eventually};
+use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::fixtures::{LIMIT, daemon::printed, manifests, namespace::unrelated_deployment, rbac, shared_daemon};
+use self::environment::{FenceEnvironment, is_fenced};
+use crate::fixtures::{LIMIT, namespace::unrelated_deployment};
 
 const UUID: &str = "8d2b6a0e-4f55-4c4e-9f0e-0c6f3f1a7b52";
-
-/// A namespace with a service account, its RBAC rules, its Lease, and the fence.
-struct FenceEnvironment<'a> {
-    plane: &'a ControlPlane,
-    namespace: Namespace,
-    /// Named after its namespace, so that its cluster-scoped objects belong to this test alone.
-    account: String,
-    /// Another account with the same RBAC rules.
-    bystander: String,
-}
-
-impl FenceEnvironment<'static> {
-    async fn new(prefix: &str) -> Result<Self> {
-        // The shared daemon installs the CRDs. Its own account is not fenced.
-        shared_daemon::daemon().await?;
-        Self::on(ControlPlane::shared().await, prefix).await
-    }
-}
-
-impl<'a> FenceEnvironment<'a> {
-    async fn on(plane: &'a ControlPlane, prefix: &str) -> Result<Self> {
-        let namespace = plane.namespace(prefix).await?;
-        let account = namespace.name().to_owned();
-        let bystander = format!("{account}-bystander");
-        let environment = Self {
-            plane,
-            namespace,
-            account,
-            bystander,
-        };
-        for name in [&environment.account, &environment.bystander] {
-            let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-            environment
-                .namespace
-                .api()
-                .create(&PostParams::default(), &account)
-                .await?;
-            let (flag, lease) = (format!("--service-account={name}"), environment.lease_flags());
-            let within = format!("--namespace={}", environment.namespace.name());
-            let rbac = printed(&["rbac", "--controllers=foo", &flag, &within, &lease[0], &lease[1]])?;
-            rbac::apply_and_wait_for(
-                environment.namespace.client(),
-                environment.namespace.name(),
-                name,
-                &rbac,
-            )
-            .await?;
-        }
-        let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "lease"}}))?;
-        environment.leases().create(&PostParams::default(), &lease).await?;
-        Ok(environment)
-    }
-
-    /// Applies the fence and waits until it is enforced. The Lease must be free, or held by a Pod.
-    async fn fence(&self) -> Result<()> {
-        self.apply(&self.account, &["--controllers=foo"]).await?;
-        let nobody = self.client_of(&self.account, None).await?;
-        eventually(LIMIT, "the fence to be enforced", || async {
-            ensure!(is_fenced(&self.write(&nobody).await)?, "a write passed");
-            Ok(())
-        })
-        .await
-    }
-
-    /// Applies the output of `portreeve fence` for an account.
-    async fn apply(&self, account: &str, flags: &[&str]) -> Result<()> {
-        let (account, lease) = (format!("--service-account={account}"), self.lease_flags());
-        let within = format!("--namespace={}", self.namespace.name());
-        let common = ["fence", &account, &within, &lease[0], &lease[1]];
-        let fence = printed(&[&common, flags].concat())?;
-        let force = PatchParams::apply("an-administrator").force().validation_strict();
-        for document in manifests::documents(&fence)? {
-            manifests::apply(self.namespace.client(), &document, None, &force).await?;
-        }
-        Ok(())
-    }
-
-    fn lease_flags(&self) -> [String; 2] {
-        let namespace = self.namespace.name();
-        [
-            "--leader-elect-resource-name=lease".to_owned(),
-            format!("--leader-elect-resource-namespace={namespace}"),
-        ]
-    }
-
-    fn leases(&self) -> Api<Lease> {
-        self.namespace.api()
-    }
-
-    /// Returns a client with a token of `account`, bound to a new Pod if `pod` names one.
-    async fn client_of(&self, account: &str, pod: Option<&str>) -> Result<Client> {
-        let mut spec = json!({"audiences": []});
-        if let Some(name) = pod {
-            let pods: Api<Pod> = self.namespace.api();
-            let pod: Pod = serde_json::from_value(json!({
-                "metadata": {"name": name},
-                "spec": {"serviceAccountName": account, "containers": [{"name": "main", "image": "example.com/main:1"}]},
-            }))?;
-            let uid = pods.create(&PostParams::default(), &pod).await?.metadata.uid;
-            spec["boundObjectRef"] = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
-        }
-        let accounts: Api<ServiceAccount> = self.namespace.api();
-        let request: TokenRequest = serde_json::from_value(json!({"spec": spec}))?;
-        let response = accounts
-            .create_token_request(account, &PostParams::default(), &request)
-            .await?;
-        let token = response.status.and_then(|status| status.token).context("no token")?;
-        let mut config = self.plane.config()?;
-        config.auth_info.token = Some(token.into());
-        Ok(Client::try_from(config)?)
-    }
-
-    async fn replica(&self, pod: &str) -> Result<Client> {
-        self.client_of(&self.account, Some(pod)).await
-    }
-
-    /// Makes `identity` the holder of the Lease. An empty identity releases it.
-    async fn set_holder(&self, identity: &str) -> Result<()> {
-        let patch = Patch::Merge(json!({"spec": {"holderIdentity": identity}}));
-        self.leases().patch("lease", &PatchParams::default(), &patch).await?;
-        Ok(())
-    }
-
-    /// Makes `identity` the holder of the Lease, and returns once the fence admits writes of `who`.
-    async fn set_leader(&self, identity: &str, who: &Client) -> Result<()> {
-        self.set_holder(identity).await?;
-        eventually(LIMIT, &format!("writes of {identity} to pass"), || self.write(who)).await
-    }
-
-    fn deployments(&self, client: &Client) -> Api<Deployment> {
-        Api::namespaced(client.clone(), self.namespace.name())
-    }
-
-    /// Sends one dry-run write. The apiserver runs admission for it as for any other write.
-    async fn write(&self, client: &Client) -> Result<(), kube::Error> {
-        let dry_run = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        let deployment = serde_json::from_value(unrelated_deployment("probe")).map_err(kube::Error::SerdeError)?;
-        self.deployments(client).create(&dry_run, &deployment).await.map(drop)
-    }
-
-    async fn ensure_fenced(&self, who: &Client, what: &str) -> Result<()> {
-        ensure!(is_fenced(&self.write(who).await)?, "a write of {what} passed the fence");
-        Ok(())
-    }
-}
-
-/// Returns whether the fence rejected the write. Any other failure is an error.
-fn is_fenced<T>(result: &Result<T, kube::Error>) -> Result<bool> {
-    let Err(error) = result else {
-        return Ok(false);
-    };
-    let kube::Error::Api(status) = error else {
-        bail!("{error}");
-    };
-    ensure!(
-        status.message.contains("ValidatingAdmissionPolicy 'portreeve-fence."),
-        "{status:?}"
-    );
-    ensure!(status.code == 403 && status.reason == "Forbidden", "{status:?}");
-    ensure!(
-        ApiErrorKind::of(error) == ApiErrorKind::Fenced,
-        "the client does not classify the refusal as fenced: {status:?}"
-    );
-    Ok(true)
-}
 
 #[tokio::test]
 async fn only_the_pod_that_holds_the_lease_writes() -> Result<()> {

@@ -4,11 +4,7 @@ use std::{cell::Cell, fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
-use k8s_openapi::api::{
-    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-    core::v1::{Secret, ServiceAccount},
-    rbac::v1::ClusterRoleBinding,
-};
+use k8s_openapi::api::{core::v1::Secret, rbac::v1::ClusterRoleBinding};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
@@ -20,7 +16,7 @@ use tempfile::TempDir;
 use super::scenario::{Account, NAME, Scenario};
 use crate::{
     faults::controllers::watched_objects,
-    fixtures::{LIMIT, RETRY_LIMIT},
+    fixtures::{LIMIT, RETRY_LIMIT, tokens},
 };
 
 /// The number of polls between two connection resets. It leaves time to establish all connections
@@ -72,33 +68,6 @@ async fn revoked_permissions_are_reported_and_restoring_them_completes_the_work(
     scenario.finish().await
 }
 
-/// Returns a token that is valid while its Secret exists.
-async fn token(system: &Namespace, secret_name: &str) -> Result<String> {
-    let secret: Secret = serde_json::from_value(json!({"metadata": {"name": secret_name}}))?;
-    let secret = system.api::<Secret>().create(&PostParams::default(), &secret).await?;
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec {
-            audiences: None,
-            expiration_seconds: Some(3_600),
-            bound_object_ref: Some(BoundObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Secret".to_owned()),
-                name: Some(secret_name.to_owned()),
-                uid: secret.uid(),
-            }),
-        }),
-        ..TokenRequest::default()
-    };
-    let accounts: Api<ServiceAccount> = system.api();
-    let response = accounts
-        .create_token_request(NAME, &PostParams::default(), &request)
-        .await?;
-    response
-        .status
-        .and_then(|status| status.token)
-        .context("the apiserver returned no token")
-}
-
 /// A file with a token. Each token is valid while its Secret exists.
 pub(super) struct TokenFile {
     folder: TempDir,
@@ -148,7 +117,9 @@ impl TokenFile {
     /// Writes a new token into the file.
     pub(super) async fn renew(&mut self) -> Result<()> {
         self.issued += 1;
-        let token = token(&self.system, &self.secret_name()).await?;
+        let secret: Secret = serde_json::from_value(json!({"metadata": {"name": self.secret_name()}}))?;
+        let secret = self.system.api().create(&PostParams::default(), &secret).await?;
+        let token = tokens::token(&self.system, NAME, Some(tokens::reference("Secret", &secret))).await?;
         // Rename the file into place, because the daemon may be reading it.
         let whole = self.folder.path().join("whole");
         fs::write(&whole, token)?;

@@ -9,7 +9,11 @@ use kube::{
 use portreeve_testing::eventually;
 use serde_json::json;
 
-use super::{FenceEnvironment, UUID, event, is_fenced};
+use super::{
+    UUID,
+    environment::{FenceEnvironment, is_fenced},
+    event,
+};
 use crate::fixtures::LIMIT;
 
 #[tokio::test]
