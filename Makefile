@@ -79,10 +79,6 @@ image: ## build the image: one static binary, with buildah, podman or docker
 image-binary: ## build only the image's static binary
 	@hack/image/build binary >/dev/null
 
-.PHONY: order
-order: control-plane ## write the functions that the daemon runs into hack/image/order.ld, for the linker; needs valgrind
-	@hack/image/order
-
 .PHONY: update
 update: ## regenerate definitions, roles, fences and docs/configuration.md from the code
 	@hack/update

@@ -49,20 +49,6 @@ fn segments(elf: &[u8]) -> Option<Vec<usize>> {
     (0..count).map(|index| word(elf, start + index * size)).collect()
 }
 
-/// Returns the size of a section of an ELF file.
-fn section(elf: &[u8], name: &str) -> Option<usize> {
-    let (start, size, count) = (long(elf, 40)?, half(elf, 58)?, half(elf, 60)?);
-    let header = |index: usize| start + index * size;
-    let names = long(elf, header(half(elf, 62)?) + 24)?;
-    let wanted = format!("{name}\0");
-    let is_wanted = |&at: &usize| {
-        let tail = word(elf, at).and_then(|offset| elf.get(names + offset..));
-        tail.is_some_and(|tail| tail.starts_with(wanted.as_bytes()))
-    };
-    let found = (0..count).map(header).find(is_wanted)?;
-    long(elf, found + 32)
-}
-
 #[test]
 fn the_binary_is_linked_statically() -> Result<()> {
     const LOAD: usize = 1;
@@ -75,21 +61,6 @@ fn the_binary_is_linked_statically() -> Result<()> {
     let segments = segments(&elf).context("the binary has no program headers")?;
     ensure!(segments.contains(&LOAD), "{segments:?}");
     ensure!(!segments.contains(&INTERPRETER), "the binary needs a dynamic loader");
-    Ok(())
-}
-
-/// Fails when a new compiler mangles names differently: the linker would silently ignore the
-/// functions of `hack/image/order.ld`.
-#[test]
-fn hot_functions_are_adjacent_in_the_binary() -> Result<()> {
-    let elf = std::fs::read(binary()?)?;
-    let used = section(&elf, ".text.used").context("the binary has no section .text.used")?;
-    let rest = section(&elf, ".text").context("the binary has no section .text")?;
-    let percent = used * 100 / (used + rest);
-    ensure!(
-        (25..60).contains(&percent),
-        "{percent} % of the code is in .text.used; run hack/image/order"
-    );
     Ok(())
 }
 

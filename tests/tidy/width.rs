@@ -78,7 +78,6 @@ fn script_and_manifest_comments_wrap() -> Result<()> {
         "Containerfile",
         ".ci/run",
         "hack/**/build",
-        "hack/image/order",
         "hack/update",
         "hack/verify",
     ];

@@ -17,8 +17,8 @@ pub(crate) fn reason(row: Row) -> Option<&'static str> {
             "the heap grows a little when Foos are removed while others are created, and stays the same after that."
         }
         Row::Shell => {
-            "more than half of the resident memory is pages of the program. The linker places the functions that run next to each other \
-             (`hack/image/order.ld`); folding identical functions (lld, `--icf=all`) would save 60 kB of 9.1 MB."
+            "more than half of the resident memory is pages of the program, of whose code a third runs. Folding identical functions (lld, \
+             `--icf=all`) would save 60 kB of 9.1 MB."
         }
         _ => return None,
     };
