@@ -43,7 +43,7 @@ chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
 .PHONY: bench
-bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 6 hours
+bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 8 hours
 	@hack/controlplane/build kube-controller-manager >/dev/null
 	$(CARGO) build --locked --release -p portreeve-bench
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)

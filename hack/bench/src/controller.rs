@@ -1,333 +1,186 @@
-//! The process of a subject: starting it, and waiting until its controller reconciles.
+//! The process of a subject.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Request;
-use kube::api::{Patch, PatchParams};
 use kube::{Client, Config};
-use portreeve_testing::{ControlPlane, Process, Signal, eventually, free_port, server_binary};
-use serde_json::json;
+use portreeve_testing::{Process, eventually, free_port, server_binary};
 
-use crate::lease;
-use crate::objects::{Kind, NAMESPACE, post};
-use crate::rows::{Subject, Task};
+use crate::run::Run;
+use crate::tables::Subject;
+use crate::usage::{CpuTime, Memory};
 
-/// How long a controller may take from its start to its first reconcile, with 30,000 objects to
+/// How long a controller may take from its start to its first reconcile, with 50,000 objects to
 /// list on two busy cores.
 pub(crate) const START_LIMIT: Duration = Duration::from_mins(2);
+/// The name of the Lease that replicas share.
+pub(crate) const LEASE: &str = "bench";
 /// The feature gate that makes kube-controller-manager release its Lease on SIGTERM.
 const RELEASE_GATE: &str = "ControllerManagerReleaseLeaderElectionLockOnExit";
 const ALWAYS_ALLOWED: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics";
 
-/// The daemon's binary, with its help text and its list of controllers.
-#[derive(Clone, Debug)]
-pub(crate) struct Daemon {
-    path: PathBuf,
-    controllers: String,
-    help: String,
-}
-
-impl Daemon {
-    pub(crate) fn at(path: PathBuf) -> Result<Self> {
-        let run = |flag: &str| {
-            let output = Command::new(&path).arg(flag).output();
-            let output = output.with_context(|| {
-                let path = path.display();
-                format!("failed to run {path}: build it with `cargo build --release -p portreeve`")
-            })?;
-            ensure!(
-                output.status.success(),
-                "{} {flag} ended with {}",
-                path.display(),
-                output.status
-            );
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        };
-        Ok(Self {
-            controllers: run("--list-controllers")?,
-            help: run("--help")?,
-            path,
-        })
-    }
-
-    pub(crate) fn knows(&self, controller: &str) -> bool {
-        self.controllers.split_whitespace().any(|word| word == controller)
-    }
-
-    /// Returns the flag that enables every controller, including those that are off by default.
-    fn enable_all_flag(&self) -> String {
-        // The first line is a heading.
-        let names = self.controllers.lines().skip(1);
-        let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
-        format!("--controllers={}", names.join(","))
-    }
-
-    /// Returns the default number of schedules that the daemon works on at a time.
-    pub(crate) fn concurrency(&self, subject: Subject) -> Option<u16> {
-        default_of(&self.help, concurrency_flag(Task::Schedules, subject))
-    }
-}
-
-/// Returns the flag for the number of objects to work on at a time. The daemon uses Kubernetes'
-/// names where they exist.
-fn concurrency_flag(task: Task, subject: Subject) -> &'static str {
-    match (task, subject) {
-        (Task::Schedules, Subject::PortreeveCrontab) => "--concurrent-crontab-syncs",
-        (Task::Schedules | Task::LeaderElection, _) => "--concurrent-cron-job-syncs",
-        (Task::Garbage, _) => "--concurrent-gc-syncs",
-        (Task::Foos | Task::Everything | Task::Parts, _) => "--concurrent-foo-syncs",
-    }
-}
-
-/// Returns the default of a flag, read from a help text.
-fn default_of(help: &str, flag: &str) -> Option<u16> {
-    let (_, rest) = help.split_once(&format!("{flag} "))?;
-    let (description, _) = rest.split_once("\n      --").unwrap_or((rest, ""));
-    let (_, default) = description.split_once("[default: ")?;
-    default.split_once(']')?.0.parse().ok()
-}
-
-/// The role of a controller: the only replica, or one of several.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Role<'a> {
-    Alone(Limits),
-    /// The only replica, with leader election, by the default flags.
-    Usual,
-    /// One of several replicas, with its own account in the audit log.
-    Replica {
-        account: &'a str,
-        kubeconfig: &'a Path,
-    },
-}
-
-impl Role<'_> {
-    fn limits(self) -> Limits {
-        match self {
-            Self::Alone(limits) => limits,
-            Self::Usual | Self::Replica { .. } => Limits::Default,
-        }
-    }
-}
-
-/// The limits of a controller.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Limits {
-    /// Unlimited requests per second, for this many objects at a time.
-    Lifted(u16),
-    Default,
+/// One of several replicas, with its own account in the audit log.
+pub(crate) struct Account {
+    pub(crate) name: &'static str,
+    pub(crate) kubeconfig: PathBuf,
 }
 
 /// A controller's process, which is killed when this handle is dropped.
 pub(crate) struct Controller {
-    process: Process,
+    pub(crate) process: Process,
     program: PathBuf,
-    kind: Kind,
     /// The port and path of its health endpoint.
     health: Option<(u16, &'static str)>,
 }
 
 impl Controller {
     /// Starts the process and waits until it is healthy.
-    pub(crate) async fn start(
-        task: Task,
-        subject: Subject,
-        daemon: Option<&Daemon>,
-        plane: &ControlPlane,
-        role: Role<'_>,
-    ) -> Result<Self> {
-        let controller = Self::spawn(task, subject, daemon, plane, role)?;
+    pub(crate) async fn start(run: &Run<'_>, replica: Option<&Account>) -> Result<Self> {
+        let controller = Self::spawn(run, replica)?;
         if let Some((port, path)) = controller.health {
             controller.guard(wait_until_healthy(port, path)).await?;
         }
         Ok(controller)
     }
 
-    /// Starts the process without waiting, so that no health request affects its numbers.
-    pub(crate) fn spawn(
-        task: Task,
-        subject: Subject,
-        daemon: Option<&Daemon>,
-        plane: &ControlPlane,
-        role: Role<'_>,
-    ) -> Result<Self> {
+    /// Starts the process without waiting, so that no health request affects its numbers. Without
+    /// `replica`, it is the only one.
+    pub(crate) fn spawn(run: &Run<'_>, replica: Option<&Account>) -> Result<Self> {
+        let (subject, plane) = (run.step.subject, &run.plane);
+        if let Some(folder) = &run.peers {
+            let program = folder.join(subject.name());
+            let kubeconfig = plane.kubeconfig().to_string_lossy();
+            let (args, envs) = (run.concurrency().to_string(), [("KUBECONFIG", &*kubeconfig)]);
+            return Ok(Self {
+                process: plane.spawn(&subject.name(), &program, &[&args], &envs)?,
+                program,
+                health: None,
+            });
+        }
         let port = free_port()?;
-        let mut name = subject.name();
-        let mut args = vec![
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            ALWAYS_ALLOWED.to_owned(),
-        ];
-        let kubeconfig = match role {
-            Role::Alone(_) => {
-                args.push("--leader-elect=false".to_owned());
-                plane.kubeconfig()
-            }
-            Role::Usual => plane.kubeconfig(),
-            Role::Replica { account, kubeconfig } => {
-                // All subjects have the same default lease times.
-                args.push("--leader-elect=true".to_owned());
-                args.push(format!("--leader-elect-resource-name={}", lease::NAME));
-                name = format!("{name}-{account}");
-                kubeconfig
-            }
-        };
+        let mut args = vec![format!("--secure-port={port}")];
+        args.extend(["--bind-address=127.0.0.1", ALWAYS_ALLOWED].map(str::to_owned));
+        let suffix = replica.map_or("", |replica| replica.name);
+        let name = format!("{}-{suffix}", subject.name());
+        let kubeconfig = replica.map_or_else(|| plane.kubeconfig(), |replica| &replica.kubeconfig);
         args.push(format!("--kubeconfig={}", kubeconfig.display()));
-        if let Limits::Lifted(concurrency) = role.limits() {
-            args.push(format!("{}={concurrency}", concurrency_flag(task, subject)));
-        }
-        match subject.controller(task) {
-            Some(controller) => args.push(format!("--controllers={controller}")),
-            None => args.extend(daemon.filter(|_| subject.is_ours()).map(Daemon::enable_all_flag)),
-        }
+        args.extend(controller_args(run, replica.is_some())?);
         let (program, health) = if subject.is_peer() {
-            args.extend(peer_args(subject, &name, plane, role.limits()));
+            let own = plane.kubeconfig().display();
+            args.extend([
+                format!("--authentication-kubeconfig={own}"),
+                format!("--authorization-kubeconfig={own}"),
+                format!("--cert-dir={}", plane.folder().join(&name).display()),
+                "--use-service-account-credentials=false".to_owned(),
+            ]);
             (server_binary("kube-controller-manager")?, "/healthz")
         } else {
-            if kind_of(subject) == Kind::CronTab {
-                args.push("--install-crds".to_owned());
-            }
-            (
-                daemon.context("the daemon's binary is not set")?.path.clone(),
-                "/readyz",
-            )
+            (run.options.daemon.clone(), "/readyz")
         };
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         // A schedule without a time zone applies in the controller's zone.
-        let process = plane.spawn(&name, &program, &args, &[("TZ", "UTC")])?;
         Ok(Self {
-            process,
+            process: plane.spawn(&name, &program, &args, &[("TZ", "UTC")])?,
             program,
-            kind: kind_of(subject),
             health: Some((port, health)),
         })
     }
 
-    /// Starts one of the controllers for Foos on other frameworks, which have no health endpoint.
-    pub(crate) fn spawn_built(subject: Subject, folder: &Path, plane: &ControlPlane, workers: u16) -> Result<Self> {
-        let name = subject.name();
-        let program = folder.join(&name);
-        let kubeconfig = plane
-            .kubeconfig()
-            .to_str()
-            .context("the kubeconfig's path is not valid UTF-8")?;
-        let process = plane.spawn(&name, &program, &[&workers.to_string()], &[("KUBECONFIG", kubeconfig)])?;
-        Ok(Self {
-            process,
-            program,
-            kind: kind_of(subject),
-            health: None,
-        })
-    }
-
-    pub(crate) fn binary_kibibytes(&self) -> Result<u64> {
+    /// Returns the size of the binary in KiB.
+    pub(crate) fn binary(&self) -> Result<f64> {
         let metadata = fs::metadata(&self.program);
-        Ok(metadata
-            .with_context(|| format!("failed to size {}", self.program.display()))?
-            .len()
-            / 1024)
+        let metadata = metadata.with_context(|| format!("failed to size {}", self.program.display()))?;
+        Ok(f64::from(u32::try_from(metadata.len() / 1024)?))
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        self.process.signal(signal)
+    pub(crate) fn cpu_time(&self) -> Result<CpuTime> {
+        CpuTime::of(self.pid())
     }
 
-    /// Waits until the process has exited, and returns its status.
-    pub(crate) async fn ended(&self, limit: Duration) -> Result<ExitStatus> {
-        self.process.wait(limit).await
+    pub(crate) fn memory(&self) -> Result<Memory> {
+        Memory::of(self.pid())
+    }
+
+    /// Waits until the controller has rested since `since` and its memory has settled.
+    pub(crate) async fn at_rest(&self, run: &Run<'_>, since: Instant) -> Result<Memory> {
+        let settled = Memory::settled(self.pid(), since + run.options.rest());
+        self.guard(settled).await
+    }
+
+    /// Waits until the servers and the controller are idle.
+    pub(crate) async fn idle(&self, run: &Run<'_>) -> Result<()> {
+        self.guard(run.idle(Some(self.pid()))).await
     }
 
     /// Runs `work`, and fails when the process exits before `work` is done.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let describe = |what| format!("{} {what}{}", self.process.name(), self.process.log_tail());
         tokio::select! {
-            outcome = work => outcome.with_context(|| {
-                let (name, log) = (self.process.name(), self.process.log_tail());
-                format!("{name} did not do its work{log}")
-            }),
-            ended = self.process.wait(Duration::MAX) => {
-                let (name, log) = (self.process.name(), self.process.log_tail());
-                bail!("{name} exited by itself with {}{log}", ended?)
-            }
+            outcome = work => outcome.with_context(|| describe("did not do its work")),
+            ended = self.process.wait(Duration::MAX) => bail!(describe(&format!("exited by itself with {}", ended?))),
         }
-    }
-
-    /// Waits until a controller of schedules has reconciled a new object named `probe`. By then the
-    /// controller has observed all earlier objects, because watches and work queues keep their
-    /// order.
-    pub(crate) async fn has_caught_up(&self, client: &Client, probe: &str) -> Result<()> {
-        let api = self.kind.api(client);
-        post(&api, self.kind.object(probe, "0 0 1 1 *", true)).await?;
-        if self.kind == Kind::CronJob {
-            // Every cronjob-controller removes a Job that does not exist from the status, even if
-            // the CronJob is suspended. A suspended CronJob causes no work later.
-            let missing = json!({
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "namespace": NAMESPACE,
-                "name": "missing",
-                "uid": "00000000-0000-0000-0000-000000000000",
-            });
-            let status = Patch::Merge(json!({"status": {"active": [missing]}}));
-            api.patch_status(probe, &PatchParams::default(), &status)
-                .await
-                .context("failed to write the status of the probe")?;
-        }
-        let reconciled = || async {
-            let status = api.get(probe).await?.data["status"].take();
-            let reconciled = match self.kind {
-                Kind::CronJob => status["active"].as_array().is_none_or(Vec::is_empty),
-                Kind::CronTab => status["observedGeneration"].is_i64(),
-            };
-            ensure!(reconciled, "the controller has not changed the status {status}");
-            Ok(())
-        };
-        self.guard(eventually(
-            START_LIMIT,
-            "the controller to work on the probe",
-            reconciled,
-        ))
-        .await
     }
 }
 
-/// Returns the kind that a subject works on in the rows of schedules. For subjects without
-/// schedules the result is unused.
-pub(crate) fn kind_of(subject: Subject) -> Kind {
+/// Returns the flags that select the controller, leader election and limits.
+fn controller_args(run: &Run<'_>, is_replica: bool) -> Result<Vec<String>> {
+    let (subject, family) = (run.step.subject, run.step.row.family()?);
+    let (controller, concurrency_flag) = match subject {
+        Subject::PortreeveCrontab => (Some("crontab-controller"), "--concurrent-crontab-syncs"),
+        _ => (family.controller.as_deref(), &*family.concurrency_flag),
+    };
+    let mut args = Vec::new();
+    match controller {
+        Some(controller) => {
+            args.push(format!("--controllers={controller}"));
+            // All subjects have the same default lease times.
+            args.push(format!("--leader-elect={is_replica}"));
+        }
+        None if subject.is_peer() => {}
+        None => args.push(enable_all_flag(&run.options.daemon)?),
+    }
+    if is_replica {
+        args.push(format!("--leader-elect-resource-name={LEASE}"));
+    }
+    if run.step.row.lifted {
+        args.push(format!("{concurrency_flag}={}", run.concurrency()));
+        if subject.is_peer() {
+            args.extend(["--kube-api-qps=5000", "--kube-api-burst=10000"].map(str::to_owned));
+        }
+    }
     match subject {
-        Subject::PortreeveCrontab => Kind::CronTab,
-        Subject::Floor
-        | Subject::FloorStatus
-        | Subject::Peer
-        | Subject::PeerRelease
-        | Subject::ControllerRuntime
-        | Subject::KubeRuntime
-        | Subject::Portreeve => Kind::CronJob,
+        Subject::PeerRelease => args.push(format!("--feature-gates={RELEASE_GATE}=true")),
+        Subject::PortreeveCrontab => args.push("--install-crds".to_owned()),
+        _ => {}
     }
+    Ok(args)
 }
 
-fn peer_args(subject: Subject, name: &str, plane: &ControlPlane, limits: Limits) -> Vec<String> {
-    let kubeconfig = plane.kubeconfig().display();
-    let mut args = vec![
-        format!("--authentication-kubeconfig={kubeconfig}"),
-        format!("--authorization-kubeconfig={kubeconfig}"),
-        format!("--cert-dir={}", plane.folder().join(name).display()),
-        "--use-service-account-credentials=false".to_owned(),
-    ];
-    if subject == Subject::PeerRelease {
-        args.push(format!("--feature-gates={RELEASE_GATE}=true"));
-    }
-    match limits {
-        Limits::Lifted(_) => args.extend(["--kube-api-qps=5000".to_owned(), "--kube-api-burst=10000".to_owned()]),
-        Limits::Default => (),
-    }
-    args
+/// Returns the flag that enables every controller of the daemon, including those that are off by
+/// default.
+fn enable_all_flag(daemon: &Path) -> Result<String> {
+    let list = daemon_output(daemon, "--list-controllers")?;
+    // The first line is a heading.
+    let names = list.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    Ok(format!("--controllers={}", names.collect::<Vec<_>>().join(",")))
+}
+
+/// Runs the daemon with a flag with which it ends, and returns what it prints.
+pub(crate) fn daemon_output(daemon: &Path, flag: &str) -> Result<String> {
+    let path = daemon.display();
+    let output = Command::new(daemon).arg(flag).output();
+    let hint = || format!("failed to run {path}: build it with `cargo build --release -p portreeve`");
+    let output = output.with_context(hint)?;
+    ensure!(output.status.success(), "{flag} ended with {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Waits until a health endpoint returns 200. The certificate is not verified.
@@ -342,27 +195,4 @@ async fn wait_until_healthy(port: u16, path: &str) -> Result<()> {
         anyhow::Ok(())
     };
     eventually(START_LIMIT, &format!("{path} to say that all is well"), request).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_default_is_read_from_the_help_of_its_flag() {
-        let help = "
-      --concurrent-crontab-syncs <N>
-          The number of CronTabs that are allowed to sync concurrently
-
-      --concurrent-cron-job-syncs <N>
-          The number of cron job objects that are allowed to sync concurrently
-
-          [default: 10]
-      --other <N>  [default: 7]
-";
-        assert_eq!(default_of(help, "--concurrent-cron-job-syncs"), Some(10));
-        assert_eq!(default_of(help, "--concurrent-crontab-syncs"), None);
-        assert_eq!(default_of(help, "--other"), Some(7));
-        assert_eq!(default_of(help, "--concurrent"), None);
-    }
 }

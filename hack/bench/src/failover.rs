@@ -1,169 +1,198 @@
-//! A leader that is terminated or killed: the times until the standby leads and until it creates a
-//! Job.
+//! Two replicas of which one leads: the memory of both, and the times of takeovers.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use jiff::{Timestamp, Zoned, tz::TimeZone};
-use kube::Client;
-use kube::api::{Patch, PatchParams};
-use portreeve_testing::{ControlPlane, Signal};
+use jiff::{SignedDuration, Timestamp};
+use kube::Api;
+use kube::api::{DynamicObject, WatchParams};
+use portreeve_testing::Signal;
+use serde_json::json;
 use tokio::time::sleep;
 
-use crate::audit::{self, Tail};
-use crate::bench::Bench;
-use crate::lease::{Lease, LeaseTransition};
-use crate::objects::{self, Kind, post};
-use crate::plan::{Step, turns};
-use crate::replicas::Replicas;
-use crate::rows::{Measure, Row, Sample};
+use crate::audit::{POLL_INTERVAL, Tail};
+use crate::controller::{Account, Controller, LEASE};
+use crate::objects::{CRON_JOB, api, create_far_schedules, far_schedule, post, resource, schedule, write_status};
+use crate::run::Run;
+use crate::schedules::wait_for_probe;
+use crate::statistics::{Unit, Value};
+use crate::tables::{Scenario, Subject};
+use crate::usage::Memory;
+use crate::watch::{Watch, within};
 
+/// The namespace of the Lease and the service accounts. The apiserver's default `FlowSchema`s give
+/// requests from it the priority of controller managers.
+const NAMESPACE: &str = "kube-system";
 /// The default retry period, at which a leader renews its Lease.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// How long several renewals of the Lease may take.
+/// The number of renewals after which a Lease counts as steady. By then the standby has observed
+/// the Lease too.
+const STEADY_RENEWALS: u32 = 3;
+/// How long an election, or several renewals of the Lease, may take.
 const STEADY_LIMIT: Duration = Duration::from_secs(30);
 /// How long a standby may take to take over, three times the lease duration.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(45);
 /// How long the old leader may take to exit after its standby has created a Job.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// How often the audit log is read. This does not affect the results, because the log contains the
-/// times.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Between one and one and a half years, so that a yearly schedule that is due in half a year has
+/// missed exactly one run.
+const MORE_THAN_A_YEAR: SignedDuration = SignedDuration::from_hours(400 * 24);
 
-/// The times of one takeover.
-#[derive(Clone, Copy, Debug)]
-struct Takeover {
-    signalled: Timestamp,
-    transition: LeaseTransition,
-    /// When the first Job of the new leader was created.
-    job: Timestamp,
+/// One replica, which is killed when this handle is dropped.
+struct Replica {
+    account: Account,
+    controller: Controller,
 }
 
-pub(crate) async fn measure(bench: &Bench, step: &Step, row: Row) -> Result<Vec<Sample>> {
-    let plane = ControlPlane::builder().audit_policy(audit::POLICY).start().await?;
-    let client = plane.client()?;
-    let now = Zoned::now().with_time_zone(TimeZone::UTC);
-    let schedule = |index| objects::far_from(&now, index);
-    let count = bench.options.count(row);
-    objects::create(Kind::CronJob, &client, count, schedule, &bench.progress).await?;
-    let mut replicas = Replicas::start(bench, &plane, step.subject).await?;
-    let log = plane.audit_log().context("the control plane has no audit log")?;
-    let mut run = FailoverRun::new(client, &now, log);
-    let turns = turns(row, step.subject);
-    let total = u32::from(bench.options.rounds) * turns;
-    let mut samples = Vec::new();
+impl Replica {
+    async fn start(run: &Run<'_>, name: &'static str) -> Result<Self> {
+        let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+        let everything = serde_json::from_value(everything).context("failed to build a rule")?;
+        let kubeconfig = run.plane.service_account_kubeconfig(NAMESPACE, name, everything);
+        let kubeconfig = kubeconfig.await?;
+        let account = Account { name, kubeconfig };
+        let controller = Controller::start(run, Some(&account)).await?;
+        Ok(Self { account, controller })
+    }
+}
+
+/// The two replicas, by their current roles.
+struct Replicas {
+    leader: Replica,
+    standby: Replica,
+}
+
+impl Replicas {
+    /// Starts one replica, waits until it leads, and then starts the other.
+    async fn start(run: &Run<'_>) -> Result<Self> {
+        let mut lease = Lease::watch(run).await?;
+        let leader = Replica::start(run, "replica-a").await?;
+        let held = within(STEADY_LIMIT, "a leader", lease.next());
+        leader.controller.guard(held).await?;
+        wait_for_probe(&leader.controller, &run.client, CRON_JOB, "probe").await?;
+        let standby = Replica::start(run, "replica-b").await?;
+        Ok(Self { leader, standby })
+    }
+
+    /// Runs `work`, and fails when one of the replicas exits before `work` is done.
+    async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let (leader, standby) = (&self.leader.controller, &self.standby.controller);
+        leader.guard(standby.guard(work)).await
+    }
+}
+
+/// Measures the memory of both. The standby starts last, so the leader has been idle for at least
+/// as long.
+pub(crate) async fn measure_standby(run: &Run<'_>) -> Result<Vec<Value>> {
+    create_far_schedules(&run.client, CRON_JOB, run.count()).await?;
+    let replicas = Replicas::start(run).await?;
+    let not_before = Instant::now() + run.options.rest();
+    let both = async {
+        let standby = Memory::settled(replicas.standby.controller.pid(), not_before).await?;
+        let leader = Memory::settled(replicas.leader.controller.pid(), not_before).await?;
+        Ok((leader.resident, standby.resident))
+    };
+    let (leader, standby) = replicas.guard(both).await?;
+    Ok(vec![
+        Unit::Kibibytes.of("resident memory of the leader", leader),
+        Unit::Kibibytes.of("resident memory of the standby", standby),
+        Unit::Ratio.of("standby to leader", standby / leader),
+    ])
+}
+
+/// Measures several takeovers, with fewer when the standby has to wait until the Lease expires.
+pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
+    let (subject, is_crash) = (run.step.subject, run.step.row.scenario == Scenario::Crash);
+    let turns = if is_crash || subject == Subject::Peer { 2 } else { 7 };
+    create_far_schedules(&run.client, CRON_JOB, run.count()).await?;
+    let mut replicas = Replicas::start(run).await?;
+    let log = run.plane.audit_log().context("the control plane has no audit log")?;
+    let mut failover = Failover {
+        run,
+        cronjobs: api(&run.client, CRON_JOB),
+        log: Tail::of(log),
+    };
+    let total = u32::from(run.options.rounds) * turns;
+    let mut values = Vec::new();
     for turn in 0..turns {
         // The signals are spread evenly over the time between two renewals.
-        let number = u32::from(step.round - 1) * turns + turn;
+        let number = u32::from(run.step.round - 1) * turns + turn;
         let phase = RETRY_PERIOD * (2 * number + 1) / (2 * total);
-        let measured = run.turn(&replicas, signal(row), phase).await?;
-        let status = replicas.leader.controller.ended(END_LIMIT).await?;
-        let is_clean = status.success() || row == Row::Crash || step.subject.is_peer();
+        values.extend(Box::pin(failover.turn(&replicas, is_crash, phase)).await?);
+        let Replicas { leader, standby } = replicas;
+        let status = leader.controller.process.wait(END_LIMIT).await?;
+        let is_clean = status.success() || is_crash || subject.is_peer();
         ensure!(is_clean, "the leader exited with {status} after SIGTERM");
-        samples.extend(values(row, &measured).map(|(measure, value)| Sample {
-            row,
-            subject: step.subject,
-            measure,
-            value,
-        }));
-        if turn + 1 < turns {
-            replicas.swap().await?;
-        }
+        let controller = Controller::start(run, Some(&leader.account)).await?;
+        replicas = Replicas {
+            leader: standby,
+            standby: Replica {
+                account: leader.account,
+                controller,
+            },
+        };
     }
-    Ok(samples)
+    Ok(values)
 }
 
-fn signal(row: Row) -> Signal {
-    match row {
-        Row::Crash => Signal::KILL,
-        _ => Signal::TERM,
-    }
-}
-
-/// Returns the measures of a takeover, in seconds.
-fn values(row: Row, turn: &Takeover) -> impl Iterator<Item = (Measure, f64)> {
-    let Takeover {
-        signalled,
-        transition: LeaseTransition { at, last_renewal },
-        job,
-    } = *turn;
-    let since = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
-    // The time since the last renewal matters only when the Lease is not released.
-    let renewals = (row == Row::Crash).then_some([
-        (Measure::RenewalToLease, since(last_renewal, at)),
-        (Measure::RenewalToJob, since(last_renewal, job)),
-    ]);
-    let signals = [
-        (Measure::SignalToLease, since(signalled, at)),
-        (Measure::SignalToJob, since(signalled, job)),
-    ];
-    let after = (Measure::LeaseToJob, since(at, job));
-    signals.into_iter().chain(renewals.into_iter().flatten()).chain([after])
-}
-
-/// The CronJobs that show when a leader creates Jobs. Each becomes overdue once.
-struct FailoverRun {
-    client: Client,
-    schedule: String,
+/// The takeovers of a measurement.
+struct Failover<'a> {
+    run: &'a Run<'a>,
+    cronjobs: Api<DynamicObject>,
     log: Tail,
-    made: u32,
 }
 
-impl FailoverRun {
-    fn new(client: Client, now: &Zoned, log: &Path) -> Self {
-        Self {
-            client,
-            schedule: objects::far_from(now, 0),
-            log: Tail::of(log),
-            made: 0,
-        }
-    }
-
+impl Failover<'_> {
     /// Stops the leader `phase` after a renewal of its Lease, and returns the times of the
     /// takeover.
-    async fn turn(&mut self, replicas: &Replicas<'_>, signal: Signal, phase: Duration) -> Result<Takeover> {
-        let mut lease = Lease::watch(&self.client).await?;
-        let work = self.create_cron_job().await?;
-        let holder = replicas.guard(lease.wait_until_steady(STEADY_LIMIT)).await?;
+    async fn turn(&mut self, replicas: &Replicas, is_crash: bool, phase: Duration) -> Result<Vec<Value>> {
+        let mut lease = Lease::watch(self.run).await?;
+        let work = self.create_cronjob().await?;
+        let holder = replicas.guard(lease.wait_until_steady()).await?;
         sleep(phase).await;
         let signalled = Timestamp::now();
-        replicas.leader.controller.signal(signal)?;
+        let signal = if is_crash { Signal::KILL } else { Signal::TERM };
+        replicas.leader.controller.process.signal(signal)?;
         let takeover = async {
             // The CronJob becomes overdue right after the signal.
-            let transition = lease.wait_for_transition_from(&holder, TAKEOVER_LIMIT);
-            let (transition, ()) = tokio::try_join!(transition, self.make_overdue(&work))?;
-            Ok((transition, self.first_job(replicas, work, signalled).await?))
+            let transition = within(TAKEOVER_LIMIT, "the standby to lead", lease.transition_from(&holder));
+            let (times, ()) = tokio::try_join!(transition, self.make_overdue(&work))?;
+            Ok((times, self.first_job(replicas, work, signalled).await?))
         };
-        let (transition, job) = replicas.standby.controller.guard(takeover).await?;
-        Ok(Takeover {
-            signalled,
-            transition,
-            job,
-        })
+        let ((held, renewed), job) = replicas.standby.controller.guard(takeover).await?;
+        let since = |measure, from, to: Timestamp| Unit::Seconds.of(measure, to.duration_since(from).as_secs_f64());
+        let mut values = vec![
+            since("signal to Lease", signalled, held),
+            since("signal to first Job", signalled, job),
+        ];
+        // The time since the last renewal matters only when the Lease is not released.
+        if is_crash {
+            values.push(since("last renewal to Lease", renewed, held));
+            values.push(since("last renewal to first Job", renewed, job));
+        }
+        values.push(since("Lease to first Job", held, job));
+        Ok(values)
     }
 
     /// Creates a CronJob that is due in half a year.
-    async fn create_cron_job(&mut self) -> Result<String> {
-        let name = format!("work-{}", self.made);
-        self.made += 1;
-        let api = Kind::CronJob.api(&self.client);
-        post(&api, Kind::CronJob.object(&name, &self.schedule, false)).await?;
+    async fn create_cronjob(&self) -> Result<String> {
+        let name = format!("work-{}", Timestamp::now().as_millisecond());
+        post(&self.cronjobs, schedule(CRON_JOB, &name, &far_schedule(0))).await?;
         Ok(name)
     }
 
+    /// Writes a status with which a CronJob is overdue at once: the run of half a year ago counts
+    /// as missed.
     async fn make_overdue(&self, work: &str) -> Result<()> {
-        let status = Patch::Merge(objects::overdue(Timestamp::now())?);
-        let api = Kind::CronJob.api(&self.client);
-        let patched = api.patch_status(work, &PatchParams::default(), &status).await;
-        patched.with_context(|| format!("failed to make {work} overdue"))?;
-        Ok(())
+        let last_run = Timestamp::now().as_second() - MORE_THAN_A_YEAR.as_secs();
+        let last_run = Timestamp::from_second(last_run).context("the time is too early")?;
+        write_status(&self.cronjobs, work, &json!({"status": {"lastScheduleTime": last_run}})).await
     }
 
     /// Returns when the standby created its first Job. If the old leader created the Job of `work`,
     /// another CronJob is created and made overdue.
-    async fn first_job(&mut self, replicas: &Replicas<'_>, mut work: String, since: Timestamp) -> Result<Timestamp> {
-        let standby = replicas.standby.user();
+    async fn first_job(&mut self, replicas: &Replicas, mut work: String, since: Timestamp) -> Result<Timestamp> {
+        let standby = format!("system:serviceaccount:{NAMESPACE}:{}", replicas.standby.account.name);
         let started = Instant::now();
         while started.elapsed() < TAKEOVER_LIMIT {
             for made in self.log.creations()? {
@@ -171,7 +200,7 @@ impl FailoverRun {
                     return Ok(made.at);
                 }
                 if made.job.starts_with(&format!("{work}-")) {
-                    work = self.create_cron_job().await?;
+                    work = self.create_cronjob().await?;
                     self.make_overdue(&work).await?;
                 }
             }
@@ -181,38 +210,57 @@ impl FailoverRun {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A watch of the Lease that the replicas share, which need not exist yet.
+struct Lease {
+    watch: Watch,
+    /// The last renewal, by the holder's clock.
+    renewed: Option<Timestamp>,
+}
 
-    #[test]
-    fn a_takeover_is_timed_from_the_signal_the_renewal_and_the_lease() {
-        let at = |text: &str| format!("2026-11-21T15:00:{text}Z").parse::<Timestamp>().unwrap();
-        let turn = Takeover {
-            signalled: at("01"),
-            transition: LeaseTransition {
-                at: at("15.25"),
-                last_renewal: at("00"),
-            },
-            job: at("15.5"),
+impl Lease {
+    async fn watch(run: &Run<'_>) -> Result<Self> {
+        let leases = resource(("coordination.k8s.io/v1", "Lease"));
+        let leases = Api::namespaced_with(run.client.clone(), NAMESPACE, &leases);
+        let only_this = WatchParams::default().fields(&format!("metadata.name={LEASE}"));
+        let watch = Watch::start(&leases, only_this).await?;
+        Ok(Self { watch, renewed: None })
+    }
+
+    /// Waits for the next change with a holder, and returns the holder.
+    async fn next(&mut self) -> Result<String> {
+        loop {
+            let lease = self.watch.next().await?.object;
+            let spec = &lease.data["spec"];
+            if let Some(holder) = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty()) {
+                self.renewed = spec["renewTime"].as_str().and_then(|time| time.parse().ok());
+                return Ok(holder.to_owned());
+            }
+        }
+    }
+
+    /// Waits until the holder has renewed the Lease several times, and returns the holder right
+    /// after the last of these renewals.
+    async fn wait_until_steady(&mut self) -> Result<String> {
+        let renewals = async {
+            let holder = self.next().await?;
+            for _ in 0..STEADY_RENEWALS {
+                let next = self.next().await?;
+                ensure!(next == holder, "the Lease changed from {holder} to {next}");
+            }
+            Ok(holder)
         };
-        let written = |row| {
-            let values = values(row, &turn).map(|(measure, value)| format!("{}: {value}", measure.name()));
-            values.collect::<Vec<_>>()
-        };
-        let handover = [
-            "signal to Lease: 14.25",
-            "signal to first Job: 14.5",
-            "Lease to first Job: 0.25",
-        ];
-        assert_eq!(written(Row::Handover), handover);
-        let crash = [
-            "signal to Lease: 14.25",
-            "signal to first Job: 14.5",
-            "last renewal to Lease: 15.25",
-            "last renewal to first Job: 15.5",
-            "Lease to first Job: 0.25",
-        ];
-        assert_eq!(written(Row::Crash), crash);
+        within(STEADY_LIMIT, "the Lease to be renewed", renewals).await
+    }
+
+    /// Waits until the Lease has a holder other than `holder`. Returns the time of the change, and
+    /// of the last renewal by `holder`.
+    async fn transition_from(&mut self, holder: &str) -> Result<(Timestamp, Timestamp)> {
+        loop {
+            let last_renewal = self.renewed;
+            if self.next().await? != holder {
+                let held = Timestamp::now();
+                return Ok((held, last_renewal.context("the former holder did not renew the Lease")?));
+            }
+        }
     }
 }

@@ -1,295 +1,224 @@
-//! Foos and their Deployments: their creation, and watches that detect that a controller has
-//! reconciled them.
+//! Foos that are created at once: the times until the last Deployment and the last status, and the
+//! memory after several rounds. Foos that exist before the start: the time until the first
+//! reconcile, memory, and the size of the binary.
 
-use std::collections::HashSet;
-use std::path::PathBuf;
-use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use futures::{Stream, StreamExt};
-use kube::api::{DeleteParams, DynamicObject, ListParams, WatchEvent, WatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client, CustomResourceExt};
-use portreeve_api::{CronTab, Foo};
-use portreeve_testing::{ControlPlane, eventually};
-use serde_json::{Value, json};
-use tokio::time::timeout;
+use anyhow::{Context, Result, ensure};
+use futures::channel::mpsc;
+use futures::{SinkExt, StreamExt, TryStreamExt, stream};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, ListParams, WatchParams};
+use portreeve_testing::eventually;
+use serde_json::Value as Json;
 
-use crate::bench::Bench;
-use crate::controller::{Controller, Limits, Role, START_LIMIT};
-use crate::objects::{Created, NAMESPACE, post};
-use crate::peers;
-use crate::rows::{Subject, Task};
+use crate::controller::{Controller, START_LIMIT};
+use crate::objects::{CONCURRENT_CREATES, Created, DEPLOYMENT, FOO, REPLICA_SET, api, create_all};
+use crate::objects::{create_sample_definitions, object, post, write_status};
+use crate::run::{Run, log};
+use crate::statistics::{Unit, Value};
+use crate::tables::Subject;
+use crate::watch::Watch;
 
-/// The number of Foos that each subject works on at a time.
-pub(crate) const WORKERS: u16 = 16;
-const CRD_LIMIT: Duration = Duration::from_secs(30);
+/// The number of rounds in which memory is measured.
+const ROUNDS: usize = 10;
+/// The time limit, several times as long as the slowest subject takes on a busy machine.
+const LIMIT: Duration = Duration::from_mins(4);
 /// How long the removal of thousands of objects may take.
 const REMOVAL_LIMIT: Duration = Duration::from_mins(2);
 
-/// Creates the CRDs of Foos and CronTabs, and waits until the apiserver serves Foos.
-pub(crate) async fn create_crds(client: &Client) -> Result<()> {
-    let gvk = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
-    let definitions = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
-    for definition in [Foo::crd(), CronTab::crd()] {
-        post(&definitions, serde_json::to_value(definition)?).await?;
+/// Measures the times of one round.
+pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
+    create_sample_definitions(&run.client).await?;
+    let foos = Round::of(run, 1);
+    if run.step.subject.is_floor() {
+        run.idle(None).await?;
+        let has_status = run.step.subject == Subject::FloorStatus;
+        let work = foos.reconcile(run.concurrency(), has_status);
+        return foos.times(has_status, work).await;
     }
-    let (foos, one) = (foos(client), ListParams::default().limit(1));
-    eventually(CRD_LIMIT, "Foos to be served", || foos.list_metadata(&one)).await?;
-    Ok(())
+    let controller = start(run).await?;
+    controller.idle(run).await?;
+    let before = controller.cpu_time()?;
+    let mut values = controller.guard(foos.times(true, foos.create(None))).await?;
+    // The CPU time includes the work after the last status, mostly events.
+    controller.idle(run).await?;
+    values.push(Unit::Seconds.of("CPU time of it", controller.cpu_time()?.since(&before)));
+    values.push(Unit::Kibibytes.of("peak resident memory", controller.memory()?.peak));
+    Ok(values)
 }
 
-/// Starts a controller for Foos with lifted limits, without waiting until it is healthy.
-pub(crate) async fn start(bench: &Bench, subject: Subject, plane: &ControlPlane) -> Result<Controller> {
-    let workers = workers(bench);
-    if subject.is_built() {
-        return Controller::spawn_built(subject, &peers(bench).await?, plane, workers);
+/// Measures the memory after the first and the last round. Each round uses new names, so that a
+/// leak of data that is keyed by name shows.
+pub(crate) async fn measure_rounds(run: &Run<'_>) -> Result<Vec<Value>> {
+    create_sample_definitions(&run.client).await?;
+    let controller = start(run).await?;
+    let mut resident = Vec::new();
+    for round in 1..=ROUNDS {
+        let foos = Round::of(run, round);
+        controller.guard(foos.remove_all()).await?;
+        controller.idle(run).await?;
+        controller.guard(foos.times(true, foos.create(None))).await?;
+        if round == 1 || round == ROUNDS {
+            resident.push(controller.at_rest(run, Instant::now()).await?.resident);
+        }
+        log(format!("  round {round} of {ROUNDS} is done"));
     }
-    let role = Role::Alone(Limits::Lifted(workers));
-    Controller::spawn(Task::Foos, subject, bench.daemon.as_ref(), plane, role)
-}
-
-/// Returns the folder with the binaries of the peers, and builds them first if necessary.
-pub(crate) async fn peers(bench: &Bench) -> Result<PathBuf> {
-    let folder = bench.peers.get_or_try_init(|| peers::build(&bench.progress)).await?;
-    Ok(folder.clone())
-}
-
-pub(crate) fn workers(bench: &Bench) -> u16 {
-    bench.options.concurrency.unwrap_or(WORKERS)
-}
-
-/// Waits until a controller has reconciled a new Foo. By then the controller has observed all
-/// earlier Foos, because watches and work queues keep their order.
-pub(crate) async fn has_caught_up(controller: &Controller, client: &Client) -> Result<()> {
-    let api = foos(client);
-    let settled = ObjectWait::begin(&api, 1, is_settled).await?;
-    post(&api, foo("probe")).await?;
-    controller.guard(settled.reached(START_LIMIT)).await?;
-    Ok(())
-}
-
-/// Removes every Foo and every Deployment, because no garbage collector runs.
-pub(crate) async fn remove_all(client: &Client) -> Result<()> {
-    for api in [foos(client), deployments(client)] {
-        let deleted = api
-            .delete_collection(&DeleteParams::default(), &ListParams::default())
-            .await;
-        deleted.context("failed to delete a collection")?;
-        let gone = || async {
-            let left = api.list_metadata(&ListParams::default().limit(1)).await?;
-            ensure!(left.items.is_empty(), "some objects are left");
-            Ok(())
-        };
-        eventually(REMOVAL_LIMIT, "all objects to be gone", gone).await?;
-    }
-    Ok(())
-}
-
-pub(crate) fn foos(client: &Client) -> Api<DynamicObject> {
-    api(client, "samplecontroller.k8s.io", "v1alpha1", "Foo")
-}
-
-pub(crate) fn deployments(client: &Client) -> Api<DynamicObject> {
-    api(client, "apps", "v1", "Deployment")
-}
-
-pub(crate) fn api(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-    Api::namespaced_with(client.clone(), NAMESPACE, &resource)
-}
-
-pub(crate) fn foo(name: &str) -> Value {
-    json!({
-        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
-        "kind": "Foo",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"deploymentName": name, "replicas": 1},
-    })
-}
-
-/// Returns the Deployment that a controller creates for a Foo.
-pub(crate) fn deployment(foo: &Created) -> Value {
-    let labels = json!({"app": "nginx", "controller": foo.name});
-    json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            "name": foo.name,
-            "namespace": NAMESPACE,
-            "labels": labels,
-            "ownerReferences": [{
-                "apiVersion": "samplecontroller.k8s.io/v1alpha1",
-                "kind": "Foo",
-                "name": foo.name,
-                "uid": foo.uid,
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }],
-        },
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {"containers": [{"name": "nginx", "image": "nginx:latest"}]},
-            },
-        },
-    })
-}
-
-/// Returns a Deployment without an owner.
-pub(crate) fn unowned_deployment(name: &str) -> Value {
-    let no_owner = Created {
-        name: name.to_owned(),
-        uid: String::new(),
-        version: String::new(),
+    let [first, tenth] = resident[..] else {
+        return Ok(Vec::new());
     };
-    let mut deployment = deployment(&no_owner);
-    deployment["metadata"]["ownerReferences"] = Value::Null;
-    deployment
+    Ok(vec![
+        Unit::Kibibytes.of("resident memory after one round", first),
+        Unit::Kibibytes.of("resident memory after ten rounds", tenth),
+        Unit::Ratio.of("after ten to after one", tenth / first),
+    ])
 }
 
-/// Returns the status that a controller writes after it has created the Deployment.
-pub(crate) fn status(foo: &Created) -> Value {
-    let condition = |kind, status| {
-        json!({
-            "type": kind,
-            "status": status,
-            "reason": "Synced",
-            "message": "",
-            "observedGeneration": 1,
-            "lastTransitionTime": "2026-11-22T00:00:00Z",
-        })
+/// Measures the time until a Foo that exists before the start gets its Deployment; for
+/// kube-controller-manager, until a Deployment gets its `ReplicaSet`. A controller for Foos lists
+/// all Deployments first, because one of them may already have the name that the Foo gives.
+pub(crate) async fn measure_start(run: &Run<'_>) -> Result<Vec<Value>> {
+    create_sample_definitions(&run.client).await?;
+    create_all(&api(&run.client, DEPLOYMENT), (0..run.count()).map(application)).await?;
+    let is_peer = run.step.subject == Subject::Peer;
+    let (waiting, kind, dependents) = if is_peer {
+        ("unowned-deployment", DEPLOYMENT, REPLICA_SET)
+    } else {
+        ("foo", FOO, DEPLOYMENT)
     };
-    json!({
-        "metadata": {"uid": foo.uid, "resourceVersion": foo.version},
-        "status": {
-            "availableReplicas": 0,
-            "observedGeneration": 1,
-            "conditions": [condition("Ready", "True"), condition("Conflict", "False")],
-        },
-    })
+    post(&api(&run.client, kind), object(waiting, &[("name", &"waiting")])).await?;
+    run.idle(None).await?;
+    let made = Watch::start(&api(&run.client, dependents), WatchParams::default()).await?;
+    let is_dependent = if is_peer { |_: &DynamicObject| true } else { is_owned };
+    let made = made.until_all(START_LIMIT, 1, is_dependent);
+    let started = Instant::now();
+    let controller = Controller::spawn(run, None)?;
+    let took = controller.guard(made.last(started)).await?;
+    let mut values = vec![Unit::Seconds.of("start to first reconcile", took)];
+    values.extend(controller.at_rest(run, started).await?.values());
+    if run.count() == 0 {
+        values.push(Unit::Kibibytes.of("stripped binary", controller.binary()?));
+    }
+    Ok(values)
+}
+
+fn application(index: usize) -> Json {
+    let (name, team) = (format!("application-{index:05}"), format!("team-{:03}", index % 100));
+    object("application", &[("name", &name), ("team", &team)])
+}
+
+/// Starts a controller and waits until it has reconciled a new Foo.
+async fn start(run: &Run<'_>) -> Result<Controller> {
+    let controller = Controller::spawn(run, None)?;
+    let api = api(&run.client, FOO);
+    let settled = Watch::start(&api, WatchParams::default()).await?;
+    let settled = settled.until_all(START_LIMIT, 1, is_settled);
+    post(&api, object("foo", &[("name", &"probe")])).await?;
+    controller.guard(settled.last(Instant::now())).await?;
+    Ok(controller)
 }
 
 /// Returns whether a Deployment is owned by a Foo.
-pub(crate) fn is_owned(deployment: &DynamicObject) -> bool {
-    let owners = deployment.metadata.owner_references.iter().flatten();
-    owners.into_iter().any(|owner| owner.kind == "Foo")
+fn is_owned(deployment: &DynamicObject) -> bool {
+    let mut owners = deployment.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.kind == "Foo")
 }
 
 /// Returns whether the status of a Foo is up to date with its spec.
-pub(crate) fn is_settled(foo: &DynamicObject) -> bool {
+fn is_settled(foo: &DynamicObject) -> bool {
     let observed = foo.data["status"]["observedGeneration"].as_i64();
     observed.is_some() && observed == foo.metadata.generation
 }
 
-type Changes = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>;
-
-/// A watch that counts the objects that satisfy a condition. When the apiserver ends the watch
-/// because the client reads too slowly, it is restarted at the last received version.
-pub(crate) struct ObjectWait {
-    api: Api<DynamicObject>,
-    /// The last version that was received.
-    version: String,
-    changes: Changes,
-    is_done: fn(&DynamicObject) -> bool,
-    done: HashSet<String>,
-    count: usize,
+/// The Foos of a round and their Deployments.
+struct Round {
+    foos: Api<DynamicObject>,
+    deployments: Api<DynamicObject>,
+    names: Vec<String>,
 }
 
-impl ObjectWait {
-    /// Starts the watch. Objects that already exist do not count unless they change.
-    pub(crate) async fn begin(
-        api: &Api<DynamicObject>,
-        count: usize,
-        is_done: fn(&DynamicObject) -> bool,
-    ) -> Result<Self> {
-        let now = api.list_metadata(&ListParams::default().limit(1)).await;
-        let version = now
-            .context("failed to list the objects to watch")?
-            .metadata
-            .resource_version;
-        let version = version.context("a list has no version")?;
-        Ok(Self {
-            changes: changes(api, &version).await?,
-            api: api.clone(),
-            version,
-            is_done,
-            done: HashSet::with_capacity(count),
-            count,
-        })
-    }
-
-    /// Waits until enough objects satisfy the condition, and returns when the watch received the
-    /// last one.
-    pub(crate) async fn reached(mut self, limit: Duration) -> Result<Instant> {
-        let all = async {
-            while self.done.len() < self.count {
-                match self.changes.next().await {
-                    Some(event) => self.handle_event(event.context("a watch failed")?)?,
-                    None => self.changes = changes(&self.api, &self.version).await?,
-                }
-            }
-            anyhow::Ok(Instant::now())
-        };
-        let outcome = timeout(limit, all).await;
-        outcome.with_context(|| format!("only {} of {} were done after {limit:?}", self.done.len(), self.count))?
-    }
-
-    fn handle_event(&mut self, event: WatchEvent<DynamicObject>) -> Result<()> {
-        match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                let name = object.metadata.name.clone().unwrap_or_default();
-                if (self.is_done)(&object) {
-                    self.done.insert(name);
-                }
-                self.version = object.metadata.resource_version.unwrap_or_default();
-            }
-            WatchEvent::Deleted(object) => self.version = object.metadata.resource_version.unwrap_or_default(),
-            WatchEvent::Bookmark(bookmark) => self.version = bookmark.metadata.resource_version,
-            WatchEvent::Error(status) => bail!("the apiserver rejected a watch: {}", status.message),
+impl Round {
+    fn of(run: &Run<'_>, round: usize) -> Self {
+        let names = (0..run.count()).map(|index| format!("foo-{round}-{index:05}"));
+        Self {
+            foos: api(&run.client, FOO),
+            deployments: api(&run.client, DEPLOYMENT),
+            names: names.collect(),
         }
+    }
+
+    /// Runs `work` and returns the times until a watch has shown every Deployment and, if
+    /// `has_status`, every status.
+    async fn times(&self, has_status: bool, work: impl Future<Output = Result<()>>) -> Result<Vec<Value>> {
+        let count = self.names.len();
+        let made = Watch::start(&self.deployments, WatchParams::default()).await?;
+        let mut watches = vec![("first POST to last Deployment", made.until_all(LIMIT, count, is_owned))];
+        if has_status {
+            let settled = Watch::start(&self.foos, WatchParams::default()).await?;
+            watches.push(("first POST to last status", settled.until_all(LIMIT, count, is_settled)));
+        }
+        let started = Instant::now();
+        work.await?;
+        let mut values = Vec::new();
+        for (measure, watch) in watches {
+            values.push(Unit::Seconds.of(measure, watch.last(started).await?));
+        }
+        Ok(values)
+    }
+
+    /// Creates the Foos, several at a time, and sends each created Foo to `sender`.
+    async fn create(&self, sender: Option<mpsc::Sender<Created>>) -> Result<()> {
+        let names = stream::iter(&self.names).map(Ok);
+        let created = names.try_for_each_concurrent(CONCURRENT_CREATES, |name| {
+            let sender = sender.clone();
+            async move {
+                let created = post(&self.foos, object("foo", &[("name", &name)])).await?;
+                if let Some(mut sender) = sender {
+                    let sent = sender.send(created).await;
+                    sent.context("the receiver of created Foos is gone")?;
+                }
+                Ok(())
+            }
+        });
+        created.await
+    }
+
+    /// Creates the Foos, and a Deployment for each as soon as it is created, and writes the Foo's
+    /// status if `has_status`: the minimum that a controller has to write.
+    async fn reconcile(&self, workers: u16, has_status: bool) -> Result<()> {
+        // The channel holds all Foos, so their creation does not wait for the writes, as with a
+        // controller.
+        let (sender, created) = mpsc::channel(self.names.len());
+        let write = |Created { name, uid, version }: Created| async move {
+            post(
+                &self.deployments,
+                object("foo-deployment", &[("name", &name), ("uid", &uid)]),
+            )
+            .await?;
+            if has_status {
+                let status = object("foo-status", &[("uid", &uid), ("version", &version)]);
+                write_status(&self.foos, &name, &status).await?;
+            }
+            anyhow::Ok(())
+        };
+        let writing = created.map(Ok).try_for_each_concurrent(usize::from(workers), write);
+        futures::future::try_join(self.create(Some(sender)), writing).await?;
         Ok(())
     }
-}
 
-async fn changes(api: &Api<DynamicObject>, version: &str) -> Result<Changes> {
-    let changes = api.watch(&WatchParams::default(), version).await;
-    Ok(Box::pin(changes.context("failed to start a watch")?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn object(value: Value) -> DynamicObject {
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn a_foo_is_settled_when_its_status_has_its_generation() {
-        for (status, expected) in [
-            (Value::Null, false),
-            (json!({"observedGeneration": 1}), false),
-            (json!({"observedGeneration": 2}), true),
-        ] {
-            let foo = object(json!({"metadata": {"name": "a", "generation": 2}, "status": status}));
-            assert_eq!(is_settled(&foo), expected, "{status}");
+    /// Removes every Foo and every Deployment, because no garbage collector runs.
+    async fn remove_all(&self) -> Result<()> {
+        for api in [&self.foos, &self.deployments] {
+            let (policy, all) = (DeleteParams::default(), ListParams::default());
+            let deleted = api.delete_collection(&policy, &all).await;
+            deleted.context("failed to delete a collection")?;
+            let gone = || async {
+                let left = api.list_metadata(&ListParams::default().limit(1)).await?;
+                ensure!(left.items.is_empty(), "some objects are left");
+                Ok(())
+            };
+            eventually(REMOVAL_LIMIT, "all objects to be gone", gone).await?;
         }
-    }
-
-    #[test]
-    fn the_floor_creates_the_same_deployment_as_a_controller() {
-        let foo = Created {
-            name: "one".to_owned(),
-            uid: "u-1".to_owned(),
-            version: "7".to_owned(),
-        };
-        let deployment = object(deployment(&foo));
-        assert!(is_owned(&deployment));
-        assert_eq!(deployment.data["spec"]["selector"]["matchLabels"]["controller"], "one");
-        assert_eq!(status(&foo)["metadata"]["resourceVersion"], "7");
+        Ok(())
     }
 }

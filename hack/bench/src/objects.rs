@@ -1,253 +1,173 @@
-//! The schedules, their Jobs, and the creation of objects.
+//! The objects of `objects.yaml` and their creation.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
-use jiff::{SignedDuration, Timestamp, Unit, Zoned, tz::TimeZone};
-use kube::api::{DynamicObject, PostParams};
+use jiff::{Timestamp, tz::TimeZone};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client};
-use serde_json::{Value, json};
+use kube::{Api, Client, CustomResourceExt};
+use portreeve_api::{CronTab, Foo};
+use portreeve_testing::eventually;
+use serde_json::Value;
 
-use crate::progress::{Progress, length};
+use crate::run::log;
+use crate::tables::parsed;
 
-/// The namespace of all objects.
-pub(crate) const NAMESPACE: &str = "default";
 /// The number of concurrent requests that create objects.
-const CONCURRENT_CREATES: usize = 16;
+pub(crate) const CONCURRENT_CREATES: usize = 16;
 /// The number of created objects after which a progress line is written.
 const PROGRESS_EVERY: usize = 2000;
-/// Between one and one and a half years, so that a yearly schedule that is due in half a year has
-/// missed exactly one run.
-const MORE_THAN_A_YEAR: SignedDuration = SignedDuration::from_hours(400 * 24);
+const CRD_LIMIT: Duration = Duration::from_secs(30);
 
-/// A kind with a schedule.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
-    CronJob,
-    CronTab,
+/// An `apiVersion` and a kind.
+pub(crate) type Kind<'a> = (&'a str, &'a str);
+pub(crate) const CONFIG_MAP: Kind<'_> = ("v1", "ConfigMap");
+pub(crate) const CRON_JOB: Kind<'_> = ("batch/v1", "CronJob");
+pub(crate) const CRON_TAB: Kind<'_> = ("stable.example.com/v1", "CronTab");
+pub(crate) const DEPLOYMENT: Kind<'_> = ("apps/v1", "Deployment");
+pub(crate) const FOO: Kind<'_> = ("samplecontroller.k8s.io/v1alpha1", "Foo");
+pub(crate) const JOB: Kind<'_> = ("batch/v1", "Job");
+pub(crate) const REPLICA_SET: Kind<'_> = ("apps/v1", "ReplicaSet");
+const DEFINITION: Kind<'_> = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+
+/// Returns the API of a kind in the namespace of all objects.
+pub(crate) fn api(client: &Client, kind: Kind<'_>) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), "default", &resource(kind))
 }
 
-impl Kind {
-    pub(crate) fn api(self, client: &Client) -> Api<DynamicObject> {
-        let (group, kind) = self.names();
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-        Api::namespaced_with(client.clone(), NAMESPACE, &resource)
-    }
+/// Returns the API of the definitions of custom resources.
+pub(crate) fn definitions(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &resource(DEFINITION))
+}
 
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::CronJob => ("batch", "CronJob"),
-            Self::CronTab => ("stable.example.com", "CronTab"),
+pub(crate) fn resource((api_version, kind): Kind<'_>) -> ApiResource {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
+}
+
+static OBJECTS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| parsed(include_str!("objects.yaml")));
+
+/// Returns an object of `objects.yaml` with its placeholders replaced.
+pub(crate) fn object(id: &str, replacements: &[(&str, &dyn Display)]) -> Value {
+    let mut object = OBJECTS.get(id).cloned().unwrap_or_default();
+    replace(&mut object, replacements);
+    object
+}
+
+fn replace(value: &mut Value, replacements: &[(&str, &dyn Display)]) {
+    match value {
+        Value::String(text) if text.contains('{') => {
+            for (name, replacement) in replacements {
+                *text = text.replace(&format!("{{{name}}}"), &replacement.to_string());
+            }
         }
+        Value::Array(values) => values.iter_mut().for_each(|value| replace(value, replacements)),
+        Value::Object(fields) => fields.values_mut().for_each(|value| replace(value, replacements)),
+        _ => {}
     }
-
-    fn api_version(self) -> String {
-        format!("{}/v1", self.names().0)
-    }
-
-    /// Returns an object of this kind. A controller does nothing for a suspended one.
-    pub(crate) fn object(self, name: &str, schedule: &str, suspend: bool) -> Value {
-        let job_template = match self {
-            Self::CronJob => json!({"metadata": {"labels": {"app": name}}, "spec": job_spec(name)}),
-            Self::CronTab => pod_spec(),
-        };
-        json!({
-            "apiVersion": self.api_version(),
-            "kind": self.names().1,
-            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name}},
-            "spec": {"schedule": schedule, "suspend": suspend, "jobTemplate": job_template},
-        })
-    }
-}
-
-fn job_spec(name: &str) -> Value {
-    json!({"backoffLimit": 2, "template": {"metadata": {"labels": {"app": name}}, "spec": pod_spec()}})
-}
-
-fn pod_spec() -> Value {
-    json!({
-        "restartPolicy": "OnFailure",
-        "containers": [{
-            "name": "work",
-            "image": "registry.example.com/team/work:1.2.3",
-            "command": ["/bin/work", "--once", "--verbose"],
-            "env": [{"name": "REGION", "value": "north"}, {"name": "DEPTH", "value": "7"}],
-            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-        }],
-    })
 }
 
 /// An object that the apiserver has stored.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Created {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) version: String,
 }
 
-impl Created {
-    /// Creates one object.
-    pub(crate) async fn post(api: &Api<DynamicObject>, object: Value) -> Result<Self> {
-        let metadata = post(api, object).await?.metadata;
-        let (name, uid, version) = (metadata.name, metadata.uid, metadata.resource_version);
-        let identity = name.zip(uid).zip(version);
-        let ((name, uid), version) =
-            identity.context("the apiserver stored an object without a name, UID or version")?;
-        Ok(Self { name, uid, version })
-    }
-
-    /// Returns the Job that a controller creates for the run at `due`.
-    pub(crate) fn job(&self, due: Timestamp) -> Value {
-        json!({
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {
-                "name": self.job_name(due),
-                "namespace": NAMESPACE,
-                "labels": {"app": self.name},
-                "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": due},
-                "ownerReferences": [{
-                    "apiVersion": "batch/v1",
-                    "kind": "CronJob",
-                    "name": self.name,
-                    "uid": self.uid,
-                    "controller": true,
-                    "blockOwnerDeletion": true,
-                }],
-            },
-            "spec": job_spec(&self.name),
-        })
-    }
-
-    /// Returns the status that a controller writes after it has created the Job.
-    pub(crate) fn status(&self, due: Timestamp, job_uid: &str) -> Value {
-        json!({
-            "metadata": {"uid": self.uid, "resourceVersion": self.version},
-            "status": {
-                "active": [{
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "namespace": NAMESPACE,
-                    "name": self.job_name(due),
-                    "uid": job_uid,
-                }],
-                "lastScheduleTime": due,
-            },
-        })
-    }
-
-    fn job_name(&self, due: Timestamp) -> String {
-        format!("{}-{}", self.name, due.as_second() / 60)
-    }
-}
-
-/// Returns a daily schedule whose next run is at this minute.
-pub(crate) fn once_at(minute: Timestamp) -> String {
-    let minute = minute.to_zoned(TimeZone::UTC);
-    format!("{} {} * * *", minute.minute(), minute.hour())
-}
-
-/// Returns a yearly schedule that is due in half a year. Successive indexes differ in minute and
-/// hour.
-pub(crate) fn far_from(now: &Zoned, index: usize) -> String {
-    let month = (now.month() + 5) % 12 + 1;
-    format!("{} {} 1 {month} *", index % 60, index / 60 % 24)
-}
-
-/// Returns a status that makes a CronJob with such a schedule overdue at once: the run of half a
-/// year ago counts as missed.
-pub(crate) fn overdue(now: Timestamp) -> Result<Value> {
-    let last_run = now.checked_sub(MORE_THAN_A_YEAR).context("the time is too early")?;
-    Ok(json!({"status": {"lastScheduleTime": last_run.round(Unit::Second)?}}))
-}
-
-/// Creates `count` schedules, several at a time.
-pub(crate) async fn create(
-    kind: Kind,
-    client: &Client,
-    count: usize,
-    schedule: impl Fn(usize) -> String,
-    progress: &Progress,
-) -> Result<Vec<Created>> {
-    let objects = (0..count).map(|index| kind.object(&format!("schedule-{index:05}"), &schedule(index), false));
-    create_all(&kind.api(client), objects, progress).await
+/// Creates one object.
+pub(crate) async fn post(api: &Api<DynamicObject>, object: Value) -> Result<Created> {
+    let object: DynamicObject = serde_json::from_value(object).context("failed to build an object")?;
+    let created = api.create(&PostParams::default(), &object).await;
+    let name = object.metadata.name.unwrap_or_default();
+    let metadata = created.with_context(|| format!("failed to create {name}"))?.metadata;
+    let ids = metadata.uid.zip(metadata.resource_version);
+    let (uid, version) = ids.context("an object has no UID or version")?;
+    Ok(Created { name, uid, version })
 }
 
 /// Creates objects, several at a time.
 pub(crate) async fn create_all(
     api: &Api<DynamicObject>,
     objects: impl ExactSizeIterator<Item = Value>,
-    progress: &Progress,
 ) -> Result<Vec<Created>> {
     let count = objects.len();
     let started = Instant::now();
-    let create = |object: Value| Created::post(api, object);
-    let mut responses = stream::iter(objects).map(create).buffer_unordered(CONCURRENT_CREATES);
+    let mut responses = stream::iter(objects.map(|object| post(api, object))).buffer_unordered(CONCURRENT_CREATES);
     let mut created = Vec::with_capacity(count);
     while let Some(object) = responses.try_next().await? {
         created.push(object);
-        if created.len() < count && created.len().is_multiple_of(PROGRESS_EVERY) {
-            let remaining = started.elapsed() * u32::try_from(count - created.len())? / u32::try_from(created.len())?;
-            let (made, remaining) = (created.len(), length(remaining));
-            progress.log(format!("  {made} of {count} objects created, {remaining} left"));
+        if created.len().is_multiple_of(PROGRESS_EVERY) {
+            let (made, seconds) = (created.len(), started.elapsed().as_secs());
+            let text = format!("  {made} of {count} objects created in {seconds} s");
+            log(text);
         }
     }
     Ok(created)
 }
 
-/// Creates one object.
-pub(crate) async fn post(api: &Api<DynamicObject>, object: Value) -> Result<DynamicObject> {
-    let object: DynamicObject = serde_json::from_value(object).context("failed to build an object")?;
-    let created = api.create(&PostParams::default(), &object).await;
-    created.with_context(|| format!("failed to create {}", object.metadata.name.unwrap_or_default()))
+/// Writes the status of an object.
+pub(crate) async fn write_status(api: &Api<DynamicObject>, name: &str, status: &Value) -> Result<()> {
+    let (params, patch) = (PatchParams::default(), Patch::Merge(status));
+    let written = api.patch_status(name, &params, &patch).await;
+    written.with_context(|| format!("failed to write the status of {name}"))?;
+    Ok(())
+}
+
+/// Creates schedules that are due in half a year.
+pub(crate) async fn create_far_schedules(client: &Client, kind: Kind<'_>, count: usize) -> Result<()> {
+    let schedules = (0..count).map(|index| schedule(kind, &format!("schedule-{index:05}"), &far_schedule(index)));
+    create_all(&api(client, kind), schedules).await?;
+    Ok(())
+}
+
+/// Returns an object with a schedule.
+pub(crate) fn schedule(kind: Kind<'_>, name: &str, schedule: &str) -> Value {
+    let id = if kind == CRON_TAB { "crontab" } else { "cronjob" };
+    object(id, &[("name", &name), ("schedule", &schedule)])
+}
+
+/// Returns a yearly schedule that is due in half a year. Successive indexes differ in minute and
+/// hour.
+pub(crate) fn far_schedule(index: usize) -> String {
+    let month = (Timestamp::now().to_zoned(TimeZone::UTC).month() + 5) % 12 + 1;
+    format!("{} {} 1 {month} *", index % 60, index / 60 % 24)
+}
+
+/// Creates the definitions of Foos and CronTabs, and waits until the apiserver serves Foos.
+pub(crate) async fn create_sample_definitions(client: &Client) -> Result<()> {
+    for definition in [Foo::crd(), CronTab::crd()] {
+        post(&definitions(client), serde_json::to_value(definition)?).await?;
+    }
+    wait_until_served(&api(client, FOO)).await
+}
+
+/// Waits until the apiserver serves a kind.
+pub(crate) async fn wait_until_served(api: &Api<DynamicObject>) -> Result<()> {
+    let one = ListParams::default().limit(1);
+    let what = format!("{} to be served", api.resource_url());
+    eventually(CRD_LIMIT, &what, || api.list_metadata(&one)).await?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(time: &str) -> Timestamp {
-        time.parse().unwrap()
-    }
-
     #[test]
-    fn a_daily_schedule_is_due_at_the_minute_of_the_time() {
-        assert_eq!(once_at(at("2026-11-21T15:07:00Z")), "7 15 * * *");
-        assert_eq!(once_at(at("2026-11-22T00:00:00Z")), "0 0 * * *");
-    }
-
-    #[test]
-    fn a_far_schedule_is_due_in_half_a_year() {
-        let november = at("2026-11-21T15:07:00Z").to_zoned(TimeZone::UTC);
-        assert_eq!(far_from(&november, 0), "0 0 1 5 *");
-        assert_eq!(far_from(&november, 61), "1 1 1 5 *");
-        let june = at("2026-06-21T15:07:00Z").to_zoned(TimeZone::UTC);
-        assert_eq!(far_from(&june, 1440), "0 0 1 12 *");
-        let december = at("2026-12-21T15:07:00Z").to_zoned(TimeZone::UTC);
-        assert_eq!(far_from(&december, 0), "0 0 1 6 *");
-    }
-
-    #[test]
-    fn an_overdue_status_precedes_the_last_run() {
-        let status = overdue(at("2026-11-21T15:07:00.7Z")).unwrap();
-        assert_eq!(status["status"]["lastScheduleTime"], "2025-10-17T15:07:01Z");
-    }
-
-    #[test]
-    fn the_floor_creates_the_same_job_as_a_controller() {
-        let owner = Created {
-            name: "one".to_owned(),
-            uid: "u-1".to_owned(),
-            version: "7".to_owned(),
-        };
-        let job = owner.job(at("2026-11-21T15:07:00Z"));
-        assert_eq!(job["metadata"]["name"], "one-29921227");
-        let annotation = &job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"];
-        assert_eq!(annotation, "2026-11-21T15:07:00Z");
+    fn placeholders_are_replaced_and_jobs_are_those_of_their_cronjob() {
+        let job = object("job", &[("name", &"one"), ("uid", &"u-1")]);
+        assert_eq!(job["metadata"]["name"], "one-run");
         assert_eq!(job["metadata"]["ownerReferences"][0]["uid"], "u-1");
-        let template = Kind::CronJob.object("one", "@daily", false);
+        let template = schedule(CRON_JOB, "one", "@daily");
+        assert_eq!(template["spec"]["schedule"], "@daily");
         assert_eq!(job["spec"], template["spec"]["jobTemplate"]["spec"]);
+        let status = object("foo-status", &[]);
+        assert_eq!(status["status"]["conditions"][1]["reason"], "Synced");
     }
 }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use jiff::SignedDuration;
 
-use crate::plan::REST;
-use crate::rows::{Row, Subject};
+use crate::tables::{Row, Subject, row_parser, rows};
 
 /// The default file of a complete report.
 const REPORT: &str = "BENCHMARKS.md";
+/// How long a controller is left idle before its memory is measured. An idle Go runtime collects
+/// garbage every two minutes, and only then returns the memory that it used at the start.
+pub(crate) const REST: Duration = Duration::from_secs(150);
 
 /// Measures the controllers, kube-controller-manager and a bare client on its own control planes.
 ///
@@ -25,18 +27,18 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
     /// The rows to measure instead of all
-    #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
-    pub(crate) only: Vec<Row>,
+    #[arg(long, value_name = "ROW,...", value_delimiter = ',', value_parser = row_parser())]
+    only: Vec<&'static Row>,
     /// The subjects to measure instead of all
     #[arg(long, value_name = "SUBJECT,...", value_delimiter = ',')]
-    pub(crate) subjects: Vec<Subject>,
+    subjects: Vec<Subject>,
     /// The length of the window in the row `quiet`
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub(crate) quiet: Duration,
     /// How many objects each subject works on at a time where limits are lifted: schedules
-    /// [default: the daemon's default], dependents [default: 20] and Foos [default: 16]
+    /// [default: 16], dependents [default: 20] and Foos [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) concurrency: Option<u16>,
+    concurrency: Option<u16>,
     /// The file of the report [default: BENCHMARKS.md, but stdout with --only or --subjects]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -48,24 +50,37 @@ pub(crate) struct Options {
     pub(crate) fill: Option<Subject>,
 }
 
-impl Options {
-    pub(crate) fn has(&self, row: Row) -> bool {
-        self.only.is_empty() || self.only.contains(&row)
-    }
+/// One measurement of one subject in one round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) round: u16,
+    pub(crate) row: &'static Row,
+    pub(crate) subject: Subject,
+}
 
-    pub(crate) fn subjects(&self) -> Vec<Subject> {
-        let all = Subject::value_variants().iter().copied();
-        all.filter(|subject| self.subjects.is_empty() || self.subjects.contains(subject))
-            .collect()
+impl Options {
+    /// Returns the measurements in order. The subjects take turns within each round, so that
+    /// changes of the machine affect all of them.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let is_wanted = |row: &&Row| self.only.is_empty() || self.only.iter().any(|only| only.id == row.id);
+        let mut steps = Vec::new();
+        for round in 1..=self.rounds {
+            for row in rows().iter().filter(is_wanted) {
+                let subjects = Subject::value_variants().iter().copied();
+                let subjects = subjects.filter(|subject| self.subjects.is_empty() || self.subjects.contains(subject));
+                let subjects = subjects.filter(|subject| row.subjects.contains(subject));
+                steps.extend(subjects.map(|subject| Step { round, row, subject }));
+            }
+        }
+        steps
     }
 
     /// Returns the report's file, or `None` for stdout. By default a partial report goes to stdout,
     /// so that it does not replace a complete report.
     pub(crate) fn output(&self) -> Option<PathBuf> {
         let is_complete = self.only.is_empty() && self.subjects.is_empty() && self.count.is_none();
-        self.output
-            .clone()
-            .or_else(|| is_complete.then(|| PathBuf::from(REPORT)))
+        let default = is_complete.then(|| PathBuf::from(REPORT));
+        self.output.clone().or(default)
     }
 
     /// Returns how long a controller is left idle before its memory is measured.
@@ -74,19 +89,13 @@ impl Options {
     }
 
     /// Returns the number of schedules, dependents or objects of a row.
-    pub(crate) fn count(&self, row: Row) -> usize {
-        let default = match row {
-            Row::Due | Row::DueDefault | Row::Memory500 | Row::Handover | Row::Crash | Row::Standby => 500,
-            Row::Memory10000 | Row::Quiet => 10_000,
-            Row::Cascade3000 | Row::Foreground3000 | Row::Orphan3000 => 3000,
-            Row::CascadeDefault | Row::Foo1000 | Row::FooMemory => 1000,
-            Row::Memory30000 => 30_000,
-            Row::Memory5000Large => 5000,
-            Row::Graph => 1_000_000,
-            Row::Deployments50000 => 50_000,
-            Row::Next | Row::MemoryEmpty | Row::Shell | Row::Store | Row::Queue => return 0,
-        };
-        self.count.unwrap_or(default)
+    pub(crate) fn count(&self, row: &Row) -> usize {
+        self.count.filter(|_| row.count > 0).unwrap_or(row.count)
+    }
+
+    /// Returns how many objects of a row a subject with lifted limits works on at a time.
+    pub(crate) fn concurrency(&self, row: &Row) -> u16 {
+        self.concurrency.unwrap_or(row.concurrency)
     }
 }
 
@@ -94,9 +103,8 @@ impl Options {
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<SignedDuration>().ok();
     let duration = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-    duration
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "give a duration such as 30s, 5m or 1h".to_owned())
+    let positive = duration.filter(|duration| !duration.is_zero());
+    positive.ok_or_else(|| "give a duration such as 30s, 5m or 1h".to_owned())
 }
 
 #[cfg(test)]
@@ -108,36 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn by_default_everything_is_measured_into_the_report() {
-        let options = parse(&[]);
-        assert!(Row::value_variants().iter().all(|row| options.has(*row)));
-        assert_eq!(options.subjects().len(), Subject::value_variants().len());
-        assert_eq!(options.output(), Some(PathBuf::from("BENCHMARKS.md")));
-        assert_eq!((options.rounds, options.quiet), (3, Duration::from_mins(5)));
-        assert_eq!(options.count(Row::Due), 500);
-        assert_eq!(options.count(Row::Quiet), 10_000);
-        assert_eq!(options.count(Row::CascadeDefault), 1000);
-    }
-
-    #[test]
-    fn a_partial_report_goes_to_stdout_by_default() {
-        let options = parse(&["--only=due,memory-500", "--subjects=floor,peer"]);
-        assert!(options.has(Row::Due) && options.has(Row::Memory500) && !options.has(Row::Quiet));
-        assert_eq!(options.subjects(), [Subject::Floor, Subject::Peer]);
+    fn subjects_take_turns_in_each_round_of_a_partial_report() {
+        let options = parse(&["--rounds=2", "--only=due,crash", "--subjects=peer,floor"]);
+        let name = |step: &Step| format!("{} {}: {}", step.round, step.row.id, step.subject.name());
+        let steps: Vec<String> = options.steps().iter().map(name).collect();
+        let round = |round| ["due: floor", "due: peer", "crash: peer"].map(|step| format!("{round} {step}"));
+        assert_eq!(steps, [round(1), round(2)].concat());
         assert_eq!(options.output(), None);
         assert_eq!(parse(&["--count=20"]).output(), None);
-        assert_eq!(
-            parse(&["--only=due", "--output=x.md"]).output(),
-            Some(PathBuf::from("x.md"))
-        );
-    }
-
-    #[test]
-    fn durations_must_be_positive_and_have_a_unit() {
-        assert_eq!(duration("1h"), Ok(Duration::from_hours(1)));
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        for text in ["", "0s", "5", "-1m", "soon"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
+        assert!(duration("1m30s").is_ok() && duration("0s").is_err() && duration("5").is_err());
+        assert_eq!(parse(&[]).output(), Some(PathBuf::from("BENCHMARKS.md")));
+        let output = parse(&["--only=due", "--output=x.md"]).output();
+        assert_eq!(output, Some(PathBuf::from("x.md")));
     }
 }

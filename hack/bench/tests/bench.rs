@@ -2,7 +2,7 @@
 //! nor kube-controller-manager is needed.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -11,31 +11,36 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_mins(10);
 
-fn start(folder: &TempDir, args: &[&str]) -> Result<Process> {
+/// Starts the program with a report in the folder, and returns the report's path.
+fn start(folder: &TempDir, args: &[&str]) -> Result<(Process, PathBuf)> {
     let program = Path::new(env!("CARGO_BIN_EXE_portreeve-bench"));
-    let args = [&["no-daemon"], args].concat();
-    Process::spawn("portreeve-bench", program, args, &[], &folder.path().join("log"))
+    let report = folder.path().join("report.md");
+    let output = format!("--output={}", report.display());
+    let args = [&["no-daemon", &output], args].concat();
+    let process = Process::spawn("portreeve-bench", program, args, &[], &folder.path().join("log"))?;
+    Ok((process, report))
 }
 
 #[tokio::test]
 async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let report = folder.path().join("report.md");
-    let output = format!("--output={}", report.display());
-    let flags = ["--only=due", "--subjects=floor", "--rounds=1", "--count=5", &output];
-    let bench = start(&folder, &flags)?;
-    let status = bench.wait(LIMIT).await?;
-    ensure!(
-        status.success(),
-        "portreeve-bench exited with {status}{}",
-        bench.log_tail()
-    );
+    let rows = "--only=due,foreground-3000,orphan-3000,graph,foo-1000";
+    let flags = [rows, "--subjects=floor,floor-status", "--rounds=1", "--count=20"];
+    let (bench, report) = start(&folder, &flags)?;
+    let (status, log) = (bench.wait(LIMIT).await?, bench.log_tail());
+    ensure!(status.success(), "portreeve-bench exited with {status}{log}");
     let report = fs::read_to_string(report)?;
     for part in [
         "# Benchmarks",
         "## Schedules",
         "| `due` | p99 | ",
-        "| `due` | made within the minute | 5 | ",
+        "| `due` | made within the minute | 20 | 20 | ",
+        "| `foreground-3000` | DELETE to the end | ",
+        "| `orphan-3000` | DELETE to the end | ",
+        "| `graph` | objects removed | ",
+        "| row | measure | floor | floor-status | ",
+        "| `foo-1000` | first POST to last Deployment | ",
+        "| `foo-1000` | first POST to last status | – | ",
     ] {
         ensure!(report.contains(part), "the report lacks {part}:\n{report}");
     }
@@ -46,75 +51,16 @@ async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
 }
 
 #[tokio::test]
-async fn garbage_collection_rows_are_reported() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let report = folder.path().join("report.md");
-    let output = format!("--output={}", report.display());
-    let rows = "--only=foreground-3000,orphan-3000,graph";
-    let flags = [rows, "--subjects=floor", "--rounds=1", "--count=20", &output];
-    let bench = start(&folder, &flags)?;
-    let status = bench.wait(LIMIT).await?;
-    ensure!(
-        status.success(),
-        "portreeve-bench exited with {status}{}",
-        bench.log_tail()
-    );
-    let report = fs::read_to_string(report)?;
-    for part in [
-        "| `foreground-3000` | DELETE to the end | ",
-        "| `orphan-3000` | DELETE to the end | ",
-        "| `graph` | objects removed | ",
-    ] {
-        ensure!(report.contains(part), "the report lacks {part}:\n{report}");
-    }
-    ensure!(!report.contains("Failed measurements"), "{report}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn foo_rows_are_reported_with_and_without_statuses() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let report = folder.path().join("report.md");
-    let output = format!("--output={}", report.display());
-    let subjects = "--subjects=floor,floor-status";
-    let bench = start(
-        &folder,
-        &["--only=foo-1000", subjects, "--rounds=1", "--count=20", &output],
-    )?;
-    let status = bench.wait(LIMIT).await?;
-    ensure!(
-        status.success(),
-        "portreeve-bench exited with {status}{}",
-        bench.log_tail()
-    );
-    let report = fs::read_to_string(report)?;
-    for part in [
-        "| row | measure | floor | floor-status | ",
-        "| `foo-1000` | first POST to last Deployment | ",
-        "| `foo-1000` | first POST to last status | – | ",
-    ] {
-        ensure!(report.contains(part), "the report lacks {part}:\n{report}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn sigterm_ends_the_run_and_prints_the_incomplete_report_to_stdout() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let report = folder.path().join("report.md");
-    let output = format!("--output={}", report.display());
-    let flags = ["--only=due", "--subjects=floor", "--rounds=2", "--count=5", &output];
-    let bench = start(&folder, &flags)?;
+    let (bench, report) = start(&folder, &["--only=due", "--subjects=floor", "--rounds=2", "--count=5"])?;
     bench.wait_for_log(LIMIT, |line| line.contains("2 of 2: ")).await?;
     bench.signal(Signal::TERM)?;
     let status = bench.wait(LIMIT).await?;
     ensure!(status.code() == Some(1), "portreeve-bench exited with {status}");
-    bench
-        .wait_for_log(LIMIT, |line| line.starts_with("| `due` | p99 | "))
-        .await?;
-    bench
-        .wait_for_log(LIMIT, |line| line == "error: terminated before everything was measured")
-        .await?;
+    for expected in ["| `due` | p99 | ", "error: terminated before everything was measured"] {
+        bench.wait_for_log(LIMIT, |line| line.starts_with(expected)).await?;
+    }
     ensure!(!report.exists());
     Ok(())
 }
@@ -122,11 +68,10 @@ async fn sigterm_ends_the_run_and_prints_the_incomplete_report_to_stdout() -> Re
 #[tokio::test]
 async fn the_error_for_a_missing_daemon_names_the_build_command() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let bench = start(&folder, &["--subjects=portreeve"])?;
+    let (bench, _) = start(&folder, &["--subjects=portreeve"])?;
     let status = bench.wait(LIMIT).await?;
     ensure!(status.code() == Some(1), "portreeve-bench exited with {status}");
-    bench
-        .wait_for_log(LIMIT, |line| line.contains("cargo build --release -p portreeve"))
-        .await?;
+    let hint = |line: &str| line.contains("cargo build --release -p portreeve");
+    bench.wait_for_log(LIMIT, hint).await?;
     Ok(())
 }

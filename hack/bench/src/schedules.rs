@@ -1,0 +1,229 @@
+//! Many schedules that are due in the same minute: the delay of each Job. Many schedules of which
+//! none is due: memory and CPU time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::{TryStreamExt, stream};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use kube::Client;
+use portreeve_testing::eventually;
+use serde_json::{Value as Json, json};
+use tokio::time::sleep;
+
+use crate::audit::{POLL_INTERVAL, Tail};
+use crate::controller::{Controller, START_LIMIT};
+use crate::objects::{CRON_JOB, CRON_TAB, Created, JOB, Kind, api, create_all, create_far_schedules, object};
+use crate::objects::{post, schedule, wait_until_served, write_status};
+use crate::run::{Run, log};
+use crate::statistics::{Unit, Value, number, percentile};
+use crate::tables::{Scenario, Subject};
+use crate::usage::Memory;
+
+/// The planned time between the creation of the last schedule and the minute in which all are due.
+const LEAD: SignedDuration = SignedDuration::from_secs(10);
+/// The time that is planned for the creation of each schedule.
+const LEAD_PER_SCHEDULE: SignedDuration = SignedDuration::from_millis(20);
+/// The time that must be left when all schedules are created; otherwise the measurement fails.
+const MIN_LEAD: SignedDuration = SignedDuration::from_secs(5);
+/// How long after that minute the last Job may be created. kube-controller-manager's default rate
+/// limit delays its requests by minutes.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// Measures the delays.
+pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
+    let subject = run.step.subject;
+    let mut delays = if subject.is_floor() {
+        let (due, owners) = create_schedules(run).await?;
+        check_lead(due)?;
+        create_jobs(run, due, owners).await?;
+        delays(run, due).await?
+    } else {
+        let controller = Controller::start(run, None).await?;
+        let (due, _) = controller.guard(create_schedules(run)).await?;
+        wait_for_probe(&controller, &run.client, kind(subject), "probe").await?;
+        check_lead(due)?;
+        controller.guard(delays(run, due)).await?
+    };
+    delays.sort_by(f64::total_cmp);
+    let within = delays.iter().filter(|delay| **delay < 60.0).count();
+    let of = |percent| percentile(&delays, percent).context("there are no delays");
+    Ok(vec![
+        Unit::Seconds.of("p50", of(50)?),
+        Unit::Seconds.of("p99", of(99)?),
+        Unit::Seconds.of("max", of(100)?),
+        Unit::Count.of("made within the minute", number(within)),
+    ])
+}
+
+/// Creates the schedules, due in the next minute that leaves enough time.
+async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
+    let (kind, count) = (kind(run.step.subject), run.count());
+    // The bare client parses no schedule, so it may start at any full second.
+    let granularity = if run.step.subject.is_floor() { 1 } else { 60 };
+    let lead = LEAD + LEAD_PER_SCHEDULE * i32::try_from(count).context("too many schedules")?;
+    let due = next_multiple(Timestamp::now(), lead, granularity);
+    let minute = due.to_zoned(TimeZone::UTC);
+    let daily = format!("{} {} * * *", minute.minute(), minute.hour());
+    let schedules = (0..count).map(|index| schedule(kind, &format!("schedule-{index:05}"), &daily));
+    Ok((due, create_all(&api(&run.client, kind), schedules).await?))
+}
+
+/// Returns the first multiple of `granularity` seconds that is at least `lead` after `now`.
+fn next_multiple(now: Timestamp, lead: SignedDuration, granularity: i64) -> Timestamp {
+    let before = now.as_second() + lead.as_secs();
+    Timestamp::from_second((before.div_euclid(granularity) + 1) * granularity).unwrap_or(Timestamp::MAX)
+}
+
+fn check_lead(due: Timestamp) -> Result<()> {
+    let left = due.duration_since(Timestamp::now());
+    ensure!(left >= MIN_LEAD, "only {left} were left: this machine is too busy");
+    Ok(())
+}
+
+/// Waits until a time of the wall clock, which all processes of a machine share.
+async fn sleep_until(instant: Timestamp) {
+    while let Ok(left) = Duration::try_from(instant.duration_since(Timestamp::now()))
+        && !left.is_zero()
+    {
+        sleep(left).await;
+    }
+}
+
+/// Creates the Jobs of the schedules when they are due, as a controller does.
+async fn create_jobs(run: &Run<'_>, due: Timestamp, owners: Vec<Created>) -> Result<()> {
+    let (jobs, cronjobs) = &(api(&run.client, JOB), api(&run.client, CRON_JOB));
+    let has_status = run.step.subject == Subject::FloorStatus;
+    let job = |owner: Created| {
+        let job = object("job", &[("name", &owner.name), ("uid", &owner.uid), ("due", &due)]);
+        Ok((job, owner))
+    };
+    let work: Vec<_> = owners.into_iter().map(job).collect();
+    let write = |(job, Created { name, uid, version }): (Json, Created)| async move {
+        let job = post(jobs, job).await?.uid;
+        if has_status {
+            let mut status = object("cronjob-status", &[("name", &name), ("job-uid", &job), ("due", &due)]);
+            status["metadata"] = json!({"uid": uid, "resourceVersion": version});
+            write_status(cronjobs, &name, &status).await?;
+        }
+        anyhow::Ok(())
+    };
+    sleep_until(due).await;
+    let work = stream::iter(work);
+    work.try_for_each_concurrent(usize::from(run.concurrency()), write)
+        .await
+}
+
+/// Waits for every Job and returns the delays in seconds.
+async fn delays(run: &Run<'_>, due: Timestamp) -> Result<Vec<f64>> {
+    let log = run.plane.audit_log().context("the control plane has no audit log")?;
+    sleep_until(due).await;
+    let (mut tail, mut made, started) = (Tail::of(log), BTreeMap::new(), Instant::now());
+    let count = run.count();
+    while made.len() < count {
+        let created = made.len();
+        ensure!(started.elapsed() < LIMIT, "only {created} of {count} Jobs exist");
+        sleep(POLL_INTERVAL).await;
+        let creations = tail.creations()?.into_iter();
+        made.extend(creations.map(|creation| (creation.job, creation.at)));
+    }
+    ensure!(made.len() == count, "there are more Jobs than schedules");
+    let delay = |(job, at): (String, Timestamp)| {
+        let delay = at.duration_since(due);
+        ensure!(!delay.is_negative(), "{job} was created before it was due");
+        Ok(delay.as_secs_f64())
+    };
+    made.into_iter().map(delay).collect()
+}
+
+/// Measures memory or, for the row `quiet`, CPU time. The schedules exist before the controller
+/// starts, as after a restart.
+pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
+    let kind = kind(run.step.subject);
+    let created = create_far_schedules(&run.client, kind, run.count());
+    if kind == CRON_TAB {
+        // A first process installs the definition and writes a status for each CronTab.
+        let first = Controller::start(run, None).await?;
+        first.guard(wait_until_served(&api(&run.client, kind))).await?;
+        first.guard(created).await?;
+        wait_for_probe(&first, &run.client, kind, "first").await?;
+    } else {
+        created.await?;
+    }
+    let controller = Controller::start(run, None).await?;
+    wait_for_probe(&controller, &run.client, kind, "second").await?;
+    let caught_up = Instant::now();
+    if run.step.row.scenario != Scenario::Quiet {
+        return Ok(controller.at_rest(run, caught_up).await?.values());
+    }
+    let window = run.options.quiet;
+    controller.guard(Memory::settled(controller.pid(), caught_up)).await?;
+    log(format!("  measuring CPU time for {window:?}"));
+    let before = controller.cpu_time()?;
+    let slept = async {
+        sleep(window).await;
+        Ok(())
+    };
+    controller.guard(slept).await?;
+    let used = controller.cpu_time()?.since(&before);
+    Ok(vec![
+        Unit::Seconds.of("CPU time in the window", used),
+        Unit::Seconds.of("CPU time an hour at that rate", used * 3600.0 / window.as_secs_f64()),
+    ])
+}
+
+/// Returns the kind of schedule that a subject works on.
+fn kind(subject: Subject) -> Kind<'static> {
+    match subject {
+        Subject::PortreeveCrontab => CRON_TAB,
+        _ => CRON_JOB,
+    }
+}
+
+/// Waits until a controller of schedules has reconciled a new object. By then the controller has
+/// observed all earlier objects, because watches and work queues keep their order.
+pub(crate) async fn wait_for_probe(controller: &Controller, client: &Client, kind: Kind<'_>, name: &str) -> Result<()> {
+    let api = api(client, kind);
+    let mut probe = schedule(kind, name, "0 0 1 1 *");
+    // A suspended CronJob causes no work later.
+    probe["spec"]["suspend"] = Json::Bool(true);
+    post(&api, probe).await?;
+    if kind == CRON_JOB {
+        // Every cronjob-controller removes a Job that does not exist from the status, even if the
+        // CronJob is suspended.
+        write_status(&api, name, &object("probe-status", &[])).await?;
+    }
+    let reconciled = || async {
+        let status = api.get(name).await?.data["status"].take();
+        let is_reconciled = match kind {
+            CRON_JOB => status["active"].as_array().is_none_or(Vec::is_empty),
+            _ => status["observedGeneration"].is_i64(),
+        };
+        ensure!(is_reconciled, "the controller has not changed the status {status}");
+        Ok(())
+    };
+    let what = "the controller to work on the probe";
+    controller.guard(eventually(START_LIMIT, what, reconciled)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_multiple_leaves_the_lead() {
+        let next = |now: &str, granularity| {
+            let (now, lead) = (now.parse().unwrap(), SignedDuration::from_secs(20));
+            next_multiple(now, lead, granularity).to_string()
+        };
+        for (now, granularity, expected) in [
+            ("2026-11-21T15:00:39.5Z", 60, "2026-11-21T15:01:00Z"),
+            ("2026-11-21T15:00:40.5Z", 60, "2026-11-21T15:02:00Z"),
+            ("2026-11-21T23:59:50Z", 60, "2026-11-22T00:01:00Z"),
+            ("2026-11-21T15:00:41.5Z", 1, "2026-11-21T15:01:02Z"),
+        ] {
+            assert_eq!(next(now, granularity), expected, "{now}");
+        }
+    }
+}
