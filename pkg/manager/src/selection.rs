@@ -123,27 +123,11 @@ fn ids(known: &[Descriptor]) -> impl Iterator<Item = &'static str> {
 
 /// Returns the name with the fewest edits from a mistyped one, if that needs only a few edits.
 pub fn nearest<'a>(name: &str, ids: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (edits, id) = ids.map(|id| (distance(name, id), id)).min()?;
+    let (edits, id) = ids.map(|id| (strsim::levenshtein(name, id), id)).min()?;
     let length = name.chars().count();
     let is_same = id.eq_ignore_ascii_case(name);
     let near = is_same || edits < length && edits <= 2.max(length / 3) || id.starts_with(name) && !name.is_empty();
     near.then_some(id)
-}
-
-/// Returns the Levenshtein distance: the number of insertions, deletions and substitutions.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -199,21 +199,4 @@ proptest! {
             prop_assert_eq!(names, vec![(typed, Some(name))]);
         }
     }
-
-    /// Levenshtein's recursive definition, which takes exponential time.
-    #[test]
-    fn distance_is_the_levenshtein_distance(a in "[ab\u{e9}]{0,5}", b in "[ab\u{e9}]{0,5}") {
-        fn slowly(a: &[char], b: &[char]) -> usize {
-            match (a.split_first(), b.split_first()) {
-                (None, _) => b.len(),
-                (_, None) => a.len(),
-                (Some((x, a_rest)), Some((y, b_rest))) if x == y => slowly(a_rest, b_rest),
-                (Some((_, a_rest)), Some((_, b_rest))) => {
-                    1 + slowly(a_rest, b).min(slowly(a, b_rest)).min(slowly(a_rest, b_rest))
-                }
-            }
-        }
-        let [a_chars, b_chars] = [&a, &b].map(|text| text.chars().collect::<Vec<_>>());
-        prop_assert_eq!(distance(&a, &b), slowly(&a_chars, &b_chars));
-    }
 }
