@@ -13,7 +13,6 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
 use kube::client::Body;
-use parking_lot::Mutex;
 use prometheus::Histogram;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
@@ -21,7 +20,7 @@ use tower::{BoxError, Service};
 use crate::{
     Fence, Metrics,
     body::{CallAborted, CallMetrics, TimedBody},
-    rate::{PendingToken, TokenBucket},
+    rate::RateLimiter,
     refusal,
 };
 
@@ -29,7 +28,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct CallContext {
     pub(crate) fence: Arc<dyn Fence>,
-    pub(crate) limiter: Option<Arc<Mutex<TokenBucket>>>,
+    pub(crate) limiter: Option<Arc<RateLimiter>>,
     pub(crate) metrics: Metrics,
     /// The time limit of a call, including its body.
     pub(crate) limit: Duration,
@@ -163,13 +162,12 @@ impl CallContext {
     /// Waits for the rate limiter, if there is one.
     async fn wait_for_token(&self, method: &Method) {
         let Some(limiter) = &self.limiter else { return };
-        let (token, wait) = PendingToken::take(limiter);
+        let started = Instant::now();
+        limiter.acquire().await;
         self.metrics
             .limiter_durations
             .with_label_values(&[method.as_str(), &self.host])
-            .observe(wait.as_secs_f64());
-        tokio::time::sleep(wait).await;
-        token.mark_used();
+            .observe(started.elapsed().as_secs_f64());
     }
 
     /// Counts a request. An error without a response has the code `<error>`, as in client-go.

@@ -13,7 +13,6 @@ use kube::{
     client::{AuthError, Body, ConfigExt},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tower::{
     BoxError, ServiceBuilder,
@@ -24,7 +23,7 @@ use crate::{
     Fence, Metrics,
     call::{ApiService, CallContext},
     error_chain::redacted_auth_error,
-    rate::TokenBucket,
+    rate::RateLimiter,
 };
 
 /// The time limit for opening a TCP connection, without the TLS handshake.
@@ -209,7 +208,7 @@ impl Connection {
     /// Returns an error that names the flag when the configuration cannot be read or used.
     pub async fn open(args: &Args, settings: Settings) -> Result<Self, Error> {
         let config = load(args).await?;
-        let limiter = (args.kube_api_qps > 0.0).then(|| TokenBucket::new(args.kube_api_qps, args.kube_api_burst));
+        let limiter = RateLimiter::new(args.kube_api_qps, args.kube_api_burst);
         let set_up = tokio::task::spawn_blocking(move || Self::with_config(config, limiter, settings));
         match set_up.await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(connection) => connection,
@@ -231,7 +230,7 @@ impl Connection {
         Self::with_config(config, None, settings)
     }
 
-    fn with_config(mut config: Config, limiter: Option<TokenBucket>, settings: Settings) -> Result<Self, Error> {
+    fn with_config(mut config: Config, limiter: Option<RateLimiter>, settings: Settings) -> Result<Self, Error> {
         if config.proxy_url.is_some() {
             return Err(Error::Proxy);
         }
@@ -248,7 +247,7 @@ impl Connection {
             pool,
             shared: Arc::new(CallContext {
                 fence: settings.fence,
-                limiter: limiter.map(|bucket| Arc::new(Mutex::new(bucket))),
+                limiter: limiter.map(Arc::new),
                 metrics: settings.metrics,
                 limit: settings.call_limit,
                 host: host(&url).unwrap_or_default(),

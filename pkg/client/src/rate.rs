@@ -1,82 +1,59 @@
-//! The client-side rate limiter of `--kube-api-qps` and `--kube-api-burst`: a token bucket that
-//! grants tokens in the order of requests.
+//! The client-side rate limiter of `--kube-api-qps` and `--kube-api-burst`: governor's token bucket
+//! on tokio's clock, with a queue for the callers that wait.
+//!
+//! Tokio's timers tick in milliseconds. So more than some 500 requests per second need a burst of
+//! more than one.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
-use parking_lot::Mutex;
-use tokio::time::Instant;
+use governor::{
+    Quota,
+    clock::Clock,
+    state::{InMemoryState, NotKeyed},
+};
+use tokio::{sync::Semaphore, time::Instant};
 
-/// A token bucket. It takes the time as an argument and returns how long to wait.
-#[derive(Debug)]
-pub(crate) struct TokenBucket {
-    /// The time to refill one token.
-    period: Duration,
-    /// The time to refill an empty bucket.
-    depth: Duration,
-    /// The time at which the bucket is full again if no more tokens are taken. Callers may reserve
-    /// tokens beyond the current content.
-    full_at: Option<Instant>,
+/// The largest burst. Governor multiplies the burst by the time to refill one token, in
+/// nanoseconds; at the lowest rate, a larger burst would overflow its counter.
+const MAX_BURST: u32 = 1_000_000;
+
+/// A token bucket that grants tokens in the order of requests.
+pub(crate) struct RateLimiter {
+    bucket: governor::RateLimiter<NotKeyed, InMemoryState, TokioClock>,
+    /// Has one permit, which the caller that is next holds. The others wait in the order of their
+    /// calls. A caller that is dropped while it waits has taken no token.
+    turn: Semaphore,
 }
 
-impl TokenBucket {
-    pub(crate) fn new(qps: f32, burst: u32) -> Self {
-        let period = Duration::from_secs_f32(1.0 / qps);
-        Self {
-            period,
-            depth: period.saturating_mul(burst.max(1)),
-            full_at: None,
+impl RateLimiter {
+    /// Returns a full bucket, or `None` for a rate of 0, which means no limit.
+    pub(crate) fn new(qps: f32, burst: u32) -> Option<Self> {
+        let period = Duration::try_from_secs_f64(1.0 / f64::from(qps)).ok()?;
+        let burst = NonZeroU32::new(burst.min(MAX_BURST)).unwrap_or(NonZeroU32::MIN);
+        let quota = Quota::with_period(period)?.allow_burst(burst);
+        Some(Self {
+            bucket: governor::RateLimiter::direct_with_clock(quota, TokioClock),
+            turn: Semaphore::new(1),
+        })
+    }
+
+    /// Waits until a token is available, and takes it.
+    pub(crate) async fn acquire(&self) {
+        let _turn = self.turn.acquire().await;
+        while let Err(not_until) = self.bucket.check() {
+            tokio::time::sleep_until(not_until.earliest_possible().into()).await;
         }
     }
-
-    /// Takes one token, possibly a future one, and returns the time until it is available.
-    pub(crate) fn take(&mut self, now: Instant) -> Duration {
-        let full_at = self.full_at.map_or(now, |at| at.max(now)) + self.period;
-        self.full_at = Some(full_at);
-        full_at.saturating_duration_since(now).saturating_sub(self.depth)
-    }
-
-    /// Returns the token that was taken last. `full_at` is the bucket's after that token was taken.
-    /// A token that is not the last one is lost, because otherwise two callers would get the same
-    /// time slot.
-    fn give_back(&mut self, full_at: Option<Instant>) {
-        if self.full_at == full_at {
-            self.full_at = full_at.and_then(|at| at.checked_sub(self.period));
-        }
-    }
 }
 
-/// A token that a caller waits for. Dropping it early returns it to the bucket.
-pub(crate) struct PendingToken<'a> {
-    bucket: &'a Mutex<TokenBucket>,
-    /// The `full_at` of the bucket after this token was taken.
-    full_at: Option<Instant>,
-    is_used: bool,
-}
+/// Tokio's clock, which tests can pause, unlike the clocks of governor.
+struct TokioClock;
 
-impl<'a> PendingToken<'a> {
-    /// Takes a token and returns it with the time to wait for it.
-    pub(crate) fn take(bucket: &'a Mutex<TokenBucket>) -> (Self, Duration) {
-        let mut locked = bucket.lock();
-        let wait = locked.take(Instant::now());
-        let token = Self {
-            bucket,
-            full_at: locked.full_at,
-            is_used: false,
-        };
-        (token, wait)
-    }
+impl Clock for TokioClock {
+    type Instant = std::time::Instant;
 
-    /// Marks the token as used, so that dropping it does not return it.
-    pub(crate) fn mark_used(mut self) {
-        self.is_used = true;
-    }
-}
-
-impl Drop for PendingToken<'_> {
-    fn drop(&mut self) {
-        if !self.is_used {
-            self.bucket.lock().give_back(self.full_at);
-        }
+    fn now(&self) -> Self::Instant {
+        Instant::now().into_std()
     }
 }
 
@@ -84,47 +61,83 @@ impl Drop for PendingToken<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn burst_passes_immediately_and_later_calls_at_the_rate() {
-        let now = Instant::now();
-        let mut bucket = TokenBucket::new(10.0, 3);
-        let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
-        assert_eq!(waits, [0, 0, 0, 100, 200]);
-        assert_eq!(bucket.take(now + Duration::from_secs(10)), Duration::ZERO);
+    /// Acquires `tokens` tokens one after the other and returns the times of the grants in
+    /// milliseconds.
+    async fn grants(limiter: &RateLimiter, tokens: usize) -> Vec<u128> {
+        let started = Instant::now();
+        let mut times = Vec::new();
+        for _ in 0..tokens {
+            limiter.acquire().await;
+            times.push(started.elapsed().as_millis());
+        }
+        times
     }
 
     #[tokio::test(start_paused = true)]
-    async fn cancelled_wait_returns_its_token() {
-        let bucket = Mutex::new(TokenBucket::new(10.0, 1));
-        PendingToken::take(&bucket).0.mark_used();
-        for _ in 0..100 {
-            assert_eq!(PendingToken::take(&bucket).1.as_millis(), 100);
+    async fn burst_passes_immediately_and_later_calls_at_the_rate() {
+        let limiter = RateLimiter::new(10.0, 3).unwrap();
+        assert_eq!(grants(&limiter, 5).await, [0, 0, 0, 100, 200]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refilled_tokens_can_be_taken_together() {
+        let limiter = RateLimiter::new(10.0, 3).unwrap();
+        assert_eq!(grants(&limiter, 3).await, [0, 0, 0]);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(grants(&limiter, 3).await, [0, 0, 100]);
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(grants(&limiter, 4).await, [0, 0, 0, 100]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_calls_are_granted_in_their_order() {
+        let limiter = RateLimiter::new(10.0, 1).unwrap();
+        let order = parking_lot::Mutex::new(Vec::new());
+        let started = Instant::now();
+        let calls = (0..20).map(|number| {
+            let (limiter, order) = (&limiter, &order);
+            async move {
+                limiter.acquire().await;
+                order.lock().push((number, started.elapsed().as_millis()));
+            }
+        });
+        futures::future::join_all(calls).await;
+        let expected: Vec<_> = (0..20).map(|number| (number, number * 100)).collect();
+        assert_eq!(order.into_inner(), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelled_wait_takes_no_token() {
+        let limiter = RateLimiter::new(10.0, 1).unwrap();
+        limiter.acquire().await;
+        let started = Instant::now();
+        for _ in 0..10 {
+            let cancelled = tokio::time::timeout(Duration::from_millis(1), limiter.acquire()).await;
+            assert!(cancelled.is_err());
         }
-        let (first, _) = PendingToken::take(&bucket);
-        let (second, wait) = PendingToken::take(&bucket);
-        assert_eq!(wait.as_millis(), 200);
-        // Two callers never share one slot.
-        drop(first);
-        assert_eq!(PendingToken::take(&bucket).1.as_millis(), 300);
-        second.mark_used();
+        limiter.acquire().await;
+        assert_eq!(started.elapsed().as_millis(), 100);
     }
 
-    /// The monotonic clock starts with the machine, so the bucket's refill time may exceed the
-    /// clock's age.
-    #[test]
-    fn burst_with_a_refill_time_of_years_passes_immediately() {
-        let now = Instant::now();
-        let mut bucket = TokenBucket::new(0.001, u32::MAX);
-        assert_eq!(bucket.take(now), Duration::ZERO);
-        assert_eq!(bucket.take(now), Duration::ZERO);
+    #[tokio::test(start_paused = true)]
+    async fn cancelled_wait_gives_its_place_to_the_next_call() {
+        let limiter = RateLimiter::new(10.0, 1).unwrap();
+        limiter.acquire().await;
+        let started = Instant::now();
+        let first = tokio::time::timeout(Duration::from_millis(50), limiter.acquire());
+        let (first, ()) = tokio::join!(biased; first, limiter.acquire());
+        assert!(first.is_err());
+        assert_eq!(started.elapsed().as_millis(), 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn largest_burst_at_the_lowest_rate_passes_immediately() {
+        let limiter = RateLimiter::new(0.001, u32::MAX).unwrap();
+        assert_eq!(grants(&limiter, 1000).await, [0; 1000]);
     }
 
     #[test]
-    fn refilled_tokens_can_be_taken_together() {
-        let now = Instant::now();
-        let mut bucket = TokenBucket::new(10.0, 3);
-        let later = now + Duration::from_millis(200);
-        let waits = [now, now, now, later, later, later].map(|at| bucket.take(at).as_millis());
-        assert_eq!(waits, [0, 0, 0, 0, 0, 100]);
+    fn rate_of_zero_is_no_limit() {
+        assert!(RateLimiter::new(0.0, 30).is_none());
     }
 }

@@ -14,6 +14,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams},
 };
+use parking_lot::Mutex;
 use prometheus::Registry;
 use serde_json::json;
 use tower::service_fn;
@@ -48,7 +49,7 @@ impl TestStack {
     }
 
     fn rate(mut self, qps: f32, burst: u32) -> Self {
-        self.shared.limiter = Some(Arc::new(Mutex::new(TokenBucket::new(qps, burst))));
+        self.shared.limiter = RateLimiter::new(qps, burst).map(Arc::new);
         self
     }
 
