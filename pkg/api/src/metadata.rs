@@ -92,7 +92,11 @@ impl OwnerReference {
 
 /// Decodes `null` as the default. In Kubernetes' JSON, `null` and an absent field have the same
 /// meaning.
-fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+///
+/// # Errors
+///
+/// Returns the error of decoding any other value.
+pub fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + Deserialize<'de>,

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use portreeve_api::null_as_default;
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, SeqAccess, Visitor},
@@ -43,7 +44,7 @@ pub struct PartialMetadata {
     /// The collector's finalizers that it has.
     pub finalizers: Finalizers,
     /// Its owner references, in their order in the object.
-    #[serde(deserialize_with = "null_is_none")]
+    #[serde(deserialize_with = "null_as_default")]
     pub owner_references: Vec<Reference>,
 }
 
@@ -60,7 +61,7 @@ pub struct Reference {
     /// The UID of the owner.
     pub uid: Box<str>,
     /// Whether foreground deletion of the owner waits for this object.
-    #[serde(rename = "blockOwnerDeletion", deserialize_with = "null_is_none")]
+    #[serde(rename = "blockOwnerDeletion", deserialize_with = "null_as_default")]
     pub blocks: bool,
 }
 
@@ -137,15 +138,6 @@ fn is_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> 
 fn empty_is_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<str>>, D::Error> {
     let text = Option::<Box<str>>::deserialize(deserializer)?;
     Ok(text.filter(|text| !text.is_empty()))
-}
-
-/// Decodes `null` as the default: in Kubernetes' JSON it means the same as an absent field.
-fn null_is_none<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]
