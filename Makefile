@@ -49,11 +49,12 @@ bench: control-plane image-binary ## measure the image's binary and its peers in
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
 
 .PHONY: lint
-lint: ## check format, lints, docs and the rules of this repository
+lint: ## check format, lints, docs, dependencies and the rules of this repository
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) test --locked -p portreeve-tests --test tidy
+	@folder=$$(hack/deny/build) && "$$folder/cargo-deny" --locked check -D warnings licenses bans sources
 	@hack/verify
 
 .PHONY: verify
