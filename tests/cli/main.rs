@@ -1,5 +1,5 @@
 //! Tests of the executable from outside: command line, config file, manifests, log, endpoints,
-//! signals and exit codes.
+//! limits, signals and exit codes.
 
 mod config;
 #[expect(dead_code, reason = "the integration tests use the rest")]
@@ -7,6 +7,7 @@ mod config;
 mod fixtures;
 mod logs;
 mod manifests;
+mod open_files;
 mod serving;
 mod signals;
 mod usage;

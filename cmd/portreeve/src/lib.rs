@@ -7,6 +7,7 @@ mod debug;
 mod leader_election;
 pub mod logging;
 mod manifests;
+mod open_files;
 mod options;
 mod registry;
 
@@ -222,6 +223,7 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
 fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
     logging::init(config.options.logging.logging_format, config.options.logging.v);
     std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
+    open_files::raise_limit();
     let system = |what| move |source| Error::System { what, source };
     let signal_runtime = runtime::Builder::new_current_thread().enable_all().build();
     // Controllers mostly wait for the apiserver, with many requests at once. Passing tasks between
