@@ -5,7 +5,7 @@ mod config;
 mod cron;
 mod debug;
 mod leader_election;
-pub mod logging;
+mod logging;
 mod manifests;
 mod open_files;
 mod options;
@@ -116,7 +116,7 @@ pub enum Error {
 impl Error {
     /// Returns 2 when a Lease was lost, 3 when reconciles were still running at the shutdown
     /// timeout, and 1 otherwise.
-    pub fn exit_code(&self) -> u8 {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Manager(portreeve_manager::Error::Lost { .. }) => 2,
             Self::Manager(portreeve_manager::Error::DrainTimeout { .. }) => 3,

@@ -31,7 +31,7 @@ use self::json::Json;
 
 /// The format of log lines: `--logging-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// Lines for people: time, level, target, message, fields.
     #[default]
     Text,
@@ -43,7 +43,7 @@ pub enum Format {
 ///
 /// Only the first call has an effect: a process that has already set up its logs, such as a test,
 /// keeps them.
-pub fn init(format: Format, verbosity: u8) {
+pub(crate) fn init(format: Format, verbosity: u8) {
     let registry = tracing_subscriber::registry().with(filter(verbosity));
     let result = match format {
         Format::Text => {

@@ -71,8 +71,6 @@ pub struct OwnerReference {
     pub uid: Box<str>,
     /// Whether the owner manages this object.
     pub controller: bool,
-    /// Whether foreground deletion of the owner waits for this object.
-    pub block_owner_deletion: bool,
 }
 
 impl OwnerReference {

@@ -2,8 +2,6 @@
 
 use std::{borrow::Cow, fmt};
 
-use crate::ObjectKey;
-
 /// The API resource of CRDs.
 pub const CRDS: Resource = Resource::cluster(
     "apiextensions.k8s.io",
@@ -104,11 +102,6 @@ impl Resource {
             None => format!("{root}/{}", self.plural),
         }
     }
-
-    /// Returns the URL path of one object.
-    pub fn object_path(&self, key: &ObjectKey) -> String {
-        format!("{}/{}", self.collection_path(key.namespace.as_deref()), key.name)
-    }
 }
 
 /// Prints `plural.version.group`, as in kubectl, or `plural.version` in the core group.
@@ -134,10 +127,10 @@ mod tests {
         let deployments = Resource::namespaced("apps", "v1", "Deployment", "deployments");
         assert_eq!(pods.collection_path(None), "/api/v1/pods");
         assert_eq!(pods.collection_path(Some("a")), "/api/v1/namespaces/a/pods");
-        assert_eq!(nodes.object_path(&ObjectKey::cluster("n")), "/api/v1/nodes/n");
+        assert_eq!(nodes.collection_path(None), "/api/v1/nodes");
         assert_eq!(
-            deployments.object_path(&ObjectKey::namespaced("a", "b")),
-            "/apis/apps/v1/namespaces/a/deployments/b"
+            deployments.collection_path(Some("a")),
+            "/apis/apps/v1/namespaces/a/deployments"
         );
         assert_eq!(deployments.api_version(), "apps/v1");
         assert_eq!(pods.api_version(), "v1");

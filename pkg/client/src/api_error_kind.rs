@@ -52,7 +52,7 @@ impl ApiErrorKind {
     }
 
     /// Classifies a `Status` from a response body or a watch event.
-    pub fn of_status(status: &Status) -> Self {
+    pub(crate) fn of_status(status: &Status) -> Self {
         match (status.code, status.reason.as_str()) {
             (403, _) if status.message.contains(FENCED_BY_SERVER) => Self::Fenced,
             (_, "AlreadyExists") => Self::AlreadyExists,

@@ -93,17 +93,8 @@ impl Server {
         Self::new(listener, identity, args).map(Some)
     }
 
-    /// Uses a socket that is already listening, for tests and for callers with inherited sockets.
-    /// Ignores `--secure-port` and `--bind-address`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error when the certificate or the socket cannot be used.
-    pub fn from_listener(listener: TcpListener, args: &Args) -> Result<Self, Error> {
-        Self::new(listener, Identity::from_args(args)?, args)
-    }
-
-    fn new(listener: TcpListener, identity: Identity, args: &Args) -> Result<Self, Error> {
+    /// Uses a socket that is already listening.
+    pub(crate) fn new(listener: TcpListener, identity: Identity, args: &Args) -> Result<Self, Error> {
         let address = listener.local_addr().map_err(|source| Error::Socket { source })?;
         listener
             .set_nonblocking(true)

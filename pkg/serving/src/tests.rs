@@ -23,6 +23,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::Limits;
+use crate::tls::Identity;
 use crate::{Args, Check, Error, HealthChecker, HealthCheckers, HttpEndpoints, Server};
 
 /// Waits for a future that should complete immediately. Only a failing test waits for the timeout.
@@ -88,7 +89,7 @@ struct Running {
 impl Running {
     fn start(args: &Args, limits: Limits, endpoints: HttpEndpoints) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::from_listener(listener, args).unwrap();
+        let server = Server::new(listener, Identity::from_args(args).unwrap(), args).unwrap();
         let (address, certificate) = (server.local_addr(), server.certificate().clone());
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
