@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::Process;
 
-use crate::support::{LIMIT, daemon::PROGRAM};
+use crate::fixtures::{LIMIT, daemon::PROGRAM};
 
 #[tokio::test]
 async fn the_soft_limit_on_open_files_is_raised_to_the_hard_limit() -> Result<()> {
