@@ -71,6 +71,9 @@ pub struct OwnerReference {
     pub uid: Box<str>,
     /// Whether the owner manages this object.
     pub controller: bool,
+    /// Whether foreground deletion of the owner waits for this object. A comparison of whole
+    /// references detects that somebody has changed it.
+    pub block_owner_deletion: bool,
 }
 
 impl OwnerReference {
