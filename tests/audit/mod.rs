@@ -16,7 +16,7 @@
 mod bounds;
 mod checker;
 pub(crate) mod effects;
-mod event;
+pub(crate) mod event;
 mod log;
 pub(crate) mod policy;
 pub(crate) mod report;

@@ -18,6 +18,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
+const AUTOSCALERS: Resource = Resource::namespaced(
+    "autoscaling",
+    "v1",
+    "HorizontalPodAutoscaler",
+    "horizontalpodautoscalers",
+);
 /// The flag that names the namespace to watch.
 const NAMESPACE: &str = "configmap-namespace";
 
@@ -44,6 +50,20 @@ pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_fla
 pub(crate) const TWINS: &[Descriptor] = &[
     descriptor("first-twin-controller", one_flag, |ctx| idle(ctx, "FirstTwin")),
     descriptor("second-twin-controller", Vec::new, |ctx| idle(ctx, "SecondTwin")),
+];
+
+/// A controller that reads autoscalers in a version that is not the preferred one, and
+/// the garbage collector.
+pub(crate) const AUTOSCALERS_AND_COLLECTOR: &[Descriptor] = &[
+    descriptor("autoscaler-controller", Vec::new, |ctx| {
+        let autoscalers = ctx.informer::<CachedObject>(Watch::all(AUTOSCALERS));
+        let keyed = KeyedController::new(ctx, "Autoscaler", Idle);
+        Ok(keyed.watch(&autoscalers, |delta| [delta.key()]).build())
+    }),
+    Descriptor {
+        on_by_default: true,
+        ..portreeve_garbagecollector::DESCRIPTOR
+    },
 ];
 
 /// A controller that computes for longer than a Lease lasts, on two threads at once.
@@ -76,7 +96,7 @@ pub(crate) fn one_flag() -> Vec<clap::Arg> {
     vec![clap::Arg::new(NAMESPACE).long(NAMESPACE).required(true)]
 }
 
-pub(crate) fn config_map_informer(ctx: &Context<'_>) -> Result<Informer<CachedConfigMap>, BuildError> {
+pub(crate) fn config_map_informer(ctx: &Context<'_>) -> Result<Informer<CachedObject>, BuildError> {
     let namespace: String = ctx.flag(NAMESPACE)?;
     Ok(ctx.informer(Watch {
         namespace: Some(namespace.into()),
@@ -106,11 +126,11 @@ pub(crate) fn idle(ctx: &Context<'_>, queue: &'static str) -> Result<Registratio
 }
 
 #[derive(Deserialize)]
-pub(crate) struct CachedConfigMap {
+pub(crate) struct CachedObject {
     metadata: Metadata,
 }
 
-impl Projection for CachedConfigMap {
+impl Projection for CachedObject {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -118,13 +138,13 @@ impl Projection for CachedConfigMap {
 
 /// Keeps an empty ConfigMap `NAME-copy` for each ConfigMap.
 struct Copier {
-    maps: Informer<CachedConfigMap>,
+    maps: Informer<CachedObject>,
     /// Called at each decision; returns whether the decision takes an existing copy into account.
     observes_copy: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Reconciler for Copier {
-    type Observed = (ObjectKey, Option<Arc<CachedConfigMap>>);
+    type Observed = (ObjectKey, Option<Arc<CachedObject>>);
 
     fn observe(&self, key: &ObjectKey) -> Option<Self::Observed> {
         let original = self.maps.get(key).filter(|map| !map.metadata.name.ends_with("-copy"))?;

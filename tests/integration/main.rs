@@ -32,5 +32,6 @@ mod requests;
 mod restart;
 mod rights;
 mod schedules;
+mod shared_watches;
 mod ttl;
 mod undecodable;

@@ -236,12 +236,12 @@ impl DiscoveryLoop {
     /// names expire. They do not expire at once, because a starting apiserver may reject every
     /// request for a moment.
     fn services(&self) -> BTreeSet<Box<str>> {
-        let status = self.services.reporter().status();
+        let status = self.services.status();
         let is_rejected = status
-            .failure
+            .failure()
             .is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound));
         let is_recent = status
-            .last_contact
+            .last_contact()
             .is_some_and(|contact| contact.elapsed() < NAMES_EXPIRY);
         if is_rejected && !is_recent {
             return BTreeSet::new();

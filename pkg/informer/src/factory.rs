@@ -159,9 +159,21 @@ impl SharedWatches {
     /// Returns the resources of which an informer reads all objects, each in the version that it
     /// reads.
     pub fn informer_resources(&self) -> Vec<Resource> {
+        self.resources_of(|_| true)
+    }
+
+    /// Returns those of [`SharedWatches::informer_resources`] whose informers are synced.
+    pub fn synced_informer_resources(&self) -> Vec<Resource> {
+        self.resources_of(|informers| informers.iter().all(|slot| slot.is_synced()))
+    }
+
+    fn resources_of(&self, accepts: impl Fn(&[Arc<Slot>]) -> bool) -> Vec<Resource> {
         let watches = self.0.live_watches().into_iter();
         watches
-            .filter(|shared| shared.watch.is_for_all() && !shared.readers.required().is_empty())
+            .filter(|shared| {
+                let informers = shared.readers.required();
+                shared.watch.is_for_all() && !informers.is_empty() && accepts(&informers)
+            })
             .map(|shared| shared.watch.resource.clone())
             .collect()
     }

@@ -40,8 +40,9 @@ pub use factory::{Factory, InformerConfig, SharedWatches};
 pub use informer::{Cache, CacheSyncTimeout, Index, Informer, Subscription};
 pub use metadata::MetadataOnly;
 pub use readers::Sink;
-pub use report::{Report, StatusReporter, WatchFailure};
-pub use shared_watch::Reader;
+use report::StatusReporter;
+pub use report::{Report, WatchFailure};
+pub use shared_watch::{Reader, ReaderStatus};
 pub use store::{Cause, Change, Delta, Event, IndexFn, Store};
 pub use watch::Watch;
 

@@ -14,7 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     Event, WatchFailure, WatchedObject,
@@ -88,6 +88,8 @@ pub(crate) struct Slot {
     /// Whether the reader panicked during the current list or since. It receives nothing until the
     /// next list.
     is_broken: AtomicBool,
+    /// The time of the first panic since the last list that the reader received completely.
+    failing_since: Mutex<Option<Instant>>,
 }
 
 impl Slot {
@@ -110,7 +112,13 @@ impl Slot {
             is_listed: AtomicBool::new(false),
             is_synced: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
+            failing_since: Mutex::new(None),
         })
+    }
+
+    /// Returns the time since which the reader has received nothing because it panicked.
+    pub(crate) fn failing_since(&self) -> Option<Instant> {
+        *self.failing_since.lock()
     }
 
     pub(crate) fn is_synced(&self) -> bool {
@@ -125,13 +133,8 @@ impl Slot {
     /// Detaches the reader. It receives no event that begins after this call. May be called from
     /// the reader's own sink.
     pub(crate) fn detach(&self) {
-        self.is_detached.store(true, Ordering::Relaxed);
-        // If the sink is in use, the loop drops it afterwards.
-        if let Some(mut decoder) = self.decoder.try_lock() {
-            let removed = decoder.take();
-            drop(decoder);
-            drop(removed);
-        }
+        self.is_detached.store(true, Ordering::SeqCst);
+        self.drop_if_detached();
     }
 
     /// Waits until the sink is no longer in use. Deadlocks if called from the sink itself.
@@ -140,30 +143,43 @@ impl Slot {
     }
 
     fn is_detached(&self) -> bool {
-        self.is_detached.load(Ordering::Relaxed)
+        self.is_detached.load(Ordering::SeqCst)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
+    }
+
+    /// Drops the sink of a detached reader, unless it is in use: then whoever uses it drops it
+    /// afterwards.
+    fn drop_if_detached(&self) {
+        if self.is_detached()
+            && let Some(mut decoder) = self.decoder.try_lock()
+        {
+            let removed = decoder.take();
+            drop(decoder);
+            drop(removed);
+        }
     }
 
     /// Calls the sink unless it is detached or broken. A panic makes it broken.
     fn call<R>(&self, call: impl FnOnce(&mut dyn Decoder) -> R) -> Option<R> {
-        if self.is_broken.load(Ordering::Relaxed) {
+        if self.is_detached() || self.is_broken() {
             return None;
         }
-        let mut decoder = self.decoder.lock();
-        let result = match decoder.as_deref_mut() {
-            Some(decoder) => catch_unwind(AssertUnwindSafe(|| call(decoder))),
-            None => return None,
+        let result = {
+            let mut decoder = self.decoder.lock();
+            let decoder = decoder.as_deref_mut()?;
+            catch_unwind(AssertUnwindSafe(|| call(decoder)))
         };
-        if self.is_detached() {
-            *decoder = None;
+        self.drop_if_detached();
+        if result.is_err() {
+            tracing::error!("relisting because the sink panicked");
+            self.is_broken.store(true, Ordering::Relaxed);
+            self.is_listed.store(false, Ordering::Relaxed);
+            self.failing_since.lock().get_or_insert_with(Instant::now);
         }
-        drop(decoder);
-        result
-            .inspect_err(|_| {
-                tracing::error!("relisting because the sink panicked");
-                self.is_broken.store(true, Ordering::Relaxed);
-                self.is_listed.store(false, Ordering::Relaxed);
-            })
-            .ok()
+        result.ok()
     }
 }
 
@@ -185,7 +201,7 @@ impl Readers {
         self.slots.lock().retain(|known| !Arc::ptr_eq(known, slot));
     }
 
-    /// Returns once there is a reader that waits for a list.
+    /// Returns once there is a reader that waits for a list. Those that panicked do not count.
     pub(crate) async fn wait_for_unlisted(&self) {
         while !self.has_unlisted() {
             self.attached.notified().await;
@@ -200,7 +216,8 @@ impl Readers {
 
     fn has_unlisted(&self) -> bool {
         let slots = self.slots.lock();
-        slots.iter().any(|slot| !slot.is_listed.load(Ordering::Relaxed))
+        let mut waiting = slots.iter().filter(|slot| !slot.is_listed.load(Ordering::Relaxed));
+        waiting.any(|slot| !slot.is_broken())
     }
 
     fn all(&self) -> Vec<Arc<Slot>> {
@@ -212,7 +229,7 @@ impl Readers {
 pub(crate) struct Audience {
     readers: Arc<Readers>,
     slots: Vec<Arc<Slot>>,
-    /// Whether the current list contains only metadata.
+    /// Whether the current list or watch contains only metadata.
     is_metadata_only: bool,
 }
 
@@ -248,10 +265,15 @@ impl Audience {
         }
     }
 
-    /// Whether metadata is enough for every reader.
+    /// Whether to request only metadata in the current list or watch.
     pub(crate) fn is_metadata_only(&self) -> bool {
-        let mut slots = self.slots.iter().filter(|slot| !slot.is_detached());
-        slots.all(|slot| slot.is_metadata_only)
+        self.is_metadata_only
+    }
+
+    /// Begins a watch, which requests only what the remaining readers need.
+    pub(crate) fn begin_watch(&mut self) {
+        self.slots.retain(|slot| !slot.is_detached());
+        self.is_metadata_only = self.slots.iter().all(|slot| slot.is_metadata_only);
     }
 
     /// Applies an event to every reader. Returns the version after which a watch may resume.
@@ -261,25 +283,43 @@ impl Audience {
         versions.fold(None, |known, version| known.or(version.flatten()))
     }
 
-    /// Ends a list that was consistent as of `version`, or the removal of all objects.
-    pub(crate) fn complete(&self, term: u64, version: Option<&str>) {
+    /// Ends a list that was consistent as of `version`.
+    pub(crate) fn complete(&self, term: u64, version: &str) {
         for slot in &self.slots {
             slot.call(|decoder| {
                 decoder.apply(RawEvent::Synced);
-                decoder.complete(term, version);
-                slot.is_listed.store(version.is_some(), Ordering::Relaxed);
+                decoder.complete(term, Some(version));
+                slot.is_listed.store(true, Ordering::Relaxed);
                 slot.is_synced.store(true, Ordering::Relaxed);
+                *slot.failing_since.lock() = None;
+            });
+        }
+    }
+
+    /// Removes all objects, because their CRD was deleted. A reader that never received a list has
+    /// none, and must not count as synced.
+    pub(crate) fn remove_all(&mut self, term: u64) {
+        self.slots = self.readers.all();
+        self.slots.retain(|slot| slot.is_synced());
+        for slot in &self.slots {
+            slot.is_listed.store(false, Ordering::Relaxed);
+            slot.is_broken.store(false, Ordering::Relaxed);
+            slot.call(|decoder| {
+                decoder.apply(RawEvent::Relisting);
+                decoder.apply(RawEvent::Synced);
+                decoder.complete(term, None);
             });
         }
     }
 
     /// Whether a reader has panicked since the list began.
     pub(crate) fn has_broken(&self) -> bool {
-        self.slots.iter().any(|slot| slot.is_broken.load(Ordering::Relaxed))
+        self.slots.iter().any(|slot| slot.is_broken())
     }
 
-    /// Whether no reader is left that could use the rest of the list.
+    /// Whether every reader has panicked, so that none could use the next event.
     pub(crate) fn is_all_broken(&self) -> bool {
-        !self.slots.is_empty() && self.slots.iter().all(|slot| slot.is_broken.load(Ordering::Relaxed))
+        let mut slots = self.slots.iter().filter(|slot| !slot.is_detached());
+        self.has_broken() && slots.all(|slot| slot.is_broken())
     }
 }

@@ -35,6 +35,9 @@ use crate::{
 
 /// The number of attempts for a page before the list starts over.
 const PAGE_ATTEMPTS: u32 = 5;
+/// How long the watch continues for the other readers after one has panicked. Then the loop lists
+/// again for that one.
+const RELIST_AFTER_PANIC: Duration = Duration::from_secs(30);
 
 /// The configuration of one loop.
 pub(crate) struct ReflectorConfig {
@@ -66,6 +69,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
         unpaged: false,
         has_listed: false,
         is_list_failing: false,
+        relist_at: None,
         trust: WatchTrust::new(config.idle_timeout, Instant::now()),
         term: 0,
         audience: Audience::new(Arc::clone(&readers)),
@@ -105,6 +109,8 @@ struct Reflector {
     /// Whether a list has failed since the last complete list. Then only the last page of a list
     /// counts as contact.
     is_list_failing: bool,
+    /// When to list again for readers that panicked, while others go on.
+    relist_at: Option<Instant>,
     term: u64,
 }
 
@@ -135,7 +141,12 @@ impl Reflector {
     async fn list(&mut self) -> Result<String, Error> {
         let unpaged = std::mem::take(&mut self.unpaged);
         let limit = (!unpaged).then_some(self.config.page_size);
+        let was_metadata_only = self.audience.is_metadata_only();
         self.audience.begin_list();
+        if was_metadata_only != self.audience.is_metadata_only() {
+            self.trust.forget_list();
+        }
+        self.relist_at = None;
         let mut next: Option<String> = None;
         let mut content = DefaultHasher::new();
         loop {
@@ -157,15 +168,26 @@ impl Reflector {
             }
             if next.is_none() {
                 let version = page.metadata.resource_version.unwrap_or_default();
-                self.audience.complete(self.term, Some(&version));
-                if self.audience.has_broken() {
-                    return Err(Error::Panicked);
-                }
+                self.audience.complete(self.term, &version);
+                self.schedule_relist_after_panic()?;
                 self.has_listed = true;
                 self.trust.list_completed(content.finish(), Instant::now());
                 return Ok(version);
             }
         }
+    }
+
+    /// If a reader has panicked, schedules a list for it, or requests one at once if no other
+    /// reader is left.
+    fn schedule_relist_after_panic(&mut self) -> Result<(), Error> {
+        if self.audience.is_all_broken() {
+            return Err(Error::Panicked);
+        }
+        if self.audience.has_broken() {
+            self.relist_at
+                .get_or_insert_with(|| Instant::now() + RELIST_AFTER_PANIC);
+        }
+        Ok(())
     }
 
     /// Requests one page and returns its bytes. Retries every page but the first, because the
@@ -207,7 +229,7 @@ impl Reflector {
             let ended = tokio::select! {
                 // In this order, so that no watch is opened in vain.
                 biased;
-                () = readers.wait_for_unlisted() => return,
+                () = readers.wait_for_unlisted() => return self.trust.forget_list(),
                 ended = self.watch(&mut version) => ended,
             };
             let now = Instant::now();
@@ -230,6 +252,7 @@ impl Reflector {
     /// watch. Each line counts as contact, and the acceptance usually does.
     async fn watch(&mut self, version: &mut String) -> Result<(), Error> {
         let is_contact = self.trust.watch_started(Instant::now());
+        self.audience.begin_watch();
         let mut query = Query::new(&self.config.watch);
         query.add("watch", "true");
         query.add("allowWatchBookmarks", "true");
@@ -245,7 +268,10 @@ impl Reflector {
         let mut last_line = Instant::now();
         loop {
             // Only complete lines count as contact, not bytes that never form a line.
-            let frame = match timeout_at(last_line + idle_timeout, body.frame()).await {
+            let idle_at = last_line + idle_timeout;
+            let until = self.relist_at.map_or(idle_at, |relist_at| relist_at.min(idle_at));
+            let frame = match timeout_at(until, body.frame()).await {
+                Err(_) if until < idle_at => return Err(Error::Panicked),
                 Err(_) => return Err(Error::Silent(idle_timeout)),
                 Ok(None) => return Ok(()),
                 Ok(Some(frame)) => frame.map_err(|source| Error::Read(source.into()))?,
@@ -275,10 +301,7 @@ impl Reflector {
         if let Some(next) = next {
             *version = next;
         }
-        if self.audience.has_broken() {
-            return Err(Error::Panicked);
-        }
-        Ok(())
+        self.schedule_relist_after_panic()
     }
 
     /// Removes all objects if the resource is not served and its CRD was deleted. Before the first
@@ -289,8 +312,7 @@ impl Reflector {
             && self.config.crd_signal.definition_deleted.swap(false, Ordering::Relaxed)
         {
             tracing::info!("removing all objects because their definition was deleted");
-            self.audience.begin_list();
-            self.audience.complete(self.term, None);
+            self.audience.remove_all(self.term);
             // After a panic, restore the flag, so that the next 404 tries again.
             if self.audience.has_broken() {
                 self.config.crd_signal.definition_deleted.store(true, Ordering::Relaxed);

@@ -36,7 +36,7 @@ pub struct WatchFailure {
 
 /// The status of a watch, written by its loop. Cheap to clone; all clones share one status.
 #[derive(Clone, Debug, Default)]
-pub struct StatusReporter(Arc<Mutex<WatchStatus>>);
+pub(crate) struct StatusReporter(Arc<Mutex<WatchStatus>>);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WatchStatus {
@@ -61,12 +61,12 @@ impl StatusReporter {
     }
 
     /// Returns the current failure, or `None` while the watch makes progress.
-    pub fn failure(&self) -> Option<WatchFailure> {
+    pub(crate) fn failure(&self) -> Option<WatchFailure> {
         self.0.lock().failure.clone()
     }
 
     /// Returns when the apiserver last responded or sent data.
-    pub fn last_contact(&self) -> Option<Instant> {
+    pub(crate) fn last_contact(&self) -> Option<Instant> {
         self.0.lock().last_contact
     }
 

@@ -8,11 +8,15 @@ use std::{
     },
 };
 
-use tokio::sync::{Notify, watch};
+use portreeve_client::ApiErrorKind;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    Report, StatusReporter, Watch,
+    Report, StatusReporter, Watch, WatchFailure,
     readers::{Readers, Slot},
 };
 
@@ -66,12 +70,17 @@ impl SharedWatch {
     /// Returns the state of the watch, or `None` if only optional readers use it.
     pub(crate) fn report(&self) -> Option<Report> {
         let required = self.readers.required();
-        let status = self.reporter.status();
+        let status = |slot| ReaderStatus {
+            reporter: self.reporter.clone(),
+            slot: Arc::clone(slot),
+        };
+        let statuses: Vec<_> = required.iter().map(status).collect();
         let first = Report {
             name: self.watch.to_string(),
             synced: required.iter().all(|slot| slot.is_synced()),
-            last_contact: status.last_contact,
-            failure: status.failure,
+            // `None`, which means no contact, is the smallest.
+            last_contact: statuses.iter().map(ReaderStatus::last_contact).min()?,
+            failure: statuses.iter().find_map(ReaderStatus::failure),
             undecodable: Vec::new(),
             objects: 0,
         };
@@ -83,8 +92,8 @@ impl SharedWatch {
             report
         });
         report.undecodable.sort();
-        report.undecodable.dedup();
-        (!required.is_empty()).then_some(report)
+        report.undecodable.dedup_by(|(key, _), (before, _)| key == before);
+        Some(report)
     }
 }
 
@@ -95,16 +104,49 @@ pub struct Reader {
     slot: Arc<Slot>,
 }
 
+/// The status of a reader. Cheap to clone.
+#[derive(Clone)]
+pub struct ReaderStatus {
+    reporter: StatusReporter,
+    slot: Arc<Slot>,
+}
+
+impl ReaderStatus {
+    /// Returns when the apiserver last responded to the watch or sent data on it, or when the
+    /// reader's sink panicked, if that was earlier.
+    pub fn last_contact(&self) -> Option<Instant> {
+        let contact = self.reporter.last_contact()?;
+        Some(self.slot.failing_since().map_or(contact, |since| since.min(contact)))
+    }
+
+    /// Returns the current failure, or `None` while the watch makes progress.
+    pub fn failure(&self) -> Option<WatchFailure> {
+        let panicked = || WatchFailure {
+            kind: ApiErrorKind::Transient,
+            message: "the sink panicked (see the log); it receives nothing until the next list".to_owned(),
+        };
+        self.reporter
+            .failure()
+            .or_else(|| self.slot.failing_since().map(|_| panicked()))
+    }
+}
+
 impl Reader {
     /// Attaches `slot` to the watch.
     pub(crate) fn new(shared: Arc<SharedWatch>, slot: Arc<Slot>) -> Self {
         shared.readers.attach(Arc::clone(&slot));
-        Self { shared, slot }
+        let reader = Self { shared, slot };
+        // The resource may be served by now.
+        reader.wake();
+        reader
     }
 
-    /// Returns the status of the watch.
-    pub fn reporter(&self) -> &StatusReporter {
-        &self.shared.reporter
+    /// Returns the status of the reader.
+    pub fn status(&self) -> ReaderStatus {
+        ReaderStatus {
+            reporter: self.shared.reporter.clone(),
+            slot: Arc::clone(&self.slot),
+        }
     }
 
     /// Retries at once if the loop waits for its resource to be served. Call it when discovery
@@ -115,17 +157,20 @@ impl Reader {
 
     /// Detaches the reader. When this returns, the sink is dropped and receives no further event.
     /// Must not be called from the sink, which would deadlock; the sink may drop the reader.
-    pub fn detach(self) {
-        let slot = Arc::clone(&self.slot);
-        drop(self);
-        slot.wait_until_idle();
+    pub fn detach(&self) {
+        self.leave();
+        self.slot.wait_until_idle();
+    }
+
+    fn leave(&self) {
+        self.shared.readers.remove(&self.slot);
+        self.slot.detach();
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.shared.readers.remove(&self.slot);
-        self.slot.detach();
+        self.leave();
     }
 }
 

@@ -105,6 +105,12 @@ impl WatchTrust {
         self.was_accepted = true;
     }
 
+    /// Drops the hash of the last list, because the next list is no evidence: it does not follow a
+    /// watch that brought nothing, or it has other content.
+    pub(crate) fn forget_list(&mut self) {
+        self.last_list = None;
+    }
+
     /// Records that a watch starts. Returns whether its acceptance will count as contact: it does
     /// not right after an accepted watch that ended at once.
     pub(crate) fn watch_started(&mut self, now: Instant) -> bool {

@@ -149,9 +149,12 @@ impl CollectorContext {
         since: Instant,
         page: &(dyn Fn() + Sync),
     ) -> Result<(), RequestError> {
-        let watched: HashSet<_> = self
-            .watched
-            .borrow()
+        let states = self.watched.borrow().clone();
+        if states.is_empty() {
+            // Discovery has not answered yet, so the dependents may be of any resource.
+            return Err(RequestError::other("the collector does not watch any resource yet"));
+        }
+        let watched: HashSet<_> = states
             .iter()
             .map(|state| state.resource.clone())
             .filter(|resource| namespace.is_none() || resource.scope == Scope::Namespaced)

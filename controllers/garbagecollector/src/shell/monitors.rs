@@ -13,7 +13,7 @@ use std::{
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::{FollowUps, Monitor};
-use portreeve_informer::{Discovery, Event, Reader, ServedResources, SharedWatches, Sink, StatusReporter, Verb, Watch};
+use portreeve_informer::{Discovery, Event, Reader, ReaderStatus, ServedResources, SharedWatches, Sink, Verb, Watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::{CollectorContext, watched_object::WatchedPartialObject};
@@ -31,7 +31,7 @@ const LEAVE: Duration = Duration::from_millis(300);
 pub(crate) struct MonitorState {
     pub(crate) resource: Resource,
     complete: Arc<AtomicBool>,
-    reporter: StatusReporter,
+    status: ReaderStatus,
     stale_after: Duration,
 }
 
@@ -44,9 +44,9 @@ impl MonitorState {
     /// Returns why the watch has had no contact with the apiserver for too long, or `None`. What
     /// was seen of the resource may then be out of date.
     pub(crate) fn stale(&self, now: Instant) -> Option<String> {
-        let age = now.saturating_duration_since(self.reporter.last_contact()?);
+        let age = now.saturating_duration_since(self.status.last_contact()?);
         (self.is_synced() && age > self.stale_after).then(|| {
-            let failure = self.reporter.failure().map(|failure| failure.message);
+            let failure = self.status.failure().map(|failure| failure.message);
             let reason = failure.as_deref().unwrap_or("the connection is silent");
             format!("{}, last contact {} s ago: {reason}", self.resource, age.as_secs())
         })
@@ -55,7 +55,7 @@ impl MonitorState {
     /// Returns whether the resource may no longer be read, or is not served. What was seen of it
     /// then proves nothing.
     fn is_lost(&self) -> bool {
-        let failure = self.reporter.failure();
+        let failure = self.status.failure();
         failure.is_some_and(|failure| matches!(failure.kind, ApiErrorKind::Forbidden | ApiErrorKind::NotFound))
     }
 }
@@ -63,7 +63,7 @@ impl MonitorState {
 /// Formats the resource and the reason why it is not synced.
 impl fmt::Display for MonitorState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let failure = self.reporter.failure().map(|failure| failure.message);
+        let failure = self.status.failure().map(|failure| failure.message);
         let reason = failure.as_deref().unwrap_or("the first list is not complete");
         write!(f, "{}: {reason}", self.resource)
     }
@@ -88,6 +88,8 @@ pub(crate) struct Monitors {
     /// The watches whose resources have left discovery, and the time at which each ends.
     leaving: Vec<(Instant, Running)>,
     failures: u64,
+    /// Whether discovery has ever answered.
+    has_followed: bool,
 }
 
 impl Monitors {
@@ -99,6 +101,7 @@ impl Monitors {
             running: BTreeMap::new(),
             leaving: Vec::new(),
             failures: 0,
+            has_followed: false,
         }
     }
 
@@ -139,25 +142,32 @@ impl Monitors {
     /// none is published, because the initial sync waits for all that are.
     fn join_informers(&mut self) {
         for resource in self.watches.informer_resources() {
-            if !self.ctx.settings.ignored.contains(&resource_name(&resource)) {
+            let id = id(&resource);
+            if !self.ctx.settings.ignored.contains(&resource_name(&resource)) && !self.running.contains_key(&id) {
                 let running = self.start(&resource, resource.clone());
-                self.running.insert(id(&resource), running);
+                self.running.insert(id, running);
             }
         }
     }
 
-    /// Moves each monitor to the version that an informer reads, so that one watch serves both.
+    /// Moves each monitor to the version that a synced informer reads, so that one watch serves
+    /// both.
     fn share_watches(&mut self, served: &ServedResources) {
-        let read = self.watches.informer_resources();
+        let read = self.watches.synced_informer_resources();
+        let all = self.watches.informer_resources();
         let mut is_moved = false;
         for running in self.running.values_mut() {
             let read_as = version_to_read(&running.state.resource, &read, served);
-            if running.read_as != *read_as {
+            // An informer that is not synced yet is no reason to leave its version.
+            let is_kept = all.contains(&running.read_as) && is_served(&running.read_as, served);
+            if running.read_as != *read_as && (read.contains(read_as) || !is_kept) {
+                // Detach the former sink first: two sinks of one monitor would take each other's
+                // lists for their own.
+                running.reader.detach();
                 let sink = GraphSink::new(&self.ctx, running.monitor, &running.state.complete);
-                let reader = self.watches.attach(Watch::all(read_as.clone()), sink);
-                running.state.reporter = reader.reporter().clone();
+                running.reader = self.watches.attach(Watch::all(read_as.clone()), sink);
+                running.state.status = running.reader.status();
                 running.read_as = read_as.clone();
-                std::mem::replace(&mut running.reader, reader).detach();
                 is_moved = true;
             }
         }
@@ -193,7 +203,7 @@ impl Monitors {
     /// Starts watches on new resources, and ends those on resources that are no longer served.
     fn follow(&mut self, served: &ServedResources) {
         let ignored = &self.ctx.settings.ignored;
-        if self.running.is_empty() {
+        if !std::mem::replace(&mut self.has_followed, true) {
             let is_served = |name: &String| served.preferred(&[]).any(|known| resource_name(known) == *name);
             for name in ignored.iter().filter(|name| !is_served(name)) {
                 tracing::warn!(
@@ -256,7 +266,7 @@ impl Monitors {
         let state = MonitorState {
             resource: resource.clone(),
             complete,
-            reporter: reader.reporter().clone(),
+            status: reader.status(),
             stale_after: self.watches.stale_after(),
         };
         Running {
@@ -281,14 +291,16 @@ impl Monitors {
     }
 }
 
+/// Returns whether the resource is served in this version.
+fn is_served(resource: &Resource, served: &ServedResources) -> bool {
+    served.lookup(&resource.api_version(), &resource.kind) == Some(resource)
+}
+
 /// Returns the version of `resource` to read: one that an informer reads, if it is served, or the
 /// version that is collected.
 fn version_to_read<'a>(resource: &'a Resource, read: &'a [Resource], served: &ServedResources) -> &'a Resource {
-    let is_served = |read: &&Resource| served.lookup(&read.api_version(), &read.kind) == Some(*read);
-    let same = read
-        .iter()
-        .filter(|read| read.plural == resource.plural && read.group == resource.group);
-    let shared: Vec<_> = same.filter(is_served).collect();
+    let same = read.iter().filter(|read| id(read) == id(resource));
+    let shared: Vec<_> = same.filter(|read| is_served(read, served)).collect();
     if shared.contains(&resource) {
         return resource;
     }

@@ -41,7 +41,7 @@ pub(super) enum RequestError {
 }
 
 impl RequestError {
-    fn other(message: impl Into<String>) -> Self {
+    pub(super) fn other(message: impl Into<String>) -> Self {
         Self::Other {
             message: message.into(),
             kind: ApiErrorKind::Transient,

@@ -167,23 +167,104 @@ async fn an_object_that_one_reader_cannot_decode_reaches_the_others() {
     fixture.server.expect_watch(12).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_reader_that_panics_does_not_keep_others_from_syncing() {
-    struct Panics;
-    impl Sink for Panics {
-        type Object = MetadataOnly;
-        fn apply(&mut self, event: Event<MetadataOnly>) {
-            assert!(!matches!(event, Event::Listed(_)), "the test makes this panic");
-        }
+/// A reader that panics on objects while `panics` is set.
+#[derive(Clone, Default)]
+struct Panicking {
+    panics: Arc<AtomicBool>,
+    model: Model,
+}
+
+impl Sink for Panicking {
+    type Object = MetadataOnly;
+
+    fn apply(&mut self, event: Event<MetadataOnly>) {
+        let has_object = matches!(event, Event::Listed(_) | Event::Applied(_));
+        assert!(
+            !(has_object && self.panics.load(Ordering::Relaxed)),
+            "the test makes this panic"
+        );
+        self.model.apply(event);
     }
+}
+
+/// The others sync and receive every change, and the loop lists again for the one that panicked.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_panics_affects_no_other() {
     let mut fixture = Fixture::new().await;
-    let _broken = fixture.factory.shared_watches().attach(foos(), Panics);
+    let panicking = Panicking::default();
+    panicking.panics.store(true, Ordering::Relaxed);
+    let broken = fixture.factory.shared_watches().attach(foos(), panicking.clone());
     let typed = fixture.informer();
-    fixture.foos().await.answer(&list(10, &[foo("a", 1)]));
-    settle().await;
+    let watch = fixture.sync(&[foo("a", 1)]).await;
     assert!(typed.is_synced() && typed.list().len() == 1);
-    // The loop lists again for the reader that panicked.
-    assert!(!fixture.foos().await.is_watch());
+    let failed = tokio::time::Instant::now();
+    let failure = broken.status().failure().expect("the reader panicked");
+    assert!(failure.message.starts_with("the sink panicked"), "{failure:?}");
+    watch.event("ADDED", &foo("b", 11));
+    settle().await;
+    assert_eq!(typed.list().len(), 2);
+    assert!(fixture.factory.reports()[1].failure.is_none());
+    // The contact of the broken reader does not advance, so it becomes stale.
+    assert!(broken.status().last_contact().is_some_and(|contact| contact <= failed));
+    panicking.panics.store(false, Ordering::Relaxed);
+    let list = fixture.foos().await;
+    assert!(
+        !list.is_watch() && list.at >= failed + Duration::from_secs(29),
+        "{list:?}"
+    );
+    list.answer(&crate::scripted::list(12, &[foo("a", 1), foo("b", 11)]));
+    let _watch = fixture.foos().await.watch();
+    settle().await;
+    let events = panicking.model.take();
+    assert_eq!(
+        events[events.len() - 4..],
+        ["relisting", "listed a@1", "listed b@11", "synced"]
+    );
+    assert!(broken.status().failure().is_none());
+}
+
+/// An informer whose index function panics must not count as up to date.
+#[tokio::test(start_paused = true)]
+async fn an_informer_that_panics_becomes_stale_while_others_share_its_watch() {
+    let mut fixture = Fixture::new().await;
+    let _healthy = fixture.factory.informer::<MetadataOnly>(foos());
+    let typed = fixture.informer();
+    let watch = fixture.sync(&[foo("a", 1)]).await;
+    let _index = typed.index("panicking", |object: &Foo| {
+        assert_ne!(&*object.metadata.resource_version, "11", "the test makes this panic");
+        Vec::new()
+    });
+    watch.event("MODIFIED", &foo("a", 11));
+    settle().await;
+    let before = fixture.factory.reports()[1].last_contact;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    watch.event("ADDED", &foo("b", 12));
+    settle().await;
+    let report = &fixture.factory.reports()[1];
+    assert_eq!(report.last_contact, before);
+    assert!(
+        report
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.message.starts_with("the sink panicked"))
+    );
+}
+
+/// The list in progress has only metadata, although a reader of whole objects was there at first.
+#[tokio::test(start_paused = true)]
+async fn a_list_keeps_its_mode_when_a_reader_leaves() {
+    let mut fixture = Fixture::new().await;
+    let _names = fixture.factory.informer::<MetadataOnly>(foos());
+    let typed = fixture.informer();
+    fixture
+        .foos()
+        .await
+        .answer(&crate::scripted::page(10, "p2", &[foo("a", 1)]));
+    let second = fixture.foos().await;
+    drop(typed);
+    second.answer_text(500, "");
+    let again = fixture.foos().await;
+    assert!(!is_metadata(&again), "{again:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,6 +276,7 @@ async fn a_detached_reader_receives_nothing_and_the_watch_ends_with_the_last_one
     let watch = fixture.sync(&[foo("a", 1)]).await;
     model.take();
     reader.detach();
+    drop(reader);
     assert_eq!(Arc::strong_count(&model.0), 1, "the sink still exists");
     watch.event("MODIFIED", &foo("a", 11));
     settle().await;
