@@ -5,9 +5,10 @@
 //! randomness. It may use their data types, such as `tokio::time::Instant`, because a time can be
 //! an argument.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::{
+    files::texts,
     modules::{Modules, of_texts, product},
     syntax::{Code, Names},
 };
@@ -144,6 +145,28 @@ fn pure_modules_use_no_runtime_clock_client_or_store() -> Result<()> {
         found.is_empty(),
         "modules whose headers say that they are pure use: {found:#?}"
     );
+    Ok(())
+}
+
+/// The cores that everything else relies on. Without their claims they would not be checked.
+#[test]
+fn the_cores_claim_purity() -> Result<()> {
+    let cores = [
+        "controllers/crontab/src/decide.rs",
+        "controllers/foo/src/decide.rs",
+        "controllers/garbagecollector/graph/src/lib.rs",
+        "pkg/informer/src/store.rs",
+        "pkg/informer/src/watch_trust.rs",
+        "pkg/leader/src/elector.rs",
+        "pkg/manager/src/health/evaluate.rs",
+        "pkg/manager/src/selection.rs",
+        "pkg/reconcile/src/plan.rs",
+        "pkg/workqueue/src/core.rs",
+    ];
+    for core in cores {
+        let (_, text) = texts(&[core])?.pop().with_context(|| format!("{core} is missing"))?;
+        ensure!(is_pure(&Code::parse(&text)?.header), "{core} does not claim to be pure");
+    }
     Ok(())
 }
 

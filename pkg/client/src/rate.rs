@@ -1,8 +1,9 @@
 //! The client-side rate limiter of `--kube-api-qps` and `--kube-api-burst`: governor's token bucket
 //! on tokio's clock, with a queue for the callers that wait.
 //!
-//! Tokio's timers tick in milliseconds. So more than some 500 requests per second need a burst of
-//! more than one.
+//! Tokio's timers tick in milliseconds, so a caller may receive its token up to 1 ms late. With a
+//! burst of one that time is lost, and the rate stays below the limit: by a tenth at 100 requests
+//! per second. A larger burst makes up for it.
 
 use std::{num::NonZeroU32, time::Duration};
 

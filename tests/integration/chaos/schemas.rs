@@ -58,7 +58,16 @@ async fn wait_until_collector_watches(scenario: &Scenario, resource: &portreeve_
     let watches = Matcher::watches().path_prefix(resource.collection_path(None));
     let watches = scenario.proxy.count(watches);
     scenario.proxy.reset();
-    watches.wait_for_matched(1, RETRY_LIMIT).await
+    watches.wait_for_matched(1, RETRY_LIMIT).await?;
+    // An informer reads the resource too, so the watch alone does not show that the collector does.
+    let label = format!("gvr=\"{resource}\"");
+    eventually(LIMIT, "the collector to be synced", || async {
+        let metrics = scenario.daemon.admin.metrics().await?;
+        let synced = metrics.sum("gc_monitor_synced", &[&label]);
+        ensure!(synced == 1.0, "gc_monitor_synced of {resource} is {synced}");
+        anyhow::Ok(())
+    })
+    .await
 }
 
 /// An object that its controller cannot decode.

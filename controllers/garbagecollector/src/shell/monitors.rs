@@ -392,7 +392,8 @@ impl Sink for GraphSink {
             .complete_list(self.monitor, version, &mut self.follow_ups);
         self.listing = false;
         self.ctx.enqueue(&mut self.follow_ups);
-        if !self.complete.swap(true, Ordering::Relaxed) {
+        // Without a version, the resource is not served: nothing has been listed.
+        if version.is_some() && !self.complete.swap(true, Ordering::Relaxed) {
             // Wake those who wait for the first lists.
             self.ctx.watched.send_modify(|_| {});
             self.ctx.retry_unknown();
