@@ -1,4 +1,4 @@
-//! Checks the effects of the daemon that need no Lease.
+//! Checks the daemon's writes that need no Lease.
 
 use std::collections::BTreeMap;
 

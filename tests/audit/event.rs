@@ -1,4 +1,4 @@
-//! One line of the log, with the fields that the judgements need.
+//! An event of the log, with the fields that the checks read.
 
 use std::{collections::HashMap, fmt};
 

@@ -1,4 +1,4 @@
-//! The file that the apiserver appends to.
+//! Reads the audit log of a control plane.
 
 use std::{
     fs::File,

@@ -1,13 +1,13 @@
-//! The apiserver's audit log, and the judgements of the writes in it.
+//! The apiserver's audit log, and checks of the writes in it.
 //!
 //! The [`AuditChecker`] decides, for each write of a replica, whether its sender held the Lease at
 //! that moment. "At that moment" is an order, not a time. One etcd counts every change of every
 //! object, including the Lease, in its revisions, and a stored object carries the revision of its
-//! change. So a write of revision r was legal if the last change of the Lease before r names its
+//! change. So a write of revision r is valid if the last change of the Lease before r names its
 //! sender. Decisions use no clock; timestamps serve for measurements only.
 //!
-//! The [`effects`] need no Lease: no object may be created twice, and no deletion may lack
-//! preconditions.
+//! The checks in [`effects`] need no Lease: no object may be created twice, and no deletion may
+//! lack preconditions.
 //!
 //! Only `log.rs` reads files. To all other modules a log is a text or a list of events, and a
 //! report is a value. `ha/audit_log.rs` verifies on the real server the assumptions about the log,

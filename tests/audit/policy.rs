@@ -1,4 +1,4 @@
-//! What the apiserver logs.
+//! Audit policies.
 
 /// Writes of all users with their responses, each also when it was received, for the
 /// [`AuditChecker`](super::AuditChecker). It covers all users because a write that changes nothing

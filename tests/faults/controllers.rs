@@ -2,7 +2,7 @@
 //!
 //! A controller of the registry that is not declared here fails
 //! `every_controller_declares_its_faults` in `integration/registry.rs`. A declared controller must
-//! send its requests in every wave of `integration/chaos/work.rs`, because the tests of chaos wait
+//! send its requests in every wave of `integration/chaos/work.rs`, because the chaos tests wait
 //! until each fault has affected each controller.
 
 use portreeve_api::{CRONTABS, FOOS, Resource};

@@ -1,4 +1,5 @@
-//! A daemon that starts while the apiserver is down. Chaos has the outages of a running daemon.
+//! A daemon that starts while the apiserver is down. `chaos` stops the apiserver under a running
+//! daemon.
 
 use anyhow::{Result, ensure};
 use http::StatusCode;

@@ -1,5 +1,4 @@
-//! The daemon's requests in the audit log: their user agents, and that controllers with the same
-//! watch share it.
+//! Checks the daemon's requests in the audit log: their user agents, and shared watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -33,7 +33,6 @@ const IMPURE: &[&str] = &[
     "portreeve_informer::Cache",
     "portreeve_informer::Discovery",
     "portreeve_informer::Subscription",
-    "portreeve_informer::reflect",
     "prometheus",
     "rustix",
     "std::env",

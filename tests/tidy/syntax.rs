@@ -1,4 +1,4 @@
-//! What a Rust file names: its modules, its imports and every path in its code outside of tests.
+//! Extracts the names from a Rust file: its modules, its imports and every path outside of tests.
 
 use std::collections::BTreeMap;
 

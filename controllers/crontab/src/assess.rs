@@ -34,7 +34,8 @@ pub(crate) struct Assessment<'a> {
     /// When to decide again: at the next scheduled time, or when the deadline of the due time ends,
     /// if that is earlier.
     pub(crate) next: Next,
-    /// Since when the current schedule applies, if that is later than the object's creation.
+    /// The time from which the current schedule applies, if that is later than the object's
+    /// creation.
     pub(crate) scheduled_since: Option<Timestamp>,
     /// The runs that should start and have no Job yet, in the order in which they start.
     pub(crate) pending_runs: Vec<PendingRun>,
@@ -132,7 +133,7 @@ fn current_times(input: &Input<'_>, timetable: &Timetable, summary: &mut JobSumm
     }
 }
 
-/// Reports whether a Job was already created for `due` or for another time with the same Job name.
+/// Returns whether a Job was already created for `due` or for another time with the same Job name.
 /// An `@every` schedule may have two times in one minute. They share a name and so a Job, even if
 /// that Job has been deleted since.
 fn has_started(input: &Input<'_>, last_schedule: Option<Timestamp>, due: Timestamp) -> bool {
@@ -154,8 +155,8 @@ fn earliest_time(input: &Input<'_>, last_schedule: Option<Timestamp>, scheduled_
     bounds.fold(last_schedule.unwrap_or(created), Timestamp::max)
 }
 
-/// Returns since when the current schedule applies. Times that passed while it was suspended do not
-/// count as missed. A run may still start for the latest one.
+/// Returns the time from which the current schedule applies. Times that passed while it was
+/// suspended do not count as missed. A run may still start for the latest one.
 fn scheduled_since(
     input: &Input<'_>,
     times: Option<ScheduledTimes>,
@@ -217,7 +218,7 @@ fn jobs_over_history_limit<'a>(input: &Input<'_>, summary: &JobSummary<'a>) -> V
     old.filter(|job| is_recorded(input, job)).collect()
 }
 
-/// Reports whether the status records the run of this Job. Until then the Job is the only proof of
+/// Returns whether the status records the run of this Job. Until then the Job is the only proof of
 /// the run.
 fn is_recorded(input: &Input<'_>, job: &CachedJob) -> bool {
     let recorded = &input.recorded;

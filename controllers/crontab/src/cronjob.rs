@@ -189,7 +189,7 @@ impl ScheduleResource for CachedCronJob {
     }
 }
 
-/// Reports whether a change of the object changed its schedule or time zone.
+/// Returns whether a change of the object changed its schedule or time zone.
 pub(crate) fn is_rescheduled(old: &Arc<CachedCronJob>, new: &Arc<CachedCronJob>) -> bool {
     old.schedule_fields() != new.schedule_fields()
 }

@@ -296,7 +296,7 @@ impl ScheduleResource for CachedCronTab {
     }
 }
 
-/// Reports whether a change of the object changed its schedule, time zone or DST policy.
+/// Returns whether a change of the object changed its schedule, time zone or DST policy.
 pub(crate) fn is_rescheduled(old: &Arc<CachedCronTab>, new: &Arc<CachedCronTab>) -> bool {
     old.spec.as_ref().map(Spec::schedule_fields) != new.spec.as_ref().map(Spec::schedule_fields)
 }

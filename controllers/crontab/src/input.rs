@@ -72,7 +72,8 @@ pub(crate) struct RecordedStatus<'a> {
     pub(crate) last_missed: Option<Timestamp>,
     /// The last value of the run-now annotation for which a Job was created.
     pub(crate) last_run_now: Option<&'a str>,
-    /// Since when the current schedule applies, if that is later than the object's creation.
+    /// The time from which the current schedule applies, if that is later than the object's
+    /// creation.
     pub(crate) scheduled_since: Option<Timestamp>,
     /// Whether the status was written while the schedule was suspended.
     pub(crate) was_suspended: bool,

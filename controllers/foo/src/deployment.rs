@@ -67,14 +67,14 @@ impl Projection for CachedDeployment {
 }
 
 impl CachedDeployment {
-    /// Reports whether `foo` controls this Deployment, and not another Foo of the same name.
+    /// Returns whether `foo` controls this Deployment, and not another Foo of the same name.
     pub(crate) fn is_controlled_by(&self, foo: &CachedFoo) -> bool {
         self.metadata
             .controller()
             .is_some_and(|owner| *owner.uid == *foo.metadata.uid)
     }
 
-    /// Reports whether any field that `foo` owns differs from the desired value.
+    /// Returns whether any field that `foo` owns differs from the desired value.
     pub(crate) fn has_drifted_from(&self, foo: &CachedFoo) -> bool {
         let labels = labels(foo);
         let labelled = labels.iter().all(|(label, value)| {
@@ -127,7 +127,7 @@ fn spec(foo: &CachedFoo) -> Value {
     })
 }
 
-/// Reports whether `actual` has all values of `desired`. It may have more: defaults, and fields of
+/// Returns whether `actual` has all values of `desired`. It may have more: defaults, and fields of
 /// other managers.
 ///
 /// List elements are matched by name, as server-side apply does.

@@ -1,7 +1,7 @@
 //! `garbage-collector-controller`: deletes dependents whose owners no longer exist, by
 //! `metadata.ownerReferences`, as kube-controller-manager does.
 //!
-//! The graph is the collector's only store: metadata-only watches decode straight into its nodes.
+//! The graph is the collector's only store. Shared watches decode the metadata of objects for it.
 //! It is pure and has its own crate, `portreeve-garbagecollector-graph`. This crate is the shell
 //! (the part that does I/O): it watches resources, sends the requests that the graph asks for, and
 //! carries out its decisions.

@@ -41,7 +41,7 @@ struct Condition {
 }
 
 impl Condition {
-    /// Reports whether this condition marks the Job as finished. `SuccessCriteriaMet` and
+    /// Returns whether this condition marks the Job as finished. `SuccessCriteriaMet` and
     /// `FailureTarget` do not: they are set earlier, while Pods are still terminating.
     fn is_finished(&self) -> bool {
         matches!(&*self.type_, "Complete" | "Failed") && *self.status == *"True"

@@ -93,7 +93,7 @@ impl Controller {
     /// Returns the size of the binary in KiB.
     pub(crate) fn binary(&self) -> Result<f64> {
         let metadata = fs::metadata(&self.program);
-        let metadata = metadata.with_context(|| format!("failed to size {}", self.program.display()))?;
+        let metadata = metadata.with_context(|| format!("failed to read the size of {}", self.program.display()))?;
         Ok(f64::from(u32::try_from(metadata.len() / 1024)?))
     }
 
@@ -173,13 +173,13 @@ fn enable_all_flag(daemon: &Path) -> Result<String> {
     Ok(format!("--controllers={}", names.collect::<Vec<_>>().join(",")))
 }
 
-/// Runs the daemon with a flag with which it ends, and returns what it prints.
+/// Runs the daemon with a flag that makes it exit, and returns its output.
 pub(crate) fn daemon_output(daemon: &Path, flag: &str) -> Result<String> {
     let path = daemon.display();
     let output = Command::new(daemon).arg(flag).output();
     let hint = || format!("failed to run {path}: build it with `cargo build --release -p portreeve`");
     let output = output.with_context(hint)?;
-    ensure!(output.status.success(), "{flag} ended with {}", output.status);
+    ensure!(output.status.success(), "{path} {flag} exited with {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -78,7 +78,10 @@ fn next_multiple(now: Timestamp, lead: SignedDuration, granularity: i64) -> Time
 
 fn check_lead(due: Timestamp) -> Result<()> {
     let left = due.duration_since(Timestamp::now());
-    ensure!(left >= MIN_LEAD, "only {left} were left: this machine is too busy");
+    ensure!(
+        left >= MIN_LEAD,
+        "only {left} were left before the schedules are due: run the measurement on an idle machine"
+    );
     Ok(())
 }
 

@@ -71,8 +71,8 @@ pub struct OwnerReference {
     pub uid: Box<str>,
     /// Whether the owner manages this object.
     pub controller: bool,
-    /// Whether foreground deletion of the owner waits for this object. A comparison of whole
-    /// references detects that somebody has changed it.
+    /// Whether foreground deletion of the owner waits for this object. It is part of equality, so a
+    /// changed value counts as drift.
     pub block_owner_deletion: bool,
 }
 
@@ -96,7 +96,7 @@ impl OwnerReference {
 ///
 /// # Errors
 ///
-/// Returns the error of decoding any other value.
+/// Returns an error when a value other than `null` cannot be decoded.
 pub fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

@@ -21,8 +21,8 @@ const MAX_BURST: u32 = 1_000_000;
 /// A token bucket that grants tokens in the order of requests.
 pub(crate) struct RateLimiter {
     bucket: governor::RateLimiter<NotKeyed, InMemoryState, TokioClock>,
-    /// Has one permit, which the caller that is next holds. The others wait in the order of their
-    /// calls. A caller that is dropped while it waits has taken no token.
+    /// A single permit, which the next caller holds; the others queue in the order of their calls.
+    /// A caller that is dropped while it waits has taken no token.
     turn: Semaphore,
 }
 

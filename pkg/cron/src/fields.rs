@@ -86,7 +86,7 @@ impl Item {
 }
 
 impl Fields {
-    /// Reports whether the hours are fixed, so that a run has a definite time of day.
+    /// Returns whether the hours are fixed, so that a run has a definite time of day.
     pub(crate) fn has_fixed_hours(&self) -> bool {
         !self.hours_are_wildcard
     }

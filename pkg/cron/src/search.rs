@@ -114,7 +114,7 @@ impl<'a> Start<'a> {
         })
     }
 
-    /// Reports whether the clock does not change between one day before `back` and the start.
+    /// Returns whether the clock does not change between one day before `back` and the start.
     fn is_steady(&self) -> bool {
         let Some(back) = self.back else { return true };
         let back = self.offset.to_timestamp(back).unwrap_or(Timestamp::MIN);
@@ -123,7 +123,7 @@ impl<'a> Start<'a> {
         change.is_none_or(|change| back.duration_since(change.timestamp()) > DAY)
     }
 
-    /// Reports whether the clock does not change between the start and `found`, or ever after the
+    /// Returns whether the clock does not change between the start and `found`, or ever after the
     /// start if `found` is `None`.
     fn is_steady_until(&self, found: Option<DateTime>) -> bool {
         let Some(found) = found else {
@@ -154,7 +154,7 @@ impl<'a> Start<'a> {
         Timestamp::from_second(self.at.as_second() + seconds(civil) - seconds(self.civil)).ok()
     }
 
-    /// Reports whether a walk to `found` steps only in real time. Such a walk finds the right one
+    /// Returns whether a walk to `found` steps only in real time. Such a walk finds the right one
     /// of two occurrences of a local time.
     fn steps_in_real_time_to(&self, found: DateTime) -> bool {
         self.back.is_none() && found.date() == self.civil.date()

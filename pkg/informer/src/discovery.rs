@@ -84,8 +84,7 @@ struct Shared {
 }
 
 impl Discovery {
-    /// Starts discovery at `client`'s apiserver. The watches that trigger it are those of
-    /// `watches`.
+    /// Starts discovery with `client`. The watches of CRDs and APIServices in `watches` trigger it.
     ///
     /// The receiver holds `None` until the first complete response and is notified only of changes.
     /// Must be called within a Tokio runtime.

@@ -57,11 +57,10 @@ impl Default for InformerConfig {
 #[derive(Clone)]
 pub struct Factory(Arc<Inner>);
 
-/// The watches of a [`Factory`], for readers with a model of their own, such as a graph. Cheap to
-/// clone.
+/// The watches of a [`Factory`], for readers with their own model, such as a graph. Cheap to clone.
 ///
-/// A new term of informers does not concern such a reader, which must not need one: the model may
-/// lag behind the apiserver.
+/// Such a reader cannot begin a term, so its model must tolerate lagging behind the apiserver. When
+/// an informer begins a term, the watch relists for all its readers.
 #[derive(Clone)]
 pub struct SharedWatches(Arc<Inner>);
 
@@ -98,7 +97,7 @@ impl Factory {
         };
         let slot = Slot::required(crds, ReaderState::default);
         let reader = inner.attach(&inner.shared_watch(Watch::all(CRDS)), slot);
-        // The cell is empty, because this is its only use.
+        // The cell is still empty: only this function sets it.
         inner.crds.set(reader).ok();
         Self(inner)
     }
@@ -198,7 +197,8 @@ impl Inner {
         shared
     }
 
-    /// Returns the existing watches. The caller takes their locks after that of the map.
+    /// Returns the existing watches, so that callers lock them after the lock of the map is
+    /// released.
     fn live_watches(&self) -> Vec<Arc<SharedWatch>> {
         self.watches.lock().values().filter_map(Weak::upgrade).collect()
     }

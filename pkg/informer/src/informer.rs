@@ -1,8 +1,9 @@
 //! The handle that controllers hold: a store to read, indexes, and subscriptions.
 //!
-//! There are two locks, always taken in this order: `subscribers`, then `store`. Handlers run under
-//! the first lock only, so they may read any store, including this one. The replay to a new
-//! subscriber runs under the same lock, so the subscriber receives each change exactly once.
+//! Locks are always taken in this order: the reader's, `subscribers`, `store`. Handlers run without
+//! the lock of the store, so they may read any store, including this one. The replay to a new
+//! subscriber runs under the lock of the subscribers, so the subscriber receives each change
+//! exactly once.
 
 use std::{
     collections::HashMap,

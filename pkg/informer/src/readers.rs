@@ -27,7 +27,7 @@ pub trait Sink: Send + 'static {
     type Object: WatchedObject;
 
     /// Applies one event. Must not block, because nothing is read from the connection in the
-    /// meantime. After a panic everything is listed again.
+    /// meantime. After a panic, the loop lists again.
     fn apply(&mut self, event: Event<Self::Object>);
 
     /// Called when a list that started in `term` is complete and all its objects are applied.
@@ -116,7 +116,7 @@ impl Slot {
         })
     }
 
-    /// Returns the time since which the reader has received nothing because it panicked.
+    /// Returns the time of the first panic since the reader's last complete list.
     pub(crate) fn failing_since(&self) -> Option<Instant> {
         *self.failing_since.lock()
     }
@@ -150,8 +150,7 @@ impl Slot {
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Drops the sink of a detached reader, unless it is in use: then whoever uses it drops it
-    /// afterwards.
+    /// Drops the sink of a detached reader. If it is in use, its user drops it afterwards.
     fn drop_if_detached(&self) {
         if self.is_detached()
             && let Some(mut decoder) = self.decoder.try_lock()
@@ -201,7 +200,7 @@ impl Readers {
         self.slots.lock().retain(|known| !Arc::ptr_eq(known, slot));
     }
 
-    /// Returns once there is a reader that waits for a list. Those that panicked do not count.
+    /// Waits until a reader needs a list. Readers that have panicked do not count.
     pub(crate) async fn wait_for_unlisted(&self) {
         while !self.has_unlisted() {
             self.attached.notified().await;
@@ -279,7 +278,7 @@ impl Audience {
     /// Applies an event to every reader. Returns the version after which a watch may resume.
     pub(crate) fn apply(&self, event: RawEvent<'_>) -> Option<String> {
         let versions = self.slots.iter().map(|slot| slot.call(|decoder| decoder.apply(event)));
-        // Not lazy: each reader must receive the event.
+        // `fold`, because each reader must receive the event.
         versions.fold(None, |known, version| known.or(version.flatten()))
     }
 

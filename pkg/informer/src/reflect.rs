@@ -1,4 +1,4 @@
-//! The list-and-watch loop, the only async part of an informer.
+//! The list-and-watch loop of a shared watch.
 //!
 //! The loop follows client-go's reflector. kube-runtime's `watcher` retries an HTTP 410 forever,
 //! loses a whole list to one bad object, and may start from a stale cache.
@@ -177,8 +177,8 @@ impl Reflector {
         }
     }
 
-    /// If a reader has panicked, schedules a list for it, or requests one at once if no other
-    /// reader is left.
+    /// Schedules a list for readers that have panicked. Fails if every reader has, so that the loop
+    /// backs off and lists.
     fn schedule_relist_after_panic(&mut self) -> Result<(), Error> {
         if self.audience.is_all_broken() {
             return Err(Error::Panicked);

@@ -13,19 +13,20 @@ pub struct Report {
     /// The name of the watch, such as `foos.v1alpha1.samplecontroller.k8s.io`, with its namespace
     /// and selectors if it has any.
     pub name: String,
-    /// Whether a list has ever completed.
+    /// Whether every informer has ever received a complete list.
     pub synced: bool,
-    /// When the apiserver last responded to this watch or sent data on it.
+    /// When the apiserver last responded to this watch or sent data on it, or when a sink panicked,
+    /// if earlier.
     pub last_contact: Option<Instant>,
     /// The current failure, or `None` while the watch makes progress.
     pub failure: Option<WatchFailure>,
     /// Existing objects that cannot be decoded, and why.
     pub undecodable: Vec<(ObjectKey, String)>,
-    /// The number of stored objects.
+    /// The number of stored objects, in the informer that stores the most.
     pub objects: usize,
 }
 
-/// The failure after which the loop is backing off.
+/// The current failure of a watch or of one of its readers.
 #[derive(Clone, Debug)]
 pub struct WatchFailure {
     /// The kind of the failure.

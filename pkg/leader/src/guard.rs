@@ -63,7 +63,7 @@ struct CacheState {
     attempt: Attempt,
 }
 
-/// A response, as the lock sees it and decoded.
+/// A response: as the lock sees it, and decoded.
 struct CachedLease {
     lease: Value,
     snapshot: Lease,

@@ -1,4 +1,4 @@
-//! What a candidate shares with the handle to its election: the state, the commands and the Lease.
+//! The state that a candidate shares with the handle to its election.
 
 use tokio::sync::watch;
 

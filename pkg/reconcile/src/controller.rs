@@ -1,4 +1,4 @@
-//! What a controller is built from, and what building it returns.
+//! The inputs of a controller's constructor, and its result.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ pub struct Context<'a> {
     pub informers: &'a GroupInformers,
     /// The Lease of the controller's group; `None` without leader election.
     pub lease: Option<GroupLease>,
-    /// What the controllers share.
+    /// The dependencies that all controllers of the group share.
     pub shared: &'a SharedContext,
 }
 
-/// What the controllers of a group share. Cheap to clone.
+/// The dependencies that all controllers of a group share. Cheap to clone.
 #[derive(Clone)]
 pub struct SharedContext {
     /// The event queue.
@@ -88,7 +88,7 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    /// Returns a controller that adds nothing.
+    /// Returns registrations with only a controller.
     pub fn new(controller: impl Controller + 'static) -> Self {
         Self {
             controller: Box::new(controller),

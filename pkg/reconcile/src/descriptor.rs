@@ -1,4 +1,4 @@
-//! What a controller declares to the manager.
+//! The registry entry of a controller.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 

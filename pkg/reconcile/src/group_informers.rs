@@ -33,8 +33,8 @@ impl GroupInformers {
         informer
     }
 
-    /// Returns the watches for readers with a model of their own, which do not list again in a new
-    /// term.
+    /// Returns the shared watches, for readers with their own model. These readers do not wait for
+    /// a new term, but a term that an informer begins also relists the watch that they share.
     pub fn shared_watches(&self) -> SharedWatches {
         self.factory.shared_watches()
     }

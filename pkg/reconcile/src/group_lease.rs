@@ -16,8 +16,8 @@ pub struct GroupLease {
     /// The namespace and the name.
     pub key: ObjectKey,
     /// The last known state, from a read, a write or the watch. It has no UID if the Lease does not
-    /// exist or was not observed yet. While a controller runs, it is never older than when this
-    /// process became the leader. Renewals do not notify receivers.
+    /// exist or has not been observed yet. While a controller runs, it is never older than the
+    /// state at the time this process became the leader. Renewals do not notify receivers.
     pub snapshots: watch::Receiver<Lease>,
     /// Records the response to a write. Call it after each one, so that the next renewal does not
     /// conflict with it.

@@ -1,4 +1,4 @@
-//! The health of a daemon at all times.
+//! Polls the health endpoints of a daemon throughout a test.
 
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 

@@ -186,7 +186,7 @@ fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
     }
 }
 
-/// Reports whether a text would have the right type without its quotes.
+/// Returns whether a text would have the right type without its quotes.
 fn is_valid_without_quotes(value_type: ValueType, text: &str) -> bool {
     match value_type {
         ValueType::Boolean => matches!(text, "true" | "false"),

@@ -165,7 +165,7 @@ fn election_rules() -> Value {
     ])
 }
 
-/// Reports whether the policy covers a resource of a rule. It covers neither Leases and Events,
+/// Returns whether the policy covers a resource of a rule. It covers neither Leases and Events,
 /// which the election writes, nor `finalizers`, which appears only in RBAC rules and is never
 /// requested.
 fn is_fenced(rule: &Rule, resource: &str) -> bool {

@@ -7,8 +7,8 @@
 //! crate, `portreeve-garbagecollector`: it watches resources, sends the requests and carries out
 //! the decisions.
 //!
-//! Architecture Invariant: pure. This crate depends on no runtime, client, clock or store, and on
-//! none of our crates.
+//! Architecture Invariant: pure. This crate depends on no runtime, client, clock or store. Of our
+//! crates it uses only portreeve-api.
 //!
 //! Architecture Invariant: the collector never deletes an object that one of its owners keeps. A
 //! deletion carries the UID and resourceVersion that the decision was based on. At that time, each

@@ -33,8 +33,8 @@ impl LeaseAnnotations {
         Self { client, lease }
     }
 
-    /// Returns the Lease as the target of events, or `None` if it does not exist or was not seen
-    /// yet.
+    /// Returns the Lease as the target of events, or `None` if it does not exist or has not been
+    /// observed yet.
     pub fn target(&self) -> Option<Target> {
         let metadata = &self.lease.snapshots.borrow().metadata;
         Some(Target {
@@ -78,7 +78,7 @@ impl LeaseAnnotations {
 
     async fn patch(&self, annotation: &str, value: &str) -> Result<(), String> {
         let Some(Target { uid, .. }) = self.target() else {
-            return Err("the Lease does not exist or was not read yet".to_owned());
+            return Err("the Lease does not exist or has not been observed yet".to_owned());
         };
         // The patch includes the uid, so the apiserver rejects it when another Lease has taken the
         // name.

@@ -137,9 +137,10 @@ impl Monitors {
         }
     }
 
-    /// Reads what informers read, before discovery has answered. Their first lists then serve the
-    /// graph as well. Discovery decides later which of these resources can be collected; until then
-    /// none is published, because the initial sync waits for all that are.
+    /// Attaches to the watches of informers before discovery has answered, so that their first
+    /// lists also serve the graph. Discovery decides later which of these resources are
+    /// collectable. Until then none is published, because the initial sync waits for every
+    /// published resource.
     fn join_informers(&mut self) {
         for resource in self.watches.informer_resources() {
             let id = id(&resource);
@@ -158,11 +159,11 @@ impl Monitors {
         let mut is_moved = false;
         for running in self.running.values_mut() {
             let read_as = version_to_read(&running.state.resource, &read, served);
-            // An informer that is not synced yet is no reason to leave its version.
+            // Keep the version of an informer that is not synced yet.
             let is_kept = all.contains(&running.read_as) && is_served(&running.read_as, served);
             if running.read_as != *read_as && (read.contains(read_as) || !is_kept) {
-                // Detach the former sink first: two sinks of one monitor would take each other's
-                // lists for their own.
+                // Detach the former sink first; otherwise two sinks of one monitor would mix their
+                // lists.
                 running.reader.detach();
                 let sink = GraphSink::new(&self.ctx, running.monitor, &running.state.complete);
                 running.reader = self.watches.attach(Watch::all(read_as.clone()), sink);

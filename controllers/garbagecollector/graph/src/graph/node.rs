@@ -36,7 +36,7 @@ pub(super) struct Node {
     pub(super) flags: Flags,
 }
 
-/// What is known of an object, one bit for each fact.
+/// The known facts about an object, one bit each.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Flags(pub(super) u8);
 
