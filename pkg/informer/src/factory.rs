@@ -16,7 +16,7 @@ use tracing::Instrument;
 use crate::{
     Change, Event, MetadataOnly, Projection, Report, Store, Watch,
     informer::{Core, Handle, Informer},
-    readers::{ReaderState, Sink, Slot},
+    readers::{AttachedReader, ModelState, Sink},
     reflect::{ReflectorConfig, reflect},
     shared_watch::{Reader, SharedWatch},
 };
@@ -95,8 +95,8 @@ impl Factory {
             inner: Arc::downgrade(&inner),
             stored: Store::default(),
         };
-        let slot = Slot::required(crds, ReaderState::default);
-        let reader = inner.attach(&inner.shared_watch(Watch::all(CRDS)), slot);
+        let attached = AttachedReader::required(crds, ModelState::default);
+        let reader = inner.attach(&inner.shared_watch(Watch::all(CRDS)), attached);
         // The cell is still empty: only this function sets it.
         inner.crds.set(reader).ok();
         Self(inner)
@@ -152,7 +152,8 @@ impl SharedWatches {
     /// [`Factory::reports`] does not mention a watch that has only such readers, and the loop does
     /// not warn when the resource is not served.
     pub fn attach<S: Sink>(&self, watch: Watch, sink: S) -> Reader {
-        self.0.attach(&self.0.shared_watch(watch), Slot::optional(sink))
+        self.0
+            .attach(&self.0.shared_watch(watch), AttachedReader::optional(sink))
     }
 
     /// Returns the resources of which an informer reads all objects, each in the version that it
@@ -163,15 +164,15 @@ impl SharedWatches {
 
     /// Returns those of [`SharedWatches::informer_resources`] whose informers are synced.
     pub fn synced_informer_resources(&self) -> Vec<Resource> {
-        self.resources_of(|informers| informers.iter().all(|slot| slot.is_synced()))
+        self.resources_of(|informers| informers.iter().all(|informer| informer.is_synced()))
     }
 
-    fn resources_of(&self, accepts: impl Fn(&[Arc<Slot>]) -> bool) -> Vec<Resource> {
+    fn resources_of(&self, accepts: impl Fn(&[Arc<AttachedReader>]) -> bool) -> Vec<Resource> {
         let watches = self.0.live_watches().into_iter();
         watches
             .filter(|shared| {
                 let informers = shared.readers.required();
-                shared.watch.is_for_all() && !informers.is_empty() && accepts(&informers)
+                shared.watch.covers_all_objects() && !informers.is_empty() && accepts(&informers)
             })
             .map(|shared| shared.watch.resource.clone())
             .collect()
@@ -204,9 +205,9 @@ impl Inner {
     }
 
     /// Attaches a reader, and starts the loop of the watch if this is its first reader.
-    fn attach(&self, shared: &Arc<SharedWatch>, slot: Arc<Slot>) -> Reader {
-        let reader = Reader::new(Arc::clone(shared), slot);
-        if shared.is_first_start() {
+    fn attach(&self, shared: &Arc<SharedWatch>, attached: Arc<AttachedReader>) -> Reader {
+        let reader = Reader::new(Arc::clone(shared), attached);
+        if shared.claim_start() {
             let config = ReflectorConfig {
                 client: self.client.clone(),
                 watch: shared.watch.clone(),
@@ -240,7 +241,7 @@ impl Inner {
             }
         });
         Arc::new(Handle {
-            _reader: self.attach(shared, Slot::required(Arc::clone(&core), inspect)),
+            _reader: self.attach(shared, AttachedReader::required(Arc::clone(&core), inspect)),
             _task_guard: task_guard,
             core,
         })

@@ -24,7 +24,7 @@ use tokio_util::sync::DropGuard;
 use crate::{
     Cause, Change, Delta, Event, Projection, StatusReporter, Store, WatchFailure,
     backoff::Backoff,
-    readers::{ReaderState, Sink},
+    readers::{ModelState, Sink},
     shared_watch::{Reader, SharedWatch},
 };
 
@@ -326,14 +326,14 @@ impl<T: Projection> Core<T> {
         self.has_missed.store(!all_returned, Ordering::Relaxed);
     }
 
-    pub(crate) fn state(&self) -> ReaderState {
+    pub(crate) fn state(&self) -> ModelState {
         let failure = self.has_missed.load(Ordering::Relaxed).then(|| WatchFailure {
             kind: ApiErrorKind::Transient,
             message: "a handler panicked (see the log); the informer redelivers the changes that it missed".to_owned(),
         });
         let store = self.store.read();
         let undecodable = store.undecodable().iter();
-        ReaderState {
+        ModelState {
             failure,
             undecodable: undecodable.map(|(key, error)| (key.clone(), error.clone())).collect(),
             objects: store.len(),

@@ -37,17 +37,17 @@ pub trait Sink: Send + 'static {
     fn complete(&mut self, _term: u64, _version: Option<&str>) {}
 }
 
-/// A sink together with its decoder.
-trait Decoder: Send {
+/// A sink that receives undecoded events.
+trait RawSink: Send {
     /// Decodes and applies an event. Returns the version after which a watch may resume.
     fn apply(&mut self, event: RawEvent<'_>) -> Option<String>;
 
     fn complete(&mut self, term: u64, version: Option<&str>);
 }
 
-struct Decoding<S>(S);
+struct DecodingSink<S>(S);
 
-impl<S: Sink> Decoder for Decoding<S> {
+impl<S: Sink> RawSink for DecodingSink<S> {
     fn apply(&mut self, event: RawEvent<'_>) -> Option<String> {
         let (event, version) = protocol::decode(event);
         if let Event::Undecodable { key, error, .. } = &event {
@@ -64,18 +64,18 @@ impl<S: Sink> Decoder for Decoding<S> {
 
 /// The state of a reader's model, for reports.
 #[derive(Default)]
-pub(crate) struct ReaderState {
+pub(crate) struct ModelState {
     pub(crate) failure: Option<WatchFailure>,
     pub(crate) undecodable: Vec<(ObjectKey, String)>,
     pub(crate) objects: usize,
 }
 
-type Inspect = Box<dyn Fn() -> ReaderState + Send + Sync>;
+type Inspect = Box<dyn Fn() -> ModelState + Send + Sync>;
 
-/// One reader.
-pub(crate) struct Slot {
+/// A reader that is attached to the watch.
+pub(crate) struct AttachedReader {
     /// `None` once the reader is detached.
-    decoder: Mutex<Option<Box<dyn Decoder>>>,
+    sink: Mutex<Option<Box<dyn RawSink>>>,
     is_metadata_only: bool,
     /// Reads the state of the reader's model; `None` for an optional reader. An optional reader is
     /// in no report, and causes no warning when its resource is not served.
@@ -87,14 +87,14 @@ pub(crate) struct Slot {
     is_synced: AtomicBool,
     /// Whether the reader panicked during the current list or since. It receives nothing until the
     /// next list.
-    is_broken: AtomicBool,
+    has_panicked: AtomicBool,
     /// The time of the first panic since the last list that the reader received completely.
     failing_since: Mutex<Option<Instant>>,
 }
 
-impl Slot {
+impl AttachedReader {
     /// Creates a reader whose resource must be served.
-    pub(crate) fn required<S: Sink>(sink: S, inspect: impl Fn() -> ReaderState + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn required<S: Sink>(sink: S, inspect: impl Fn() -> ModelState + Send + Sync + 'static) -> Arc<Self> {
         Self::new(sink, Some(Box::new(inspect)))
     }
 
@@ -105,13 +105,13 @@ impl Slot {
 
     fn new<S: Sink>(sink: S, inspect: Option<Inspect>) -> Arc<Self> {
         Arc::new(Self {
-            decoder: Mutex::new(Some(Box::new(Decoding(sink)))),
+            sink: Mutex::new(Some(Box::new(DecodingSink(sink)))),
             is_metadata_only: S::Object::METADATA_ONLY,
             inspect,
             is_detached: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
             is_synced: AtomicBool::new(false),
-            is_broken: AtomicBool::new(false),
+            has_panicked: AtomicBool::new(false),
             failing_since: Mutex::new(None),
         })
     }
@@ -126,7 +126,7 @@ impl Slot {
     }
 
     /// Returns the state of the reader's model, or `None` for an optional reader.
-    pub(crate) fn state(&self) -> Option<ReaderState> {
+    pub(crate) fn state(&self) -> Option<ModelState> {
         self.inspect.as_ref().map(|inspect| inspect())
     }
 
@@ -139,42 +139,42 @@ impl Slot {
 
     /// Waits until the sink is no longer in use. Deadlocks if called from the sink itself.
     pub(crate) fn wait_until_idle(&self) {
-        drop(self.decoder.lock().take());
+        drop(self.sink.lock().take());
     }
 
     fn is_detached(&self) -> bool {
         self.is_detached.load(Ordering::SeqCst)
     }
 
-    fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Relaxed)
+    fn has_panicked(&self) -> bool {
+        self.has_panicked.load(Ordering::Relaxed)
     }
 
     /// Drops the sink of a detached reader. If it is in use, its user drops it afterwards.
     fn drop_if_detached(&self) {
         if self.is_detached()
-            && let Some(mut decoder) = self.decoder.try_lock()
+            && let Some(mut sink) = self.sink.try_lock()
         {
-            let removed = decoder.take();
-            drop(decoder);
+            let removed = sink.take();
+            drop(sink);
             drop(removed);
         }
     }
 
-    /// Calls the sink unless it is detached or broken. A panic makes it broken.
-    fn call<R>(&self, call: impl FnOnce(&mut dyn Decoder) -> R) -> Option<R> {
-        if self.is_detached() || self.is_broken() {
+    /// Calls the sink, unless the reader is detached or has panicked. Records a panic.
+    fn call<R>(&self, call: impl FnOnce(&mut dyn RawSink) -> R) -> Option<R> {
+        if self.is_detached() || self.has_panicked() {
             return None;
         }
         let result = {
-            let mut decoder = self.decoder.lock();
-            let decoder = decoder.as_deref_mut()?;
-            catch_unwind(AssertUnwindSafe(|| call(decoder)))
+            let mut sink = self.sink.lock();
+            let sink = sink.as_deref_mut()?;
+            catch_unwind(AssertUnwindSafe(|| call(sink)))
         };
         self.drop_if_detached();
         if result.is_err() {
             tracing::error!("relisting because the sink panicked");
-            self.is_broken.store(true, Ordering::Relaxed);
+            self.has_panicked.store(true, Ordering::Relaxed);
             self.is_listed.store(false, Ordering::Relaxed);
             self.failing_since.lock().get_or_insert_with(Instant::now);
         }
@@ -185,19 +185,19 @@ impl Slot {
 /// The readers of one watch, shared by its loop and those who attach readers.
 #[derive(Default)]
 pub(crate) struct Readers {
-    slots: Mutex<Vec<Arc<Slot>>>,
+    readers: Mutex<Vec<Arc<AttachedReader>>>,
     /// Notified when a reader is attached.
     attached: Notify,
 }
 
 impl Readers {
-    pub(crate) fn attach(&self, slot: Arc<Slot>) {
-        self.slots.lock().push(slot);
+    pub(crate) fn attach(&self, reader: Arc<AttachedReader>) {
+        self.readers.lock().push(reader);
         self.attached.notify_one();
     }
 
-    pub(crate) fn remove(&self, slot: &Arc<Slot>) {
-        self.slots.lock().retain(|known| !Arc::ptr_eq(known, slot));
+    pub(crate) fn remove(&self, reader: &Arc<AttachedReader>) {
+        self.readers.lock().retain(|known| !Arc::ptr_eq(known, reader));
     }
 
     /// Waits until a reader needs a list. Readers that have panicked do not count.
@@ -208,58 +208,64 @@ impl Readers {
     }
 
     /// Returns the readers whose resource must be served.
-    pub(crate) fn required(&self) -> Vec<Arc<Slot>> {
-        let slots = self.slots.lock();
-        slots.iter().filter(|slot| slot.inspect.is_some()).cloned().collect()
+    pub(crate) fn required(&self) -> Vec<Arc<AttachedReader>> {
+        let readers = self.readers.lock();
+        readers
+            .iter()
+            .filter(|reader| reader.inspect.is_some())
+            .cloned()
+            .collect()
     }
 
     fn has_unlisted(&self) -> bool {
-        let slots = self.slots.lock();
-        let mut waiting = slots.iter().filter(|slot| !slot.is_listed.load(Ordering::Relaxed));
-        waiting.any(|slot| !slot.is_broken())
+        let readers = self.readers.lock();
+        let mut waiting = readers
+            .iter()
+            .filter(|reader| !reader.is_listed.load(Ordering::Relaxed));
+        waiting.any(|reader| !reader.has_panicked())
     }
 
-    fn all(&self) -> Vec<Arc<Slot>> {
-        self.slots.lock().clone()
+    fn all(&self) -> Vec<Arc<AttachedReader>> {
+        self.readers.lock().clone()
     }
 }
 
 /// The readers that take part in the current list and in the watches that follow it.
-pub(crate) struct Audience {
-    readers: Arc<Readers>,
-    slots: Vec<Arc<Slot>>,
+pub(crate) struct ActiveReaders {
+    attached: Arc<Readers>,
+    readers: Vec<Arc<AttachedReader>>,
     /// Whether the current list or watch contains only metadata.
     is_metadata_only: bool,
 }
 
-impl Audience {
-    pub(crate) fn new(readers: Arc<Readers>) -> Self {
+impl ActiveReaders {
+    pub(crate) fn new(attached: Arc<Readers>) -> Self {
         Self {
-            readers,
-            slots: Vec::new(),
+            attached,
+            readers: Vec::new(),
             is_metadata_only: false,
         }
     }
 
     /// Begins a list for all current readers.
     pub(crate) fn begin_list(&mut self) {
-        self.slots = self.readers.all();
-        self.is_metadata_only = self.slots.iter().all(|slot| slot.is_metadata_only);
-        for slot in &self.slots {
-            slot.is_listed.store(false, Ordering::Relaxed);
-            slot.is_broken.store(false, Ordering::Relaxed);
-            slot.call(|decoder| decoder.apply(RawEvent::Relisting));
+        self.readers = self.attached.all();
+        self.is_metadata_only = self.readers.iter().all(|reader| reader.is_metadata_only);
+        for reader in &self.readers {
+            reader.is_listed.store(false, Ordering::Relaxed);
+            reader.has_panicked.store(false, Ordering::Relaxed);
+            reader.call(|sink| sink.apply(RawEvent::Relisting));
         }
     }
 
     /// Adds readers that were attached since the list began, unless they need more than it
     /// contains. Must be called before the first object.
     pub(crate) fn admit_late_readers(&mut self) {
-        for slot in self.readers.all() {
-            let is_known = self.slots.iter().any(|known| Arc::ptr_eq(known, &slot));
-            if !is_known && (slot.is_metadata_only || !self.is_metadata_only) {
-                slot.call(|decoder| decoder.apply(RawEvent::Relisting));
-                self.slots.push(slot);
+        for reader in self.attached.all() {
+            let is_known = self.readers.iter().any(|known| Arc::ptr_eq(known, &reader));
+            if !is_known && (reader.is_metadata_only || !self.is_metadata_only) {
+                reader.call(|sink| sink.apply(RawEvent::Relisting));
+                self.readers.push(reader);
             }
         }
     }
@@ -271,26 +277,26 @@ impl Audience {
 
     /// Begins a watch, which requests only what the remaining readers need.
     pub(crate) fn begin_watch(&mut self) {
-        self.slots.retain(|slot| !slot.is_detached());
-        self.is_metadata_only = self.slots.iter().all(|slot| slot.is_metadata_only);
+        self.readers.retain(|reader| !reader.is_detached());
+        self.is_metadata_only = self.readers.iter().all(|reader| reader.is_metadata_only);
     }
 
     /// Applies an event to every reader. Returns the version after which a watch may resume.
     pub(crate) fn apply(&self, event: RawEvent<'_>) -> Option<String> {
-        let versions = self.slots.iter().map(|slot| slot.call(|decoder| decoder.apply(event)));
+        let versions = self.readers.iter().map(|reader| reader.call(|sink| sink.apply(event)));
         // `fold`, because each reader must receive the event.
         versions.fold(None, |known, version| known.or(version.flatten()))
     }
 
     /// Ends a list that was consistent as of `version`.
     pub(crate) fn complete(&self, term: u64, version: &str) {
-        for slot in &self.slots {
-            slot.call(|decoder| {
-                decoder.apply(RawEvent::Synced);
-                decoder.complete(term, Some(version));
-                slot.is_listed.store(true, Ordering::Relaxed);
-                slot.is_synced.store(true, Ordering::Relaxed);
-                *slot.failing_since.lock() = None;
+        for reader in &self.readers {
+            reader.call(|sink| {
+                sink.apply(RawEvent::Synced);
+                sink.complete(term, Some(version));
+                reader.is_listed.store(true, Ordering::Relaxed);
+                reader.is_synced.store(true, Ordering::Relaxed);
+                *reader.failing_since.lock() = None;
             });
         }
     }
@@ -298,27 +304,27 @@ impl Audience {
     /// Removes all objects, because their CRD was deleted. A reader that never received a list has
     /// none, and must not count as synced.
     pub(crate) fn remove_all(&mut self, term: u64) {
-        self.slots = self.readers.all();
-        self.slots.retain(|slot| slot.is_synced());
-        for slot in &self.slots {
-            slot.is_listed.store(false, Ordering::Relaxed);
-            slot.is_broken.store(false, Ordering::Relaxed);
-            slot.call(|decoder| {
-                decoder.apply(RawEvent::Relisting);
-                decoder.apply(RawEvent::Synced);
-                decoder.complete(term, None);
+        self.readers = self.attached.all();
+        self.readers.retain(|reader| reader.is_synced());
+        for reader in &self.readers {
+            reader.is_listed.store(false, Ordering::Relaxed);
+            reader.has_panicked.store(false, Ordering::Relaxed);
+            reader.call(|sink| {
+                sink.apply(RawEvent::Relisting);
+                sink.apply(RawEvent::Synced);
+                sink.complete(term, None);
             });
         }
     }
 
     /// Whether a reader has panicked since the list began.
-    pub(crate) fn has_broken(&self) -> bool {
-        self.slots.iter().any(|slot| slot.is_broken())
+    pub(crate) fn has_panicked_reader(&self) -> bool {
+        self.readers.iter().any(|reader| reader.has_panicked())
     }
 
     /// Whether every reader has panicked, so that none could use the next event.
-    pub(crate) fn is_all_broken(&self) -> bool {
-        let mut slots = self.slots.iter().filter(|slot| !slot.is_detached());
-        self.has_broken() && slots.all(|slot| slot.is_broken())
+    pub(crate) fn all_have_panicked(&self) -> bool {
+        let mut readers = self.readers.iter().filter(|reader| !reader.is_detached());
+        self.has_panicked_reader() && readers.all(|reader| reader.has_panicked())
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     StatusReporter, Watch, WatchFailure,
     backoff::Backoff,
     protocol::{self, Lines, Page, RawEvent, WatchMessage},
-    readers::{Audience, Readers},
+    readers::{ActiveReaders, Readers},
     shared_watch::CrdSignal,
     watch::Query,
     watch_trust::{End, NextRequest, WatchTrust},
@@ -72,7 +72,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
         relist_at: None,
         trust: WatchTrust::new(config.idle_timeout, Instant::now()),
         term: 0,
-        audience: Audience::new(Arc::clone(&readers)),
+        active: ActiveReaders::new(Arc::clone(&readers)),
         readers,
         config,
     };
@@ -99,7 +99,7 @@ async fn next_term(terms: &mut watch::Receiver<u64>) {
 struct Reflector {
     config: ReflectorConfig,
     readers: Arc<Readers>,
-    audience: Audience,
+    active: ActiveReaders,
     backoff: Backoff,
     trust: WatchTrust,
     /// Whether to request the next list without pages, because a list expired between its pages.
@@ -141,9 +141,9 @@ impl Reflector {
     async fn list(&mut self) -> Result<String, Error> {
         let unpaged = std::mem::take(&mut self.unpaged);
         let limit = (!unpaged).then_some(self.config.page_size);
-        let was_metadata_only = self.audience.is_metadata_only();
-        self.audience.begin_list();
-        if was_metadata_only != self.audience.is_metadata_only() {
+        let was_metadata_only = self.active.is_metadata_only();
+        self.active.begin_list();
+        if was_metadata_only != self.active.is_metadata_only() {
             self.trust.forget_list();
         }
         self.relist_at = None;
@@ -153,13 +153,13 @@ impl Reflector {
             let bytes = self.page(limit, next.as_deref()).await?;
             let page = Page::read(&bytes).map_err(Error::Decode)?;
             if next.is_none() {
-                self.audience.admit_late_readers();
+                self.active.admit_late_readers();
             }
             for raw in page.items.into_iter().flatten() {
                 content.write(raw.get().as_bytes());
-                self.audience.apply(RawEvent::Listed(raw));
+                self.active.apply(RawEvent::Listed(raw));
             }
-            if self.audience.is_all_broken() {
+            if self.active.all_have_panicked() {
                 return Err(Error::Panicked);
             }
             next = page.metadata.next.filter(|next| !next.is_empty());
@@ -168,7 +168,7 @@ impl Reflector {
             }
             if next.is_none() {
                 let version = page.metadata.resource_version.unwrap_or_default();
-                self.audience.complete(self.term, &version);
+                self.active.complete(self.term, &version);
                 self.schedule_relist_after_panic()?;
                 self.has_listed = true;
                 self.trust.list_completed(content.finish(), Instant::now());
@@ -180,10 +180,10 @@ impl Reflector {
     /// Schedules a list for readers that have panicked. Fails if every reader has, so that the loop
     /// backs off and lists.
     fn schedule_relist_after_panic(&mut self) -> Result<(), Error> {
-        if self.audience.is_all_broken() {
+        if self.active.all_have_panicked() {
             return Err(Error::Panicked);
         }
-        if self.audience.has_broken() {
+        if self.active.has_panicked_reader() {
             self.relist_at
                 .get_or_insert_with(|| Instant::now() + RELIST_AFTER_PANIC);
         }
@@ -252,7 +252,7 @@ impl Reflector {
     /// watch. Each line counts as contact, and the acceptance usually does.
     async fn watch(&mut self, version: &mut String) -> Result<(), Error> {
         let is_contact = self.trust.watch_started(Instant::now());
-        self.audience.begin_watch();
+        self.active.begin_watch();
         let mut query = Query::new(&self.config.watch);
         query.add("watch", "true");
         query.add("allowWatchBookmarks", "true");
@@ -294,7 +294,7 @@ impl Reflector {
         let is_change = matches!(message, Ok(WatchMessage::Event(_)));
         self.trust.line_received(is_change, Instant::now());
         let next = match message? {
-            WatchMessage::Event(event) => self.audience.apply(event),
+            WatchMessage::Event(event) => self.active.apply(event),
             WatchMessage::Bookmark { version } => version,
             WatchMessage::Failed(status) => return Err(Error::Watch(kube::Error::Api(status))),
         };
@@ -312,9 +312,9 @@ impl Reflector {
             && self.config.crd_signal.definition_deleted.swap(false, Ordering::Relaxed)
         {
             tracing::info!("removing all objects because their definition was deleted");
-            self.audience.remove_all(self.term);
+            self.active.remove_all(self.term);
             // After a panic, restore the flag, so that the next 404 tries again.
-            if self.audience.has_broken() {
+            if self.active.has_panicked_reader() {
                 self.config.crd_signal.definition_deleted.store(true, Ordering::Relaxed);
             }
         }
@@ -353,7 +353,7 @@ impl Reflector {
     /// its first event.
     async fn send(&self, query: Query, suffix: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
-        if self.audience.is_metadata_only() {
+        if self.active.is_metadata_only() {
             let accept =
                 format!("application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1,application/json");
             request = request.header(header::ACCEPT, accept);

@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     Report, StatusReporter, Watch, WatchFailure,
-    readers::{Readers, Slot},
+    readers::{AttachedReader, Readers},
 };
 
 /// The state that a loop shares with its readers. The loop ends when the last reader is dropped.
@@ -63,28 +63,28 @@ impl SharedWatch {
     }
 
     /// Returns `true` to the first caller, who must start the loop.
-    pub(crate) fn is_first_start(&self) -> bool {
+    pub(crate) fn claim_start(&self) -> bool {
         !self.has_loop.swap(true, Ordering::Relaxed)
     }
 
     /// Returns the state of the watch, or `None` if only optional readers use it.
     pub(crate) fn report(&self) -> Option<Report> {
         let required = self.readers.required();
-        let status = |slot| ReaderStatus {
+        let status = |attached| ReaderStatus {
             reporter: self.reporter.clone(),
-            slot: Arc::clone(slot),
+            attached: Arc::clone(attached),
         };
         let statuses: Vec<_> = required.iter().map(status).collect();
         let first = Report {
             name: self.watch.to_string(),
-            synced: required.iter().all(|slot| slot.is_synced()),
+            synced: required.iter().all(|reader| reader.is_synced()),
             // `None`, which means no contact, is the smallest.
             last_contact: statuses.iter().map(ReaderStatus::last_contact).min()?,
             failure: statuses.iter().find_map(ReaderStatus::failure),
             undecodable: Vec::new(),
             objects: 0,
         };
-        let models = required.iter().filter_map(|slot| slot.state());
+        let models = required.iter().filter_map(|reader| reader.state());
         let mut report = models.fold(first, |mut report, state| {
             report.failure = report.failure.or(state.failure);
             report.undecodable.extend(state.undecodable);
@@ -101,14 +101,14 @@ impl SharedWatch {
 #[must_use = "the reader receives nothing after it is dropped"]
 pub struct Reader {
     shared: Arc<SharedWatch>,
-    slot: Arc<Slot>,
+    attached: Arc<AttachedReader>,
 }
 
 /// The status of a reader. Cheap to clone.
 #[derive(Clone)]
 pub struct ReaderStatus {
     reporter: StatusReporter,
-    slot: Arc<Slot>,
+    attached: Arc<AttachedReader>,
 }
 
 impl ReaderStatus {
@@ -116,7 +116,11 @@ impl ReaderStatus {
     /// reader's sink panicked, if that was earlier.
     pub fn last_contact(&self) -> Option<Instant> {
         let contact = self.reporter.last_contact()?;
-        Some(self.slot.failing_since().map_or(contact, |since| since.min(contact)))
+        Some(
+            self.attached
+                .failing_since()
+                .map_or(contact, |since| since.min(contact)),
+        )
     }
 
     /// Returns the current failure, or `None` while the watch makes progress.
@@ -127,15 +131,15 @@ impl ReaderStatus {
         };
         self.reporter
             .failure()
-            .or_else(|| self.slot.failing_since().map(|_| panicked()))
+            .or_else(|| self.attached.failing_since().map(|_| panicked()))
     }
 }
 
 impl Reader {
-    /// Attaches `slot` to the watch.
-    pub(crate) fn new(shared: Arc<SharedWatch>, slot: Arc<Slot>) -> Self {
-        shared.readers.attach(Arc::clone(&slot));
-        let reader = Self { shared, slot };
+    /// Attaches a reader to the watch.
+    pub(crate) fn new(shared: Arc<SharedWatch>, attached: Arc<AttachedReader>) -> Self {
+        shared.readers.attach(Arc::clone(&attached));
+        let reader = Self { shared, attached };
         // The resource may be served by now.
         reader.wake();
         reader
@@ -145,7 +149,7 @@ impl Reader {
     pub fn status(&self) -> ReaderStatus {
         ReaderStatus {
             reporter: self.shared.reporter.clone(),
-            slot: Arc::clone(&self.slot),
+            attached: Arc::clone(&self.attached),
         }
     }
 
@@ -159,12 +163,12 @@ impl Reader {
     /// Must not be called from the sink, which would deadlock; the sink may drop the reader.
     pub fn detach(&self) {
         self.leave();
-        self.slot.wait_until_idle();
+        self.attached.wait_until_idle();
     }
 
     fn leave(&self) {
-        self.shared.readers.remove(&self.slot);
-        self.slot.detach();
+        self.shared.readers.remove(&self.attached);
+        self.attached.detach();
     }
 }
 

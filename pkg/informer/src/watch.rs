@@ -29,7 +29,7 @@ impl Watch {
     }
 
     /// Returns whether the watch covers all objects of its resource.
-    pub(crate) fn is_for_all(&self) -> bool {
+    pub(crate) fn covers_all_objects(&self) -> bool {
         self.namespace.is_none() && self.labels.is_empty() && self.fields.is_empty()
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{
     Event, Sink,
-    readers::{ReaderState, Slot},
+    readers::{AttachedReader, ModelState},
     scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status},
 };
 
@@ -80,7 +80,7 @@ impl Fixture {
         };
         let mut tasks = JoinSet::new();
         let readers = Arc::<Readers>::default();
-        readers.attach(Slot::required(recorder, ReaderState::default));
+        readers.attach(AttachedReader::required(recorder, ModelState::default));
         tasks.spawn(reflect(reflector_config, readers));
         Self {
             server,

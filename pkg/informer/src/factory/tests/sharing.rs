@@ -193,19 +193,19 @@ async fn a_reader_that_panics_affects_no_other() {
     let mut fixture = Fixture::new().await;
     let panicking = Panicking::default();
     panicking.panics.store(true, Ordering::Relaxed);
-    let broken = fixture.factory.shared_watches().attach(foos(), panicking.clone());
+    let reader = fixture.factory.shared_watches().attach(foos(), panicking.clone());
     let typed = fixture.informer();
     let watch = fixture.sync(&[foo("a", 1)]).await;
     assert!(typed.is_synced() && typed.list().len() == 1);
     let failed = tokio::time::Instant::now();
-    let failure = broken.status().failure().expect("the reader panicked");
+    let failure = reader.status().failure().expect("the reader panicked");
     assert!(failure.message.starts_with("the sink panicked"), "{failure:?}");
     watch.event("ADDED", &foo("b", 11));
     settle().await;
     assert_eq!(typed.list().len(), 2);
     assert!(fixture.factory.reports()[1].failure.is_none());
-    // The contact of the broken reader does not advance, so it becomes stale.
-    assert!(broken.status().last_contact().is_some_and(|contact| contact <= failed));
+    // The contact of the reader that panicked does not advance, so it becomes stale.
+    assert!(reader.status().last_contact().is_some_and(|contact| contact <= failed));
     panicking.panics.store(false, Ordering::Relaxed);
     let list = fixture.foos().await;
     assert!(
@@ -220,7 +220,7 @@ async fn a_reader_that_panics_affects_no_other() {
         events[events.len() - 4..],
         ["relisting", "listed a@1", "listed b@11", "synced"]
     );
-    assert!(broken.status().failure().is_none());
+    assert!(reader.status().failure().is_none());
 }
 
 /// An informer whose index function panics must not count as up to date.

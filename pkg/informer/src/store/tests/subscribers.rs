@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Informer, Sink, Subscription,
     informer::{Core, Handle},
-    readers::Slot,
+    readers::AttachedReader,
     scripted::foos,
     shared_watch::{Reader, SharedWatch},
 };
@@ -45,7 +45,7 @@ fn informer() -> Informer<Foo> {
     let shared = SharedWatch::new(foos(), CancellationToken::new());
     let core = Arc::new(Core::new(&shared));
     Informer(Arc::new(Handle {
-        _reader: Reader::new(shared, Slot::optional(Arc::clone(&core))),
+        _reader: Reader::new(shared, AttachedReader::optional(Arc::clone(&core))),
         _task_guard: CancellationToken::new().drop_guard(),
         core,
     }))
