@@ -1,9 +1,9 @@
 //! The requests of each controller that faults can affect.
 //!
 //! A controller of the registry that is not declared here fails
-//! `every_controller_declares_its_faults` in `integration/registry.rs`. A declared controller must
-//! send its requests in every wave of `integration/chaos/work.rs`, because the chaos tests wait
-//! until each fault has affected each controller.
+//! `faults_are_declared_for_every_controller` in `integration/registry.rs`. A declared controller
+//! must send its requests in every wave of `integration/chaos/work.rs`, because the chaos tests
+//! wait until each fault has affected each controller.
 
 use portreeve_api::{CRONTABS, FOOS, Resource};
 use portreeve_testing::Matcher;
@@ -11,7 +11,7 @@ use portreeve_testing::Matcher;
 use crate::fixtures::schedules::CRON_JOBS;
 
 /// The requests of a controller besides its writes.
-pub(crate) struct ControllerFaults {
+pub(crate) struct ControllerRequests {
     /// The name in the registry. The user agent of the controller's requests ends with it.
     pub(crate) controller: &'static str,
     pub(crate) reads: Reads,
@@ -39,33 +39,33 @@ const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 
 /// Every controller.
-pub(crate) static DECLARED: [ControllerFaults; 5] = [
-    ControllerFaults {
+pub(crate) static DECLARED: [ControllerRequests; 5] = [
+    ControllerRequests {
         controller: "crontab-controller",
         reads: Reads::AfterDeletion,
         objects: &[CRONTABS, JOBS],
         metadata: None,
     },
-    ControllerFaults {
+    ControllerRequests {
         controller: "cronjob-controller",
         reads: Reads::AfterDeletion,
         objects: &[CRON_JOBS, JOBS],
         metadata: None,
     },
-    ControllerFaults {
+    ControllerRequests {
         controller: "foo-controller",
         reads: Reads::InEachWave,
         objects: &[FOOS, DEPLOYMENTS],
         metadata: None,
     },
     // The collector also watches the metadata of the resources above.
-    ControllerFaults {
+    ControllerRequests {
         controller: "garbage-collector-controller",
         reads: Reads::InEachWave,
         objects: &[],
         metadata: Some(CONFIG_MAPS),
     },
-    ControllerFaults {
+    ControllerRequests {
         controller: "ttl-after-finished-controller",
         reads: Reads::Never,
         objects: &[JOBS],

@@ -1,4 +1,4 @@
-//! Every controller of the registry is declared where the tests of all controllers need to know it.
+//! Checks that the test tables list every controller of the registry.
 
 use std::collections::BTreeSet;
 
@@ -28,17 +28,17 @@ fn ensure_declared(declared: impl Iterator<Item = &'static str>, file: &str, adv
 }
 
 #[test]
-fn every_controller_declares_its_faults() -> Result<()> {
+fn faults_are_declared_for_every_controller() -> Result<()> {
     ensure_declared(
         DECLARED.iter().map(|declared| declared.controller),
         "tests/faults/controllers.rs",
-        "add an entry with what the controller reads and watches, and make the waves of \
-         tests/integration/chaos/work.rs give it work",
+        "declare what the controller reads and watches, and give it work in each wave of \
+         tests/integration/chaos/work.rs",
     )
 }
 
 #[test]
-fn every_controller_declares_the_scenario_of_its_rights() -> Result<()> {
+fn a_rights_scenario_exists_for_every_controller() -> Result<()> {
     ensure_declared(
         SCENARIOS.iter().map(|scenario| scenario.controller),
         "tests/integration/rights/scenarios.rs",
@@ -66,8 +66,10 @@ fn the_declared_reads_and_watches_are_those_that_the_rules_allow() -> Result<()>
         let may_read = !resources_with(controller, &["get"]).is_empty();
         ensure!(
             may_read == (declared.reads != Reads::Never),
-            "tests/faults/controllers.rs declares that {name} reads {:?}, but its rules allow reads: {may_read}",
-            declared.reads
+            "tests/faults/controllers.rs declares reads {:?} for {name}, but its RBAC rules {} `get`; \
+             correct the entry",
+            declared.reads,
+            if may_read { "allow" } else { "do not allow" }
         );
         let objects = declared.objects.iter();
         let mut watched: BTreeSet<_> = objects
@@ -79,7 +81,8 @@ fn the_declared_reads_and_watches_are_those_that_the_rules_allow() -> Result<()>
         let allowed = resources_with(controller, &["list", "watch"]);
         ensure!(
             watched == allowed,
-            "tests/faults/controllers.rs declares that {name} watches {watched:?}, but its rules allow {allowed:?}"
+            "tests/faults/controllers.rs declares that {name} watches {watched:?}, but its RBAC rules allow \
+             {allowed:?}; correct the entry"
         );
     }
     Ok(())

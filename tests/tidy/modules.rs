@@ -145,7 +145,7 @@ fn parse_file(files: &[&Path], read: &dyn Fn(&Path) -> Option<String>) -> Result
 }
 
 /// Parses the libraries and programs of the workspace; each has the name of its package.
-pub(crate) fn product() -> Result<Vec<(String, Modules)>> {
+pub(crate) fn workspace_crates() -> Result<Vec<(String, Modules)>> {
     let targets = targets(&["lib", "bin"])?.into_iter();
     let read = |path: &Path| fs::read_to_string(root().join(path)).ok();
     targets

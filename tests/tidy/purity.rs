@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{
     files::texts,
-    modules::{Modules, of_texts, product},
+    modules::{Modules, of_texts, workspace_crates},
     syntax::{Code, Names},
 };
 
@@ -139,7 +139,10 @@ fn is_within(path: &[String], prefix: &str) -> bool {
 
 #[test]
 fn pure_modules_use_no_runtime_clock_client_or_store() -> Result<()> {
-    let found: Vec<String> = product()?.iter().flat_map(|(_, modules)| impurities(modules)).collect();
+    let found: Vec<String> = workspace_crates()?
+        .iter()
+        .flat_map(|(_, modules)| impurities(modules))
+        .collect();
     ensure!(
         found.is_empty(),
         "modules whose headers say that they are pure use: {found:#?}"

@@ -15,14 +15,14 @@ use crate::{
     effects::{event, warning},
     input::Fault,
     schedule_resource::{Observed, ScheduleResource},
-    starts::Starts,
+    starts::StartPlan,
     status,
 };
 
 pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp) -> Plan {
     let input = observed.input(now);
     let assessment = Assessment::new(&input);
-    let starts = Starts::new(&*observed.object, &assessment);
+    let starts = StartPlan::new(&*observed.object, &assessment);
     let effects = if starts.effects.is_empty() {
         status::effects(&*observed.object, &assessment, starts.fault.as_ref())
     } else {

@@ -13,15 +13,15 @@ use crate::{
     schedule_resource::ScheduleResource,
 };
 
-/// What to do about the pending runs.
-pub(crate) struct Starts {
+/// The effects that start runs, and why a pending run cannot start.
+pub(crate) struct StartPlan {
     /// The effects that start runs; empty if none can start now.
     pub(crate) effects: Vec<Effect>,
     /// Why a pending run cannot start: its Job's name is taken, or the template is invalid.
     pub(crate) fault: Option<Fault>,
 }
 
-impl Starts {
+impl StartPlan {
     pub(crate) fn new<K: ScheduleResource>(object: &K, assessment: &Assessment<'_>) -> Self {
         let (mut jobs, mut fault) = (Vec::new(), None);
         for pending in &assessment.pending_runs {

@@ -170,10 +170,10 @@ fn report(foo: &CachedFoo, verdict: &Verdict, available_replicas: i32, now: Time
     }
     let target = Target::of(&FOOS, &foo.metadata);
     let before = conditions::find_status_condition(&foo.status.conditions, "Ready");
-    let is_news = before.is_none_or(|before| {
+    let is_new = before.is_none_or(|before| {
         (before.status, &*before.reason, &before.message) != (verdict.ready, verdict.reason, &verdict.message)
     });
-    let event = verdict.event.filter(|_| is_news).map(|type_| {
+    let event = verdict.event.filter(|_| is_new).map(|type_| {
         let note = EventContent {
             type_,
             reason: verdict.reason,

@@ -18,7 +18,7 @@ use crate::run::{Run, log};
 use crate::statistics::{Value, written};
 use crate::tables::Scenario;
 use crate::usage::machine_time;
-use crate::{failover, foos, garbage, million, parts, schedules};
+use crate::{failover, foos, garbage, graph, parts, schedules};
 
 /// How long the CPU usage of other programs is sampled before each measurement.
 const LOAD_SAMPLE: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
     let row = step.row;
     match &row.scenario {
         Scenario::Part { package } => return parts::measure(&row.id, package).await,
-        Scenario::Graph => return million::measure(step.subject, options.count(row)).await,
+        Scenario::Graph => return graph::measure(step.subject, options.count(row)).await,
         _ => {}
     }
     let run = Run::start(options, *step).await?;

@@ -12,8 +12,8 @@ mod controller;
 mod failover;
 mod foos;
 mod garbage;
+mod graph;
 mod machine;
-mod million;
 mod objects;
 mod options;
 mod parts;
@@ -35,7 +35,7 @@ use crate::options::Options;
 async fn main() -> ExitCode {
     let options = Options::parse();
     let outcome = match options.fill {
-        Some(subject) => million::fill(subject, &options),
+        Some(subject) => graph::fill(subject, &options),
         None => bench::run(options).await,
     };
     match outcome {

@@ -30,8 +30,8 @@ pub struct QueueHealthChecker {
 }
 
 impl QueueHealthChecker {
-    /// Creates the check of a work queue. `name` is the queue's name in metrics, and `tell` formats
-    /// a key. The check runs on the health thread and must not block.
+    /// Creates the check of a work queue. `name` is the queue's name in metrics, and `format_key`
+    /// formats a key. The check runs on the health thread and must not block.
     ///
     /// The queue must hold keys only while there are workers, because a standby's keys would wait
     /// for days.
@@ -39,13 +39,15 @@ impl QueueHealthChecker {
         controller: &'static str,
         name: &'static str,
         queue: Queue<K>,
-        tell: impl Fn(&K) -> String + Send + Sync + 'static,
+        format_key: impl Fn(&K) -> String + Send + Sync + 'static,
     ) -> Self {
         let check = move || {
             let progress = queue.progress();
             QueueHealth {
                 queue: name,
-                longest_stalled: progress.longest_stalled.map(|(key, still)| (tell(&key), still)),
+                longest_stalled: progress
+                    .longest_stalled
+                    .map(|(key, stalled)| (format_key(&key), stalled)),
                 ready: progress.ready,
                 oldest_ready: progress.oldest_ready,
                 since_progress: progress.since_progress,

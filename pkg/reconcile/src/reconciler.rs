@@ -16,7 +16,7 @@ pub trait Reconciler: Send + Sync + 'static {
 
     /// Decides what to do. Pure: the same input and time give the same plan. After the plan was
     /// applied and observed, the next plan is empty.
-    fn decide(&self, seen: &Self::Observed, now: Timestamp) -> Plan;
+    fn decide(&self, observed: &Self::Observed, now: Timestamp) -> Plan;
 
     /// Decides how to report an effect that the apiserver rejected or that keeps failing, usually
     /// by a condition and an event. The plan may also contain effects that do not depend on the
@@ -24,7 +24,7 @@ pub trait Reconciler: Send + Sync + 'static {
     ///
     /// Pure. Like `decide`, it must return an empty plan once the failure has been reported. The
     /// worker retries the failed plan in any case.
-    fn refused(&self, _seen: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
+    fn refused(&self, _observed: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
         Plan::nothing()
     }
 }

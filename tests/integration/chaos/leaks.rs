@@ -75,7 +75,7 @@ async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
     let flags = [&[ALL_CONTROLLERS.as_str()], &FLAGS[..]].concat();
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "weathered", &flags).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "under-faults", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     let mut work = Work::start(&plane, &OffsetClock::new()).await?;
     work.churn().await?;

@@ -1,7 +1,7 @@
 //! Scenarios that make each controller use every verb of its role.
 //!
 //! A controller of the registry without a scenario fails
-//! `every_controller_declares_the_scenario_of_its_rights` in `integration/registry.rs`.
+//! `a_rights_scenario_exists_for_every_controller` in `integration/registry.rs`.
 
 use anyhow::{Context, Result, ensure};
 use futures::{FutureExt, future::BoxFuture};

@@ -112,7 +112,7 @@ async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early()
     }))
     .await?;
     proxy.slow(DELETION_DELAY);
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-janitor", &flags).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "killed-daemon", &flags).await?;
     eventually(LIMIT, "the first deletions", || async {
         let count = jobs.deleted().await?.len();
         ensure!(count >= 5, "{count}");
@@ -126,7 +126,7 @@ async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early()
     println!("killed with {} of {} Jobs deleted", before.len(), JOBS / 2);
     ensure!(before.len() < JOBS / 2, "the kill did not interrupt the deletions");
 
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal-janitor", &flags).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "killed-daemon", &flags).await?;
     let after = eventually(LIMIT + Duration::from_secs(30), "the other deletions", || async {
         let after = jobs.deleted().await?;
         ensure!(after.len() >= JOBS / 2, "{}", after.len());
@@ -161,7 +161,7 @@ async fn a_dry_run_logs_the_deletion_and_deletes_nothing() -> Result<()> {
     let daemon = Daemon::start_as(
         &plane,
         &restricted_kubeconfig(&plane, &[CONTROLLERS]).await?,
-        "dry-janitor",
+        "dry-run",
         &flags,
     )
     .await?;

@@ -41,10 +41,10 @@ impl FailureTracker {
             self.unknown.remove(&uid);
         }
         let before = self.failing.get(&(uid, orphaning));
-        let is_news = before.is_none_or(|(_, before)| *before != reason);
+        let is_new = before.is_none_or(|(_, before)| *before != reason);
         let since = before.map_or(now, |(since, _)| *since);
         self.failing.insert((uid, orphaning), (since, reason));
-        is_news
+        is_new
     }
 
     /// Records a successful attempt.

@@ -173,7 +173,7 @@ impl GraphCollector {
         self.blocked.set(count(blocked));
         for (reason, number) in invalid {
             self.invalid
-                .with_label_values(&[reason.metric()])
+                .with_label_values(&[reason.label()])
                 .set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         self.oldest.set(ctx.oldest_pending());

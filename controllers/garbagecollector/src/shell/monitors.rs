@@ -89,7 +89,7 @@ pub(crate) struct Monitors {
     leaving: Vec<(Instant, Running)>,
     failures: u64,
     /// Whether discovery has ever answered.
-    has_followed: bool,
+    has_discovered: bool,
 }
 
 impl Monitors {
@@ -101,18 +101,18 @@ impl Monitors {
             running: BTreeMap::new(),
             leaving: Vec::new(),
             failures: 0,
-            has_followed: false,
+            has_discovered: false,
         }
     }
 
     pub(crate) async fn run(mut self) {
         let mut served = self.ctx.served.clone();
-        let mut is_news = true;
+        let mut is_changed = true;
         self.join_informers();
         loop {
             let present = served.borrow_and_update().clone();
             if let Some(present) = present {
-                if is_news {
+                if is_changed {
                     self.follow(&present);
                 }
                 self.share_watches(&present);
@@ -126,7 +126,7 @@ impl Monitors {
                     None => std::future::pending().await,
                 }
             };
-            is_news = tokio::select! {
+            is_changed = tokio::select! {
                 changed = served.changed() => if changed.is_err() { return } else { true },
                 () = due => {
                     self.leave(Instant::now());
@@ -204,7 +204,7 @@ impl Monitors {
     /// Starts watches on new resources, and ends those on resources that are no longer served.
     fn follow(&mut self, served: &ServedResources) {
         let ignored = &self.ctx.settings.ignored;
-        if !std::mem::replace(&mut self.has_followed, true) {
+        if !std::mem::replace(&mut self.has_discovered, true) {
             let is_served = |name: &String| served.preferred(&[]).any(|known| resource_name(known) == *name);
             for name in ignored.iter().filter(|name| !is_served(name)) {
                 tracing::warn!(

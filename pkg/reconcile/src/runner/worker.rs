@@ -99,11 +99,11 @@ impl<R: Reconciler> Worker<R> {
     async fn reconcile(&self, work: &Work<ObjectKey>) -> (Outcome, ReconcileResult) {
         let (key, failures) = (work.key(), work.failures());
         let now = self.clock.now();
-        let Some(seen) = self.reconciler.observe(key) else {
+        let Some(observed) = self.reconciler.observe(key) else {
             self.rejections.clear(key);
             return (Outcome::Forget, ReconcileResult::Success);
         };
-        let plan = self.reconciler.decide(&seen, now);
+        let plan = self.reconciler.decide(&observed, now);
         if !plan.effects.is_empty() {
             let message = if self.applier.dry_run {
                 "dry run: would do"
@@ -143,8 +143,8 @@ impl<R: Reconciler> Worker<R> {
                     );
                 }
                 if failures >= FAILED_TOO_OFTEN {
-                    let said = self.reconciler.refused(&seen, &error.effect, &why, now);
-                    self.applier.run_with_progress(&said, || work.report_progress()).await;
+                    let report = self.reconciler.refused(&observed, &error.effect, &why, now);
+                    self.applier.run_with_progress(&report, || work.report_progress()).await;
                 }
                 (Outcome::RetryAfter(after), ReconcileResult::Error)
             }
@@ -152,8 +152,8 @@ impl<R: Reconciler> Worker<R> {
                 let why = error_chain(&error);
                 self.note_rejection(key, &why);
                 // Best effort: the report itself may be rejected.
-                let said = self.reconciler.refused(&seen, &error.effect, &why, now);
-                self.applier.run_with_progress(&said, || work.report_progress()).await;
+                let report = self.reconciler.refused(&observed, &error.effect, &why, now);
+                self.applier.run_with_progress(&report, || work.report_progress()).await;
                 (Outcome::Retry, ReconcileResult::Error)
             }
         }

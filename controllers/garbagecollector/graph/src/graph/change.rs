@@ -116,7 +116,7 @@ impl Graph {
         );
         let is_known = self.nodes[id].is_observed() && self.nodes[id].monitor == monitor;
         self.enlist(id, monitor, generation, version);
-        let is_news = !self.nodes[id].is_observed();
+        let is_new = !self.nodes[id].is_observed();
         // Names do not change, so an object that the same monitor has reported before still has
         // its name.
         let is_it = is_known
@@ -132,7 +132,7 @@ impl Graph {
         node.flags.set(Flags::FOREGROUND, meta.finalizers.foreground);
         node.flags.set(Flags::ORPHAN, meta.finalizers.orphan);
         let (is_orphaning, is_waiting_for_dependents) = (node.is_orphaning(), node.is_waiting_for_dependents());
-        if is_news {
+        if is_new {
             let tally = &mut self.tallies[kind as usize];
             tally.observed += 1;
             tally.virtual_ -= 1;
@@ -141,7 +141,7 @@ impl Graph {
                 self.absent.forget(uid);
             }
         }
-        if is_news || !is_it {
+        if is_new || !is_it {
             self.check_references_to(id, follow_ups);
         }
         self.set_owners(id, &meta.owner_references, follow_ups);

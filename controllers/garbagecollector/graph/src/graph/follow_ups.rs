@@ -43,7 +43,7 @@ impl InvalidReason {
     pub(super) const ALL: [Self; 3] = [Self::Namespace, Self::Coordinates, Self::Scope];
 
     /// Returns the value of the metric label `reason`.
-    pub fn metric(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Namespace => "namespace",
             Self::Coordinates => "coordinates",

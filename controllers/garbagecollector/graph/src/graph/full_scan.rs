@@ -62,8 +62,8 @@ impl Graph {
             let owner = &self.nodes[self.edges[edge].owner];
             let is_kept = owner.is_observed() && self.invalidity(edge).is_none();
             // A virtual owner gets its own attempt, whose result queues the dependents.
-            let is_asked = !owner.is_observed() && self.known_owner_state(edge).is_none();
-            !is_kept && !is_asked
+            let is_read_separately = !owner.is_observed() && self.known_owner_state(edge).is_none();
+            !is_kept && !is_read_separately
         })
     }
 
