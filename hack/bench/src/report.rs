@@ -1,5 +1,7 @@
-//! The report in Markdown: a table for each family of rows, with one line for each measure. Pure:
-//! it contains only what was measured.
+//! The report in Markdown: a table for each family of rows, with one line for each measure. It
+//! contains only what was measured.
+//!
+//! Architecture Invariant: pure.
 
 use std::collections::BTreeMap;
 

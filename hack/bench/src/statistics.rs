@@ -1,4 +1,6 @@
-//! Values, percentiles, medians and number formatting. Pure.
+//! Values, percentiles, medians and number formatting.
+//!
+//! Architecture Invariant: pure.
 
 /// The unit in which a number is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,4 +1,6 @@
-//! The rows and families of the report and the subjects, from `rows.yaml`. Pure.
+//! The rows and families of the report and the subjects, from `rows.yaml`.
+//!
+//! Architecture Invariant: pure.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -1,5 +1,7 @@
 //! Describes JSON decoding errors without the values in the JSON. The values may be secret, and the
-//! descriptions appear in logs and reports. Pure.
+//! descriptions appear in logs and reports.
+//!
+//! Architecture Invariant: pure.
 
 use serde_json::{error::Category, value::RawValue};
 use serde_path_to_error::{Path, Segment};

@@ -1,4 +1,6 @@
-//! Builds HTTP requests from effects. Pure: the applier sends the requests.
+//! Builds HTTP requests from effects. The applier sends them.
+//!
+//! Architecture Invariant: pure.
 
 use http::Request;
 use kube::{

@@ -1,8 +1,10 @@
-//! A cache of the owners that are proven absent. Pure.
+//! A cache of the owners that are proven absent.
 //!
 //! A proof is an observed deletion, a consistent list without the object, a 404 that names the
 //! object, or another UID under its name. UIDs are never reused, so a proof holds until an
 //! apiserver's resourceVersions decrease. The cache keeps it as long as anything refers to the UID.
+//!
+//! Architecture Invariant: pure.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,7 @@
 //! Renders the graph in the DOT language, as kube-controller-manager's debug page does, and as
-//! JSON. Pure.
+//! JSON.
+//!
+//! Architecture Invariant: pure.
 
 use std::fmt::Write;
 

@@ -1,4 +1,6 @@
-//! Explains in sentences why an object is kept or collected. Pure.
+//! Explains in sentences why an object is kept or collected.
+//!
+//! Architecture Invariant: pure.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,9 @@
-//! Decides what happens to an object, given the state of each of its owners. Pure: [`decide`]
-//! makes the whole decision.
+//! Decides what happens to an object, given the state of each of its owners. [`decide`] makes the
+//! whole decision.
 //!
 //! It follows `attemptToDeleteItem` of Kubernetes' garbage collector.
+//!
+//! Architecture Invariant: pure.
 
 /// The state of one of an object's owners.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

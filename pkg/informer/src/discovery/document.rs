@@ -1,9 +1,11 @@
-//! Decodes discovery documents from JSON to [`Groups`]. Pure.
+//! Decodes discovery documents from JSON to [`Groups`].
 //!
 //! There are two forms: one aggregated document (`APIGroupDiscoveryList`), or lists of versions and
 //! one document per version. Older apiservers and some aggregated apiservers serve only the second
 //! form. Fields that discovery does not need (subresources, short names, categories) are skipped
 //! and never stored.
+//!
+//! Architecture Invariant: pure.
 
 use std::{borrow::Cow, sync::Arc};
 

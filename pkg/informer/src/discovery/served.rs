@@ -1,4 +1,6 @@
-//! The known served resources: group versions, their resources, and the supported verbs. Pure.
+//! The known served resources: group versions, their resources, and the supported verbs.
+//!
+//! Architecture Invariant: pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
