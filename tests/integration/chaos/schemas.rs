@@ -64,7 +64,7 @@ async fn wait_until_collector_watches(scenario: &Scenario, resource: &portreeve_
     eventually(LIMIT, "the collector to be synced", || async {
         let metrics = scenario.daemon.admin.metrics().await?;
         let synced = metrics.sum("gc_monitor_synced", &[&label]);
-        ensure!(synced == 1.0, "gc_monitor_synced of {resource} is {synced}");
+        ensure!(synced > 0.5, "gc_monitor_synced of {resource} is {synced}");
         anyhow::Ok(())
     })
     .await
