@@ -5,10 +5,8 @@
 //! earlier measurements in the same process would distort the numbers.
 
 use std::collections::HashMap;
-use std::env;
-use std::mem;
-use std::process;
 use std::time::{Duration, Instant};
+use std::{env, mem, process};
 
 use anyhow::{Context, Result, bail, ensure};
 use portreeve_garbagecollector_graph as collector;

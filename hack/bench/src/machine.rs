@@ -1,10 +1,9 @@
 //! The machine and the software versions of a run. Values that cannot be detected are `unknown`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
+use std::{fs, thread};
 
 use portreeve_testing::server_binary;
 

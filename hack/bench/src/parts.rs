@@ -1,9 +1,8 @@
 //! Benchmarks of crates with criterion, without a cluster.
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::Process;

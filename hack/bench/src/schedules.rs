@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use futures::{TryStreamExt, stream};
+use futures::{FutureExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::Client;
 use portreeve_testing::eventually;
@@ -164,11 +164,7 @@ pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
     controller.guard(Memory::settled(controller.pid(), caught_up)).await?;
     log(format!("  measuring CPU time for {window:?}"));
     let before = controller.cpu_time()?;
-    let slept = async {
-        sleep(window).await;
-        Ok(())
-    };
-    controller.guard(slept).await?;
+    controller.guard(sleep(window).map(Ok)).await?;
     let used = controller.cpu_time()?.since(&before);
     Ok(vec![
         Unit::Seconds.of("CPU time in the window", used),
