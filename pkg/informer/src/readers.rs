@@ -142,6 +142,12 @@ impl AttachedReader {
         drop(self.sink.lock().take());
     }
 
+    /// Prepares the reader for a list, also after a panic.
+    fn expect_list(&self) {
+        self.is_listed.store(false, Ordering::Relaxed);
+        self.has_panicked.store(false, Ordering::Relaxed);
+    }
+
     fn is_detached(&self) -> bool {
         self.is_detached.load(Ordering::SeqCst)
     }
@@ -252,8 +258,7 @@ impl ActiveReaders {
         self.readers = self.attached.all();
         self.is_metadata_only = self.readers.iter().all(|reader| reader.is_metadata_only);
         for reader in &self.readers {
-            reader.is_listed.store(false, Ordering::Relaxed);
-            reader.has_panicked.store(false, Ordering::Relaxed);
+            reader.expect_list();
             reader.call(|sink| sink.apply(RawEvent::Relisting));
         }
     }
@@ -307,8 +312,7 @@ impl ActiveReaders {
         self.readers = self.attached.all();
         self.readers.retain(|reader| reader.is_synced());
         for reader in &self.readers {
-            reader.is_listed.store(false, Ordering::Relaxed);
-            reader.has_panicked.store(false, Ordering::Relaxed);
+            reader.expect_list();
             reader.call(|sink| {
                 sink.apply(RawEvent::Relisting);
                 sink.apply(RawEvent::Synced);

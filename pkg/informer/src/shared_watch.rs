@@ -67,14 +67,17 @@ impl SharedWatch {
         !self.has_loop.swap(true, Ordering::Relaxed)
     }
 
+    fn status_of(&self, attached: &Arc<AttachedReader>) -> ReaderStatus {
+        ReaderStatus {
+            reporter: self.reporter.clone(),
+            attached: Arc::clone(attached),
+        }
+    }
+
     /// Returns the state of the watch, or `None` if only optional readers use it.
     pub(crate) fn report(&self) -> Option<Report> {
         let required = self.readers.required();
-        let status = |attached| ReaderStatus {
-            reporter: self.reporter.clone(),
-            attached: Arc::clone(attached),
-        };
-        let statuses: Vec<_> = required.iter().map(status).collect();
+        let statuses: Vec<_> = required.iter().map(|reader| self.status_of(reader)).collect();
         let first = Report {
             name: self.watch.to_string(),
             synced: required.iter().all(|reader| reader.is_synced()),
@@ -147,10 +150,7 @@ impl Reader {
 
     /// Returns the status of the reader.
     pub fn status(&self) -> ReaderStatus {
-        ReaderStatus {
-            reporter: self.shared.reporter.clone(),
-            attached: Arc::clone(&self.attached),
-        }
+        self.shared.status_of(&self.attached)
     }
 
     /// Retries at once if the loop waits for its resource to be served. Call it when discovery

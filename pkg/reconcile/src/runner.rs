@@ -91,12 +91,7 @@ impl<R: Reconciler> KeyedController<R> {
     pub fn counter(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
         let registry = &self.shared.registry;
         let added = self.applier.controller_metrics.add_counter(registry, metric, help);
-        let controller = self.name;
-        added.map(|()| self).map_err(|source| BuildError::Metric {
-            controller,
-            metric,
-            source,
-        })
+        self.with_metric(metric, added)
     }
 
     /// Declares a histogram of seconds for
@@ -108,6 +103,10 @@ impl<R: Reconciler> KeyedController<R> {
     pub fn latency(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
         let registry = &self.shared.registry;
         let added = self.applier.controller_metrics.add_latency(registry, metric, help);
+        self.with_metric(metric, added)
+    }
+
+    fn with_metric(self, metric: &'static str, added: Result<(), prometheus::Error>) -> Result<Self, BuildError> {
         let controller = self.name;
         added.map(|()| self).map_err(|source| BuildError::Metric {
             controller,

@@ -300,7 +300,9 @@ fn is_served(resource: &Resource, served: &ServedResources) -> bool {
 /// Returns the version of `resource` to read: one that an informer reads, if it is served, or the
 /// version that is collected.
 fn version_to_read<'a>(resource: &'a Resource, read: &'a [Resource], served: &ServedResources) -> &'a Resource {
-    let same = read.iter().filter(|read| id(read) == id(resource));
+    let same = read
+        .iter()
+        .filter(|read| read.plural == resource.plural && read.group == resource.group);
     let shared: Vec<_> = same.filter(|read| is_served(read, served)).collect();
     if shared.contains(&resource) {
         return resource;
