@@ -1,6 +1,7 @@
 //! Tests of the executable from outside: command line, config file, manifests, log, endpoints,
 //! limits, signals and exit codes.
 
+mod blocked_stderr;
 mod config;
 #[expect(dead_code, reason = "the integration tests use the rest")]
 #[path = "../fixtures/mod.rs"]

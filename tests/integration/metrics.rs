@@ -19,6 +19,7 @@ async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
         "portreeve_events_dropped_total",
         "portreeve_informer_objects",
         "portreeve_informer_synced",
+        "portreeve_log_lines_dropped_total",
         "portreeve_tasks",
         "process_cpu_seconds_total",
         "process_resident_memory_bytes",

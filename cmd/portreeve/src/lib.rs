@@ -26,6 +26,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
 };
+use tracing_appender::non_blocking::WorkerGuard;
 
 use crate::options::{Command, ListFormat};
 pub use crate::{
@@ -152,27 +153,38 @@ impl Error {
 /// Runs the whole binary: parses the command line, executes it, and returns the exit code. `known`
 /// contains all available controllers.
 pub fn main(known: &'static [Descriptor]) -> ExitCode {
-    let failed = |text: &str, code: u8| {
-        writeln!(std::io::stderr(), "error: {text}").ok();
-        ExitCode::from(code)
+    let mut log = None;
+    let (error, code) = match Config::parse(std::env::args_os(), known) {
+        Ok(config) => match execute(config, known, &mut log) {
+            Ok(()) => (None, 0),
+            Err(error) => (Some(error_chain(&error)), error.exit_code()),
+        },
+        Err(UsageError::CommandLine(usage)) => return print_usage(usage),
+        Err(error) => (Some(error_chain(&error)), 1),
     };
-    let config = match Config::parse(std::env::args_os(), known) {
-        Ok(config) => config,
-        Err(UsageError::CommandLine(usage)) => {
-            let code = u8::from(usage.use_stderr());
-            // A failure to write the message cannot be reported anywhere.
-            usage.print().ok();
-            return ExitCode::from(code);
+    logging::finish(log, move || {
+        if let Some(error) = error {
+            writeln!(std::io::stderr(), "error: {error}").ok();
         }
-        Err(error) => return failed(&error_chain(&error), 1),
-    };
-    match execute(config, known) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error_chain(&error), error.exit_code()),
-    }
+    });
+    ExitCode::from(code)
 }
 
-fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
+/// Prints the help or the version to stdout, or a usage error to stderr.
+fn print_usage(usage: clap::Error) -> ExitCode {
+    let code = u8::from(usage.use_stderr());
+    let print = move || drop(usage.print());
+    if code == 0 {
+        // A reader of the help may take its time.
+        print();
+    } else {
+        logging::finish(None, print);
+    }
+    ExitCode::from(code)
+}
+
+/// Executes the command. The daemon puts the guard of its log into `log`.
+fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerGuard>) -> Result<(), Error> {
     let print = |text: &str| std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print);
     let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
     match &config.options.command {
@@ -212,7 +224,7 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
             ListFormat::Table => print(&manifests::table(known)),
             ListFormat::Json => print(&format!("{:#}\n", manifests::list(known))),
         },
-        None => daemon(config, known),
+        None => daemon(config, known, log),
     }
 }
 
@@ -220,8 +232,11 @@ fn execute(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
 ///
 /// This thread only waits for signals, and other threads do the work. So the second signal ends the
 /// process even when a worker thread is blocked.
-fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
-    logging::init(config.options.logging.logging_format, config.options.logging.v);
+fn daemon(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerGuard>) -> Result<(), Error> {
+    *log = Some(logging::init(
+        config.options.logging.logging_format,
+        config.options.logging.v,
+    ));
     std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
     open_files::raise_limit();
     let system = |what| move |source| Error::System { what, source };
@@ -251,7 +266,10 @@ fn daemon(config: Config, known: &'static [Descriptor]) -> Result<(), Error> {
         let work = worker_runtime.spawn(async move { run(config, known, Arc::new(SystemClock), stop).await });
         tokio::select! {
             result = work => result.map_err(Error::Panicked)?,
-            () = signals => std::process::exit(1),
+            () = signals => {
+                logging::finish(log.take(), || ());
+                std::process::exit(1)
+            }
         }
     });
     // A credential plugin or a DNS lookup that hangs on a blocking thread must not keep the process
@@ -285,6 +303,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         ..
     } = &config.options;
     let registry = Registry::new();
+    logging::register(&registry).map_err(Error::Metrics)?;
     let fence: Arc<dyn Fence> = if manager.dry_run {
         Arc::new(ReadOnly)
     } else {
@@ -304,19 +323,7 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         () = stop.requested() => return Ok(()),
     };
     let server = Server::bind(serving).map_err(Error::Serving).map_err(locate)?;
-    let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        controllers = names.join(","),
-        config = config.file().map(|file| file.display().to_string()),
-        apiserver = %connection.url(),
-        identity = plan.identity(),
-        dry_run = manager.dry_run,
-        "starting portreeve"
-    );
-    if enabled.is_empty() {
-        tracing::warn!("no controller is enabled: without '*', --controllers enables only the named controllers");
-    }
+    log_start(&config, &enabled, &connection, plan.identity());
     let starting: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(plan.start(client, requests, &clock, &registry));
     let (groups, elections) = tokio::select! {
         started = starting => started?,
@@ -334,6 +341,22 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     let closing = join(serving).await;
     tracing::info!("stopped");
     result.and(closing)
+}
+
+fn log_start(config: &Config, enabled: &[Descriptor], connection: &Connection, identity: &str) {
+    let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        controllers = names.join(","),
+        config = config.file().map(|file| file.display().to_string()),
+        apiserver = %connection.url(),
+        identity,
+        dry_run = config.options.manager.dry_run,
+        "starting portreeve"
+    );
+    if enabled.is_empty() {
+        tracing::warn!("no controller is enabled: without '*', --controllers enables only the named controllers");
+    }
 }
 
 /// Serves health and metrics until `close` is requested.

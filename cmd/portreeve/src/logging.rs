@@ -1,8 +1,8 @@
 //! Logs to stderr, one event per line, as text for people or as JSON with the keys of Kubernetes'
 //! components.
 //!
-//! This module contains the format, the levels of each `-v`, and the JSON layer. It does not rotate
-//! logs, write files, or change the verbosity at run time.
+//! This module contains the format, the levels of each `-v`, the JSON layer, and the queue before
+//! stderr. It does not rotate logs, write files, or change the verbosity at run time.
 //!
 //! Architecture Invariant: libraries cannot log secrets. Only `filter` decides how much other
 //! crates may log, and no verbosity lifts its caps.
@@ -10,6 +10,7 @@
 //! break or terminal escape sequence in it must not look like another line of the log.
 
 mod json;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,6 +21,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::FormatFields;
@@ -28,6 +30,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use self::json::Json;
+pub(crate) use self::queue::{finish, register};
 
 /// The format of log lines: `--logging-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -42,8 +45,9 @@ pub(crate) enum Format {
 /// Sends the logs of the whole process to stderr.
 ///
 /// Only the first call has an effect: a process that has already set up its logs, such as a test,
-/// keeps them.
-pub(crate) fn init(format: Format, verbosity: u8) {
+/// keeps them. Pass the result to [`finish`] at the end of the process.
+pub(crate) fn init(format: Format, verbosity: u8) -> WorkerGuard {
+    let (queue, guard) = queue::start();
     let registry = tracing_subscriber::registry().with(filter(verbosity));
     let result = match format {
         Format::Text => {
@@ -51,13 +55,13 @@ pub(crate) fn init(format: Format, verbosity: u8) {
             let colours = std::io::stderr().is_terminal() && !plain;
             let text = tracing_subscriber::fmt::layer()
                 .fmt_fields(OneLine)
-                .with_writer(std::io::stderr)
+                .with_writer(queue)
                 .with_ansi(colours);
             registry.with(text).try_init()
         }
         Format::Json => registry
             .with(Json {
-                writer: std::io::stderr,
+                writer: queue,
                 now: SystemTime::now,
             })
             .try_init(),
@@ -65,6 +69,7 @@ pub(crate) fn init(format: Format, verbosity: u8) {
     if result.is_err() {
         tracing::debug!("keeping the existing log setup");
     }
+    guard
 }
 
 /// Returns the levels that a verbosity shows.

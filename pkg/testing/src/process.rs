@@ -11,6 +11,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -35,6 +36,8 @@ const TAIL_LINES: usize = 20;
 pub(crate) enum Output<'a> {
     /// Append to this file.
     Log(&'a Path),
+    /// Write to this file or pipe.
+    To(&'a OwnedFd),
     /// Write to the caller's stderr.
     Attached,
 }
@@ -72,6 +75,19 @@ impl Process {
         Self::launch(name, program, args, envs, &Output::Log(log), Stdio::null())
     }
 
+    /// Starts `program` with its output on `output`, such as a pipe. It has no log.
+    ///
+    /// # Errors
+    /// Returns an error if no process can be created.
+    pub fn spawn_with_output(
+        name: &str,
+        program: &Path,
+        args: impl IntoIterator<Item: AsRef<OsStr>>,
+        output: &OwnedFd,
+    ) -> Result<Self> {
+        Self::launch(name, program, args, &[], &Output::To(output), Stdio::null())
+    }
+
     /// Starts `program` with its output on this process's stderr, for interactive use. It has no
     /// log: [`Process::wait_for_log`] fails and [`Process::log_tail`] is empty.
     ///
@@ -97,6 +113,11 @@ impl Process {
     ) -> Result<Self> {
         let (log, log_start, stderr) = match output {
             Output::Attached => (None, 0, Stdio::inherit()),
+            Output::To(output) => {
+                let output = output.try_clone();
+                let output = output.with_context(|| format!("failed to duplicate {name}'s output"))?;
+                (None, 0, Stdio::from(output))
+            }
             Output::Log(path) => {
                 let file = OpenOptions::new()
                     .create(true)
@@ -156,7 +177,7 @@ impl Process {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Returns the log file, or `None` if it was started attached.
+    /// Returns the log file, or `None` if its output goes elsewhere.
     pub fn log(&self) -> Option<&Path> {
         self.log.as_deref()
     }
@@ -227,7 +248,7 @@ impl Process {
         let log = self
             .log
             .as_deref()
-            .with_context(|| format!("{} has no log: it was started attached", self.name))?;
+            .with_context(|| format!("{} has no log", self.name))?;
         let mut file = File::open(log).with_context(|| format!("failed to open {}", log.display()))?;
         file.seek(SeekFrom::Start(self.log_start))
             .with_context(|| format!("failed to read {}", log.display()))?;
