@@ -1,10 +1,5 @@
 //! Controllers that are stuck until a test releases them.
 
-use std::{
-    sync::{Condvar, Mutex, PoisonError},
-    time::Duration,
-};
-
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use portreeve_api::ObjectKey;
@@ -15,7 +10,10 @@ use portreeve_reconcile::{
 use portreeve_workqueue::{Lane, Outcome, Queue};
 use tokio::sync::Notify;
 
-use crate::controllers::{config_map_informer, descriptor, idle, one_flag};
+use crate::{
+    controllers::{config_map_informer, descriptor, idle, one_flag},
+    fixtures::barrier::Barrier,
+};
 
 /// The name of the ConfigMap on which a worker hangs.
 pub(super) const HANGING_MAP: &str = "trap";
@@ -54,36 +52,6 @@ pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller
         ..Registrations::new(Unattended(queue))
     })
 })];
-
-/// Blocks threads until it is opened.
-pub(super) struct Barrier {
-    is_open: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Barrier {
-    const fn closed() -> Self {
-        Self {
-            is_open: Mutex::new(false),
-            opened: Condvar::new(),
-        }
-    }
-
-    pub(super) fn open(&self) {
-        *self.is_open.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.opened.notify_all();
-    }
-
-    /// Blocks the thread until the barrier is opened, but at most for a minute, so that a failing
-    /// test ends.
-    fn pass(&self) {
-        let is_open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = self
-            .opened
-            .wait_timeout_while(is_open, Duration::from_mins(1), |is_open| !*is_open);
-        drop(passed);
-    }
-}
 
 struct Hanging(&'static Barrier);
 
