@@ -132,11 +132,28 @@ impl HaEnvironment {
 
     /// Starts or restarts a replica that reaches the apiserver through another kubeconfig.
     pub(crate) async fn replica_through(&self, pod: &str, kubeconfig: &Path) -> Result<Daemon> {
-        let flags = self.flags();
-        let args: Vec<&str> = flags.iter().map(String::as_str).chain([OPEN]).collect();
-        let daemon = Daemon::start_with(&self.plane, kubeconfig, pod, &args, &[("POD_NAME", pod)]).await?;
+        let daemon = self.unready_replica(pod, kubeconfig).await?;
         daemon.admin.wait_until_ready().await?;
         Ok(daemon)
+    }
+
+    /// Starts a replica that need not become ready.
+    pub(crate) async fn unready_replica(&self, pod: &str, kubeconfig: &Path) -> Result<Daemon> {
+        let flags = self.flags();
+        let args: Vec<&str> = flags.iter().map(String::as_str).chain([OPEN]).collect();
+        Daemon::start_with(&self.plane, kubeconfig, pod, &args, &[("POD_NAME", pod)]).await
+    }
+
+    /// Returns the rules of a replica, but with only these verbs on Leases.
+    pub(crate) fn rules_with_lease_verbs(&self, verbs: &[&str]) -> Vec<PolicyRule> {
+        let mut rules = self.rules.clone();
+        for rule in &mut rules {
+            if rule.resources.iter().flatten().any(|resource| resource == "leases") {
+                rule.verbs.retain(|verb| verbs.contains(&&**verb));
+            }
+        }
+        rules.retain(|rule| !rule.verbs.is_empty());
+        rules
     }
 
     /// Returns the flags of every replica.

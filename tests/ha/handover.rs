@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use portreeve_testing::Signal;
+use portreeve_testing::{Signal, eventually};
 
 use crate::{
     audit::report::Report,
@@ -124,5 +124,35 @@ async fn a_rolling_update_under_load_loses_and_repeats_no_write() -> Result<()> 
     ensure_orderly(&report)?;
     ensure!(done.failures == 0, "{done:?}");
     ensure!(gaps.max() <= GAP_LIMIT, "{gaps}: {report}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rolling_update_to_replicas_that_cannot_lead_stalls() -> Result<()> {
+    let environment = HaEnvironment::new("stalled").await?;
+    let running: RunningReplicas = environment.start_replicas(&PODS).await?;
+    let leader = environment.leader(&running).await?;
+    // The new version has its own account. A rolling update starts one replica, and waits until it
+    // is ready before it stops an old one.
+    for (pod, verbs) in SUCCESSORS.into_iter().zip([&[][..], &["get", "watch"]]) {
+        let rules = environment.rules_with_lease_verbs(verbs);
+        let kubeconfig = environment.kubeconfig_with(pod, rules).await?;
+        let updated = environment.unready_replica(pod, &kubeconfig).await?;
+        let only_election = || async {
+            let failing = updated.admin.failing("/readyz").await?;
+            let is_expected = failing.len() == 1 && failing[0].starts_with("[-]leaderElection failed: ");
+            ensure!(is_expected, "{failing:?}");
+            anyhow::Ok(())
+        };
+        eventually(LIMIT, "the election to be the only check that fails", only_election).await?;
+        for number in 0..5 {
+            environment.wait_for_renewal().await?;
+            environment.fixture.ready_foo(&format!("{pod}-{number}"), 1).await?;
+            only_election().await?;
+        }
+        ensure!(environment.leader(&running).await? == leader, "{leader} does not lead");
+    }
+    let report = environment.check()?;
+    ensure!(report.is_clean() && report.terms.len() == 1, "{report}");
     Ok(())
 }

@@ -23,6 +23,7 @@ mod foo;
 mod garbage;
 mod health;
 mod image;
+mod lease_access;
 mod manifests;
 mod metrics;
 mod outages;

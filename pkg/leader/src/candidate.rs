@@ -27,6 +27,7 @@ use crate::{
     },
     guard::{Attempt, Guard, LeaseCache, ME},
     leadership::{CandidateCommand, LeadershipState, Shared},
+    review::review_access,
     watch::follow,
 };
 
@@ -87,8 +88,10 @@ impl Candidate {
         };
         candidate_loop.status.set(0);
         let pause = self.times.retry_period;
+        let key = (&*self.namespace, &*self.name);
         tokio::select! {
             () = follow(leases, self.name.clone(), cache, &lease_changed, pause) => {}
+            never = review_access(self.client.clone(), key, &self.shared.access, pause) => match never {},
             () = candidate_loop.run() => {}
         }
     }
@@ -208,12 +211,11 @@ impl CandidateLoop<'_> {
             }
             Ok(Ok(_)) => AttemptResult::HeldByAnother,
             Ok(Err(error)) => self.classify_error(&error, leading),
-            Err(_) => {
-                let action = if leading { "renew" } else { "acquire" };
-                tracing::warn!(lease = %candidate.key(), action, ?limit, "timed out waiting for an answer on the lease");
-                AttemptResult::Failed
-            }
+            Err(_) => self.failed(&format!("no answer within {limit:?}"), leading),
         };
+        if result != AttemptResult::Failed && candidate.shared.access.lock().record_answer(boot_clock::now()) {
+            tracing::info!(lease = %candidate.key(), "reached the lease again");
+        }
         ElectorEvent::Attempted { began, result }
     }
 
@@ -226,21 +228,26 @@ impl CandidateLoop<'_> {
             _ => None,
         };
         let is_create = matches!(error, LockError::CreateLease(_));
-        let (lease, err) = (self.candidate.key(), error_chain(error));
+        let err = error_chain(error);
         match kind {
             Some(ApiErrorKind::Conflict | ApiErrorKind::AlreadyExists) => {}
             Some(ApiErrorKind::NotFound) if !is_create => {}
-            _ if leading => {
-                tracing::warn!(lease, err, "failed to renew the lease");
-                return AttemptResult::Failed;
-            }
-            _ => {
-                tracing::warn!(lease, err, "failed to acquire the lease");
-                return AttemptResult::Failed;
-            }
+            _ => return self.failed(&err, leading),
         }
-        tracing::debug!(lease, err, "found the lease changed since it was read");
+        tracing::debug!(lease = %self.candidate.key(), err, "found the lease changed since it was read");
         AttemptResult::Stale
+    }
+
+    /// Records a failed attempt. Logs a warning unless the last attempt failed in the same way.
+    fn failed(&self, err: &str, leading: bool) -> AttemptResult {
+        let lease = self.candidate.key();
+        let is_new = self.candidate.shared.access.lock().record_failure(err);
+        match (is_new, leading) {
+            (true, true) => tracing::warn!(lease, err, "failed to renew the lease"),
+            (true, false) => tracing::warn!(lease, err, "failed to acquire the lease"),
+            (false, _) => tracing::debug!(lease, err, "failed to acquire or renew the lease again"),
+        }
+        AttemptResult::Failed
     }
 
     /// Publishes a change of the observed holder while this candidate is a standby.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::coordination::v1::Lease;
+use parking_lot::Mutex;
 use portreeve_client::Connection;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_util::task::TaskTracker;
@@ -16,6 +17,7 @@ use crate::{
     candidate::{Candidate, CandidateSet},
     elector::ElectionTimings,
     guard::LeaseCache,
+    heartbeat::{self, Heartbeat},
     leadership::{CandidateCommand, LeadershipState, Shared},
 };
 
@@ -146,12 +148,33 @@ impl Election {
         });
     }
 
+    /// Returns the election state for the readiness endpoint.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when this candidate could not lead: when it cannot read or write the Lease,
+    /// or when the thread of the elections hangs. An outage of the apiserver is no exception.
+    pub fn readiness(&self) -> Result<String, String> {
+        let limit = self.times.access_limit();
+        // Earlier than the check of the access, which fails as well when the thread hangs.
+        self.check_thread(limit.saturating_sub(heartbeat::INTERVAL))?;
+        let leadership = self.leadership();
+        if matches!(leadership, LeadershipState::Standby { .. } | LeadershipState::Leading) {
+            let is_leading = leadership == LeadershipState::Leading;
+            let access = self.shared.access.lock().check(is_leading, limit, boot_clock::now());
+            access.map_err(|failure| format!("cannot lead with Lease {}: {failure}", self.lease))?;
+        }
+        self.health()
+    }
+
     /// Returns the election state for the health endpoint.
     ///
     /// # Errors
     ///
-    /// Returns an error when a leader's last renewal is older than the lease duration plus 20 s.
+    /// Returns an error when a restart helps: when the thread of the elections has run no task, or
+    /// a leader has not renewed, for longer than the lease duration plus 20 s.
     pub fn health(&self) -> Result<String, String> {
+        self.check_thread(self.times.lease_duration + HEALTH_GRACE)?;
         match self.leadership() {
             LeadershipState::Standby { holder: Some(holder) } => {
                 Ok(format!("standby, {holder} holds Lease {}", self.lease))
@@ -173,6 +196,17 @@ impl Election {
                 }
             }
         }
+    }
+
+    fn check_thread(&self, limit: Duration) -> Result<(), String> {
+        let silence = self.shared.thread.silence();
+        if silence <= limit {
+            return Ok(());
+        }
+        let silence = silence.as_secs();
+        Err(format!(
+            "the leader election thread has run no task for {silence} s, longer than {limit:?}; restart the process"
+        ))
     }
 
     async fn wait_for(&self, wanted: impl FnMut(&LeadershipState) -> bool) -> LeadershipState {
@@ -203,11 +237,14 @@ impl Elections {
     ///
     /// See [`Error`]. An unreachable apiserver is not an error: candidates keep retrying.
     pub async fn start(settings: Settings) -> Result<Self, Error> {
+        let heartbeat = Heartbeat::default();
         let shared = || Shared {
             fence: LeaseFence::default(),
             leadership: watch::Sender::new(LeadershipState::Standby { holder: None }),
             commands: watch::Sender::new(CandidateCommand::Hold),
             cache: LeaseCache::new(settings.identity.clone(), settings.times.lease_duration),
+            access: Mutex::default(),
+            thread: heartbeat.clone(),
         };
         let elections: Vec<_> = settings
             .leases
@@ -226,7 +263,7 @@ impl Elections {
         };
         let builder = thread::Builder::new().name("leader-election".to_owned());
         builder
-            .spawn(move || run_thread(&settings, &thread.elections, ready))
+            .spawn(move || run_thread(&settings, &thread.elections, &heartbeat, ready))
             .map_err(Error::Thread)?;
         // From here on, dropping `elections` ends the thread, even while this function waits.
         let elections = Self { elections, ended };
@@ -282,7 +319,12 @@ impl Drop for Thread {
     }
 }
 
-fn run_thread(settings: &Settings, elections: &[Election], ready: oneshot::Sender<Result<(), Error>>) {
+fn run_thread(
+    settings: &Settings,
+    elections: &[Election],
+    heartbeat: &Heartbeat,
+    ready: oneshot::Sender<Result<(), Error>>,
+) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -302,7 +344,10 @@ fn run_thread(settings: &Settings, elections: &[Election], ready: oneshot::Sende
         if ready.send(Ok(())).is_err() {
             return;
         }
-        run_candidates(settings, &client, elections).await;
+        tokio::select! {
+            () = heartbeat.beat() => {}
+            () = run_candidates(settings, &client, elections) => {}
+        }
     });
     runtime.shutdown_timeout(FLUSH_TIMEOUT);
 }
@@ -350,60 +395,4 @@ async fn run_candidates(settings: &Settings, client: &kube::Client, elections: &
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn election(leadership: LeadershipState) -> Election {
-        Election {
-            lease: "n/lease".into(),
-            times: ElectionTimings {
-                lease_duration: Duration::from_secs(15),
-                renew_deadline: Duration::from_secs(10),
-                retry_period: Duration::from_secs(2),
-            },
-            shared: Arc::new(Shared {
-                fence: LeaseFence::default(),
-                leadership: watch::Sender::new(leadership),
-                commands: watch::Sender::new(CandidateCommand::Run),
-                cache: LeaseCache::new("me".to_owned(), Duration::from_secs(15)),
-            }),
-        }
-    }
-
-    #[test]
-    fn health_fails_when_a_leader_has_not_renewed_for_the_lease_duration_plus_20_seconds() {
-        let election = election(LeadershipState::Leading);
-        // The fence closes 10 s after the last renewal, so these are 1 s before and after 35 s.
-        for (closed, healthy) in [(24, true), (26, false)] {
-            let deadline = boot_clock::now().saturating_sub(Duration::from_secs(closed));
-            election.shared.fence.set(Some(deadline));
-            let health = election.health();
-            assert_eq!(health.is_ok(), healthy, "{health:?}");
-        }
-        let failure = election.health().unwrap_err();
-        assert!(
-            failure.contains("failed election to renew leadership on lease n/lease"),
-            "{failure}"
-        );
-    }
-
-    #[test]
-    fn a_standby_is_healthy_and_reports_the_holder() {
-        let holder = Some("other_1".to_owned());
-        let health = election(LeadershipState::Standby { holder }).health();
-        assert_eq!(health.as_deref(), Ok("standby, other_1 holds Lease n/lease"));
-    }
-
-    #[tokio::test]
-    async fn waiters_are_released_when_the_thread_ends() {
-        let election = election(LeadershipState::Leading);
-        let (end, _) = oneshot::channel();
-        drop(Thread {
-            elections: vec![election.clone()],
-            _end: end,
-        });
-        assert_eq!(election.wait_until_lost().await, "leader election ended");
-        assert!(portreeve_client::Fence::admit(&election.fence()).is_err());
-        election.release().await;
-    }
-}
+mod tests;

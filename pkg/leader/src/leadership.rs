@@ -1,8 +1,9 @@
 //! The state that a candidate shares with the handle to its election.
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{LeaseFence, guard::LeaseCache};
+use crate::{LeaseFence, access::LeaseAccess, guard::LeaseCache, heartbeat::Heartbeat};
 
 /// The state of an election in this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,4 +45,7 @@ pub(crate) struct Shared {
     pub(crate) leadership: watch::Sender<LeadershipState>,
     pub(crate) commands: watch::Sender<CandidateCommand>,
     pub(crate) cache: LeaseCache,
+    pub(crate) access: Mutex<LeaseAccess>,
+    /// The heartbeat of the elections' thread.
+    pub(crate) thread: Heartbeat,
 }

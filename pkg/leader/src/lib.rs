@@ -6,11 +6,13 @@
 //! [`LeadershipState`], and its [`LeaseFence`] checks every write.
 //!
 //! The `elector` module decides (pure), `guard` makes `kube-leader-election` safe, `candidate`
-//! performs the actions, and `annotations` tracks the rest of the Lease.
+//! performs the actions, `annotations` tracks the rest of the Lease, and `access` decides whether a
+//! candidate could lead.
 //!
 //! Architecture Invariant: a candidate that has lost its Lease never leads again in this process.
 //! Only [`Election::release`] releases a Lease; callers use it once they no longer write.
 
+mod access;
 mod annotations;
 mod args;
 mod boot_clock;
@@ -19,8 +21,10 @@ mod election;
 pub mod elector;
 mod fence;
 mod guard;
+mod heartbeat;
 mod leadership;
 mod metrics;
+mod review;
 #[cfg(test)]
 mod simulation;
 mod watch;

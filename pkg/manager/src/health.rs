@@ -2,9 +2,9 @@
 //!
 //! `/livez` fails only for a stuck process, which a restart fixes. A busy daemon is alive, and so
 //! is one whose apiserver is unavailable. `/readyz` fails for conditions that an operator must fix:
-//! a watch that is forbidden, stale or not synced yet. A missing CRD and an undecodable
-//! object are listed but fail nothing: one tenant's object must not block a rollout. A controller's
-//! own check passes or fails as the controller reports.
+//! a watch that is forbidden, stale or not synced yet, or a Lease that this replica cannot read or
+//! write. A missing CRD and an undecodable object are listed but fail nothing: one tenant's object
+//! must not block a rollout. A controller's own check passes or fails as the controller reports.
 //!
 //! This module reads the state and the time. The `evaluate` module derives the result.
 
@@ -57,7 +57,7 @@ pub(crate) fn providers(state: &Arc<RwLock<ManagerState>>, informers: &Factory, 
             let (mut checks, inspections) = {
                 let state = readyz.read();
                 let mut checks = lifecycle(&state);
-                checks.extend(election(&state.elections));
+                checks.extend(election(&state.elections, Election::readiness));
                 // The checks of controllers run without the lock on the state.
                 (checks, state.readiness_checkers.clone())
             };
@@ -108,17 +108,17 @@ fn alive(state: &ManagerState, limits: Limits) -> Vec<Check> {
         state: evaluate::runtime(age.map(|age| age.saturating_sub(HEARTBEAT_INTERVAL)), limits.item),
     }];
     checks.extend(workers(state, limits));
-    checks.extend(election(&state.elections));
+    checks.extend(election(&state.elections, Election::health));
     checks
 }
 
-/// One check for all elections. A standby is as ready as a leader, because it can take over
-/// immediately.
-fn election(elections: &[Election]) -> Option<Check> {
+/// One check for all elections. A standby that could lead is as ready as a leader, because it can
+/// take over immediately.
+fn election(elections: &[Election], check: fn(&Election) -> Result<String, String>) -> Option<Check> {
     if elections.is_empty() {
         return None;
     }
-    let health: Result<Vec<_>, _> = elections.iter().map(Election::health).collect();
+    let health: Result<Vec<_>, _> = elections.iter().map(check).collect();
     Some(match health {
         Ok(notes) => Check::note("leaderElection", notes.join("; ")),
         Err(stuck) => Check::failed("leaderElection", stuck),

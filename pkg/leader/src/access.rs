@@ -1,0 +1,238 @@
+//! What a candidate knows about its access to its Lease, and whether it is ready to lead.
+//!
+//! The attempts of a standby only read the Lease. So the apiserver is also asked whether the
+//! account may write it (the `review` module).
+//!
+//! Architecture Invariant: pure. Times are arguments.
+
+use std::time::Duration;
+
+use crate::elector::{BootTime, ElectionTimings};
+
+/// How long an answer about the right to write is valid while newer requests fail.
+const ANSWER_VALIDITY: Duration = Duration::from_mins(1);
+
+/// The answer of the apiserver to the question whether this account may write the Lease.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum WriteAccess {
+    Allowed,
+    Denied,
+    /// The account may not ask.
+    Unknown,
+}
+
+/// What a candidate knows about its access to its Lease.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LeaseAccess {
+    /// When the apiserver last answered an attempt to acquire or renew.
+    answered_at: Option<BootTime>,
+    /// Why the last attempt failed.
+    failure: Option<String>,
+    /// The last answer about the right to write, and when it arrived.
+    write_access: Option<(WriteAccess, BootTime)>,
+    /// Why the last question about the right to write has no answer.
+    review_failure: Option<String>,
+}
+
+impl LeaseAccess {
+    /// Records that the apiserver has answered an attempt. Returns whether the attempt before it
+    /// failed.
+    pub(crate) fn record_answer(&mut self, now: BootTime) -> bool {
+        self.answered_at = Some(now);
+        self.failure.take().is_some()
+    }
+
+    /// Records a failed attempt. Returns whether the failure is new, that is, whether the attempt
+    /// before it succeeded or failed differently.
+    pub(crate) fn record_failure(&mut self, failure: &str) -> bool {
+        let is_new = self.failure.as_deref() != Some(failure);
+        self.failure = Some(failure.to_owned());
+        is_new
+    }
+
+    /// Records an answer about the right to write. Returns whether it is another one than before;
+    /// the first is compared with [`WriteAccess::Allowed`].
+    pub(crate) fn record_write_access(&mut self, answer: WriteAccess, now: BootTime) -> bool {
+        self.review_failure = None;
+        let before = self.write_access.replace((answer, now));
+        before.map_or(WriteAccess::Allowed, |(before, _)| before) != answer
+    }
+
+    /// Records that a question about the right to write has no answer.
+    pub(crate) fn record_review_failure(&mut self, failure: String) {
+        self.review_failure = Some(failure);
+    }
+
+    /// Checks whether this candidate can read and write its Lease. The renewals of a leader show
+    /// its right to write.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the apiserver has not answered an attempt within `limit`, or has not
+    /// confirmed the right to write.
+    pub(crate) fn check(&self, is_leading: bool, limit: Duration, now: BootTime) -> Result<(), String> {
+        let reason = |failure: &Option<String>| failure.as_ref().map(|failure| format!(": {failure}"));
+        let failure = reason(&self.failure).unwrap_or_default();
+        let Some(answered_at) = self.answered_at else {
+            return Err(format!("the Lease has not been read yet{failure}"));
+        };
+        let age = now.saturating_sub(answered_at);
+        if age > limit {
+            let age = age.as_secs();
+            return Err(format!(
+                "the Lease was neither read nor written for {age} s, limit {limit:?}{failure}"
+            ));
+        }
+        if is_leading {
+            return Ok(());
+        }
+        let failure = reason(&self.review_failure).unwrap_or_default();
+        match self.write_access {
+            None => Err(format!(
+                "the right to patch the Lease has not been confirmed yet{failure}"
+            )),
+            Some((WriteAccess::Denied, _)) => {
+                Err("forbidden to patch the Lease; `portreeve rbac` prints the required rules".to_owned())
+            }
+            Some((_, confirmed_at)) => {
+                let age = now.saturating_sub(confirmed_at);
+                if age <= ANSWER_VALIDITY {
+                    return Ok(());
+                }
+                let age = age.as_secs();
+                Err(format!(
+                    "the right to patch the Lease was not confirmed for {age} s, limit {ANSWER_VALIDITY:?}{failure}"
+                ))
+            }
+        }
+    }
+}
+
+impl ElectionTimings {
+    /// Returns how long a candidate may go without access to its Lease, or without running its
+    /// tasks, before it is not ready. A standby reads the Lease every 1 to 2.2 retry periods.
+    pub(crate) fn access_limit(&self) -> Duration {
+        self.retry_period * 2 + Duration::from_secs(10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(14);
+
+    fn at(seconds: u64) -> BootTime {
+        Duration::from_secs(1_000 + seconds)
+    }
+
+    /// Returns the state after the Lease was read, and the right to write was confirmed, at 0 s.
+    fn confirmed() -> LeaseAccess {
+        let mut access = LeaseAccess::default();
+        access.record_answer(at(0));
+        access.record_write_access(WriteAccess::Allowed, at(0));
+        access
+    }
+
+    fn check(access: &LeaseAccess, seconds: u64) -> Result<(), String> {
+        access.check(false, LIMIT, at(seconds))
+    }
+
+    #[test]
+    fn the_limit_is_two_retry_periods_and_ten_seconds() {
+        let timings = ElectionTimings {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        };
+        assert_eq!(timings.access_limit(), LIMIT);
+    }
+
+    #[test]
+    fn a_candidate_is_ready_once_it_has_read_the_lease_and_may_write_it() {
+        let mut access = LeaseAccess::default();
+        assert_eq!(check(&access, 0), Err("the Lease has not been read yet".to_owned()));
+        access.record_failure("forbidden");
+        assert_eq!(
+            check(&access, 0),
+            Err("the Lease has not been read yet: forbidden".to_owned())
+        );
+        access.record_answer(at(0));
+        assert_eq!(
+            check(&access, 0),
+            Err("the right to patch the Lease has not been confirmed yet".to_owned())
+        );
+        access.record_review_failure("too many requests".to_owned());
+        assert!(check(&access, 0).unwrap_err().ends_with("yet: too many requests"));
+        assert_eq!(
+            access.check(true, LIMIT, at(0)),
+            Ok(()),
+            "a leader has written the Lease"
+        );
+        access.record_write_access(WriteAccess::Allowed, at(0));
+        assert_eq!(check(&access, 0), Ok(()));
+    }
+
+    #[test]
+    fn failed_attempts_make_a_candidate_unready_after_the_limit() {
+        let mut access = confirmed();
+        access.record_failure("timed out");
+        assert_eq!(check(&access, 14), Ok(()));
+        assert_eq!(
+            check(&access, 15),
+            Err("the Lease was neither read nor written for 15 s, limit 14s: timed out".to_owned())
+        );
+        access.record_answer(at(15));
+        assert_eq!(check(&access, 15), Ok(()));
+        // Attempts that hang report no failure.
+        assert!(check(&access, 30).is_err());
+    }
+
+    #[test]
+    fn a_denial_makes_a_candidate_unready_until_an_answer_allows_writes() {
+        let mut access = confirmed();
+        access.record_write_access(WriteAccess::Denied, at(1));
+        let failure = check(&access, 1).unwrap_err();
+        assert!(failure.starts_with("forbidden to patch the Lease"), "{failure}");
+        access.record_review_failure("timed out".to_owned());
+        assert!(check(&access, 1).is_err(), "a lost request is no answer");
+        for answer in [WriteAccess::Unknown, WriteAccess::Allowed] {
+            access.record_write_access(answer, at(1));
+            assert_eq!(check(&access, 1), Ok(()), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_stays_valid_for_a_minute_while_newer_requests_are_lost() {
+        let mut access = confirmed();
+        access.record_review_failure("timed out".to_owned());
+        access.record_answer(at(61));
+        assert_eq!(check(&access, 60), Ok(()));
+        assert_eq!(
+            check(&access, 61),
+            Err("the right to patch the Lease was not confirmed for 61 s, limit 60s: timed out".to_owned())
+        );
+        assert_eq!(access.check(true, LIMIT, at(61)), Ok(()));
+    }
+
+    #[test]
+    fn only_changes_are_reported_as_new() {
+        let mut access = LeaseAccess::default();
+        let failures = [
+            ("refused", true),
+            ("refused", false),
+            ("timed out", true),
+            ("refused", true),
+        ];
+        for (failure, is_new) in failures {
+            assert_eq!(access.record_failure(failure), is_new, "{failure}");
+        }
+        assert!(access.record_answer(at(0)), "the attempt before failed");
+        assert!(!access.record_answer(at(1)));
+        assert!(access.record_failure("refused"));
+        let (allowed, denied) = (WriteAccess::Allowed, WriteAccess::Denied);
+        for (answer, is_new) in [(allowed, false), (denied, true), (denied, false), (allowed, true)] {
+            assert_eq!(access.record_write_access(answer, at(0)), is_new, "{answer:?}");
+        }
+    }
+}
