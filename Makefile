@@ -42,6 +42,10 @@ chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked -p portreeve --test integration chaos:: -- --nocapture
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
+.PHONY: scale
+scale: control-plane ## run the tests under load in full size, which `make test` runs in a small form
+	SCALE=1 $(CARGO) test --locked -p portreeve --test integration scale:: -- --nocapture
+
 .PHONY: bench
 bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 8 hours
 	@hack/controlplane/build kube-controller-manager >/dev/null
@@ -81,5 +85,5 @@ image-binary: ## build only the image's static binary
 	@hack/image/build binary >/dev/null
 
 .PHONY: update
-update: ## regenerate definitions, roles, fences and docs/configuration.md from the code
+update: ## regenerate definitions, roles, fences, FlowSchemas and docs/configuration.md from the code
 	@hack/update

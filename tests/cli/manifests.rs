@@ -1,4 +1,4 @@
-//! The output of `portreeve crds`, `rbac` and `fence`, applied to a real apiserver.
+//! The output of `portreeve crds`, `rbac`, `fence` and `flowschema`, applied to a real apiserver.
 
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
@@ -117,6 +117,38 @@ fn leader_election_flags_determine_the_lease_in_the_output() -> Result<()> {
     ensure!(binding(&["--leader-elect-groups=foo=x"])? == lease("portreeve-x"));
     ensure!(!printed(&["rbac", "--leader-elect=false"])?.contains("leases"));
     ensure!(printed(&["fence", "--leader-elect=false"])?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_flow_schema_names_the_account_and_the_namespace_of_the_lease() -> Result<()> {
+    let values = printed_values(
+        &[
+            "flowschema",
+            "--namespace=a",
+            "--service-account=b",
+            "--leader-elect-resource-namespace=c",
+        ],
+        0,
+        &[
+            "/metadata/name",
+            "/spec/rules/0/subjects/0/serviceAccount",
+            "/spec/rules/0/resourceRules/0/namespaces",
+        ],
+    )?;
+    let expected = [
+        json!("portreeve-leader-election.a.b"),
+        json!({"namespace": "a", "name": "b"}),
+        json!(["c"]),
+    ];
+    ensure!(values == expected, "{values:?}");
+    let unelected = run(&["flowschema", "--leader-elect=false"])?;
+    ensure!(
+        unelected.status.success() && unelected.stdout.is_empty(),
+        "{unelected:?}"
+    );
+    let reason = String::from_utf8(unelected.stderr)?;
+    ensure!(reason.contains("leader election is disabled"), "{reason}");
     Ok(())
 }
 

@@ -19,6 +19,7 @@ mod faults;
 mod fence;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
+mod flow_schema;
 mod foo;
 mod garbage;
 mod health;
@@ -32,6 +33,7 @@ mod registry;
 mod requests;
 mod restart;
 mod rights;
+mod scale;
 mod schedules;
 mod shared_watches;
 mod ttl;

@@ -149,7 +149,7 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Option<String> {
 /// The chart parses the list of controllers itself, and assembles the rules that the binary prints
 /// for each controller.
 #[test]
-fn the_chart_renders_the_rbac_and_the_fence_that_the_binary_prints() -> Result<()> {
+fn the_chart_renders_the_rbac_the_fence_and_the_flow_schema_that_the_binary_prints() -> Result<()> {
     for list in [
         "*",
         "*,-foo",
@@ -179,7 +179,12 @@ fn the_chart_renders_the_rbac_and_the_fence_that_the_binary_prints() -> Result<(
         if list != "-foo" {
             expected.extend(objects(&printed(&[&["rbac"], &names[..]].concat())?)?);
         }
-        let is_ours = |key: &str| ["Role", "Admission"].iter().any(|part| key.contains(part));
+        expected.extend(objects(&printed(&[&["flowschema"], &names[1..]].concat())?)?);
+        let is_ours = |key: &str| {
+            ["Role", "Admission", "FlowSchema"]
+                .iter()
+                .any(|part| key.contains(part))
+        };
         let found: Objects = chart.into_iter().filter(|(key, _)| is_ours(key)).collect();
         ensure!(found == expected, "{list}: {found:#?} instead of {expected:#?}");
     }
@@ -233,7 +238,7 @@ fn a_single_replica_can_run_without_leader_election() -> Result<()> {
         "{error}"
     );
     let alone = chart("a", "b", &[off, "replicas=1"])?;
-    let left: Vec<_> = ["Lease", "Admission", "leader-election"]
+    let left: Vec<_> = ["Lease", "Admission", "FlowSchema", "leader-election"]
         .iter()
         .filter(|part| alone.keys().any(|key| key.contains(**part)))
         .collect();

@@ -186,6 +186,7 @@ fn print_usage(usage: clap::Error) -> ExitCode {
 /// Executes the command. The daemon puts the guard of its log into `log`.
 fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerGuard>) -> Result<(), Error> {
     let print = |text: &str| std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print);
+    let explain = |reason: &str| writeln!(std::io::stderr(), "{reason}").map_err(Error::Print);
     let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
     match &config.options.command {
         Some(Command::Crds { controllers }) => {
@@ -211,12 +212,16 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
             let leases = leader_election::leases(election, known, &enabled)?;
             let fence = manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?;
             if fence.is_empty() {
-                let result = std::io::stderr().write_all(
-                    b"no fence printed: leader election is disabled or no enabled controller writes anything\n",
-                );
-                result.map_err(Error::Print)?;
+                explain("no fence printed: leader election is disabled or no enabled controller writes anything")?;
             }
             print(&fence)
+        }
+        Some(Command::FlowSchema { account, election }) => {
+            let flow_schema = manifests::flow_schema(account, election).map_err(Error::Manifest)?;
+            if flow_schema.is_empty() {
+                explain("no FlowSchema printed: leader election is disabled")?;
+            }
+            print(&flow_schema)
         }
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),

@@ -1,9 +1,10 @@
-//! Generates the output of `portreeve crds`, `rbac`, `fence` and `--list-controllers` from the
-//! descriptors.
+//! Generates the output of `portreeve crds`, `rbac`, `fence`, `flowschema` and `--list-controllers`
+//! from the descriptors.
 //!
 //! Architecture Invariant: pure.
 
 mod fence;
+mod flow_schema;
 mod rbac;
 
 use clap::Args;
@@ -133,6 +134,15 @@ pub(crate) fn fence(
             }))
         }
     }
+}
+
+/// Returns the output of `portreeve flowschema`: the FlowSchema for requests of leader election.
+/// Empty without leader election.
+pub(crate) fn flow_schema(account: &Account, election: &portreeve_leader::Args) -> Result<String, Error> {
+    if !election.leader_elect {
+        return Ok(String::new());
+    }
+    flow_schema::flow_schema(account, &election.leader_elect_resource_namespace)
 }
 
 /// Checks that the name of an object has no characters with a meaning in CEL, because it becomes

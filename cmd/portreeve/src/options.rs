@@ -86,6 +86,15 @@ pub(crate) enum Command {
         #[arg(long, value_enum, default_value = "Deny")]
         action: Action,
     },
+    /// Print a FlowSchema that gives the requests of leader election seats of their own in the
+    /// apiserver
+    #[command(name = "flowschema")]
+    FlowSchema {
+        #[command(flatten)]
+        account: Account,
+        #[command(flatten)]
+        election: portreeve_leader::Args,
+    },
     /// Print the keys of the --config file, in the form of docs/configuration.md
     ConfigReference,
     /// Print when a schedule runs, or what it means

@@ -30,7 +30,10 @@ const INSTALL: &[Rule] = &[Rule {
 }];
 
 /// The verbs that an elector needs on its own Leases.
-const LEASE_VERBS: &[&str] = &["get", "patch", "watch"];
+pub(super) const LEASE_VERBS: &[&str] = &["get", "patch", "watch"];
+
+/// The verb that an elector needs on all Leases of the namespace.
+pub(super) const CREATE_VERB: &str = "create";
 
 /// The roles to generate besides those of the controllers.
 pub(crate) struct RoleOptions<'a> {
@@ -79,7 +82,7 @@ fn election_rules(leases: &[&str]) -> Value {
     let groups = ["coordination.k8s.io"];
     json!([
         { "apiGroups": groups, "resources": ["leases"], "resourceNames": leases, "verbs": LEASE_VERBS },
-        { "apiGroups": groups, "resources": ["leases"], "verbs": ["create"] },
+        { "apiGroups": groups, "resources": ["leases"], "verbs": [CREATE_VERB] },
     ])
 }
 

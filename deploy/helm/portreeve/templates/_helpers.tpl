@@ -43,16 +43,22 @@ item that names a controller decides. Without such an item, a controller that is
 {{- toJson $enabled -}}
 {{- end }}
 
+{{/* A generated file, with the names of this release. Takes the root context and the path of the file. */}}
+{{- define "portreeve.file" -}}
+{{- $root := index . 0 -}}
+{{- $text := $root.Files.Get (index . 1) -}}
+{{- $text = $text | replace "release-namespace" $root.Release.Namespace -}}
+{{- $text = $text | replace "release-account" (include "portreeve.name" $root) -}}
+{{- $text | replace "release-lease" (include "portreeve.lease" $root) -}}
+{{- end }}
+
 {{/* The generated documents of the enabled controllers, without duplicates, as a JSON list. Takes the root context and the name of the folder. */}}
 {{- define "portreeve.generated" -}}
 {{- $root := index . 0 -}}
 {{- $folder := index . 1 -}}
 {{- $documents := list -}}
 {{- range $controller := include "portreeve.enabled" $root | fromJsonArray -}}
-  {{- $text := $root.Files.Get (printf "files/%s/%s.yaml" $folder $controller) -}}
-  {{- $text = $text | replace "release-namespace" $root.Release.Namespace -}}
-  {{- $text = $text | replace "release-account" (include "portreeve.name" $root) -}}
-  {{- $text = $text | replace "release-lease" (include "portreeve.lease" $root) -}}
+  {{- $text := include "portreeve.file" (list $root (printf "files/%s/%s.yaml" $folder $controller)) -}}
   {{- range $document := splitList "\n---\n" $text -}}
     {{- with fromYaml $document -}}
       {{- $documents = append $documents . -}}

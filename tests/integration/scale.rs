@@ -1,0 +1,9 @@
+//! Tests under load. Each runs in the smallest form that fails without the behaviour that it shows;
+//! the environment variable `SCALE`, which `make scale` sets, selects its full size.
+
+mod priority;
+
+/// Returns whether tests run in full size.
+fn is_full_size() -> bool {
+    std::env::var_os("SCALE").is_some_and(|value| !value.is_empty())
+}
