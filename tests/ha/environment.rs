@@ -46,6 +46,12 @@ impl Timing {
         renew_deadline: Duration::from_secs(3),
         retry_period: Duration::from_millis(500),
     };
+    /// The defaults of the flags.
+    pub(crate) const DEFAULT: Self = Self {
+        lease: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
     /// Longer than a server takes to start on a busy machine.
     pub(crate) const LONG: Self = Self {
         lease: Duration::from_secs(90),

@@ -29,4 +29,5 @@ mod partition;
 mod peer;
 mod race;
 mod skew;
+mod slow;
 mod unelected_writer;

@@ -28,6 +28,7 @@ mod lease_access;
 mod manifests;
 mod metrics;
 mod outages;
+mod paused;
 mod reconciling;
 mod registry;
 mod requests;

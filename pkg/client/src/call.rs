@@ -12,9 +12,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use kube::client::Body;
 use prometheus::Histogram;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tower::{BoxError, Service};
 
 use crate::{
@@ -30,7 +31,8 @@ pub(crate) struct CallContext {
     pub(crate) fence: Arc<dyn Fence>,
     pub(crate) limiter: Option<Arc<RateLimiter>>,
     pub(crate) metrics: Metrics,
-    /// The time limit of a call, including its body.
+    /// The time limit of a call on its connection, including its body, and of the wait for the
+    /// connection.
     pub(crate) limit: Duration,
     /// `host:port` of the apiserver, for metric labels. The rest of the URL may contain a password
     /// and is left out.
@@ -76,7 +78,7 @@ where
 }
 
 impl CallContext {
-    async fn perform<S, B>(&self, inner: &mut S, request: Request<Body>) -> Result<ApiResponse<B>, BoxError>
+    async fn perform<S, B>(&self, inner: &mut S, mut request: Request<Body>) -> Result<ApiResponse<B>, BoxError>
     where
         S: Service<Request<Body>, Response = Response<B>>,
         S::Error: Into<BoxError>,
@@ -87,7 +89,6 @@ impl CallContext {
         let watch = is_watch(request.uri());
         let started = Instant::now();
         self.wait_for_token(&method).await;
-        let limit = Instant::now() + self.limit;
         // The fence is checked as late as possible. `inner.call` may still refresh credentials,
         // resolve the apiserver's name and open a TLS connection. The deadline below covers all of
         // that.
@@ -99,7 +100,11 @@ impl CallContext {
                 .with_label_values(&[method.as_str(), &self.host])
                 .observe(size as f64);
         }
-        let response = self.await_response(inner.call(request), limit, fence_deadline).await;
+        let connected = capture_connection(&mut request);
+        let mut limit = Instant::now() + self.limit;
+        let response = self
+            .await_response(inner.call(request), connected, &mut limit, fence_deadline)
+            .await;
         self.count(&method, response.as_ref().ok().map(Response::status));
         let measured = CallMetrics {
             started,
@@ -110,6 +115,7 @@ impl CallContext {
                 .with_label_values(&[method.as_str(), &self.host]),
         };
         let response = response.inspect_err(|_| measured.durations.observe(started.elapsed().as_secs_f64()))?;
+        self.fence.observe(response.headers());
         // Only an open watch has no deadline. A watch that is rejected ends like any other call.
         let open_watch = watch && response.status().is_success();
         let deadline = (!open_watch).then_some((limit, CallAborted::TimedOut(self.limit)));
@@ -124,8 +130,9 @@ impl CallContext {
         }
     }
 
-    /// Waits for a response until `limit`. A write is dropped earlier if the fence closes. Renewals
-    /// of the Lease keep the fence open.
+    /// Waits for a response until `limit`, which is set anew when the request has a connection: on
+    /// a slow network, dial and request together may take longer. A write is dropped earlier if the
+    /// fence closes. Renewals of the Lease keep the fence open.
     ///
     /// The fence is checked before each poll of the request, and not only when a timer fires. A
     /// process that was stopped polls its tasks before its timers fire, and timers do not advance
@@ -133,9 +140,11 @@ impl CallContext {
     async fn await_response<T, E: Into<BoxError>>(
         &self,
         response: impl Future<Output = Result<T, E>>,
-        limit: Instant,
+        mut connected: CaptureConnection,
+        limit: &mut Instant,
         mut fence_deadline: Option<Instant>,
     ) -> Result<T, BoxError> {
+        let mut is_connected = false;
         let is_fenced = fence_deadline.is_some();
         let mut response = pin!(response);
         let mut fenced_response = poll_fn(|cx| {
@@ -145,11 +154,18 @@ impl CallContext {
             response.as_mut().poll(cx).map_err(Into::into)
         });
         loop {
-            let until = fence_deadline.map_or(limit, |fence_deadline| fence_deadline.min(limit));
-            if let Ok(response) = tokio::time::timeout_at(until, &mut fenced_response).await {
-                return response;
+            let until = fence_deadline.map_or(*limit, |fence_deadline| fence_deadline.min(*limit));
+            tokio::select! {
+                biased;
+                response = &mut fenced_response => return response,
+                _ = connected.wait_for_connection_metadata(), if !is_connected => {
+                    is_connected = true;
+                    *limit = Instant::now() + self.limit;
+                    continue;
+                }
+                () = sleep_until(until) => {}
             }
-            if Instant::now() >= limit {
+            if Instant::now() >= *limit {
                 return Err(CallAborted::TimedOut(self.limit).into());
             }
             fence_deadline = match self.fence.admit() {

@@ -22,12 +22,13 @@ use tower::{
 use crate::{
     Fence, Metrics,
     call::{ApiService, CallContext},
+    dial::Dialer,
     error_chain::redacted_auth_error,
     rate::RateLimiter,
 };
 
-/// The time limit for opening a TCP connection, without the TLS handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of a dial: the name lookup, the TCP connection and the TLS handshake.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The idle time after which a connection is probed, and the time limit for unacknowledged data.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -89,7 +90,8 @@ fn host(url: &Uri) -> Option<String> {
 pub struct Settings {
     /// The program's `name/version`, which starts the user agent.
     pub program: String,
-    /// The time limit of one call, including its body. Watches are exempt once they are open.
+    /// The time limit of one call, including its body, from the time at which it has a connection.
+    /// The wait for a connection has the same limit. Watches are exempt once they are open.
     pub call_limit: Duration,
     /// The fence that is checked before each mutating request.
     pub fence: Arc<dyn Fence>,
@@ -337,7 +339,8 @@ fn pool(config: &Config) -> Result<PoolService, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    // The addresses of the apiserver's name share this time.
+    tcp.set_connect_timeout(Some(DIAL_TIMEOUT));
     tcp.set_keepalive(Some(KEEPALIVE));
     tcp.set_keepalive_interval(Some(KEEPALIVE / 3));
     #[cfg(target_os = "linux")]
@@ -350,7 +353,8 @@ fn pool(config: &Config) -> Result<PoolService, kube::Error> {
         connection
     });
     let tls = config.rustls_https_connector_with_connector(tcp)?;
-    let pool: Pool<_, Body> = Pool::builder(TokioExecutor::new()).build(tls);
+    let dialer = Dialer::new(tls, DIAL_TIMEOUT);
+    let pool: Pool<_, Body> = Pool::builder(TokioExecutor::new()).build(dialer);
     let service = ServiceBuilder::new()
         .map_err(RedactedAuthError::of_call)
         .layer(config.base_uri_layer())

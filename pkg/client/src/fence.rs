@@ -1,5 +1,6 @@
 //! The check that every mutating request passes before it is sent.
 
+use http::HeaderMap;
 use tokio::time::Instant;
 
 /// Decides whether this process may write now.
@@ -24,6 +25,10 @@ pub trait Fence: Send + Sync + 'static {
     /// Returns [`Fenced`] with the reason when this process must not write. The queue retries with
     /// backoff.
     fn admit(&self) -> Result<Option<Instant>, Fenced>;
+
+    /// Examines the headers of the response to a request behind this fence, also of a read. A
+    /// response with an unexpected `Date` may close the fence.
+    fn observe(&self, _response: &HeaderMap) {}
 }
 
 /// A write that the fence rejected before it left this process.

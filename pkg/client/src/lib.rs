@@ -24,6 +24,7 @@ mod api_error_kind;
 mod body;
 mod call;
 mod config;
+mod dial;
 mod duration;
 mod error_chain;
 mod fence;

@@ -16,7 +16,7 @@ use portreeve_client::{ApiErrorKind, error_chain};
 use prometheus::IntGauge;
 use tokio::{
     sync::{Notify, Semaphore, SemaphorePermit, watch},
-    time::{sleep_until, timeout},
+    time::{sleep_until, timeout, timeout_at},
 };
 use tokio_util::task::TaskTracker;
 
@@ -31,7 +31,8 @@ use crate::{
     watch::follow,
 };
 
-/// The timeout of a release, which takes one read and one write.
+/// The timeout of a release, which takes one write, or a read and a second write if the Lease has
+/// changed.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout for writing an Event. Events are best-effort.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -143,23 +144,23 @@ impl CandidateLoop<'_> {
                     let _ = commands.changed().await;
                     ElectorEvent::Tick
                 }
-                ElectorAction::Attempt { live, limit } => {
+                ElectorAction::Attempt { live } => {
                     let Some(turn) = self.wait_for_turn(&elector, &mut commands).await else {
                         input = ElectorEvent::Tick;
                         continue;
                     };
-                    let input = self.attempt(&elector, live, limit).await;
+                    let input = self.attempt(&elector, live).await;
                     drop(turn);
                     input
                 }
                 ElectorAction::Wait(until) => {
                     tokio::select! {
-                        () = sleep_until(boot_clock::instant(until)) => {}
-                        () = self.lease_changed.notified() => {}
+                        () = sleep_until(boot_clock::instant(until)) => ElectorEvent::Tick,
+                        () = self.lease_changed.notified() => ElectorEvent::Tick,
+                        () = candidate.shared.fence.renewal_needed() => ElectorEvent::RenewalNeeded,
                         // The sender is part of `self`, so `changed` cannot fail.
-                        _ = commands.changed() => {}
+                        _ = commands.changed() => ElectorEvent::Tick,
                     }
-                    ElectorEvent::Tick
                 }
             };
         }
@@ -192,8 +193,11 @@ impl CandidateLoop<'_> {
         }
     }
 
-    async fn attempt(&self, elector: &Elector, live: bool, limit: Duration) -> ElectorEvent {
-        let leading = elector.deadline().is_some();
+    /// Tries to acquire or renew. The client limits each request, and a leader's attempt ends at
+    /// its deadline.
+    async fn attempt(&self, elector: &Elector, live: bool) -> ElectorEvent {
+        let deadline = elector.deadline();
+        let leading = deadline.is_some();
         let candidate = self.candidate;
         if leading && live {
             candidate.metrics.slow_paths(&candidate.name).inc();
@@ -204,14 +208,22 @@ impl CandidateLoop<'_> {
             acquire_delay: self.acquire_delay(elector),
         });
         let began = boot_clock::now();
-        let ended = timeout(limit, self.lock.try_acquire_or_renew()).await;
-        let result = match ended {
-            Ok(Ok(LeaseLockResult::Acquired(lease))) if holder(&lease) == Some(&*candidate.identity) => {
-                AttemptResult::Held
+        let attempt = self.lock.try_acquire_or_renew();
+        let ended = match deadline {
+            Some(deadline) => timeout_at(boot_clock::instant(deadline), attempt).await.ok(),
+            None => Some(attempt.await),
+        };
+        let (began, result) = match ended {
+            Some(Ok(LeaseLockResult::Acquired(lease))) if holder(&lease) == Some(&*candidate.identity) => {
+                let write = self.cache.last_write();
+                let began = write.map_or(began, |write| write.began);
+                let date = write.and_then(|write| write.date);
+                candidate.shared.fence.renewed(began, date);
+                (began, AttemptResult::Held)
             }
-            Ok(Ok(_)) => AttemptResult::HeldByAnother,
-            Ok(Err(error)) => self.classify_error(&error, leading),
-            Err(_) => self.failed(&format!("no answer within {limit:?}"), leading),
+            Some(Ok(_)) => (began, AttemptResult::HeldByAnother),
+            Some(Err(error)) => (began, self.classify_error(&error, leading)),
+            None => (began, self.failed("no answer before the renew deadline", leading)),
         };
         if result != AttemptResult::Failed && candidate.shared.access.lock().record_answer(boot_clock::now()) {
             tracing::info!(lease = %candidate.key(), "reached the lease again");
@@ -321,15 +333,18 @@ impl CandidateLoop<'_> {
         self.finish(LeadershipState::Released);
     }
 
-    /// Releases the Lease. Retries once if the Lease changed between the read and the write.
+    /// Releases the Lease. Reads it and retries once if it has changed since it was last read.
     async fn step_down(&self) -> Result<(), LockError> {
-        self.cache.prepare(Attempt {
-            live: true,
+        let mut attempt = Attempt {
+            live: false,
             leading: true,
             acquire_delay: Duration::ZERO,
-        });
+        };
+        self.cache.prepare(attempt);
         match self.lock.step_down().await {
             Err(LockError::ReleaseLease(source)) if ApiErrorKind::of(&source) == ApiErrorKind::Conflict => {
+                attempt.live = true;
+                self.cache.prepare(attempt);
                 self.lock.step_down().await
             }
             done => done,

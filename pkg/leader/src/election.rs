@@ -239,7 +239,7 @@ impl Elections {
     pub async fn start(settings: Settings) -> Result<Self, Error> {
         let heartbeat = Heartbeat::default();
         let shared = || Shared {
-            fence: LeaseFence::default(),
+            fence: LeaseFence::new(settings.times.renew_deadline),
             leadership: watch::Sender::new(LeadershipState::Standby { holder: None }),
             commands: watch::Sender::new(CandidateCommand::Hold),
             cache: LeaseCache::new(settings.identity.clone(), settings.times.lease_duration),
@@ -358,7 +358,7 @@ async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::
     client.kube_api_qps = 0.0;
     let connection = portreeve_client::Settings {
         program: settings.agent.clone(),
-        call_limit: settings.times.renew_deadline,
+        call_limit: settings.times.request_timeout(),
         fence: Arc::new(portreeve_client::AlwaysOpen),
         metrics: settings.requests.clone(),
     };

@@ -21,8 +21,8 @@ pub(crate) const JITTER: f64 = 1.2;
 
 /// The shortest pause between two renewal attempts.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// The shortest timeout of an attempt.
-const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The shortest timeout of a request.
+const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The durations that configure an election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -34,6 +34,14 @@ pub struct ElectionTimings {
     pub renew_deadline: Duration,
     /// The pause between two attempts.
     pub retry_period: Duration,
+}
+
+impl ElectionTimings {
+    /// Returns the timeout of one request of an election, as in client-go: half of the renew
+    /// deadline, but at least one second. So a leader can try again after a dead connection.
+    pub fn request_timeout(&self) -> Duration {
+        (self.renew_deadline / 2).max(MIN_REQUEST_TIMEOUT)
+    }
 }
 
 /// A Lease record, and the time since which this process has seen it unchanged. A missing Lease
@@ -121,9 +129,12 @@ pub struct StepContext<'a> {
 pub enum ElectorEvent {
     /// Time passed, or the observed Lease changed.
     Tick,
-    /// An attempt that started at `began` has ended.
+    /// The Lease may have expired although its deadline has not passed: renew it now.
+    RenewalNeeded,
+    /// An attempt has ended.
     Attempted {
-        /// When the attempt started.
+        /// When the attempt started. If it succeeded: when its write started. Other candidates
+        /// count from the time at which they see the write, so the read before it does not matter.
         began: BootTime,
         /// The result of the attempt.
         result: AttemptResult,
@@ -147,12 +158,10 @@ pub enum AttemptResult {
 /// What the caller does next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ElectorAction {
-    /// Try to acquire or renew, and report the result.
+    /// Try to acquire or renew until [`Elector::deadline`], if there is one, and report the result.
     Attempt {
         /// Whether to read the Lease first instead of relying on the cached one.
         live: bool,
-        /// The timeout of the attempt.
-        limit: Duration,
     },
     /// Wait until then, or until the observed Lease changes.
     Wait(BootTime),
@@ -265,10 +274,7 @@ impl Elector {
         if context.now < when {
             return ElectorAction::Wait(when);
         }
-        ElectorAction::Attempt {
-            live: true,
-            limit: self.attempt_timeout(),
-        }
+        ElectorAction::Attempt { live: true }
     }
 
     fn lead(
@@ -300,6 +306,10 @@ impl Elector {
             }
             self.role = Role::Leading(leading);
         }
+        if input == ElectorEvent::RenewalNeeded {
+            leading.next = context.now;
+            self.role = Role::Leading(leading);
+        }
         let deadline = leading.renewed_at + self.times.renew_deadline;
         if context.now >= deadline {
             return self.lose(LossReason::NotRenewed);
@@ -312,15 +322,7 @@ impl Elector {
         }
         ElectorAction::Attempt {
             live: leading.live || holder_changed,
-            limit: self.attempt_timeout().min(deadline.saturating_sub(context.now)),
         }
-    }
-
-    /// Returns the timeout of one attempt: the retry period, but at least 1 s and at most half of
-    /// the renew deadline. So the leader can try again after a dead connection.
-    fn attempt_timeout(&self) -> Duration {
-        let half = self.times.renew_deadline / 2;
-        self.times.retry_period.max(MIN_ATTEMPT_TIMEOUT).min(half)
     }
 
     fn lose(&mut self, loss: LossReason) -> ElectorAction {

@@ -39,6 +39,7 @@ use tower::{BoxError, Service};
 use crate::{
     WallClock, annotations, boot_clock,
     elector::{BootTime, ObservedRecord},
+    fence,
 };
 
 /// The holder name that the lock sees for this process.
@@ -61,6 +62,17 @@ struct CacheState {
     lease: Option<CachedLease>,
     uid: Option<String>,
     attempt: Attempt,
+    /// The last write of the current attempt.
+    write: Option<LeaseWrite>,
+}
+
+/// A write of the Lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseWrite {
+    /// When the request started.
+    pub(crate) began: BootTime,
+    /// The `Date` of the response, if the apiserver has accepted the write.
+    pub(crate) date: Option<Timestamp>,
 }
 
 /// A response: as the lock sees it, and decoded.
@@ -90,6 +102,7 @@ impl LeaseCache {
             lease: None,
             uid: None,
             attempt: Attempt::default(),
+            write: None,
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -97,9 +110,16 @@ impl LeaseCache {
         }
     }
 
-    /// Sets how to present the Lease to the lock from now on.
+    /// Starts an attempt: sets how to present the Lease to the lock from now on.
     pub(crate) fn prepare(&self, attempt: Attempt) {
-        self.state.lock().attempt = attempt;
+        let mut state = self.state.lock();
+        state.attempt = attempt;
+        state.write = None;
+    }
+
+    /// Returns the last write of the current attempt, if it has sent one.
+    pub(crate) fn last_write(&self) -> Option<LeaseWrite> {
+        self.state.lock().write
     }
 
     /// Returns the last observation of the Lease.
@@ -345,6 +365,11 @@ impl Guard {
         parts.headers.remove(header::CONTENT_LENGTH);
         let body = Body::from(serde_json::to_vec(&lease)?);
         let known_at_request = self.cache.revision();
+        let mut write = LeaseWrite {
+            began: boot_clock::now(),
+            date: None,
+        };
+        self.cache.state.lock().write = Some(write);
         let response = self.inner.send(Request::from_parts(parts, body)).await;
         // The previous read is outdated whatever the result of the write.
         self.cache.invalidate();
@@ -352,6 +377,8 @@ impl Guard {
         if !response.status().is_success() {
             return Ok(response);
         }
+        write.date = fence::date(response.headers());
+        self.cache.state.lock().write = Some(write);
         let lease = parse_body(response).await?;
         self.cache.record_response(&lease, known_at_request)?;
         ok_response(&lease)

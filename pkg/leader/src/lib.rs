@@ -25,6 +25,7 @@ mod heartbeat;
 mod leadership;
 mod metrics;
 mod review;
+mod server_time;
 #[cfg(test)]
 mod simulation;
 mod watch;

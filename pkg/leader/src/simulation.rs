@@ -54,6 +54,7 @@ struct Process {
 }
 
 struct Call {
+    /// When its last request started.
     began: BootTime,
     times_out_at: BootTime,
     phase: Phase,
@@ -146,7 +147,7 @@ impl Process {
                     self.has_lost = true;
                     return;
                 }
-                ElectorAction::Attempt { live, limit } => {
+                ElectorAction::Attempt { live } => {
                     let phase = match self.cached.clone().filter(|_| !live) {
                         Some((version, record)) => Phase::Write {
                             ticks: 1,
@@ -155,15 +156,22 @@ impl Process {
                         },
                         None => Phase::Read { ticks: 1 },
                     };
+                    let times_out_at = self.times_out_at(now);
                     self.call = Some(Call {
                         began: now,
-                        times_out_at: now + limit,
+                        times_out_at,
                         phase,
                     });
                     return;
                 }
             }
         }
+    }
+
+    /// Returns when a request that starts now times out.
+    fn times_out_at(&self, now: BootTime) -> BootTime {
+        let limit = now + TIMES.request_timeout();
+        self.elector.deadline().map_or(limit, |deadline| deadline.min(limit))
     }
 
     /// Makes the lock's decision on the Lease that the guard presents.
@@ -226,7 +234,10 @@ impl Process {
         let now = server_time + self.boot_offset;
         let Some(mut call) = self.call.take() else { return };
         call.phase = match call.phase {
-            Phase::Read { ticks: 0 } if self.stopped == 0 => self.decide(server.lease.clone(), now, network.delay()),
+            Phase::Read { ticks: 0 } if self.stopped == 0 => {
+                (call.began, call.times_out_at) = (now, self.times_out_at(now));
+                self.decide(server.lease.clone(), now, network.delay())
+            }
             Phase::Read { ticks } => Phase::Read {
                 ticks: ticks.saturating_sub(1),
             },

@@ -11,6 +11,7 @@ mod fault;
 mod link;
 mod relay;
 mod rules;
+mod wire;
 
 use std::fs;
 use std::io;
@@ -52,8 +53,8 @@ const CONNECTIONS: usize = 512;
 ///
 /// A fault applies to open and new connections from the moment its method returns until
 /// [`heal`](Self::heal). [`cut`](Self::cut), [`black_hole`](Self::black_hole) and
-/// [`hold_responses`](Self::hold_responses) replace each other. [`slow`](Self::slow) and
-/// [`fault`](Self::fault) combine with each of them.
+/// [`hold_responses`](Self::hold_responses) replace each other. [`slow`](Self::slow),
+/// [`slow_wire`](Self::slow_wire) and [`fault`](Self::fault) combine with each of them.
 ///
 /// **Healing forwards everything that was held back**, like the end of a network outage. A request
 /// in a black hole may reach the apiserver long after its sender gave up. A `cut` before the `heal`
@@ -165,12 +166,18 @@ impl FaultProxy {
         self.relay.link.send_modify(|link| link.delay = delay);
     }
 
+    /// Delays all bytes by `delay` in each direction, those of TLS handshakes included.
+    pub fn slow_wire(&self, delay: Duration) {
+        self.relay.link.send_modify(|link| link.wire_delay = delay);
+    }
+
     /// Ends all faults and rules. The proxy forwards everything that it held back.
     pub fn heal(&self) {
         self.relay.rules.send_modify(Rules::heal_all);
         self.relay.link.send_modify(|link| {
             link.mode = LinkMode::Open;
             link.delay = Duration::ZERO;
+            link.wire_delay = Duration::ZERO;
         });
     }
 

@@ -11,7 +11,7 @@ fn election(leadership: LeadershipState) -> Election {
             retry_period: Duration::from_secs(2),
         },
         shared: Arc::new(Shared {
-            fence: LeaseFence::default(),
+            fence: LeaseFence::new(Duration::from_secs(10)),
             leadership: watch::Sender::new(leadership),
             commands: watch::Sender::new(CandidateCommand::Run),
             cache: LeaseCache::new("me".to_owned(), Duration::from_secs(15)),

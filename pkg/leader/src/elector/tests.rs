@@ -64,24 +64,21 @@ impl Case {
     }
 }
 
-fn attempt(live: bool, seconds: f64) -> ElectorAction {
-    ElectorAction::Attempt {
-        live,
-        limit: Duration::from_secs_f64(seconds),
-    }
+fn attempt(live: bool) -> ElectorAction {
+    ElectorAction::Attempt { live }
 }
 
 #[test]
 fn a_candidate_tries_at_once_and_then_every_period_with_jitter() {
     let mut case = Case::new();
-    assert_eq!(case.tick(0.0), attempt(true, 2.0));
+    assert_eq!(case.tick(0.0), attempt(true));
     case.observed = Some(held_by("other", 0.0));
     // The jitter is 0.5, so the wait is 2 s × 1.6.
     assert_eq!(
         case.attempted(0.0, AttemptResult::HeldByAnother, 0.1),
         ElectorAction::Wait(at(3.3))
     );
-    assert_eq!(case.tick(3.3), attempt(true, 2.0));
+    assert_eq!(case.tick(3.3), attempt(true));
 }
 
 #[test]
@@ -90,7 +87,7 @@ fn a_released_lease_triggers_one_immediate_attempt() {
     case.observed = Some(held_by("other", 0.0));
     case.attempted(0.0, AttemptResult::HeldByAnother, 0.1);
     case.observed = Some(held_by("", 1.0));
-    assert_eq!(case.tick(1.0), attempt(true, 2.0));
+    assert_eq!(case.tick(1.0), attempt(true));
     // After the failure, the regular schedule applies, which spares a busy apiserver.
     assert_eq!(
         case.attempted(1.0, AttemptResult::Failed, 1.1),
@@ -104,7 +101,7 @@ fn a_lease_is_free_once_it_was_unchanged_for_its_duration() {
     case.observed = Some(held_by("other", 0.0));
     case.attempted(13.0, AttemptResult::HeldByAnother, 13.1);
     assert_eq!(case.tick(14.9), ElectorAction::Wait(at(15.0)));
-    assert_eq!(case.tick(15.0), attempt(true, 2.0));
+    assert_eq!(case.tick(15.0), attempt(true));
     // A renewal that is observed in time restarts the wait.
     case.attempted(15.0, AttemptResult::HeldByAnother, 15.1);
     case.observed = Some(held_by("other", 15.1));
@@ -154,14 +151,14 @@ fn the_acquire_delay_postpones_the_attempt_at_a_free_lease() {
     case.observed = Some(held_by("", 1.0));
     case.attempted(1.0, AttemptResult::HeldByAnother, 1.1);
     assert_eq!(case.tick(1.2), ElectorAction::Wait(at(3.0)));
-    assert_eq!(case.tick(3.0), attempt(true, 2.0));
+    assert_eq!(case.tick(3.0), attempt(true));
 }
 
 #[test]
 fn only_the_first_of_two_stale_attempts_is_retried_at_once() {
     let mut case = Case::new();
     case.observed = Some(held_by("", 0.0));
-    assert_eq!(case.attempted(0.0, AttemptResult::Stale, 0.1), attempt(true, 2.0));
+    assert_eq!(case.attempted(0.0, AttemptResult::Stale, 0.1), attempt(true));
     assert_eq!(
         case.attempted(0.1, AttemptResult::Stale, 0.2),
         ElectorAction::Wait(at(3.4))
@@ -180,23 +177,23 @@ fn the_deadline_counts_from_the_start_of_the_last_successful_renewal() {
     let mut case = Case::leader();
     assert_eq!(case.elector.deadline(), Some(at(10.0)));
     assert_eq!(case.tick(0.2), ElectorAction::Wait(at(2.0)));
-    assert_eq!(case.tick(2.0), attempt(false, 2.0));
-    assert_eq!(case.attempted(2.0, AttemptResult::Held, 4.0), attempt(false, 2.0));
+    assert_eq!(case.tick(2.0), attempt(false));
+    assert_eq!(case.attempted(2.0, AttemptResult::Held, 4.0), attempt(false));
     assert_eq!(case.elector.deadline(), Some(at(12.0)));
     case.attempted(4.0, AttemptResult::Failed, 9.0);
     assert_eq!(case.elector.deadline(), Some(at(12.0)));
-    assert_eq!(case.tick(9.75), attempt(true, 2.0));
-    // The pause shrinks with the remaining time. No renewal may end after the deadline.
+    assert_eq!(case.tick(9.75), attempt(true));
+    // The pause shrinks with the remaining time.
     assert_eq!(
         case.attempted(9.75, AttemptResult::Failed, 10.0),
         ElectorAction::Wait(at(10.5))
     );
-    assert_eq!(case.tick(10.5), attempt(true, 1.5));
+    assert_eq!(case.tick(10.5), attempt(true));
     assert_eq!(
         case.attempted(10.5, AttemptResult::Failed, 11.5),
         ElectorAction::Wait(at(11.75))
     );
-    assert_eq!(case.tick(11.75), attempt(true, 0.25));
+    assert_eq!(case.tick(11.75), attempt(true));
     assert_eq!(
         case.attempted(11.75, AttemptResult::Failed, 12.0),
         ElectorAction::Lost(LossReason::NotRenewed)
@@ -210,6 +207,34 @@ fn the_deadline_counts_from_the_start_of_the_last_successful_renewal() {
 }
 
 #[test]
+fn a_slow_renewal_is_followed_by_the_next_at_once() {
+    let mut case = Case::leader();
+    assert_eq!(case.attempted(2.0, AttemptResult::Held, 6.5), attempt(false));
+    assert_eq!(case.attempted(6.5, AttemptResult::Held, 11.0), attempt(false));
+    assert_eq!(case.elector.deadline(), Some(at(16.5)));
+}
+
+#[test]
+fn a_needed_renewal_is_sent_at_once() {
+    let mut case = Case::leader();
+    assert_eq!(case.step(ElectorEvent::RenewalNeeded, 0.2), attempt(false));
+    let mut standby = Case::new();
+    standby.observed = Some(held_by("other", 0.0));
+    let next = standby.attempted(0.0, AttemptResult::HeldByAnother, 0.1);
+    assert_eq!(standby.step(ElectorEvent::RenewalNeeded, 0.2), next);
+}
+
+#[test]
+fn a_request_may_take_half_of_the_renew_deadline_but_at_least_a_second() {
+    assert_eq!(TIMES.request_timeout(), Duration::from_secs(5));
+    let short = ElectionTimings {
+        renew_deadline: Duration::from_millis(1500),
+        ..TIMES
+    };
+    assert_eq!(short.request_timeout(), Duration::from_secs(1));
+}
+
+#[test]
 fn a_leader_that_slept_past_its_deadline_does_not_try_to_renew() {
     let mut case = Case::leader();
     assert_eq!(case.tick(10.0), ElectorAction::Lost(LossReason::NotRenewed));
@@ -218,17 +243,17 @@ fn a_leader_that_slept_past_its_deadline_does_not_try_to_renew() {
 #[test]
 fn a_stale_renewal_is_retried_at_once_with_a_read() {
     let mut case = Case::leader();
-    assert_eq!(case.attempted(2.0, AttemptResult::Stale, 2.1), attempt(true, 2.0));
+    assert_eq!(case.attempted(2.0, AttemptResult::Stale, 2.1), attempt(true));
     assert_eq!(
         case.attempted(2.1, AttemptResult::Stale, 2.2),
         ElectorAction::Wait(at(4.15))
     );
-    assert_eq!(case.tick(4.15), attempt(true, 2.0));
+    assert_eq!(case.tick(4.15), attempt(true));
     assert_eq!(
         case.attempted(4.15, AttemptResult::Held, 4.2),
         ElectorAction::Wait(at(6.15))
     );
-    assert_eq!(case.tick(6.15), attempt(false, 2.0));
+    assert_eq!(case.tick(6.15), attempt(false));
 }
 
 #[test]
@@ -245,7 +270,7 @@ fn a_leader_that_observes_another_holder_or_none_reads_the_lease_once() {
     for seen in ["other", ""] {
         let mut case = Case::leader();
         case.observed = Some(held_by(seen, 1.0));
-        assert_eq!(case.tick(1.0), attempt(true, 2.0), "{seen}");
+        assert_eq!(case.tick(1.0), attempt(true), "{seen}");
         assert_eq!(
             case.attempted(1.0, AttemptResult::Failed, 2.0),
             ElectorAction::Wait(at(4.0)),

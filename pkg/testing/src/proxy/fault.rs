@@ -20,6 +20,8 @@ pub enum Fault {
     DelayRequest(Duration),
     /// The proxy delays each part of the response, for example each event of a watch.
     DelayResponse(Duration),
+    /// The `Date` of the response is this much later.
+    LaterDate(Duration),
     /// Paged lists get pages of this size from the apiserver.
     LimitPageSize(u32),
     /// The head of the response is unchanged, and the body gets this fault.

@@ -14,6 +14,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::wire::Wire;
+
 /// Which data the link lets pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LinkMode {
@@ -37,6 +39,8 @@ pub(crate) struct LinkState {
     pub(crate) cuts: u64,
     /// The delay of each request and of each part of a watch.
     pub(crate) delay: Duration,
+    /// The delay of all bytes between the client and the proxy, in each direction.
+    pub(crate) wire_delay: Duration,
 }
 
 /// What to do with bytes that arrive at the link.
@@ -77,9 +81,10 @@ pub(crate) async fn delayed(mut link: watch::Receiver<LinkState>, arrival: Insta
 
 /// A socket that obeys the state of the link.
 pub(crate) struct FaultStream {
-    stream: TcpStream,
+    wire: Wire,
     link: watch::Receiver<LinkState>,
     born_after: u64,
+    has_wire_delay: bool,
     /// Whether written bytes are responses, which the link may hold back.
     writes_responses: bool,
     /// The future of the next change of the link, while a read or a write waits for it.
@@ -87,16 +92,24 @@ pub(crate) struct FaultStream {
 }
 
 impl FaultStream {
-    /// Wraps a socket of a connection that was opened after `born_after` cuts.
+    /// Wraps a socket of a connection that was opened after `born_after` cuts. The delay of the
+    /// wire does not apply to it.
     pub(crate) fn new(stream: TcpStream, link: watch::Receiver<LinkState>, born_after: u64) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self {
-            stream,
+            wire: Wire::new(stream),
             link,
             born_after,
+            has_wire_delay: false,
             writes_responses: false,
             next_change: None,
         })
+    }
+
+    /// Applies the delay of the wire.
+    pub(crate) fn with_wire_delay(mut self) -> Self {
+        self.has_wire_delay = true;
+        self
     }
 
     /// Treats written bytes as responses from now on. The TLS handshake is no response, so clients
@@ -110,13 +123,18 @@ impl FaultStream {
         &mut self,
         ctx: &mut Context<'_>,
         is_response: bool,
-        mut io: impl FnMut(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<T>>,
+        mut io: impl FnMut(Pin<&mut Wire>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         loop {
             {
                 let link = self.link.borrow_and_update();
                 match link.decide(self.born_after, is_response) {
-                    Decision::Pass => return io(Pin::new(&mut self.stream), ctx),
+                    Decision::Pass => {
+                        if self.has_wire_delay {
+                            self.wire.delay = link.wire_delay;
+                        }
+                        return io(Pin::new(&mut self.wire), ctx);
+                    }
                     Decision::Break => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
                     Decision::Wait => {}
                 }
@@ -144,25 +162,25 @@ impl Drop for FaultStream {
     /// Resets the connection if it was cut, and closes it normally otherwise.
     fn drop(&mut self) {
         if self.link.borrow().cuts != self.born_after {
-            let _ = self.stream.set_zero_linger();
+            self.wire.reset_on_drop();
         }
     }
 }
 
 impl AsyncRead for FaultStream {
     fn poll_read(mut self: Pin<&mut Self>, ctx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.poll_through(ctx, false, |stream, ctx| stream.poll_read(ctx, buf))
+        self.poll_through(ctx, false, |wire, ctx| wire.poll_read(ctx, buf))
     }
 }
 
 impl AsyncWrite for FaultStream {
     fn poll_write(mut self: Pin<&mut Self>, ctx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let is_response = self.writes_responses;
-        self.poll_through(ctx, is_response, |stream, ctx| stream.poll_write(ctx, buf))
+        self.poll_through(ctx, is_response, |wire, ctx| wire.poll_write(ctx, buf))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, ctx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(ctx)
+        Pin::new(&mut self.wire).poll_flush(ctx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, ctx: &mut Context<'_>) -> Poll<io::Result<()>> {

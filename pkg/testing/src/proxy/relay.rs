@@ -14,13 +14,14 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::future::poll_fn;
 use futures::stream;
-use http::header::CONTENT_LENGTH;
-use http::{Request, Response};
+use http::header::{CONTENT_LENGTH, DATE};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{client, server};
 use hyper_util::rt::TokioIo;
+use jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -54,7 +55,7 @@ impl Relay {
     /// is the number of cuts before the connection was opened.
     pub(crate) async fn serve(&self, client: TcpStream, born_after: u64) -> Result<()> {
         let mut link = self.link.subscribe();
-        let client = FaultStream::new(client, link.clone(), born_after)?;
+        let client = FaultStream::new(client, link.clone(), born_after)?.with_wire_delay();
         let cut = async move {
             let _ = link.wait_for(|link| link.cuts != born_after).await;
         };
@@ -128,6 +129,7 @@ impl Relay {
         let mut response = response.await?;
         match decision {
             Some((Fault::DropResponse, _)) => return Err(broken()),
+            Some((Fault::LaterDate(by), _)) => shift_date(response.headers_mut(), by)?,
             Some((Fault::Body(how), heal_signal)) => {
                 if matches!(how, BodyFault::TruncateAt(_)) {
                     // Otherwise the early end would count as a broken connection.
@@ -149,6 +151,16 @@ impl Relay {
             }
         }))
     }
+}
+
+/// Makes the `Date` of a response later.
+fn shift_date(headers: &mut HeaderMap, by: Duration) -> Result<(), Broken> {
+    let date = headers.get(DATE).ok_or_else(broken)?;
+    let date = DateTimeParser::new().parse_timestamp(date).map_err(|_| broken())?;
+    let later = DateTimePrinter::new().timestamp_to_rfc9110_string(&(date + by));
+    let later = later.map_err(|_| broken())?.try_into().map_err(|_| broken())?;
+    headers.insert(DATE, later);
+    Ok(())
 }
 
 async fn send_canned(canned: &CannedResponse, mut body: Incoming) -> Result<Response<Body>, Broken> {
