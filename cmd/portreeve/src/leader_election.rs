@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use portreeve_client::Outage;
 use portreeve_leader::{Args, Elections, Membership, Settings, elector::ElectionTimings};
 use portreeve_manager::{ControllerGroup, selection::Selection};
 use portreeve_reconcile::{Clock, Descriptor};
@@ -62,6 +63,7 @@ impl ElectionPlan {
         self,
         client: &portreeve_client::Args,
         requests: portreeve_client::Metrics,
+        outage: Outage,
         clock: &Arc<dyn Clock>,
         registry: &Registry,
     ) -> Result<(Vec<ControllerGroup>, Option<Elections>), Error> {
@@ -83,6 +85,7 @@ impl ElectionPlan {
             times,
             wall: Arc::new(move || clock.now()),
             requests,
+            outage,
             metrics: portreeve_leader::Metrics::register(registry).map_err(Error::Metrics)?,
         };
         let elections = Elections::start(settings).await.map_err(Error::Elections)?;

@@ -14,7 +14,7 @@ mod registry;
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, ReadOnly, error_chain};
+use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, Outage, ReadOnly, error_chain};
 use portreeve_informer::InformerConfig;
 use portreeve_manager::{Manager, selection::UnknownNames};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
@@ -315,11 +315,13 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
         Arc::new(AlwaysOpen)
     };
     let requests = Metrics::register(&registry).map_err(Error::Metrics)?;
+    let outage = Outage::default();
     let settings = portreeve_client::Settings {
         program: AGENT.to_owned(),
         call_limit: CALL_LIMIT,
         fence,
         metrics: requests.clone(),
+        outage: outage.clone(),
     };
     // Boxed, because otherwise rustc cannot prove that the whole future is `Send`.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
@@ -329,7 +331,8 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     };
     let server = Server::bind(serving).map_err(Error::Serving).map_err(locate)?;
     log_start(&config, &enabled, &connection, plan.identity());
-    let starting: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(plan.start(client, requests, &clock, &registry));
+    let starting: Pin<Box<dyn Future<Output = _> + Send>> =
+        Box::pin(plan.start(client, requests, outage, &clock, &registry));
     let (groups, elections) = tokio::select! {
         started = starting => started?,
         () = stop.requested() => return Ok(()),

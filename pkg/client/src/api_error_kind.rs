@@ -1,11 +1,11 @@
 //! Classifies the errors that an apiserver returns.
 
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use kube::core::Status;
 use portreeve_api::{ObjectKey, Resource};
 
-use crate::fence::Fenced;
+use crate::{body::CallAborted, error_chain::RedactedAuthError, fence::Fenced};
 
 /// The longest `Retry-After` that the client honors. The apiserver sends a few seconds. A proxy in
 /// front of it may send a day, for example during maintenance, but controllers must resume soon
@@ -74,6 +74,27 @@ pub fn is_object_not_found(error: &kube::Error, resource: &Resource, key: &Objec
         details.name == *key.name && details.kind == *resource.plural && details.group == *resource.group
     });
     names_object && ApiErrorKind::of(error) == ApiErrorKind::NotFound
+}
+
+/// Returns whether the apiserver was unavailable: it answered with a 5xx, or the connection failed
+/// or was too slow. The end of an [`Outage`](crate::Outage) resolves such an error, unless the
+/// response has a `Retry-After`.
+pub fn is_unavailable(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code >= 500,
+        kube::Error::Service(source) => is_connection_error(&**source),
+        kube::Error::HyperError(_) => true,
+        _ => false,
+    }
+}
+
+/// Returns whether an error without a response comes from the connection. The others come from this
+/// process, which has not sent the request or has dropped it.
+pub(crate) fn is_connection_error(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+    let is_ours = error.is::<Fenced>()
+        || error.is::<RedactedAuthError>()
+        || error.downcast_ref() == Some(&CallAborted::FenceClosed);
+    !is_ours
 }
 
 /// Returns the `Retry-After` of the response, capped at five minutes.

@@ -19,8 +19,10 @@ use tokio::time::{Instant, sleep_until};
 use tower::{BoxError, Service};
 
 use crate::{
-    Fence, Metrics,
+    Fence, Metrics, Outage,
+    api_error_kind::is_connection_error,
     body::{CallAborted, CallMetrics, TimedBody},
+    outage::RequestResult,
     rate::RateLimiter,
     refusal,
 };
@@ -31,6 +33,7 @@ pub(crate) struct CallContext {
     pub(crate) fence: Arc<dyn Fence>,
     pub(crate) limiter: Option<Arc<RateLimiter>>,
     pub(crate) metrics: Metrics,
+    pub(crate) outage: Outage,
     /// The time limit of a call on its connection, including its body, and of the wait for the
     /// connection.
     pub(crate) limit: Duration,
@@ -106,6 +109,9 @@ impl CallContext {
             .await_response(inner.call(request), connected, &mut limit, fence_deadline)
             .await;
         self.count(&method, response.as_ref().ok().map(Response::status));
+        if let Some(result) = request_result(&response) {
+            self.outage.record(result);
+        }
         let measured = CallMetrics {
             started,
             durations: self.durations(&method),
@@ -197,6 +203,17 @@ impl CallContext {
 
     fn durations(&self, method: &Method) -> Histogram {
         self.metrics.durations.with_label_values(&[method.as_str(), &self.host])
+    }
+}
+
+/// Returns what the result of a request shows about the apiserver, or `None` if the request was not
+/// sent.
+fn request_result<B>(response: &Result<Response<B>, BoxError>) -> Option<RequestResult> {
+    match response {
+        Ok(response) if response.status().is_server_error() => Some(RequestResult::Unavailable),
+        Ok(response) if response.status().is_client_error() => Some(RequestResult::Rejected),
+        Ok(_) => Some(RequestResult::Success),
+        Err(error) => is_connection_error(&**error).then_some(RequestResult::Unavailable),
     }
 }
 

@@ -10,7 +10,7 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{AuthError, Body, ConfigExt},
+    client::{Body, ConfigExt},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::net::TcpStream;
@@ -20,10 +20,10 @@ use tower::{
 };
 
 use crate::{
-    Fence, Metrics,
+    Fence, Metrics, Outage,
     call::{ApiService, CallContext},
     dial::Dialer,
-    error_chain::redacted_auth_error,
+    error_chain::RedactedAuthError,
     rate::RateLimiter,
 };
 
@@ -97,6 +97,8 @@ pub struct Settings {
     pub fence: Arc<dyn Fence>,
     /// The metrics that count requests.
     pub metrics: Metrics,
+    /// Records every request. Share it with the other connections of the process.
+    pub outage: Outage,
 }
 
 /// An error while setting up the connection.
@@ -163,24 +165,6 @@ impl Error {
         let problem = line.split(['"', '`', '\'']).next().unwrap_or_default().trim_end();
         let problem = problem.trim_start_matches("error: ").to_owned();
         Self::ParseKubeconfig { path, problem }
-    }
-}
-
-/// A credential error without secrets. The text and the `Debug` output of kube's error contain what
-/// a plugin printed.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct RedactedAuthError(String);
-
-impl RedactedAuthError {
-    fn of(error: &AuthError) -> BoxError {
-        Box::new(Self(redacted_auth_error(error)))
-    }
-
-    fn of_call(error: BoxError) -> BoxError {
-        error
-            .downcast::<AuthError>()
-            .map_or_else(|other| other, |error| Self::of(&error))
     }
 }
 
@@ -251,6 +235,7 @@ impl Connection {
                 fence: settings.fence,
                 limiter: limiter.map(Arc::new),
                 metrics: settings.metrics,
+                outage: settings.outage,
                 limit: settings.call_limit,
                 host: host(&url).unwrap_or_default(),
             }),
@@ -289,6 +274,11 @@ impl Connection {
             shared: Arc::new(shared),
             ..self.clone()
         }
+    }
+
+    /// Returns the record of outages.
+    pub fn outage(&self) -> &Outage {
+        &self.shared.outage
     }
 
     /// Returns the apiserver's address.

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use kube::{client::AuthError, core::Status};
+use tower::BoxError;
 
 /// Returns the error and its sources in the form `failed to list: connection error: timed out`.
 ///
@@ -58,9 +59,27 @@ fn as_kube_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::Error
     error.downcast_ref().or_else(boxed)
 }
 
+/// A credential error without secrets. The text and the `Debug` output of kube's error contain what
+/// a plugin printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct RedactedAuthError(String);
+
+impl RedactedAuthError {
+    pub(crate) fn of(error: &AuthError) -> BoxError {
+        Box::new(Self(redacted_auth_error(error)))
+    }
+
+    pub(crate) fn of_call(error: BoxError) -> BoxError {
+        error
+            .downcast::<AuthError>()
+            .map_or_else(|other| other, |error| Self::of(&error))
+    }
+}
+
 /// Returns the kind of the failure, and the exit status if there is one, without any output of a
 /// plugin or content of a file.
-pub(crate) fn redacted_auth_error(error: &AuthError) -> String {
+fn redacted_auth_error(error: &AuthError) -> String {
     let kind = match error {
         AuthError::AuthExecRun { status, .. } => return format!("the credential plugin failed ({status})"),
         AuthError::AuthExecStart(source) => {

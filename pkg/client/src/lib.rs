@@ -7,7 +7,7 @@
 //! 1. the rate limiter, when one is configured;
 //! 2. the [`Fence`], for mutating requests;
 //! 3. the time limit, which covers the body of a call but only the headers of a watch;
-//! 4. the metrics;
+//! 4. the metrics, and the record of [`Outage`]s;
 //! 5. for error responses, the conversion to a Status with the code and `Retry-After`.
 //!
 //! The middleware never logs bodies and never retries. Callers decide on retries by
@@ -29,13 +29,15 @@ mod duration;
 mod error_chain;
 mod fence;
 mod metrics;
+mod outage;
 mod rate;
 mod refusal;
 
-pub use api_error_kind::{ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, retry_after};
+pub use api_error_kind::{ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, is_unavailable, retry_after};
 pub use config::{Args, Connection, Error, Settings};
 pub use duration::parse_duration;
 pub use error_chain::error_chain;
 pub use fence::{AlwaysOpen, Fence, Fenced, ReadOnly};
 pub use metrics::Metrics;
+pub use outage::{Outage, OutageCount, readyz};
 pub use refusal::refusal;

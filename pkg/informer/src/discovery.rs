@@ -26,7 +26,7 @@ use std::{
 
 use kube::Client;
 use portreeve_api::{CRDS, Resource};
-use portreeve_client::ApiErrorKind;
+use portreeve_client::{ApiErrorKind, Outage};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -109,6 +109,7 @@ impl Discovery {
             crds: watches.attach(Watch::all(CRDS), crds),
             services: watches.attach(Watch::all(SERVICES), services),
             tx,
+            outage: watches.outage().clone(),
             backoff: Backoff::new(),
             reported: BTreeSet::new(),
         };
@@ -165,6 +166,7 @@ struct DiscoveryLoop {
     crds: Reader,
     services: Reader,
     tx: watch::Sender<Option<Arc<ServedResources>>>,
+    outage: Outage,
     backoff: Backoff,
     /// The failed group versions that are already logged.
     reported: BTreeSet<Box<str>>,
@@ -176,8 +178,10 @@ impl DiscoveryLoop {
         let mut poll_delays = [].iter();
         loop {
             let started = Instant::now();
+            let outages = self.outage.count();
             let result = self.client.fetch().await;
             let pause = MAX_PAUSE.min(started.elapsed() * PAUSE_FACTOR);
+            let mut is_unavailable = false;
             let (holdoff, wait) = match result {
                 Ok(()) => {
                     self.publish();
@@ -186,17 +190,24 @@ impl DiscoveryLoop {
                     (Duration::ZERO, wait)
                 }
                 Err(error) => {
+                    is_unavailable = error.is_unavailable() && error.retry_after().is_zero();
                     let wait = self.fail(&error);
                     (wait.min(FAILURE_HOLDOFF).max(error.retry_after()), wait)
                 }
             };
-            sleep(holdoff).await;
-            tokio::select! {
-                () = sleep(wait.saturating_sub(holdoff)) => {}
-                () = shared.changed.notified() => {
-                    poll_delays = EVENT_POLL_DELAYS.iter();
-                    sleep(pause.max(DEBOUNCE)).await;
+            let next = async {
+                sleep(holdoff).await;
+                tokio::select! {
+                    () = sleep(wait.saturating_sub(holdoff)) => {}
+                    () = shared.changed.notified() => {
+                        poll_delays = EVENT_POLL_DELAYS.iter();
+                        sleep(pause.max(DEBOUNCE)).await;
+                    }
                 }
+            };
+            tokio::select! {
+                () = next => {}
+                () = self.outage.ended(outages), if is_unavailable => self.backoff = Backoff::new(),
             }
         }
     }
@@ -268,7 +279,10 @@ impl DiscoveryLoop {
         self.shared.failures.fetch_add(1, Ordering::Relaxed);
         let failure = error.failure();
         let reason = failure.message.clone();
-        let delay = self.backoff.wait().max(error.retry_after());
+        let mut delay = self.backoff.wait().max(error.retry_after());
+        if error.is_unavailable() {
+            delay = delay.max(self.outage.min_wait());
+        }
         if self.shared.reporter.record_failure(failure) {
             tracing::warn!(reason, "retrying failed discovery; keeping the known resources");
         } else {

@@ -10,6 +10,7 @@ use std::{
 use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{CRDS, Resource};
+use portreeve_client::Outage;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
@@ -33,6 +34,8 @@ pub struct InformerConfig {
     /// The minimum period between two resyncs, in which subscribers receive every object again.
     /// Each interval is random, between one and two periods. `None` disables resyncs.
     pub resync_period: Option<Duration>,
+    /// Ends backoffs after an outage. Use the one that records the requests of the informers.
+    pub outage: Outage,
 }
 
 impl InformerConfig {
@@ -49,6 +52,7 @@ impl Default for InformerConfig {
             idle_timeout: Duration::from_secs(90),
             page_size: 500,
             resync_period: None,
+            outage: Outage::default(),
         }
     }
 }
@@ -178,6 +182,11 @@ impl SharedWatches {
             .collect()
     }
 
+    /// Returns the outage that ends the backoffs of the watches.
+    pub(crate) fn outage(&self) -> &Outage {
+        &self.0.informer_config.outage
+    }
+
     /// Returns how long a watch may be without contact before what was read from it counts as
     /// stale.
     pub fn stale_after(&self) -> Duration {
@@ -216,6 +225,7 @@ impl Inner {
                 reporter: shared.reporter.clone(),
                 crd_signal: shared.crd_signal.clone(),
                 terms: shared.terms.subscribe(),
+                outage: self.informer_config.outage.clone(),
             };
             let span = tracing::info_span!("informer", resource = %shared.watch);
             let reflector = reflect(config, Arc::clone(&shared.readers)).instrument(span);

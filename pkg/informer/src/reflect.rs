@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use portreeve_client::{ApiErrorKind, error_chain, refusal, retry_after};
+use portreeve_client::{ApiErrorKind, Outage, OutageCount, error_chain, refusal, retry_after};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -56,6 +56,8 @@ pub(crate) struct ReflectorConfig {
     pub(crate) crd_signal: CrdSignal,
     /// The current term. Each new term starts a new list (see [`crate::Cache::begin_term`]).
     pub(crate) terms: watch::Receiver<u64>,
+    /// Its end ends the waits after failures that it has caused.
+    pub(crate) outage: Outage,
 }
 
 /// Lists, then watches, and recovers from all failures, until the future is dropped.
@@ -66,6 +68,7 @@ pub(crate) struct ReflectorConfig {
 pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Future<Output = ()> + Send {
     let mut reflector = Reflector {
         backoff: Backoff::new(),
+        outages: config.outage.count(),
         unpaged: false,
         has_listed: false,
         is_list_failing: false,
@@ -101,6 +104,8 @@ struct Reflector {
     readers: Arc<Readers>,
     active: ActiveReaders,
     backoff: Backoff,
+    /// The number of outages before the last request.
+    outages: OutageCount,
     trust: WatchTrust,
     /// Whether to request the next list without pages, because a list expired between its pages.
     unpaged: bool,
@@ -321,7 +326,8 @@ impl Reflector {
     }
 
     /// Records the failure and waits, at least as long as the apiserver asks. A wake ends the wait
-    /// only if the resource is not served.
+    /// only if the resource is not served, and the end of an outage only if the apiserver was
+    /// unavailable.
     async fn back_off(&mut self, error: &Error, woken: impl Future<Output = ()>) {
         let failure = WatchFailure {
             kind: error.kind(),
@@ -340,8 +346,15 @@ impl Reflector {
             _ => tracing::debug!(%resource, reason, ?delay, "backing off"),
         }
         let is_absent = is_absent && requested.is_zero();
+        let is_unavailable = error.is_unavailable() && requested.is_zero();
+        let outage = &self.config.outage;
         tokio::select! {
-            () = tokio::time::sleep(delay) => {}
+            is_over = outage.back_off(delay, self.outages), if is_unavailable => {
+                if is_over {
+                    self.backoff = Backoff::new();
+                }
+            }
+            () = tokio::time::sleep(delay), if !is_unavailable => {}
             () = woken, if is_absent => self.backoff = Backoff::new(),
         }
     }
@@ -351,7 +364,7 @@ impl Reflector {
     /// `suffix` is appended to the kind `PartialObjectMetadata` in the `Accept` header: `List` for
     /// a list, empty for a watch. A watch that requests `PartialObjectMetadataList` would fail at
     /// its first event.
-    async fn send(&self, query: Query, suffix: &str) -> Result<http::Response<Body>, kube::Error> {
+    async fn send(&mut self, query: Query, suffix: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
         if self.active.is_metadata_only() {
             let accept =
@@ -359,6 +372,7 @@ impl Reflector {
             request = request.header(header::ACCEPT, accept);
         }
         let request = request.body(Body::empty()).map_err(kube::Error::HttpError)?;
+        self.outages = self.config.outage.count();
         let response = self.config.client.send(request).await?;
         if response.status().is_success() {
             return Ok(response);

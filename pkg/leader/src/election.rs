@@ -48,6 +48,8 @@ pub struct Settings {
     pub wall: WallClock,
     /// The metrics of requests.
     pub requests: portreeve_client::Metrics,
+    /// Records every request.
+    pub outage: portreeve_client::Outage,
     /// The metrics of elections.
     pub metrics: Metrics,
 }
@@ -361,6 +363,7 @@ async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::
         call_limit: settings.times.request_timeout(),
         fence: Arc::new(portreeve_client::AlwaysOpen),
         metrics: settings.requests.clone(),
+        outage: settings.outage.clone(),
     };
     Connection::open(&client, connection).await?.client("leader-election")
 }

@@ -6,9 +6,8 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use http::Request;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use portreeve_api::{CRDS, ObjectKey};
 use portreeve_client::{ApiErrorKind, error_chain};
 use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan, Shutdown};
@@ -52,14 +51,6 @@ pub enum Error {
         /// The reason that the apiserver reports.
         reason: String,
     },
-}
-
-/// Asks the apiserver whether it is ready to serve.
-pub(crate) async fn apiserver_ready(client: &Client) -> Result<(), kube::Error> {
-    let request = Request::get("/readyz")
-        .body(Vec::new())
-        .map_err(kube::Error::HttpError)?;
-    client.request_text(request).await.map(drop)
 }
 
 /// Applies each CRD and waits until it is established. Retries while the apiserver is

@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use kube::Client;
 use parking_lot::RwLock;
-use portreeve_client::{ApiErrorKind, Connection, error_chain};
+use portreeve_client::{ApiErrorKind, Connection, error_chain, readyz};
 use portreeve_informer::{Factory, InformerConfig};
 use portreeve_leader::Election;
 use portreeve_reconcile::{
@@ -163,7 +163,11 @@ impl Manager {
         registry: &Registry,
     ) -> Result<Self, Error> {
         let client = |component| running_group::client(&connection, component);
-        let informers = Factory::new(client("shared-informers")?, settings.informer_config.clone());
+        let informer_config = InformerConfig {
+            outage: connection.outage().clone(),
+            ..settings.informer_config.clone()
+        };
+        let informers = Factory::new(client("shared-informers")?, informer_config);
         let (events, writer) =
             Events::channel(client("events")?, settings.instance.clone(), registry).map_err(Error::Metrics)?;
         let shared = SharedContext {
@@ -226,10 +230,12 @@ impl Manager {
             metrics: self.metrics,
             state: self.state,
         };
-        let mut heartbeats = JoinSet::new();
-        heartbeats.spawn(heartbeat(Arc::clone(&manager.state)));
+        let mut background = JoinSet::new();
+        background.spawn(heartbeat(Arc::clone(&manager.state)));
+        let (outage, client) = (manager.connection.outage().clone(), manager.client.clone());
+        background.spawn(async move { outage.probe(&client).await });
         let (result, drained) = manager.run(self.groups, flags, &stop).await;
-        heartbeats.shutdown().await;
+        background.shutdown().await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
             tracing::warn!("dropping events that were not written in time");
@@ -307,7 +313,8 @@ impl ManagerContext {
     async fn wait_for_apiserver(&self) {
         let mut pause = Duration::from_millis(100);
         loop {
-            let error = match definitions::apiserver_ready(&self.client).await {
+            let outages = self.connection.outage().count();
+            let error = match readyz(&self.client).await {
                 Ok(()) => return,
                 Err(error) if ApiErrorKind::of(&error) != ApiErrorKind::Transient => return,
                 Err(error) => error,
@@ -315,7 +322,10 @@ impl ManagerContext {
             let reason = error_chain(&error);
             tracing::warn!(apiserver = %self.connection.url(), reason, "waiting for the apiserver");
             self.state.write().waiting_for = reason;
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.connection.outage().ended(outages) => {}
+            }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }

@@ -3,6 +3,7 @@
 
 mod limits;
 mod metrics;
+mod outages;
 mod quiet;
 
 use std::convert::Infallible;
@@ -36,6 +37,7 @@ fn test_stack() -> TestStack {
         fence: Arc::new(AlwaysOpen),
         limiter: None,
         metrics: Metrics::register(&registry).unwrap(),
+        outage: Outage::default(),
         limit: Duration::from_secs(30),
         host: "apiserver:6443".to_owned(),
     };

@@ -21,6 +21,7 @@ fn settings(limit: Duration) -> Settings {
         call_limit: limit,
         fence: Arc::new(AlwaysOpen),
         metrics: Metrics::register(&Registry::new()).unwrap(),
+        outage: Outage::default(),
     }
 }
 

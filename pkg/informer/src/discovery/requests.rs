@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use portreeve_client::{ApiErrorKind, error_chain, refusal, retry_after};
+use portreeve_client::{ApiErrorKind, error_chain, is_unavailable, refusal, retry_after};
 use tokio::task::JoinSet;
 
 use super::{
@@ -64,6 +64,11 @@ impl Error {
             kind: self.kind(),
             message: error_chain(self),
         }
+    }
+
+    /// Returns whether the apiserver was unavailable.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.cause().is_some_and(is_unavailable)
     }
 
     /// Returns how long the apiserver asks the client to wait, by `Retry-After`, or zero.

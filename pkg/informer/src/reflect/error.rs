@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::core::Status;
-use portreeve_client::{ApiErrorKind, retry_after};
+use portreeve_client::{ApiErrorKind, is_unavailable, retry_after};
 
 use crate::{explain::JsonError, watch_trust::End};
 
@@ -44,6 +44,11 @@ impl Error {
 
     pub(super) fn kind(&self) -> ApiErrorKind {
         self.cause().map_or(ApiErrorKind::Transient, ApiErrorKind::of)
+    }
+
+    /// Returns whether the apiserver was unavailable.
+    pub(super) fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Read(_)) || self.cause().is_some_and(is_unavailable)
     }
 
     /// Returns whether the error is reported as a failure.

@@ -73,6 +73,7 @@ impl Fixture {
             reporter: reporter.clone(),
             crd_signal: crd_signal.clone(),
             terms: tokio::sync::watch::channel(0).1,
+            outage: Outage::default(),
         };
         let recorder = Recorder {
             events: Arc::clone(&events),

@@ -17,7 +17,7 @@ use kube::{
 };
 use parking_lot::Mutex;
 use portreeve_api::{Metadata, ObjectKey, Resource};
-use portreeve_client::{AlwaysOpen, Connection, Metrics, Settings};
+use portreeve_client::{AlwaysOpen, Connection, Metrics, Outage, Settings};
 use portreeve_informer::{Change, Delta, Factory, Informer, InformerConfig, Projection, Watch};
 use portreeve_testing::{ControlPlane, FaultProxy, eventually};
 use prometheus::Registry;
@@ -51,6 +51,7 @@ fn factory(config: Config) -> Result<(Factory, Registry)> {
         call_limit: Duration::from_secs(10),
         fence: Arc::new(AlwaysOpen),
         metrics: Metrics::register(&registry)?,
+        outage: Outage::default(),
     };
     let client = Connection::from_config(config, settings)?.client("informer-test")?;
     Ok((Factory::new(client, InformerConfig::default()), registry))

@@ -210,6 +210,7 @@ async fn metadata_only_requests_use_the_media_type() {
         reporter: StatusReporter::default(),
         crd_signal: CrdSignal::default(),
         terms: tokio::sync::watch::channel(0).1,
+        outage: Outage::default(),
     };
     let mut tasks = JoinSet::new();
     let readers = Arc::<Readers>::default();

@@ -1,0 +1,143 @@
+//! Detects outages of the apiserver, and ends the waits that they have caused.
+//!
+//! Every request of every connection of the process is recorded. While none succeeds, one task
+//! probes the apiserver ([`Outage::probe`]). The first success after an outage, of a probe or of
+//! any other request, ends the waits.
+
+mod state;
+
+use std::time::Duration;
+
+use http::Request;
+use kube::Client;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use self::state::OutageState;
+pub(crate) use self::state::RequestResult;
+use crate::is_unavailable;
+
+/// The interval of probes in the first minute without a success.
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval of probes after that.
+const LONG_PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the short interval applies.
+const SHORT_INTERVAL_LIMIT: Duration = Duration::from_mins(1);
+/// The time limit of a probe. Then the next probe opens another connection.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time within which all waits end after an outage. It spreads the requests of a process and
+/// those of several processes.
+const SPREAD: Duration = Duration::from_millis(200);
+/// The longest wait during an outage.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// Knows whether the apiserver has an outage. Clones share the state; create one per process.
+///
+/// An outage is a time of at least one second in which every request fails with a 5xx or without a
+/// response, those of [`Outage::probe`] included.
+#[derive(Clone, Debug, Default)]
+pub struct Outage(watch::Sender<OutageState>);
+
+/// The number of outages that have ended. Take it before a request: an outage that ends while the
+/// request is in flight then ends the wait after its failure.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct OutageCount(u64);
+
+impl Outage {
+    /// Returns how many outages have ended.
+    pub fn count(&self) -> OutageCount {
+        OutageCount(self.0.borrow().ends)
+    }
+
+    /// Returns the shortest wait after a request that failed because the apiserver is unavailable:
+    /// 30 s during an outage, otherwise zero.
+    ///
+    /// During an outage, waits last until its end, and only probes ask whether it has ended. An
+    /// apiserver that is starting rejects requests, or asks to retry them later, and an end of the
+    /// outage does not end the waits after such responses.
+    pub fn min_wait(&self) -> Duration {
+        if self.0.borrow().is_outage() {
+            MAX_WAIT
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Waits until another outage than the counted ones has ended, and then for a random time of
+    /// less than 200 ms.
+    pub async fn ended(&self, count: OutageCount) {
+        let mut state = self.0.subscribe();
+        // The sender is part of `self`, so this cannot fail.
+        state.wait_for(|state| state.ends != count.0).await.ok();
+        sleep(Self::spread()).await;
+    }
+
+    /// Waits out the backoff `wait` after a request that failed because the apiserver is
+    /// unavailable, and that was sent after `count` was taken. Returns whether the end of an outage
+    /// ended the wait.
+    pub async fn back_off(&self, wait: Duration, count: OutageCount) -> bool {
+        tokio::select! {
+            () = self.ended(count) => true,
+            () = sleep(wait.max(self.min_wait())) => false,
+        }
+    }
+
+    /// Returns a random time within which to end one wait.
+    pub fn spread() -> Duration {
+        SPREAD.mul_f64(fastrand::f64())
+    }
+
+    /// Probes the apiserver while no request succeeds. Never returns. Run it once per process, with
+    /// a client whose requests are recorded here.
+    ///
+    /// With a backoff of up to 30 s, nobody else may ask for a long time. The probe is `/readyz`,
+    /// which every account may read (`system:public-info-viewer`). It is sent every 250 ms, after a
+    /// minute every second.
+    pub async fn probe(&self, client: &Client) {
+        let mut state = self.0.subscribe();
+        loop {
+            // The sender is part of `self`, so this cannot fail.
+            let since = match state.wait_for(|state| state.failing_since().is_some()).await {
+                Ok(state) => state.failing_since(),
+                Err(_) => None,
+            };
+            let is_long = since.is_some_and(|since| since.elapsed() >= SHORT_INTERVAL_LIMIT);
+            sleep(if is_long { LONG_PROBE_INTERVAL } else { PROBE_INTERVAL }).await;
+            if self.0.borrow().failing_since().is_none() {
+                continue;
+            }
+            let is_failed = match timeout(PROBE_TIMEOUT, readyz(client)).await {
+                Ok(answer) => answer.is_err_and(|error| is_unavailable(&error)),
+                Err(_) => true,
+            };
+            // The client has already recorded a success.
+            if is_failed {
+                self.0.send_if_modified(|state| {
+                    state.probe_failed(Instant::now());
+                    // Nobody waits for this change.
+                    false
+                });
+            }
+        }
+    }
+
+    /// Records the result of a request that has ended.
+    pub(crate) fn record(&self, result: RequestResult) {
+        let now = Instant::now();
+        self.0.send_if_modified(|state| state.record(result, now));
+    }
+}
+
+/// Asks the apiserver whether it is ready to serve.
+///
+/// # Errors
+///
+/// Returns an error if it does not answer with a 200.
+pub async fn readyz(client: &Client) -> Result<(), kube::Error> {
+    let request = Request::get("/readyz")
+        .body(Vec::new())
+        .map_err(kube::Error::HttpError)?;
+    client.request_text(request).await.map(drop)
+}
