@@ -16,6 +16,9 @@ pub enum Fault {
     /// The proxy holds the request without forwarding it or closing the connection. Healing breaks
     /// the connection.
     BlackHole,
+    /// The connection breaks at once, and healing forwards the request. Its sender cannot take it
+    /// back, as when another proxy on the way holds it.
+    ForwardLate,
     /// The proxy forwards the request after this delay.
     DelayRequest(Duration),
     /// The proxy delays each part of the response, for example each event of a watch.

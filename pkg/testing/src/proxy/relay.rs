@@ -1,8 +1,8 @@
 //! One client connection, with its connection to the apiserver. It forwards each request or
 //! responds to it itself, as the rules decide.
 //!
-//! Bodies are streamed and never buffered as a whole. A request is dropped if its sender gives up
-//! while the proxy holds it.
+//! Bodies are streamed and not buffered as a whole, and a request is dropped if its sender gives up
+//! while the proxy holds it. The requests that a fault forwards late are the exception.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use futures::future::poll_fn;
 use futures::stream;
 use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderMap, Request, Response};
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Either, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{client, server};
@@ -39,7 +39,15 @@ use super::rules::{Rules, is_watch, with_page_size};
 /// further events wait in its socket.
 const MAX_PARTS: usize = 256;
 
-type Sender = client::conn::http1::SendRequest<Incoming>;
+type ForwardedRequest = Request<Either<Incoming, Full<Bytes>>>;
+type Sender = client::conn::http1::SendRequest<Either<Incoming, Full<Bytes>>>;
+
+/// The connection to the apiserver that belongs to one client connection.
+struct Upstream {
+    sender: Mutex<Sender>,
+    /// The request to forward once its fault is healed.
+    late: Mutex<Option<(ForwardedRequest, HealSignal)>>,
+}
 
 /// The state that all connections share.
 pub(crate) struct Relay {
@@ -86,20 +94,38 @@ impl Relay {
             .connect(name, FaultStream::new(apiserver, link, born_after)?)
             .await
             .context("failed to shake hands with the apiserver")?;
-        let (sender, upstream) = client::conn::http1::handshake(TokioIo::new(apiserver)).await?;
-
-        let sender = Mutex::new(sender);
-        let service = service_fn(|request| self.respond(&sender, request));
-        let mut downstream = pin!(server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service));
-        tokio::select! {
-            ended = &mut downstream => return ended.context("failed to serve the client"),
-            // Forward what the apiserver has sent of its last response.
-            _ = upstream => downstream.as_mut().graceful_shutdown(),
+        let (sender, connection) = client::conn::http1::handshake(TokioIo::new(apiserver)).await?;
+        let mut connection = pin!(connection);
+        let upstream = Upstream {
+            sender: Mutex::new(sender),
+            late: Mutex::default(),
+        };
+        let ended = {
+            let service = service_fn(|request| self.respond(&upstream, request));
+            let server = server::conn::http1::Builder::new();
+            let mut downstream = pin!(server.serve_connection(TokioIo::new(client), service));
+            tokio::select! {
+                ended = &mut downstream => ended,
+                // Forward what the apiserver has sent of its last response.
+                _ = &mut connection => {
+                    downstream.as_mut().graceful_shutdown();
+                    return downstream.await.context("the apiserver ended the connection");
+                }
+            }
+        };
+        // The client's connection is closed now.
+        if let Some((request, heal_signal)) = upstream.late.into_inner() {
+            heal_signal.healed().await;
+            let response = upstream.sender.into_inner().send_request(request);
+            tokio::select! {
+                response = response => drop(response.context("failed to forward a late request")?),
+                _ = connection => {}
+            }
         }
-        downstream.await.context("the apiserver ended the connection")
+        ended.context("failed to serve the client")
     }
 
-    async fn respond(&self, sender: &Mutex<Sender>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
+    async fn respond(&self, upstream: &Upstream, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
         let arrival = Instant::now();
         let (mut head, body) = request.into_parts();
         let mut decision = None;
@@ -115,6 +141,12 @@ impl Relay {
                 heal_signal.healed().await;
                 return Err(broken());
             }
+            Some((Fault::ForwardLate, heal_signal)) => {
+                let body = body.collect().await?.to_bytes();
+                let request = Request::from_parts(head, Either::Right(Full::new(body)));
+                *upstream.late.lock() = Some((request, heal_signal));
+                return Err(broken());
+            }
             Some((Fault::DelayRequest(delay), _)) => sleep(delay).await,
             Some((Fault::LimitPageSize(count), _)) => {
                 if let Some(smaller) = with_page_size(count, &head) {
@@ -124,8 +156,9 @@ impl Relay {
             _ => {}
         }
         let is_watch = is_watch(&head);
-        poll_fn(|ctx| sender.lock().poll_ready(ctx)).await?;
-        let response = sender.lock().send_request(Request::from_parts(head, body));
+        poll_fn(|ctx| upstream.sender.lock().poll_ready(ctx)).await?;
+        let request = Request::from_parts(head, Either::Left(body));
+        let response = upstream.sender.lock().send_request(request);
         let mut response = response.await?;
         match decision {
             Some((Fault::DropResponse, _)) => return Err(broken()),

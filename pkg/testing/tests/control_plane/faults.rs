@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use kube::ResourceExt;
 use kube::api::{ListParams, WatchEvent};
 use kube::client::Body;
-use portreeve_testing::{BodyFault, CannedResponse, Fault, Matcher, Repeat};
+use portreeve_testing::{BodyFault, CannedResponse, Fault, Matcher, Repeat, eventually};
 use tokio::time::timeout;
 
 use super::proxy::{Events, Fixture, LIMIT, NO_RESPONSE, added, broken, code, create};
@@ -104,9 +104,30 @@ async fn a_black_hole_holds_matching_requests_and_healing_breaks_them() -> Resul
 }
 
 #[tokio::test]
+async fn a_request_that_is_forwarded_late_arrives_when_the_fault_is_healed() -> Result<()> {
+    let fixture = Fixture::new("late").await?;
+    fixture.proxy.fault(creates(), Fault::ForwardLate, Repeat::Next(1));
+    ensure!(
+        code(create(&fixture.through, "a").await).is_none(),
+        "the request got a response"
+    );
+    ensure!(code(create(&fixture.through, "b").await) == Some(200));
+    ensure!(
+        fixture.direct.get_opt("a").await?.is_none(),
+        "the proxy forwarded the request at once"
+    );
+    fixture.proxy.heal();
+    eventually(LIMIT, "the request to arrive", || async {
+        fixture.direct.get_opt("a").await.ok().flatten()
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_delayed_request_is_still_handled() -> Result<()> {
     const DELAY: Duration = Duration::from_millis(700);
-    let fixture = Fixture::new("late").await?;
+    let fixture = Fixture::new("delayed").await?;
     fixture
         .proxy
         .fault(creates(), Fault::DelayRequest(DELAY), Repeat::Next(1));
