@@ -1,11 +1,8 @@
 //! Test controllers that watch the ConfigMaps of one namespace and misbehave in different ways.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use jiff::Timestamp;
@@ -16,6 +13,8 @@ use portreeve_reconcile::{
 };
 use serde::Deserialize;
 use serde_json::json;
+
+use crate::fixtures::barrier::Barrier;
 
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 const AUTOSCALERS: Resource = Resource::namespaced(
@@ -66,11 +65,16 @@ pub(crate) const AUTOSCALERS_AND_COLLECTOR: &[Descriptor] = &[
     },
 ];
 
-/// A controller that computes for longer than a Lease lasts, on two threads at once.
-pub(crate) const BUSY: &[Descriptor] = &[descriptor("busy-controller", one_flag, |ctx| {
-    let maps = config_map_informer(ctx)?;
-    let keyed = KeyedController::new(ctx, "Busy", Busy).workers(2);
-    Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
+/// Blocks the worker of [`BLOCKED`].
+pub(crate) static BARRIER: Barrier = Barrier::closed();
+
+/// A controller that blocks its thread in each decision until a test opens the barrier. Then it
+/// copies each ConfigMap.
+pub(crate) const BLOCKED: &[Descriptor] = &[descriptor("blocked-controller", one_flag, |ctx| {
+    copier(ctx, "Blocked", || {
+        BARRIER.pass();
+        true
+    })
 })];
 
 /// Returns the flag that restricts a test controller to `namespace`.
@@ -163,24 +167,6 @@ impl Reconciler for Copier {
             key: key.clone(),
             body: json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}),
         })])
-    }
-}
-
-struct Busy;
-
-impl Reconciler for Busy {
-    type Observed = ();
-
-    fn observe(&self, _key: &ObjectKey) -> Option<()> {
-        Some(())
-    }
-
-    fn decide(&self, (): &(), _now: Timestamp) -> Plan {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(7) {
-            std::hint::spin_loop();
-        }
-        Plan::nothing()
     }
 }
 

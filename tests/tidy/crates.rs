@@ -89,7 +89,7 @@ const PURE: &[(&str, &[&str])] = &[
     ),
 ];
 /// Programs, which may depend on every crate.
-const PROGRAMS: &[&str] = &["portreeve", "portreeve-example"];
+const PROGRAMS: &[&str] = &["portreeve", "portreeve-blocking", "portreeve-example"];
 /// Crates that may choose the API version of k8s-openapi outside of tests.
 const CHOOSES_API_VERSION: &[&str] = &["portreeve", "portreeve-run", "portreeve-testing"];
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use portreeve_client::Outage;
-use portreeve_leader::{Args, Elections, Membership, Settings, elector::ElectionTimings};
+use portreeve_leader::{Args, Elections, Heartbeat, Membership, Settings, elector::ElectionTimings};
 use portreeve_manager::{ControllerGroup, selection::Selection};
 use portreeve_reconcile::{Clock, Descriptor};
 use prometheus::Registry;
@@ -65,6 +65,7 @@ impl ElectionPlan {
         requests: portreeve_client::Metrics,
         outage: Outage,
         clock: &Arc<dyn Clock>,
+        worker: &Heartbeat,
         registry: &Registry,
     ) -> Result<(Vec<ControllerGroup>, Option<Elections>), Error> {
         let Some(times) = self.times else {
@@ -84,6 +85,7 @@ impl ElectionPlan {
             leases: self.groups.iter().map(|(lease, _)| lease.clone()).collect(),
             times,
             wall: Arc::new(move || clock.now()),
+            worker: worker.clone(),
             requests,
             outage,
             metrics: portreeve_leader::Metrics::register(registry).map_err(Error::Metrics)?,

@@ -16,6 +16,7 @@ use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, Outage, ReadOnly, error_chain};
 use portreeve_informer::InformerConfig;
+use portreeve_leader::Heartbeat;
 use portreeve_manager::{Manager, selection::UnknownNames};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
 use portreeve_serving::{HttpEndpoints, Server};
@@ -90,6 +91,12 @@ pub enum Error {
     /// The manager failed.
     #[error("failed to run controllers")]
     Manager(#[source] portreeve_manager::Error),
+    /// A task blocks the worker runtime, so leader election has given up.
+    #[error(
+        "the worker runtime is stuck: it has run no task for --leader-elect-renew-deadline; \
+         the last log lines of the controllers show the cause"
+    )]
+    Stuck,
     /// A schedule cannot be parsed.
     #[error("invalid schedule")]
     Schedule(#[source] portreeve_cron::Error),
@@ -115,11 +122,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns 2 when a Lease was lost, 3 when reconciles were still running at the shutdown
-    /// timeout, and 1 otherwise.
+    /// Returns 2 when a Lease was lost or given up, 3 when reconciles were still running at the
+    /// shutdown timeout, and 1 otherwise.
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Manager(portreeve_manager::Error::Lost { .. }) => 2,
+            Self::Stuck | Self::Manager(portreeve_manager::Error::Lost { .. }) => 2,
             Self::Manager(portreeve_manager::Error::DrainTimeout { .. }) => 3,
             _ => 1,
         }
@@ -235,8 +242,8 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
 
 /// Runs until a signal arrives. The second signal ends the process immediately.
 ///
-/// This thread only waits for signals, and other threads do the work. So the second signal ends the
-/// process even when a worker thread is blocked.
+/// This thread only waits, and other threads do the work. So a second signal, and leader election
+/// that has given up, end the process even when a worker thread is blocked.
 fn daemon(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerGuard>) -> Result<(), Error> {
     *log = Some(logging::init(
         config.options.logging.logging_format,
@@ -268,9 +275,13 @@ fn daemon(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerG
             let name = next_signal(&mut interrupt, &mut terminate).await;
             tracing::warn!(signal = name, "received second signal, exiting");
         };
-        let work = worker_runtime.spawn(async move { run(config, known, Arc::new(SystemClock), stop).await });
+        let heartbeat = Heartbeat::default();
+        let worker = heartbeat.clone();
+        let clock = Arc::new(SystemClock);
+        let work = worker_runtime.spawn(async move { run_with(config, known, clock, stop, worker).await });
         tokio::select! {
             result = work => result.map_err(Error::Panicked)?,
+            () = heartbeat.wait_until_stuck() => Err(Error::Stuck),
             () = signals => {
                 logging::finish(log.take(), || ());
                 std::process::exit(1)
@@ -298,6 +309,17 @@ async fn next_signal(interrupt: &mut Signal, terminate: &mut Signal) -> &'static
 ///
 /// Returns an [`Error`] when the settings are invalid or the daemon fails.
 pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
+    run_with(config, known, clock, stop, Heartbeat::default()).await
+}
+
+/// Runs like [`run`], with a heartbeat that shows whether this runtime is stuck.
+async fn run_with(
+    config: Config,
+    known: &[Descriptor],
+    clock: Arc<dyn Clock>,
+    stop: Shutdown,
+    heartbeat: Heartbeat,
+) -> Result<(), Error> {
     let locate = |error: Error| error.with_locations(&config);
     let enabled = config.enabled(known).map_err(Error::Controllers).map_err(locate)?;
     let plan = leader_election::ElectionPlan::of(&config.options, known, &enabled).map_err(locate)?;
@@ -332,12 +354,12 @@ pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, st
     let server = Server::bind(serving).map_err(Error::Serving).map_err(locate)?;
     log_start(&config, &enabled, &connection, plan.identity());
     let starting: Pin<Box<dyn Future<Output = _> + Send>> =
-        Box::pin(plan.start(client, requests, outage, &clock, &registry));
+        Box::pin(plan.start(client, requests, outage, &clock, &heartbeat, &registry));
     let (groups, elections) = tokio::select! {
         started = starting => started?,
         () = stop.requested() => return Ok(()),
     };
-    let settings = manager_settings(manager);
+    let settings = manager_settings(manager, heartbeat);
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
     let serving = serve(server, &manager, &registry, &config.effective, &close, &stop).map_err(Error::Serving)?;
@@ -404,7 +426,7 @@ async fn join(mut serving: JoinSet<Result<(), portreeve_serving::Error>>) -> Res
     result
 }
 
-fn manager_settings(options: &options::ManagerArgs) -> portreeve_manager::Settings {
+fn manager_settings(options: &options::ManagerArgs, heartbeat: Heartbeat) -> portreeve_manager::Settings {
     let resync_period = options.min_resync_period;
     portreeve_manager::Settings {
         program: "portreeve",
@@ -420,5 +442,6 @@ fn manager_settings(options: &options::ManagerArgs) -> portreeve_manager::Settin
             resync_period: (!resync_period.is_zero()).then_some(resync_period),
             ..InformerConfig::default()
         },
+        heartbeat,
     }
 }

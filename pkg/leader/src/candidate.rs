@@ -26,6 +26,7 @@ use crate::{
         AttemptResult, ElectionTimings, Elector, ElectorAction, ElectorEvent, LossReason, ObservedRecord, StepContext,
     },
     guard::{Attempt, Guard, LeaseCache, ME},
+    heartbeat::Heartbeat,
     leadership::{CandidateCommand, LeadershipState, Shared},
     review::review_access,
     watch::follow,
@@ -55,6 +56,7 @@ pub(crate) struct Candidate {
     pub(crate) times: ElectionTimings,
     pub(crate) client: Client,
     pub(crate) wall: WallClock,
+    pub(crate) worker: Heartbeat,
     pub(crate) metrics: Metrics,
     pub(crate) shared: Arc<Shared>,
     pub(crate) candidates: Arc<CandidateSet>,
@@ -94,6 +96,7 @@ impl Candidate {
             () = follow(leases, self.name.clone(), cache, &lease_changed, pause) => {}
             never = review_access(self.client.clone(), key, &self.shared.access, pause) => match never {},
             () = candidate_loop.run() => {}
+            () = self.worker.wait_until_stuck() => candidate_loop.give_up(),
         }
     }
 
@@ -299,6 +302,16 @@ impl CandidateLoop<'_> {
             LossReason::Taken => format!("{holder} holds the Lease"),
         };
         tracing::error!(lease = %candidate.key(), identity = candidate.identity, reason, "lost the lease");
+        self.finish(LeadershipState::Lost(reason));
+    }
+
+    /// Ends the candidacy because the worker runtime is stuck. The Lease is not released but
+    /// expires, because requests that the runtime has sent may still arrive.
+    fn give_up(&self) {
+        let candidate = self.candidate;
+        candidate.shared.fence.set(None);
+        let limit = candidate.times.renew_deadline;
+        let reason = format!("no task of the worker runtime has run for {limit:?}");
         self.finish(LeadershipState::Lost(reason));
     }
 

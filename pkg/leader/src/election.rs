@@ -46,6 +46,9 @@ pub struct Settings {
     pub times: ElectionTimings,
     /// The wall clock.
     pub wall: WallClock,
+    /// The heartbeat of the runtime that runs the controllers. All candidates give up when that
+    /// runtime has run no task for the renew deadline.
+    pub worker: Heartbeat,
     /// The metrics of requests.
     pub requests: portreeve_client::Metrics,
     /// Records every request.
@@ -348,6 +351,7 @@ fn run_thread(
         }
         tokio::select! {
             () = heartbeat.beat() => {}
+            never = settings.worker.monitor(settings.times.renew_deadline) => match never {},
             () = run_candidates(settings, &client, elections) => {}
         }
     });
@@ -383,6 +387,7 @@ async fn run_candidates(settings: &Settings, client: &kube::Client, elections: &
             times: settings.times,
             client: client.clone(),
             wall: Arc::clone(&settings.wall),
+            worker: settings.worker.clone(),
             metrics: settings.metrics.clone(),
             shared: Arc::clone(&election.shared),
             candidates: Arc::clone(&candidates),

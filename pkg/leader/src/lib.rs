@@ -9,6 +9,9 @@
 //! performs the actions, `annotations` tracks the rest of the Lease, and `access` decides whether a
 //! candidate could lead.
 //!
+//! A [`Heartbeat`] shows that the runtime of the controllers runs tasks. Without it, the candidates
+//! give up.
+//!
 //! Architecture Invariant: a candidate that has lost its Lease never leads again in this process.
 //! Only [`Election::release`] releases a Lease; callers use it once they no longer write.
 
@@ -28,6 +31,7 @@ mod review;
 mod server_time;
 #[cfg(test)]
 mod simulation;
+mod stall;
 mod watch;
 
 use std::sync::Arc;
@@ -37,6 +41,7 @@ use jiff::Timestamp;
 pub use args::{Args, Error as ArgsError, Membership, identity};
 pub use election::{Election, Elections, Error, Settings};
 pub use fence::LeaseFence;
+pub use heartbeat::Heartbeat;
 pub use leadership::LeadershipState;
 pub use metrics::Metrics;
 

@@ -14,12 +14,10 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use portreeve_informer::Factory;
-use portreeve_leader::Election;
+use portreeve_leader::{Election, Heartbeat};
 use portreeve_reconcile::{DebugPage, QueueHealthChecker, ReadinessCheck, ReadinessChecker, ReadinessStatus};
 use portreeve_serving::{Check, HealthCheckers, HealthStatus};
 use tokio::time::Instant;
-
-use crate::HEARTBEAT_INTERVAL;
 
 pub(crate) use self::evaluate::Limits;
 
@@ -36,8 +34,6 @@ pub(crate) struct ManagerState {
     pub(crate) installing: u32,
     /// Whether the manager is stopping.
     pub(crate) stopping: bool,
-    /// When the main runtime last ran the heartbeat task.
-    pub(crate) last_heartbeat: Option<Instant>,
     pub(crate) elections: Vec<Election>,
     pub(crate) controllers: Vec<&'static str>,
     pub(crate) queue_health_checkers: Vec<QueueHealthChecker>,
@@ -45,14 +41,19 @@ pub(crate) struct ManagerState {
     pub(crate) debug_pages: Vec<DebugPage>,
 }
 
-pub(crate) fn providers(state: &Arc<RwLock<ManagerState>>, informers: &Factory, limits: Limits) -> HealthCheckers {
-    let livez = Arc::clone(state);
-    let healthz = Arc::clone(state);
+pub(crate) fn providers(
+    state: &Arc<RwLock<ManagerState>>,
+    informers: &Factory,
+    heartbeat: &Heartbeat,
+    limits: Limits,
+) -> HealthCheckers {
+    let (livez, livez_heartbeat) = (Arc::clone(state), heartbeat.clone());
+    let (healthz, healthz_heartbeat) = (Arc::clone(state), heartbeat.clone());
     let readyz = Arc::clone(state);
     let informers = informers.clone();
     HealthCheckers {
-        livez: Arc::new(move || alive(&livez.read(), limits)),
-        healthz: Arc::new(move || alive(&healthz.read(), limits)),
+        livez: Arc::new(move || alive(&livez.read(), &livez_heartbeat, limits)),
+        healthz: Arc::new(move || alive(&healthz.read(), &healthz_heartbeat, limits)),
         readyz: Arc::new(move || {
             let (mut checks, inspections) = {
                 let state = readyz.read();
@@ -99,13 +100,10 @@ fn lifecycle(state: &ManagerState) -> Vec<Check> {
 }
 
 /// The checks that fail only when a restart helps.
-fn alive(state: &ManagerState, limits: Limits) -> Vec<Check> {
-    let age = state
-        .last_heartbeat
-        .map(|at| Instant::now().saturating_duration_since(at));
+fn alive(state: &ManagerState, heartbeat: &Heartbeat, limits: Limits) -> Vec<Check> {
     let mut checks = vec![Check {
         name: "runtime".to_owned(),
-        state: evaluate::runtime(age.map(|age| age.saturating_sub(HEARTBEAT_INTERVAL)), limits.item),
+        state: evaluate::runtime(heartbeat.silence(), limits.item),
     }];
     checks.extend(workers(state, limits));
     checks.extend(election(&state.elections, Election::health));

@@ -23,16 +23,13 @@ use kube::Client;
 use parking_lot::RwLock;
 use portreeve_client::{ApiErrorKind, Connection, error_chain, readyz};
 use portreeve_informer::{Factory, InformerConfig};
-use portreeve_leader::Election;
+use portreeve_leader::{Election, Heartbeat};
 use portreeve_reconcile::{
     BuildError, Clock, ControllerFailure, Descriptor, EventWriter, Events, SharedContext, Shutdown,
 };
 use portreeve_serving::HealthCheckers;
 use prometheus::Registry;
-use tokio::{
-    task::JoinSet,
-    time::{Instant, timeout},
-};
+use tokio::{task::JoinSet, time::timeout};
 
 pub use crate::{
     debug_pages::{DEBUG_PAGES_PATH, DebugPages},
@@ -48,8 +45,6 @@ use crate::{
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// The longest pause between two attempts to reach the apiserver at startup.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The interval of the heartbeat, which shows that the runtime runs tasks.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The settings of the manager.
 #[derive(Clone, Debug)]
@@ -76,6 +71,8 @@ pub struct Settings {
     pub queue_stuck_timeout: Duration,
     /// The timeouts and intervals of informers.
     pub informer_config: InformerConfig,
+    /// Beats as long as the manager runs, and so shows that its runtime runs tasks.
+    pub heartbeat: Heartbeat,
 }
 
 /// Controllers that always run in the same process at the same time.
@@ -201,7 +198,7 @@ impl Manager {
             item: self.settings.controller_stuck_timeout,
             queue: self.settings.queue_stuck_timeout,
         };
-        health::providers(&self.state, &self.informers, limits)
+        health::providers(&self.state, &self.informers, &self.settings.heartbeat, limits)
     }
 
     /// Returns the debug pages of the controllers. They stay up to date while the manager runs.
@@ -221,6 +218,9 @@ impl Manager {
         let flushed = Shutdown::new();
         let mut writer = JoinSet::new();
         writer.spawn(self.writer.run(flushed.clone()));
+        let heartbeat = self.settings.heartbeat.clone();
+        let mut background = JoinSet::new();
+        background.spawn(async move { heartbeat.beat().await });
         let manager = ManagerContext {
             connection: self.connection,
             settings: self.settings,
@@ -230,12 +230,9 @@ impl Manager {
             metrics: self.metrics,
             state: self.state,
         };
-        let mut background = JoinSet::new();
-        background.spawn(heartbeat(Arc::clone(&manager.state)));
         let (outage, client) = (manager.connection.outage().clone(), manager.client.clone());
         background.spawn(async move { outage.probe(&client).await });
         let (result, drained) = manager.run(self.groups, flags, &stop).await;
-        background.shutdown().await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
             tracing::warn!("dropping events that were not written in time");
@@ -243,15 +240,8 @@ impl Manager {
         }
         join_all(drained.iter().map(Election::release)).await;
         manager.informers.stop().await;
+        background.shutdown().await;
         result
-    }
-}
-
-/// Once a second, records that the runtime is still running tasks.
-async fn heartbeat(state: Arc<RwLock<ManagerState>>) {
-    loop {
-        state.write().last_heartbeat = Some(Instant::now());
-        tokio::time::sleep(HEARTBEAT_INTERVAL).await;
     }
 }
 

@@ -27,15 +27,15 @@ pub(crate) struct Limits {
 }
 
 /// Checks the main runtime, which last ran a task `age` ago.
-pub(crate) fn runtime(age: Option<Duration>, limit: Duration) -> HealthStatus {
-    match age {
-        Some(age) if !limit.is_zero() && age > limit => HealthStatus::Failed(format!(
-            "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): a task blocks the worker thread; \
-             restart the process",
-            age.as_secs()
-        )),
-        _ => HealthStatus::Ok,
+pub(crate) fn runtime(age: Duration, limit: Duration) -> HealthStatus {
+    if limit.is_zero() || age <= limit {
+        return HealthStatus::Ok;
     }
+    HealthStatus::Failed(format!(
+        "no task has run for {} s, longer than {limit:?} (--controller-stuck-timeout): a task blocks the worker thread; \
+         restart the process",
+        age.as_secs()
+    ))
 }
 
 /// Checks the workers of one controller. While they stop, the shutdown timeout applies instead.
