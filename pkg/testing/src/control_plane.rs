@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
 use crate::assets::server_binary;
+use crate::authority::Authority;
 use crate::credentials::{self, Credentials, ServerFiles};
 use crate::etcd::Etcd;
 use crate::eventually::eventually;
@@ -39,6 +40,7 @@ pub struct ControlPlane {
     etcd: ServerProcess,
     etcd_api: Etcd,
     access: Credentials,
+    authority: Authority,
     kubeconfig: PathBuf,
     audit_log: Option<PathBuf>,
     scratch: Arc<ScratchDir>,
@@ -108,7 +110,8 @@ impl Builder {
         let scratch = Arc::new(ScratchDir::new()?);
         let etcd_url = format!("http://127.0.0.1:{}", free_port()?);
         let port = free_port()?;
-        let (files, access) = credentials::issue(scratch.path(), format!("https://127.0.0.1:{port}"))?;
+        let authority = Authority::new()?;
+        let (files, access) = credentials::issue(scratch.path(), format!("https://127.0.0.1:{port}"), &authority)?;
         let mut args = apiserver_args(scratch.path(), &etcd_url, port, &files);
         let audit_log = self.audit_args(scratch.path(), &mut args)?;
         args.extend(self.apiserver_args.iter().cloned());
@@ -138,6 +141,7 @@ impl Builder {
             etcd: ServerProcess::new(etcd, Arc::clone(&scratch)),
             etcd_api,
             access,
+            authority,
             kubeconfig,
             audit_log,
             scratch,
@@ -214,6 +218,12 @@ impl ControlPlane {
     /// Returns the path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// Returns the authority of the apiserver's certificate. The apiserver trusts the client
+    /// certificates that it issues.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     /// Returns the apiserver's URL.
@@ -303,6 +313,7 @@ fn apiserver_args(folder: &Path, etcd_url: &str, port: u16, files: &ServerFiles)
         format!("--cert-dir={}", folder.display()),
         format!("--tls-cert-file={}", files.certificate.display()),
         format!("--tls-private-key-file={}", files.key.display()),
+        format!("--client-ca-file={}", files.authority.display()),
         format!("--token-auth-file={}", files.tokens.display()),
         format!("--service-account-issuer=https://127.0.0.1:{port}/"),
         format!(

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use k8s_openapi::ByteString;
 use kube::Config;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
-};
+use rcgen::KeyPair;
 use serde_json::json;
+
+use crate::authority::Authority;
 
 /// The files with which kube-apiserver starts. They are in a folder that only this user can enter,
 /// so they need no further protection.
 pub(crate) struct ServerFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
+    pub(crate) authority: PathBuf,
     pub(crate) service_account_key: PathBuf,
     pub(crate) service_account_public_key: PathBuf,
     pub(crate) tokens: PathBuf,
@@ -34,9 +34,9 @@ pub(crate) struct Credentials {
 }
 
 /// Writes new credentials for the apiserver at `url` into `folder`, and returns the
-/// administrator's.
-pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Credentials)> {
-    let (ca, certificate, key) = certificates().context("failed to create certificates")?;
+/// administrator's. `authority` issues the certificates of the apiserver and of clients.
+pub(crate) fn issue(folder: &Path, url: String, authority: &Authority) -> Result<(ServerFiles, Credentials)> {
+    let server = authority.server_certificate()?;
     let service_account_key = KeyPair::generate().context("failed to generate the service account key")?;
     let token = random_token().context("failed to generate a token")?;
     let write = |name: &str, content: String| {
@@ -45,16 +45,17 @@ pub(crate) fn issue(folder: &Path, url: String) -> Result<(ServerFiles, Credenti
         Ok::<_, anyhow::Error>(path)
     };
     let files = ServerFiles {
-        certificate: write("apiserver.crt", certificate)?,
-        key: write("apiserver.key", key)?,
+        certificate: write("apiserver.crt", server.certificate)?,
+        key: write("apiserver.key", server.key)?,
+        authority: write("ca.crt", authority.pem())?,
         service_account_key: write("service-account.key", service_account_key.serialize_pem())?,
         service_account_public_key: write("service-account.pub", service_account_key.public_key_pem())?,
         tokens: write("tokens.csv", format!("{token},admin,admin,\"system:masters\"\n"))?,
     };
     let access = Credentials {
         url,
-        ca_pem: ca.pem(),
-        ca_der: ca.der().to_vec(),
+        ca_pem: authority.pem(),
+        ca_der: authority.der(),
         token,
     };
     Ok((files, access))
@@ -92,26 +93,6 @@ impl Credentials {
         });
         fs::write(path, format!("{kubeconfig:#}\n")).with_context(|| format!("failed to write {}", path.display()))
     }
-}
-
-/// Creates a certificate authority for this control plane, and a certificate and key for its
-/// apiserver.
-fn certificates() -> Result<(CertifiedIssuer<'static, KeyPair>, String, String), rcgen::Error> {
-    let mut authority = CertificateParams::default();
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    authority
-        .distinguished_name
-        .push(DnType::CommonName, "portreeve-testing");
-    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
-
-    let mut server = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()])?;
-    server.distinguished_name.push(DnType::CommonName, "kube-apiserver");
-    server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    let key = KeyPair::generate()?;
-    let certificate = server.signed_by(&key, &authority)?;
-    Ok((authority, certificate.pem(), key.serialize_pem()))
 }
 
 /// Returns a random token from the system's generator. It is an administrator's token, and other

@@ -14,6 +14,7 @@
 
 mod access;
 mod assets;
+mod authority;
 mod control_plane;
 mod corpus;
 mod credentials;
@@ -27,6 +28,7 @@ mod server;
 
 pub use access::Namespace;
 pub use assets::server_binary;
+pub use authority::{Authority, IssuedCertificate};
 pub use control_plane::{Builder, ControlPlane};
 pub use corpus::Corpus;
 pub use eventually::{PollResult, eventually};

@@ -35,6 +35,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use crate::authority::IssuedCertificate;
 use crate::control_plane::ControlPlane;
 use link::LinkMode;
 use relay::Relay;
@@ -88,7 +89,7 @@ impl FaultProxy {
         let relay = Arc::new(Relay {
             link: watch::Sender::default(),
             rules: watch::Sender::default(),
-            acceptor: acceptor(plane.folder()).context("failed to load the apiserver's certificate")?,
+            acceptor: watch::Sender::new(acceptor_of(plane.folder())?),
             connector: connector(&plane.config()?).context("failed to trust the apiserver's certificate")?,
             apiserver: apiserver(plane.url())?,
         });
@@ -133,6 +134,15 @@ impl FaultProxy {
         let text = serde_json::to_string_pretty(&kubeconfig).context("failed to encode a kubeconfig")?;
         fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
         Ok(path)
+    }
+
+    /// Presents another certificate to new clients.
+    ///
+    /// # Errors
+    /// Returns an error if the certificate or its key cannot be used.
+    pub fn present(&self, issued: &IssuedCertificate) -> Result<()> {
+        self.relay.acceptor.send_replace(acceptor(issued)?);
+        Ok(())
     }
 
     /// Resets all open connections, and each new one immediately. Data in transit is lost.
@@ -338,9 +348,18 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, connections: watch::Se
 }
 
 /// Returns an acceptor that presents the apiserver's certificate.
-fn acceptor(folder: &Path) -> Result<TlsAcceptor> {
-    let chain = CertificateDer::pem_file_iter(folder.join("apiserver.crt"))?.collect::<Result<_, _>>()?;
-    let key = PrivateKeyDer::from_pem_file(folder.join("apiserver.key"))?;
+fn acceptor_of(folder: &Path) -> Result<TlsAcceptor> {
+    let read = |name| fs::read_to_string(folder.join(name)).with_context(|| format!("failed to read {name}"));
+    acceptor(&IssuedCertificate {
+        certificate: read("apiserver.crt")?,
+        key: read("apiserver.key")?,
+    })
+}
+
+/// Returns an acceptor that presents a certificate.
+fn acceptor(issued: &IssuedCertificate) -> Result<TlsAcceptor> {
+    let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()

@@ -53,7 +53,7 @@ struct Upstream {
 pub(crate) struct Relay {
     pub(crate) link: watch::Sender<LinkState>,
     pub(crate) rules: watch::Sender<Rules>,
-    pub(crate) acceptor: TlsAcceptor,
+    pub(crate) acceptor: watch::Sender<TlsAcceptor>,
     pub(crate) connector: TlsConnector,
     pub(crate) apiserver: SocketAddr,
 }
@@ -82,8 +82,8 @@ impl Relay {
         let apiserver = TcpStream::connect(self.apiserver)
             .await
             .context("failed to connect to the apiserver")?;
-        let mut client = self
-            .acceptor
+        let acceptor = self.acceptor.borrow().clone();
+        let mut client = acceptor
             .accept(client)
             .await
             .context("failed to shake hands with the client")?;
