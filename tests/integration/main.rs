@@ -11,6 +11,7 @@ mod audit;
 mod chaos;
 mod controllers;
 mod crds;
+mod credentials;
 mod debug;
 mod dry_run;
 mod election;

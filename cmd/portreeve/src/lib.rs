@@ -360,10 +360,14 @@ async fn run_with(
         () = stop.requested() => return Ok(()),
     };
     let settings = manager_settings(manager, heartbeat);
+    let credentials = connection.clone();
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
     let serving = serve(server, &manager, &registry, &config.effective, &close, &stop).map_err(Error::Serving)?;
-    let result = manager.run(&config.flags, stop).await.map_err(Error::Manager);
+    let result = tokio::select! {
+        result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),
+        never = credentials.reload_credentials("controllers") => match never {},
+    };
     if let Some(elections) = elections {
         elections.end().await;
     }

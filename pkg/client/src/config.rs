@@ -10,8 +10,8 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ConfigExt},
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    client::{Body, ConfigExt, RustlsTlsError},
+    config::{Cluster, Kubeconfig, KubeconfigError},
 };
 use tokio::net::TcpStream;
 use tower::{
@@ -26,6 +26,9 @@ use crate::{
     error_chain::RedactedAuthError,
     rate::RateLimiter,
 };
+use credentials::{Credentials, CurrentPool, run_blocking};
+
+mod credentials;
 
 /// The time limit of a dial: the name lookup, the TCP connection and the TLS handshake.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -173,7 +176,9 @@ type PoolService = BoxCloneSyncService<http::Request<Body>, http::Response<Incom
 /// A pool of connections to one apiserver. Cheap to clone.
 #[derive(Clone)]
 pub struct Connection {
-    pool: PoolService,
+    pool: CurrentPool,
+    /// The files of the credentials, or `None` when the connection was not opened from flags.
+    credentials: Option<Arc<Credentials>>,
     shared: Arc<CallContext>,
     program: String,
     namespace: String,
@@ -193,16 +198,17 @@ impl Connection {
     ///
     /// Returns an error that names the flag when the configuration cannot be read or used.
     pub async fn open(args: &Args, settings: Settings) -> Result<Self, Error> {
-        let config = load(args).await?;
-        let limiter = RateLimiter::new(args.kube_api_qps, args.kube_api_burst);
-        let set_up = tokio::task::spawn_blocking(move || Self::with_config(config, limiter, settings));
-        match set_up.await.map_err(tokio::task::JoinError::try_into_panic) {
-            Ok(connection) => connection,
-            Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            // The blocking task was cancelled because the runtime shuts down, which also ends the
-            // caller's task.
-            Err(Err(_)) => std::future::pending().await,
-        }
+        let args = args.clone();
+        run_blocking(move || {
+            let limiter = RateLimiter::new(args.kube_api_qps, args.kube_api_burst);
+            let (config, credentials) = Credentials::load(args)?;
+            let connection = Self::with_config(config, limiter, settings)?;
+            Ok(Self {
+                credentials: Some(Arc::new(credentials)),
+                ..connection
+            })
+        })
+        .await
     }
 
     /// Sets up the pool from a loaded configuration, without a rate limit. Blocks on a credential
@@ -217,20 +223,11 @@ impl Connection {
     }
 
     fn with_config(mut config: Config, limiter: Option<RateLimiter>, settings: Settings) -> Result<Self, Error> {
-        if config.proxy_url.is_some() {
-            return Err(Error::Proxy);
-        }
-        let url = address(&config.cluster_url).ok_or(Error::Address)?;
+        let url = server(&config)?;
         config.cluster_url = url.clone();
-        let pool = pool(&config).map_err(|source| Error::SetUp {
-            url: url.clone(),
-            source: Box::new(match source {
-                kube::Error::Auth(source) => kube::Error::Service(RedactedAuthError::of(&source)),
-                other => other,
-            }),
-        })?;
         Ok(Self {
-            pool,
+            pool: CurrentPool::new(pool(&config)?),
+            credentials: None,
             shared: Arc::new(CallContext {
                 fence: settings.fence,
                 limiter: limiter.map(Arc::new),
@@ -287,45 +284,86 @@ impl Connection {
     }
 }
 
-async fn load(args: &Args) -> Result<Config, Error> {
+/// Reads the configuration that the flags describe. Returns it with the files that it depends on,
+/// except for a token file, which kube reads again by itself.
+fn read(args: &Args) -> Result<(Config, Vec<PathBuf>), Error> {
+    let mut files = Vec::new();
     let mut config = match (&args.kubeconfig, &args.master) {
         (Some(path), _) => {
             let failed = |error| Error::of_kubeconfig(path.clone(), error);
             let file = Kubeconfig::read_from(path).map_err(failed)?;
-            if has_proxy_url(&file) {
+            let cluster = current_cluster(&file);
+            let proxy_url = cluster.and_then(|cluster| cluster.proxy_url.as_ref());
+            if proxy_url.is_some_and(|url| !url.is_empty()) {
                 return Err(Error::Proxy);
             }
-            let loaded = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-            let mut config = loaded.map_err(failed)?;
+            files.push(path.clone());
+            files.extend(cluster.and_then(|cluster| Some(cluster.certificate_authority.as_ref()?.into())));
+            let mut config = Config::try_from(file).map_err(failed)?;
+            let user = &config.auth_info;
+            files.extend(
+                [&user.client_certificate, &user.client_key]
+                    .into_iter()
+                    .flatten()
+                    .map(PathBuf::from),
+            );
             // Any proxy that is set now comes from kube, which reads HTTPS_PROXY but ignores
             // NO_PROXY.
             config.proxy_url = None;
             config
         }
         (None, Some(master)) => Config::new(master.clone()),
-        (None, None) => Config::incluster().map_err(Error::LoadInCluster)?,
+        (None, None) => {
+            let mut config = Config::incluster().map_err(Error::LoadInCluster)?;
+            // kube would read this file again by itself, but would not report that it is broken.
+            files.extend(config.root_cert_file.take());
+            config
+        }
     };
     if let Some(master) = &args.master {
         config.cluster_url = master.clone();
     }
-    Ok(config)
+    Ok((config, files))
 }
 
-/// Returns whether the cluster of the current context has a `proxy-url`.
-fn has_proxy_url(file: &Kubeconfig) -> bool {
+/// Returns the cluster of the current context.
+fn current_cluster(file: &Kubeconfig) -> Option<&Cluster> {
     let context = file
         .contexts
         .iter()
         .find(|context| Some(&context.name) == file.current_context.as_ref());
     let cluster = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
     let cluster = file.clusters.iter().find(|named| Some(&named.name) == cluster);
-    let proxy = cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref());
-    proxy.is_some_and(|url| !url.is_empty())
+    cluster.and_then(|named| named.cluster.as_ref())
+}
+
+/// Returns the address of the apiserver in a configuration.
+fn server(config: &Config) -> Result<Uri, Error> {
+    if config.proxy_url.is_some() {
+        return Err(Error::Proxy);
+    }
+    address(&config.cluster_url).ok_or(Error::Address)
+}
+
+/// Builds the pool with the credentials of a configuration. Blocks on a credential plugin if there
+/// is one.
+fn pool(config: &Config) -> Result<PoolService, Error> {
+    build_pool(config).map_err(|source| Error::SetUp {
+        url: config.cluster_url.clone(),
+        source: Box::new(match source {
+            kube::Error::Auth(source) => kube::Error::Service(RedactedAuthError::of(&source)),
+            // The text quotes a line, which may be part of the key.
+            kube::Error::RustlsTls(RustlsTlsError::InvalidIdentityPem(_)) => {
+                kube::Error::Service("the client certificate or its key is not valid PEM".into())
+            }
+            other => other,
+        }),
+    })
 }
 
 /// Builds the innermost service: base URL, credentials and hyper's pool. Its clones share the
 /// connections.
-fn pool(config: &Config) -> Result<PoolService, kube::Error> {
+fn build_pool(config: &Config) -> Result<PoolService, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);

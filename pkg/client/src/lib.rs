@@ -10,6 +10,8 @@
 //! 4. the metrics, and the record of [`Outage`]s;
 //! 5. for error responses, the conversion to a Status with the code and `Retry-After`.
 //!
+//! [`Connection::reload_credentials`] replaces the pool when the files of the credentials change.
+//!
 //! The middleware never logs bodies and never retries. Callers decide on retries by
 //! [`ApiErrorKind`].
 //!

@@ -1,4 +1,5 @@
-//! The `rest_client_*` metrics, with the names, labels and buckets of Kubernetes' components.
+//! The `rest_client_*` metrics, with the names, labels and buckets of Kubernetes' components, and a
+//! count of reloaded credentials.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
@@ -25,9 +26,13 @@ pub struct Metrics {
     pub(crate) request_sizes: HistogramVec,
     pub(crate) response_sizes: HistogramVec,
     pub(crate) limiter_durations: HistogramVec,
+    pub(crate) credential_reloads: IntCounterVec,
 }
 
 impl Metrics {
+    pub(crate) const SUCCESS: &str = "success";
+    pub(crate) const FAILURE: &str = "failure";
+
     /// Creates the metrics and registers them.
     ///
     /// # Errors
@@ -66,12 +71,25 @@ impl Metrics {
                 "Client side rate limiter latency in seconds. Broken down by verb, and host.",
                 DURATION_BUCKETS,
             )?,
+            credential_reloads: IntCounterVec::new(
+                Opts::new(
+                    "portreeve_client_credential_reloads_total",
+                    "Number of reloads of changed credentials for the apiserver, by status. Changed files that cannot \
+                     be used are a failure at each attempt.",
+                ),
+                &["status"],
+            )?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.durations.clone()))?;
         registry.register(Box::new(metrics.request_sizes.clone()))?;
         registry.register(Box::new(metrics.response_sizes.clone()))?;
         registry.register(Box::new(metrics.limiter_durations.clone()))?;
+        registry.register(Box::new(metrics.credential_reloads.clone()))?;
+        // A rate needs the series before the first failure.
+        for status in [Self::SUCCESS, Self::FAILURE] {
+            metrics.credential_reloads.with_label_values(&[status]);
+        }
         Ok(metrics)
     }
 }

@@ -21,6 +21,8 @@ use crate::{
     leadership::{CandidateCommand, LeadershipState, Shared},
 };
 
+/// The component in the user agent.
+const COMPONENT: &str = "leader-election";
 /// The timeout for writing the last Events.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the thread may take to end once it has been stopped.
@@ -338,8 +340,8 @@ fn run_thread(
         }
     };
     runtime.block_on(async {
-        let client = match connect(settings).await {
-            Ok(client) => client,
+        let (connection, client) = match connect(settings).await {
+            Ok(connected) => connected,
             Err(error) => {
                 let _ = ready.send(Err(Error::Connection(error)));
                 return;
@@ -353,12 +355,13 @@ fn run_thread(
             () = heartbeat.beat() => {}
             never = settings.worker.monitor(settings.times.renew_deadline) => match never {},
             () = run_candidates(settings, &client, elections) => {}
+            never = connection.reload_credentials(COMPONENT) => match never {},
         }
     });
     runtime.shutdown_timeout(FLUSH_TIMEOUT);
 }
 
-async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::Error> {
+async fn connect(settings: &Settings) -> Result<(Connection, kube::Client), portreeve_client::Error> {
     let mut client = settings.client.clone();
     // A renewal must never wait for the rate limiter.
     client.kube_api_qps = 0.0;
@@ -369,7 +372,9 @@ async fn connect(settings: &Settings) -> Result<kube::Client, portreeve_client::
         metrics: settings.requests.clone(),
         outage: settings.outage.clone(),
     };
-    Connection::open(&client, connection).await?.client("leader-election")
+    let connection = Connection::open(&client, connection).await?;
+    let client = connection.client(COMPONENT)?;
+    Ok((connection, client))
 }
 
 async fn run_candidates(settings: &Settings, client: &kube::Client, elections: &[Election]) {

@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::{self, JoinError, JoinSet};
@@ -69,7 +70,8 @@ impl Default for Limits {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) handler: RequestHandler,
-    pub(crate) acceptor: TlsAcceptor,
+    /// The TLS configuration of new connections.
+    pub(crate) config: watch::Receiver<Arc<ServerConfig>>,
     pub(crate) limits: Limits,
     pub(crate) stop: CancellationToken,
 }
@@ -201,10 +203,11 @@ impl Connections {
 async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<Slot>, idle: &Arc<Notify>) {
     let Shared {
         handler,
-        acceptor,
+        config,
         limits,
         stop,
     } = shared;
+    let acceptor = TlsAcceptor::from(Arc::clone(&config.borrow()));
     let handshake = tokio::time::timeout(limits.handshake, acceptor.accept(stream));
     let stream = tokio::select! {
         () = stop.cancelled() => return,

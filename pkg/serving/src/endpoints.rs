@@ -56,22 +56,18 @@ pub(crate) struct RequestHandler {
 }
 
 impl RequestHandler {
-    /// Creates the handler and registers the serving metrics.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error when the registry already contains one of these metrics.
+    /// Creates the handler. `metrics` belong to the registry of the endpoints.
     pub(crate) fn new(
         endpoints: HttpEndpoints,
+        metrics: Metrics,
         allowed: AllowedPaths,
         request_limit: Duration,
-    ) -> Result<Self, prometheus::Error> {
+    ) -> Self {
         let HttpEndpoints {
             health: HealthCheckers { livez, readyz, healthz },
-            registry,
             extra_routes,
+            ..
         } = endpoints;
-        let metrics = Metrics::register(registry)?;
         let routes = Router::new()
             .merge(health_routes("livez", &livez, &metrics))
             .merge(health_routes("readyz", &readyz, &metrics))
@@ -79,11 +75,11 @@ impl RequestHandler {
             .route("/metrics", get(async move || render(&metrics)))
             // Not merged: axum panics when two merged routers have the same route.
             .fallback_service(extra_routes);
-        Ok(Self {
+        Self {
             allowed: Arc::new(allowed),
             routes,
             request_limit,
-        })
+        }
     }
 
     /// Responds to one request within the time limit.

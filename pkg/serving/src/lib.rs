@@ -20,6 +20,7 @@ mod endpoints;
 mod health;
 mod metrics;
 mod options;
+mod reload;
 mod server;
 #[cfg(test)]
 mod tests;

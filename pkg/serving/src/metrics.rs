@@ -17,6 +17,9 @@ use crate::{Check, HealthStatus};
 /// The content type of the text that [`Metrics::render`] returns.
 pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
+pub(crate) const RELOAD_SUCCESS: &str = "success";
+pub(crate) const RELOAD_FAILURE: &str = "failure";
+
 const STATUSES: [&str; 2] = ["success", "error"];
 
 /// The caller's registry and the metrics that this crate adds to it.
@@ -25,6 +28,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     healthcheck: GaugeVec,
     healthchecks_total: IntCounterVec,
+    pub(crate) certificate_reloads: IntCounterVec,
 }
 
 impl Metrics {
@@ -48,14 +52,28 @@ impl Metrics {
             ),
             &["name", "type", "status"],
         )?;
+        let certificate_reloads = IntCounterVec::new(
+            Opts::new(
+                "portreeve_serving_certificate_reloads_total",
+                "Number of reloads of a changed serving certificate, by status. Changed files that cannot be used are \
+                 a failure at each attempt.",
+            ),
+            &["status"],
+        )?;
+        // A rate needs the series before the first failure.
+        for status in [RELOAD_SUCCESS, RELOAD_FAILURE] {
+            certificate_reloads.with_label_values(&[status]);
+        }
         registry.register(Box::new(healthcheck.clone()))?;
         registry.register(Box::new(healthchecks_total.clone()))?;
+        registry.register(Box::new(certificate_reloads.clone()))?;
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(Self {
             registry,
             healthcheck,
             healthchecks_total,
+            certificate_reloads,
         })
     }
 

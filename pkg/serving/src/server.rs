@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Connections, Limits, Shared};
 use crate::endpoints::RequestHandler;
+use crate::metrics::Metrics;
+use crate::reload::reload_certificate;
 use crate::tls::{self, Identity};
 use crate::{AllowedPaths, Args, HttpEndpoints};
 
@@ -141,28 +143,36 @@ impl Server {
             identity,
             allowed,
         } = self;
-        let handler = RequestHandler::new(endpoints, allowed, limits.request)
-            .map_err(|source| Error::RegisterMetrics { source })?;
+        let metrics =
+            Metrics::register(endpoints.registry.clone()).map_err(|source| Error::RegisterMetrics { source })?;
+        let reloads = metrics.certificate_reloads.clone();
+        let handler = RequestHandler::new(endpoints, metrics, allowed, limits.request);
         let listener = tokio::net::TcpListener::from_std(listener).map_err(|source| Error::Socket { source })?;
-        let acceptor = TlsAcceptor::from(identity.config);
+        let Identity { config, files, .. } = identity;
+        let config = watch::Sender::new(config);
         let mut connections = Connections::new(Shared {
             handler,
-            acceptor,
+            config: config.subscribe(),
             limits,
             stop: stop.clone(),
         });
 
         tracing::info!(%address, "serving HTTPS");
-        loop {
-            let (stream, peer) = tokio::select! {
-                () = stop.cancelled() => break,
-                accepted = accept(&listener) => accepted,
-                () = connections.reap() => continue,
-            };
-            tokio::select! {
-                () = stop.cancelled() => break,
-                () = connections.make_room() => connections.open(stream, peer),
+        let accepting = async {
+            loop {
+                let (stream, peer) = tokio::select! {
+                    accepted = accept(&listener) => accepted,
+                    () = connections.reap() => continue,
+                };
+                connections.make_room().await;
+                connections.open(stream, peer);
             }
+        };
+        let reloading = reload_certificate(files, &config, &reloads);
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = accepting => {}
+            never = reloading => match never {},
         }
         drop(listener);
         connections.drain().await;

@@ -2,8 +2,10 @@
 //! tests can send incomplete requests.
 
 mod limits;
+mod reload;
 mod responses;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,8 +109,13 @@ impl Running {
     }
 
     async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_trusting(self.certificate.clone()).await.unwrap()
+    }
+
+    /// Connects with a client that trusts only this certificate.
+    async fn connect_trusting(&self, certificate: CertificateDer<'static>) -> io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.clone()).unwrap();
+        roots.add(certificate).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -116,9 +123,7 @@ impl Running {
             .with_no_client_auth();
         let stream = soon(TcpStream::connect(self.address)).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        soon(TlsConnector::from(Arc::new(config)).connect(name, stream))
-            .await
-            .unwrap()
+        soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
     }
 
     async fn request(&self, method: &str, path: &str) -> Reply {

@@ -7,6 +7,7 @@
 //! Architecture Invariant: ring is used explicitly. No process-wide default provider is read or
 //! set.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -106,6 +107,44 @@ pub enum Error {
 pub(crate) struct Identity {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) config: Arc<rustls::ServerConfig>,
+    /// The files to reload, or `None` for a self-signed certificate.
+    pub(crate) files: Option<Files>,
+}
+
+/// The files of a certificate.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    /// A hash of the content.
+    fingerprint: u64,
+}
+
+impl Files {
+    fn new(certificate: &Path, key: &Path) -> Self {
+        Self {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            fingerprint: fingerprint([certificate, key]),
+        }
+    }
+
+    /// Loads the certificate if the content of a file has changed. Reads files, so it blocks.
+    pub(crate) fn reload_if_changed(&self) -> Result<Option<Identity>, Error> {
+        if fingerprint([&self.certificate, &self.key]) == self.fingerprint {
+            return Ok(None);
+        }
+        Identity::load(&self.certificate, &self.key).map(Some)
+    }
+}
+
+/// Returns a hash of the content of the files, or of the kind of error for unreadable files.
+fn fingerprint(files: [&Path; 2]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        std::fs::read(file).map_err(|error| error.kind()).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 impl Identity {
@@ -128,6 +167,9 @@ impl Identity {
     }
 
     fn load(certificate_file: &Path, key_file: &Path) -> Result<Self, Error> {
+        // The hash is taken before the files are read for use. If they change in between, the next
+        // poll notices it.
+        let files = Files::new(certificate_file, key_file);
         let read = |flag, path: &Path| {
             std::fs::read(path).map_err(|source| Error::Read {
                 flag,
@@ -159,7 +201,7 @@ impl Identity {
         };
         let certified = CertifiedKey::new(chain, key);
         match certified.keys_match() {
-            Ok(()) => Self::new(certified),
+            Ok(()) => Self::new(certified, Some(files)),
             Err(rustls::Error::InconsistentKeys(_)) => Err(Error::KeyMismatch {
                 certificate: certificate_file.to_owned(),
                 key: key_file.to_owned(),
@@ -195,10 +237,10 @@ impl Identity {
         let generated = rcgen::generate_simple_self_signed(names).map_err(|source| Error::Generate { source })?;
         let key = PrivateKeyDer::Pkcs8(generated.signing_key.serialize_der().into());
         let key = ring::sign::any_supported_type(&key).map_err(|source| Error::SetUp { source })?;
-        Self::new(CertifiedKey::new(vec![generated.cert.der().clone()], key))
+        Self::new(CertifiedKey::new(vec![generated.cert.der().clone()], key), None)
     }
 
-    fn new(certified: CertifiedKey) -> Result<Self, Error> {
+    fn new(certified: CertifiedKey, files: Option<Files>) -> Result<Self, Error> {
         let leaf = certified.end_entity_cert().map_err(|source| Error::SetUp { source })?;
         let certificate = leaf.clone().into_owned();
         let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -210,6 +252,7 @@ impl Identity {
         Ok(Self {
             certificate,
             config: Arc::new(config),
+            files,
         })
     }
 }

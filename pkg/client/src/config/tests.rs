@@ -6,7 +6,7 @@ use std::fs;
 use clap::{Args as _, Command, FromArgMatches, error::ErrorKind};
 use prometheus::Registry;
 use tokio::{
-    io::AsyncReadExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket},
 };
 
@@ -342,4 +342,57 @@ async fn dropped_connection_sends_no_more_data() {
         "received {} bytes",
         rest.len()
     );
+}
+
+/// A PEM reader's error quotes the line that it cannot parse, here the whole key.
+#[tokio::test]
+async fn errors_do_not_quote_a_key_on_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    fs::write(
+        &certificate,
+        "-----BEGIN CERTIFICATE-----\nMTIz\n-----END CERTIFICATE-----\n",
+    )
+    .unwrap();
+    fs::write(&key, format!("-----BEGIN PRIVATE KEY {TOKEN}")).unwrap();
+    let user = format!(
+        "{{client-certificate: {}, client-key: {}}}",
+        certificate.display(),
+        key.display()
+    );
+    let file = kubeconfig("{server: 'https://a:1'}", &user);
+    let Err(error) = open(&["--kubeconfig", path(&file)]).await else {
+        panic!("the key was accepted");
+    };
+    let (text, debug) = (error_chain(&error), format!("{error:?}"));
+    assert!(
+        text.ends_with("the client certificate or its key is not valid PEM"),
+        "{text}"
+    );
+    assert!(!text.contains(TOKEN) && !debug.contains(TOKEN), "{text} {debug}");
+}
+
+/// Answers one request, and returns it.
+async fn answer(listener: &TcpListener) -> String {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut request = vec![0; 4096];
+    let length = stream.read(&mut request).await.unwrap();
+    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+    stream.write_all(response).await.unwrap();
+    String::from_utf8_lossy(&request[..length]).into_owned()
+}
+
+#[tokio::test]
+async fn reload_ignores_the_server_in_the_kubeconfig_if_master_overrides_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let master = format!("--master=http://{}", listener.local_addr().unwrap());
+    let file = kubeconfig("{server: 'https://a:1'}", "{token: before}");
+    let connection = open(&["--kubeconfig", path(&file), &master]).await.unwrap();
+    let changed = kubeconfig("{server: 'https://b:1'}", "{token: after}");
+    fs::copy(changed.path(), file.path()).unwrap();
+    let reload = async {
+        tokio::select! { never = connection.reload_credentials("test") => match never {}, it = answer(&listener) => it }
+    };
+    let trial = reload.await;
+    assert!(trial.contains("authorization: Bearer after"), "{trial}");
 }

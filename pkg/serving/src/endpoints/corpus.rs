@@ -29,7 +29,8 @@ fn handler() -> RequestHandler {
             .route("/secret", get(async || "hunter2")),
     };
     let allowed = "/livez,/readyz,/healthz,/debug/*".parse().unwrap();
-    RequestHandler::new(endpoints, allowed, Duration::from_secs(5)).unwrap()
+    let metrics = Metrics::register(endpoints.registry.clone()).unwrap();
+    RequestHandler::new(endpoints, metrics, allowed, Duration::from_secs(5))
 }
 
 fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
