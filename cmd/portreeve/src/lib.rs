@@ -15,7 +15,6 @@ use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, Outage, ReadOnly, error_chain};
-use portreeve_informer::InformerConfig;
 use portreeve_leader::Heartbeat;
 use portreeve_manager::{Manager, selection::UnknownNames};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
@@ -359,7 +358,7 @@ async fn run_with(
         started = starting => started?,
         () = stop.requested() => return Ok(()),
     };
-    let settings = manager_settings(manager, heartbeat);
+    let settings = manager.settings(heartbeat);
     let credentials = connection.clone();
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
@@ -428,24 +427,4 @@ async fn join(mut serving: JoinSet<Result<(), portreeve_serving::Error>>) -> Res
         result = result.and(end.map_err(Error::Serving));
     }
     result
-}
-
-fn manager_settings(options: &options::ManagerArgs, heartbeat: Heartbeat) -> portreeve_manager::Settings {
-    let resync_period = options.min_resync_period;
-    portreeve_manager::Settings {
-        program: "portreeve",
-        instance: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        install_crds: options.install_crds,
-        dry_run: options.dry_run,
-        start_interval: options.controller_start_interval,
-        shutdown_timeout: options.controller_shutdown_timeout,
-        controller_stuck_timeout: options.controller_stuck_timeout,
-        queue_stuck_timeout: options.queue_stuck_timeout,
-        informer_config: InformerConfig {
-            idle_timeout: options.watch_idle_timeout,
-            resync_period: (!resync_period.is_zero()).then_some(resync_period),
-            ..InformerConfig::default()
-        },
-        heartbeat,
-    }
 }

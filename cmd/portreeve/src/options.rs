@@ -8,6 +8,8 @@ use std::{
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use portreeve_client::parse_duration;
+use portreeve_informer::InformerConfig;
+use portreeve_leader::Heartbeat;
 use portreeve_manager::selection::{Selection, UnknownNames};
 use portreeve_reconcile::Descriptor;
 
@@ -187,6 +189,28 @@ pub(crate) struct ManagerArgs {
     /// CustomResourceDefinition or Lease. Disables leader election.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) dry_run: bool,
+}
+
+impl ManagerArgs {
+    pub(crate) fn settings(&self, heartbeat: Heartbeat) -> portreeve_manager::Settings {
+        let resync_period = self.min_resync_period;
+        portreeve_manager::Settings {
+            program: "portreeve",
+            instance: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            install_crds: self.install_crds,
+            dry_run: self.dry_run,
+            start_interval: self.controller_start_interval,
+            shutdown_timeout: self.controller_shutdown_timeout,
+            controller_stuck_timeout: self.controller_stuck_timeout,
+            queue_stuck_timeout: self.queue_stuck_timeout,
+            informer_config: InformerConfig {
+                idle_timeout: self.watch_idle_timeout,
+                resync_period: (!resync_period.is_zero()).then_some(resync_period),
+                ..InformerConfig::default()
+            },
+            heartbeat,
+        }
+    }
 }
 
 /// Parses `--watch-idle-timeout`. The minimum is one second, because shorter timeouts would restart
