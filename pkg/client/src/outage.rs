@@ -1,8 +1,8 @@
 //! Detects outages of the apiserver, and ends the waits that they have caused.
 //!
 //! Every request of every connection of the process is recorded. While none succeeds, one task
-//! probes the apiserver ([`Outage::probe`]). The first success after an outage, of a probe or of
-//! any other request, ends the waits.
+//! probes the apiserver ([`Outage::probe`]). The first probe that succeeds ends the outage, and the
+//! waits.
 
 mod state;
 
@@ -22,7 +22,7 @@ use crate::is_unavailable;
 /// The interval of probes in the first minute without a success.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// The interval of probes after that.
-const LONG_PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const LONG_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the short interval applies.
 const SHORT_INTERVAL_LIMIT: Duration = Duration::from_mins(1);
 /// The time limit of a probe. Then the next probe opens another connection.
@@ -94,7 +94,7 @@ impl Outage {
     ///
     /// With a backoff of up to 30 s, nobody else may ask for a long time. The probe is `/readyz`,
     /// which every account may read (`system:public-info-viewer`). It is sent every 250 ms, after a
-    /// minute every second.
+    /// minute every 500 ms.
     pub async fn probe(&self, client: &Client) {
         let mut state = self.0.subscribe();
         loop {
@@ -108,18 +108,14 @@ impl Outage {
             if self.0.borrow().failing_since().is_none() {
                 continue;
             }
-            let is_failed = match timeout(PROBE_TIMEOUT, readyz(client)).await {
-                Ok(answer) => answer.is_err_and(|error| is_unavailable(&error)),
-                Err(_) => true,
+            // The client records the result too, but it does not know that this is a probe.
+            let result = match timeout(PROBE_TIMEOUT, readyz(client)).await {
+                Ok(Ok(())) => RequestResult::Success,
+                Ok(Err(error)) if !is_unavailable(&error) => RequestResult::Rejected,
+                Ok(Err(_)) | Err(_) => RequestResult::Unavailable,
             };
-            // The client has already recorded a success.
-            if is_failed {
-                self.0.send_if_modified(|state| {
-                    state.probe_failed(Instant::now());
-                    // Nobody waits for this change.
-                    false
-                });
-            }
+            self.0
+                .send_if_modified(|state| state.record_probe(result, Instant::now()));
         }
     }
 

@@ -11,6 +11,8 @@ const MIN_OUTAGE: Duration = Duration::from_secs(1);
 /// How long rejections alone may follow the last failure. Then the apiserver runs and rejects this
 /// process: an apiserver that has just started does so for seconds.
 const MAX_REJECTED: Duration = Duration::from_secs(30);
+/// How long other requests may succeed while probes fail, before the outage counts as over.
+const MAX_NOT_READY: Duration = Duration::from_secs(5);
 
 /// The result of a request, as far as it shows whether the apiserver serves requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -40,10 +42,15 @@ struct Failing {
     /// Whether this is an outage: a probe has failed as well, at least [`MIN_OUTAGE`] after the
     /// first failure.
     is_outage: bool,
+    /// The first success of another request than a probe during the outage.
+    success: Option<Instant>,
 }
 
 impl OutageState {
     /// Records a request that ended at `now`. Returns whether requests begin or cease to fail.
+    ///
+    /// A success during an outage does not end it, because an apiserver that is starting serves
+    /// some requests before it is ready. The next probe decides.
     pub(super) fn record(&mut self, result: RequestResult, now: Instant) -> bool {
         let Some(failing) = &mut self.failing else {
             if result == RequestResult::Unavailable {
@@ -51,30 +58,54 @@ impl OutageState {
                     since: now,
                     last: now,
                     is_outage: false,
+                    success: None,
                 });
             }
             return self.failing.is_some();
         };
         match result {
+            RequestResult::Success if !failing.is_outage => self.end(),
+            RequestResult::Success => {
+                let first = *failing.success.get_or_insert(now);
+                now >= first + MAX_NOT_READY && self.end()
+            }
+            RequestResult::Rejected if now >= failing.last + MAX_REJECTED => {
+                failing.is_outage = false;
+                self.end()
+            }
+            RequestResult::Rejected => false,
             RequestResult::Unavailable => {
                 failing.last = now;
-                return false;
+                false
             }
-            RequestResult::Rejected if now < failing.last + MAX_REJECTED => return false,
-            RequestResult::Rejected => {}
-            RequestResult::Success => self.ends += u64::from(failing.is_outage),
         }
-        self.failing = None;
-        true
     }
 
-    /// Records that a probe has failed. Only a probe can show that there is an outage: the other
-    /// requests may all fail for a reason of their own, such as a broken webhook.
-    pub(super) fn probe_failed(&mut self, now: Instant) {
-        if let Some(failing) = &mut self.failing {
-            failing.last = now;
-            failing.is_outage |= now >= failing.since + MIN_OUTAGE;
+    /// Records a probe that ended at `now`, besides its request. Returns whether requests cease to
+    /// fail.
+    ///
+    /// Only a failed probe shows an outage: the other requests may all fail for a reason of their
+    /// own, such as a broken webhook.
+    pub(super) fn record_probe(&mut self, result: RequestResult, now: Instant) -> bool {
+        let Some(failing) = &mut self.failing else { return false };
+        match result {
+            RequestResult::Success => self.end(),
+            // The account may not probe. Before the first success, the apiserver may not have read
+            // the roles yet.
+            RequestResult::Rejected => failing.success.is_some() && self.end(),
+            RequestResult::Unavailable => {
+                failing.last = now;
+                failing.is_outage |= now >= failing.since + MIN_OUTAGE;
+                false
+            }
         }
+    }
+
+    /// Ends the failures, and the outage if there is one. Returns true.
+    fn end(&mut self) -> bool {
+        self.ends += u64::from(self.is_outage());
+        self.failing = None;
+        true
     }
 
     /// Returns since when no request has succeeded.
@@ -95,14 +126,15 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Request(u64, RequestResult),
-        ProbeFails(u64),
+        Probe(u64, RequestResult),
     }
-    use Step::{ProbeFails, Request};
+    use Step::{Probe, Request};
 
     /// Steps, and the state and the number of ended outages after them.
     type Row<'a> = (&'a [Step], &'a str, u64);
 
     const FAILS: Step = Request(0, Unavailable);
+    const BEGINS: Step = Probe(1_000, Unavailable);
 
     fn check(rows: &[Row<'_>]) {
         for (steps, state, ends) in rows {
@@ -115,14 +147,12 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let mut state = OutageState::default();
         for step in steps {
-            match *step {
-                Request(millis, result) => {
-                    let before = state.failing_since().is_some();
-                    let is_changed = state.record(result, at(millis));
-                    assert_eq!(is_changed, before != state.failing_since().is_some(), "{step:?}");
-                }
-                ProbeFails(millis) => state.probe_failed(at(millis)),
-            }
+            let before = state.failing_since().is_some();
+            let is_changed = match *step {
+                Request(millis, result) => state.record(result, at(millis)),
+                Probe(millis, result) => state.record_probe(result, at(millis)),
+            };
+            assert_eq!(is_changed, before != state.failing_since().is_some(), "{step:?}");
         }
         let name = match (state.failing_since(), state.is_outage()) {
             (None, _) => "up",
@@ -134,62 +164,68 @@ mod tests {
 
     #[test]
     fn an_outage_is_a_second_in_which_requests_and_probes_fail() {
+        let succeeds = Request(300, Success);
+        let fails_again = Request(400, Unavailable);
+        let fails_long = Request(9_000, Unavailable);
         check(&[
             (&[Request(0, Success)], "up", 0),
             (&[Request(0, Rejected)], "up", 0),
-            (&[ProbeFails(0)], "up", 0),
+            (&[Probe(0, Unavailable)], "up", 0),
             (&[FAILS], "failing", 0),
-            (&[FAILS, ProbeFails(999)], "failing", 0),
-            (&[FAILS, ProbeFails(1_000)], "outage", 0),
+            (&[FAILS, Probe(999, Unavailable)], "failing", 0),
+            (&[FAILS, BEGINS], "outage", 0),
             // A success in between shows that not every request fails.
-            (&[FAILS, Request(300, Success), ProbeFails(1_000)], "up", 0),
-            (
-                &[
-                    FAILS,
-                    Request(300, Success),
-                    Request(400, Unavailable),
-                    ProbeFails(1_000),
-                ],
-                "failing",
-                0,
-            ),
+            (&[FAILS, succeeds, BEGINS], "up", 0),
+            (&[FAILS, succeeds, fails_again, BEGINS], "failing", 0),
             // Without a failed probe, the requests may fail for a reason of their own.
-            (&[FAILS, Request(9_000, Unavailable)], "failing", 0),
-            (&[FAILS, Request(9_000, Unavailable), Request(9_001, Success)], "up", 0),
+            (&[FAILS, fails_long], "failing", 0),
+            (&[FAILS, fails_long, Request(9_001, Success)], "up", 0),
         ]);
     }
 
     #[test]
-    fn the_first_success_ends_an_outage() {
-        let began = ProbeFails(1_000);
-        let ended = Request(7_000, Success);
+    fn the_next_probe_after_a_success_decides_whether_the_outage_has_ended() {
+        let success = Request(6_800, Success);
+        let not_ready = Probe(7_000, Unavailable);
+        let ready = Probe(7_250, Success);
         check(&[
-            (&[FAILS, began, ended], "up", 1),
-            (&[FAILS, began, ended, Request(7_001, Success)], "up", 1),
-            (&[FAILS, began, ended, Request(7_001, Unavailable)], "failing", 1),
+            (&[FAILS, BEGINS, ready], "up", 1),
+            (&[FAILS, BEGINS, success], "outage", 0),
+            (&[FAILS, BEGINS, success, not_ready], "outage", 0),
+            (&[FAILS, BEGINS, success, not_ready, ready], "up", 1),
+            // The account may not probe.
+            (&[FAILS, BEGINS, success, Probe(7_000, Rejected)], "up", 1),
+            // Probes fail although the apiserver serves requests.
+            (
+                &[FAILS, BEGINS, success, not_ready, Request(11_799, Success)],
+                "outage",
+                0,
+            ),
+            (&[FAILS, BEGINS, success, not_ready, Request(11_800, Success)], "up", 1),
+            // Another outage.
+            (&[FAILS, BEGINS, ready, Request(8_000, Unavailable)], "failing", 1),
             (
                 &[
                     FAILS,
-                    began,
-                    ended,
-                    Request(7_001, Unavailable),
-                    ProbeFails(8_001),
-                    Request(9_000, Success),
+                    BEGINS,
+                    ready,
+                    Request(8_000, Unavailable),
+                    Probe(9_000, Unavailable),
                 ],
-                "up",
-                2,
+                "outage",
+                1,
             ),
         ]);
     }
 
     #[test]
     fn rejections_prove_nothing_unless_nothing_else_follows_for_long() {
-        let began = ProbeFails(1_000);
         check(&[
-            (&[FAILS, began, Request(30_999, Rejected)], "outage", 0),
-            (&[FAILS, began, Request(31_000, Rejected)], "up", 0),
+            (&[FAILS, BEGINS, Probe(7_000, Rejected)], "outage", 0),
+            (&[FAILS, BEGINS, Request(30_999, Rejected)], "outage", 0),
+            (&[FAILS, BEGINS, Request(31_000, Rejected)], "up", 0),
             (
-                &[FAILS, began, Request(9_000, Unavailable), Request(31_000, Rejected)],
+                &[FAILS, BEGINS, Request(9_000, Unavailable), Request(31_000, Rejected)],
                 "outage",
                 0,
             ),
