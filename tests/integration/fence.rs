@@ -2,15 +2,14 @@
 
 mod environment;
 mod everything;
+mod reinstalled;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::{
-    admissionregistration::v1::ValidatingAdmissionPolicyBinding, coordination::v1::Lease, events::v1::Event,
-};
+use k8s_openapi::api::{coordination::v1::Lease, events::v1::Event};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use portreeve_testing::{ControlPlane, eventually};
@@ -200,17 +199,14 @@ async fn measures_the_cost_of_the_fence() -> Result<()> {
             &serde_json::from_value(unrelated_deployment("web"))?,
         )
         .await?;
-    // This fence matches no write. It keeps the apiserver watching Leases without another fence.
-    environment
-        .apply(&environment.bystander, &["--controllers=cronjob"])
-        .await?;
+    environment.anchor().await?;
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         environment.set_holder("").await?;
         environment.fence().await?;
         environment.set_leader(&format!("web-a_{UUID}"), &leader).await?;
         with.extend(environment.time_writes(&leader, WRITES).await?);
-        environment.remove_fence(&other).await?;
+        environment.delete_fence().await?;
         without.extend(environment.time_writes(&leader, WRITES).await?);
     }
     println!(
@@ -256,15 +252,6 @@ impl FenceEnvironment<'_> {
             took.push(started.elapsed());
         }
         Ok(took)
-    }
-
-    /// Deletes the binding, and returns once `standby` may write.
-    async fn remove_fence(&self, standby: &Client) -> Result<()> {
-        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.namespace.client().clone());
-        let name = format!("portreeve-fence.{}.{}", self.namespace.name(), self.account);
-        let deleted = bindings.delete(&name, &DeleteParams::default()).await?;
-        ensure!(deleted.left().is_none_or(|binding| binding.name_any() == name));
-        eventually(LIMIT, "the fence to stop refusing writes", || self.write(standby)).await
     }
 }
 

@@ -71,10 +71,11 @@ fn objects(yaml: &str) -> Result<Objects> {
 }
 
 fn overlay(name: &str) -> Result<Objects> {
-    objects(&rendered(
-        "kustomize",
-        &["build", &format!("kustomize/overlays/{name}")],
-    )?)
+    kustomization(&format!("kustomize/overlays/{name}"))
+}
+
+fn kustomization(folder: &str) -> Result<Objects> {
+    objects(&rendered("kustomize", &["build", folder])?)
 }
 
 /// Renders the chart as release `release` in `namespace`.
@@ -85,18 +86,20 @@ fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
     objects(&rendered("helm", &args.into_iter().chain(values).collect::<Vec<_>>())?)
 }
 
-/// Removes the annotation that only the chart adds to fences, so that they are kept when the
-/// release is deleted.
+/// Removes the annotation that only the chart adds to fences and their anchors, so that they are
+/// kept when the release is deleted.
 fn remove_keep_annotations(objects: &mut Objects) -> Result<()> {
     for (key, object) in objects.iter_mut().filter(|(key, _)| key.contains("Admission")) {
         let metadata = object["metadata"]
             .as_object_mut()
             .context("the object has no metadata")?;
-        let annotations = metadata.remove("annotations");
-        ensure!(
-            annotations == Some(json!({"helm.sh/resource-policy": "keep"})),
-            "{key}: {annotations:?}"
-        );
+        let annotations = metadata["annotations"].as_object_mut();
+        let annotations = annotations.context("the object has no annotations")?;
+        let kept = annotations.remove("helm.sh/resource-policy");
+        ensure!(kept == Some(json!("keep")), "{key}: {kept:?}");
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
     }
     Ok(())
 }
@@ -117,6 +120,8 @@ fn kustomize_and_helm_render_the_same_objects() -> Result<()> {
         // `helm install --create-namespace` creates the namespace, so the chart has no object for
         // it.
         ensure!(overlay.remove("Namespace portreeve-system").is_some());
+        // Deleting an overlay must not delete the anchor. The chart annotates it instead.
+        overlay.extend(kustomization("kustomize/fence-anchor")?);
         let mut chart = chart("portreeve", "portreeve-system", &values)?;
         remove_keep_annotations(&mut chart)?;
         let (ours, theirs): (BTreeSet<_>, BTreeSet<_>) = (overlay.keys().collect(), chart.keys().collect());
@@ -175,9 +180,10 @@ fn the_chart_renders_the_rbac_the_fence_and_the_flow_schema_that_the_binary_prin
             "--leader-elect-resource-namespace=b",
         ];
         let mut expected = objects(&printed(&[&["fence", "--action=Audit"], &names[..]].concat())?)?;
-        // Without any controller there are no rules to print.
+        // Without any controller there are no rules to print, and there is no fence to anchor.
         if list != "-foo" {
             expected.extend(objects(&printed(&[&["rbac"], &names[..]].concat())?)?);
+            expected.extend(objects(&printed(&["fence-anchor", names[1], names[2]])?)?);
         }
         expected.extend(objects(&printed(&[&["flowschema"], &names[1..]].concat())?)?);
         let is_ours = |key: &str| {
@@ -266,6 +272,7 @@ async fn the_apiserver_accepts_every_manifest_with_strict_validation() -> Result
     let renderings = [
         overlay("default")?,
         overlay("bare-control-plane")?,
+        kustomization("kustomize/fence-anchor")?,
         chart("portreeve", "portreeve-system", &[])?,
         chart("other", "portreeve-system", &everything)?,
         chart(

@@ -222,6 +222,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
             }
             print(&fence)
         }
+        Some(Command::FenceAnchor { account }) => print(&manifests::fence_anchor(account).map_err(Error::Manifest)?),
         Some(Command::FlowSchema { account, election }) => {
             let flow_schema = manifests::flow_schema(account, election).map_err(Error::Manifest)?;
             if flow_schema.is_empty() {

@@ -1,9 +1,10 @@
-//! Generates the output of `portreeve crds`, `rbac`, `fence`, `flowschema` and `--list-controllers`
-//! from the descriptors.
+//! Generates the output of `portreeve crds`, `rbac`, `fence`, `fence-anchor`, `flowschema` and
+//! `--list-controllers` from the descriptors.
 //!
 //! Architecture Invariant: pure.
 
 mod fence;
+mod fence_anchor;
 mod flow_schema;
 mod rbac;
 
@@ -11,7 +12,7 @@ use clap::Args;
 use portreeve_reconcile::Descriptor;
 use serde_json::{Value, json};
 
-pub(crate) use self::fence::Action;
+pub(crate) use self::{fence::Action, fence_anchor::fence_anchor};
 
 /// The Leases of the enabled controllers by name, each with its controllers.
 type Leases = [(String, Vec<Descriptor>)];

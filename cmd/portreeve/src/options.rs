@@ -88,6 +88,12 @@ pub(crate) enum Command {
         #[arg(long, value_enum, default_value = "Deny")]
         action: Action,
     },
+    /// Print an admission policy that lets the fence be deleted and created again. Apply it before
+    /// the fence, and do not delete it; see docs/deploying.md
+    FenceAnchor {
+        #[command(flatten)]
+        account: Account,
+    },
     /// Print a FlowSchema that gives the requests of leader election seats of their own in the
     /// apiserver
     #[command(name = "flowschema")]

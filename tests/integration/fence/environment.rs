@@ -1,10 +1,15 @@
 //! A namespace on a control plane with the fence, and accounts that write in it.
 
 use anyhow::{Result, bail, ensure};
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    apps::v1::Deployment,
+    coordination::v1::Lease,
+    core::v1::ServiceAccount,
+};
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use portreeve_client::ApiErrorKind;
 use portreeve_testing::{ControlPlane, Namespace, eventually};
@@ -73,7 +78,12 @@ impl<'a> FenceEnvironment<'a> {
 
     /// Applies the fence and waits until it is enforced. The Lease must be free, or held by a Pod.
     pub(super) async fn fence(&self) -> Result<()> {
-        self.apply(&self.account, &["--controllers=foo"]).await?;
+        self.fence_with(&["--controllers=foo"]).await
+    }
+
+    /// Applies the fence that these flags describe, and waits until it is enforced.
+    pub(super) async fn fence_with(&self, flags: &[&str]) -> Result<()> {
+        self.apply(&self.account, flags).await?;
         let nobody = self.client_of(&self.account, None).await?;
         eventually(LIMIT, "the fence to be enforced", || async {
             ensure!(is_fenced(&self.write(&nobody).await)?, "a write passed");
@@ -93,6 +103,29 @@ impl<'a> FenceEnvironment<'a> {
             manifests::apply(self.namespace.client(), &document, None, &force).await?;
         }
         Ok(())
+    }
+
+    /// Applies the output of `portreeve fence-anchor`.
+    pub(super) async fn anchor(&self) -> Result<()> {
+        let account = format!("--service-account={}", self.account);
+        let namespace = format!("--namespace={}", self.namespace.name());
+        let force = PatchParams::apply("an-administrator").force().validation_strict();
+        for document in manifests::documents(&printed(&["fence-anchor", &account, &namespace])?)? {
+            manifests::apply(self.namespace.client(), &document, None, &force).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the policy and the binding of the fence, and returns once every pod may write.
+    pub(super) async fn delete_fence(&self) -> Result<()> {
+        let name = format!("portreeve-fence.{}.{}", self.namespace.name(), self.account);
+        let client = self.namespace.client();
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+        bindings.delete(&name, &DeleteParams::default()).await?;
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+        policies.delete(&name, &DeleteParams::default()).await?;
+        let nobody = self.client_of(&self.account, None).await?;
+        eventually(LIMIT, "the fence to stop refusing writes", || self.write(&nobody)).await
     }
 
     pub(super) fn lease_flags(&self) -> [String; 2] {

@@ -10,9 +10,8 @@
 //! conditions, so a stricter setting would reject the writes of all users to these resources. The
 //! expressions cannot fail, so no other error needs to be ignored.
 //!
-//! Switch a fence off with [`Action::Audit`], and do not delete it. An apiserver that has no
-//! binding left with a Lease as its parameter stops watching Leases permanently. A fence that is
-//! created later then uses outdated Leases (kubernetes#130887).
+//! Switch a fence off with [`Action::Audit`]. If it is deleted, a fence that is created later uses
+//! outdated Leases, unless the anchor (`fence_anchor`) exists.
 //!
 //! Architecture Invariant: pure.
 
