@@ -41,8 +41,8 @@ use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, Uid};
 use portreeve_informer::{Discovery, ServedResources};
 use portreeve_reconcile::{
-    BuildError, Clock, Context, Controller, ControllerFailure, EventContent, Events, QueueHealthChecker, Registrations,
-    Shutdown, Target,
+    BuildError, Clock, Context, Controller, ControllerFailure, EventContent, Events, FenceMonitor, QueueHealthChecker,
+    Registrations, Shutdown, Target,
 };
 use portreeve_workqueue::{Lane, Queue, UnqueuedWork, Work};
 use tokio::{
@@ -53,8 +53,14 @@ use tokio::{
 
 pub use self::lease_annotations::{AnnotateError, LeaseAnnotations};
 use self::{
-    breaker::Breaker, coalescer::RequestCoalescer, decision_log::DecisionLog, dependent_scan::DependentScans,
-    failures::FailureTracker, metrics::Metrics, monitors::Monitors, requests::RequestError,
+    breaker::Breaker,
+    coalescer::RequestCoalescer,
+    decision_log::DecisionLog,
+    dependent_scan::DependentScans,
+    failures::FailureTracker,
+    metrics::Metrics,
+    monitors::Monitors,
+    requests::{RequestError, Writer},
 };
 
 /// The names of the queues, which are those of kube-controller-manager's metrics.
@@ -82,6 +88,7 @@ pub(crate) struct CollectorContext {
     name: &'static str,
     settings: Settings,
     client: Client,
+    writer: Writer,
     clock: Arc<dyn Clock>,
     events: Events,
     graph: Mutex<Graph>,
@@ -121,10 +128,15 @@ impl Collector {
         let (discovery, served) = Discovery::start(inputs.client.clone(), &watches);
         let lease = inputs.lease.clone();
         let annotations = lease.map(|lease| LeaseAnnotations::new(inputs.client.clone(), lease));
+        let fence_monitor = FenceMonitor::new(inputs);
         let workers = settings.workers;
         let ctx = Arc::new(CollectorContext {
             name,
             client: inputs.client.clone(),
+            writer: Writer {
+                client: inputs.client.clone(),
+                fence_monitor: fence_monitor.clone(),
+            },
             clock: Arc::clone(&shared.clock),
             events: shared.events.clone(),
             graph: Mutex::default(),
@@ -158,7 +170,7 @@ impl Collector {
         Ok(Registrations {
             queue_health_checkers: ctx.queue_health_checkers().into(),
             debug_pages: pages::all(&ctx),
-            readiness_checkers: vec![pages::readiness_checks(&ctx)],
+            readiness_checkers: vec![pages::readiness_checks(&ctx), fence_monitor.readiness_checker()],
             controller: Box::new(Self { ctx, watching }),
         })
     }

@@ -8,8 +8,8 @@ use portreeve_api::ObjectKey;
 use portreeve_client::Connection;
 use portreeve_leader::Election;
 use portreeve_reconcile::{
-    Applier, Context, Controller, ControllerFailure, ControllerMetrics, Descriptor, GroupInformers, GroupLease,
-    Registrations, SharedContext, Shutdown,
+    Applier, Context, Controller, ControllerFailure, ControllerMetrics, Descriptor, FenceMonitor, GroupInformers,
+    GroupLease, Registrations, SharedContext, Shutdown,
 };
 use prometheus::IntGauge;
 use tokio::{
@@ -112,6 +112,8 @@ impl RunningGroup {
             dry_run: manager.settings.dry_run,
             controller_metrics: ControllerMetrics::default(),
             clock: Arc::clone(&shared.clock),
+            // The fence does not cover CustomResourceDefinitions.
+            fence_monitor: FenceMonitor::default(),
         };
         let installer = manager.settings.install_crds.then_some(installer);
         if group.election.is_none() {

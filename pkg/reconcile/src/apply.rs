@@ -7,7 +7,7 @@ use portreeve_api::Metadata;
 use portreeve_client::{ApiErrorKind, is_object_not_found, retry_after};
 use serde::{Deserialize, de::IgnoredAny};
 
-use crate::{Clock, ControllerMetrics, Effect, Events, Plan, request};
+use crate::{Clock, ControllerMetrics, Effect, Events, FenceMonitor, Plan, request};
 
 /// Turns effects into requests and sends them.
 pub struct Applier {
@@ -23,6 +23,8 @@ pub struct Applier {
     pub controller_metrics: ControllerMetrics,
     /// The wall clock, for latencies.
     pub clock: Arc<dyn Clock>,
+    /// Records the answers to writes.
+    pub fence_monitor: FenceMonitor,
 }
 
 /// The result of a plan.
@@ -108,6 +110,7 @@ impl Applier {
         }
         // The watch delivers the written object, so the response body is read and discarded.
         let answer = self.client.request::<IgnoredAny>(request).await;
+        self.fence_monitor.record(&answer);
         answer.err().and_then(|error| classify_error(effect, error))
     }
 }

@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use portreeve_api::ObjectKey;
+use portreeve_api::{ObjectKey, Resource};
 use tokio::sync::watch;
+
+use crate::Target;
+
+const LEASES: Resource = Resource::namespaced("coordination.k8s.io", "v1", "Lease", "leases");
 
 /// The Lease of a group of controllers, as its election knows it. The election reads and watches
 /// the Lease anyway, so observing it costs no request.
@@ -22,4 +26,18 @@ pub struct GroupLease {
     /// Records the response to a write. Call it after each one, so that the next renewal does not
     /// conflict with it.
     pub record_write: Arc<dyn Fn(Lease) + Send + Sync>,
+}
+
+impl GroupLease {
+    /// Returns the Lease as the target of events, or `None` if it does not exist or has not been
+    /// observed yet.
+    pub fn target(&self) -> Option<Target> {
+        let metadata = &self.snapshots.borrow().metadata;
+        Some(Target {
+            resource: LEASES,
+            key: self.key.clone(),
+            uid: metadata.uid.as_deref()?.into(),
+            version: metadata.resource_version.as_deref().unwrap_or_default().into(),
+        })
+    }
 }

@@ -1,14 +1,15 @@
-//! The metrics of workers, with the names that controller-runtime uses.
+//! The metrics of controllers. Those of workers have the names that controller-runtime uses.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
-/// The metrics of reconciliation. One instance per process.
+/// The metrics of all controllers. One instance per process.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) total: IntCounterVec,
     pub(crate) errors: IntCounterVec,
     pub(crate) terminal_errors: IntCounterVec,
     pub(crate) panics: IntCounterVec,
+    pub(crate) fenced_writes: IntCounterVec,
     pub(crate) seconds: HistogramVec,
     pub(crate) workers: IntGaugeVec,
     pub(crate) active: IntGaugeVec,
@@ -59,6 +60,11 @@ impl Metrics {
             panics: counter(
                 "controller_runtime_reconcile_panics_total",
                 "Total number of reconciliation panics per controller",
+                &["controller"],
+            )?,
+            fenced_writes: counter(
+                "portreeve_fenced_writes_total",
+                "Number of writes that the apiserver's fence rejected although this replica held the Lease.",
                 &["controller"],
             )?,
             seconds,

@@ -16,8 +16,8 @@ use self::{
     worker::{Rejections, Worker},
 };
 use crate::{
-    Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, QueueHealthChecker, Reconciler,
-    Registrations, SharedContext, Shutdown,
+    Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, FenceMonitor, QueueHealthChecker,
+    Reconciler, Registrations, SharedContext, Shutdown,
 };
 
 /// How long to wait for caches before logging it. The wait then continues.
@@ -60,6 +60,7 @@ impl<R: Reconciler> KeyedController<R> {
                 dry_run: shared.dry_run,
                 controller_metrics: ControllerMetrics::default(),
                 clock: Arc::clone(&shared.clock),
+                fence_monitor: FenceMonitor::new(ctx),
             },
             shared,
             workers: 1,
@@ -172,12 +173,14 @@ impl<R: Reconciler> KeyedController<R> {
         self
     }
 
-    /// Returns the finished controller with the health check of its queue.
+    /// Returns the finished controller with the health check of its queue and the readiness check
+    /// of its writes.
     pub fn build(self) -> Registrations {
         let (name, queue) = (self.queue_name, self.queue.clone());
         let checker = QueueHealthChecker::of(self.name, name, queue, ObjectKey::to_string);
         Registrations {
             queue_health_checkers: vec![checker],
+            readiness_checkers: vec![self.applier.fence_monitor.readiness_checker()],
             ..Registrations::new(Runner(self))
         }
     }

@@ -11,7 +11,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
 use portreeve_api::{FOOS, Foo, ObjectKey, Resource, conditions::ConditionStatus};
 use portreeve_reconcile::{
-    Applied, Applier, ControllerMetrics, Effect, Events, Object, Plan, Propagation, SystemClock, Target,
+    Applied, Applier, ControllerMetrics, Effect, Events, FenceMonitor, Object, Plan, Propagation, SystemClock, Target,
 };
 use portreeve_testing::ControlPlane;
 use prometheus::Registry;
@@ -36,6 +36,7 @@ fn applier(fixture: &NamespaceFixture) -> Result<Applier> {
         dry_run: false,
         controller_metrics: ControllerMetrics::default(),
         clock: Arc::new(SystemClock),
+        fence_monitor: FenceMonitor::default(),
     })
 }
 

@@ -1,13 +1,11 @@
 //! The state that the collector leaves for its successors: annotations on the Lease of its group.
 
 use kube::Client;
-use portreeve_api::{ObjectKey, Resource};
+use portreeve_api::ObjectKey;
 use portreeve_reconcile::{GroupLease, Target};
 use serde_json::json;
 
 use super::requests;
-
-const LEASES: Resource = Resource::namespaced("coordination.k8s.io", "v1", "Lease", "leases");
 
 /// State that survives the process: annotations on the Lease of the collector's group. Standbys can
 /// read it too. Deleting the Lease deletes them.
@@ -36,13 +34,7 @@ impl LeaseAnnotations {
     /// Returns the Lease as the target of events, or `None` if it does not exist or has not been
     /// observed yet.
     pub fn target(&self) -> Option<Target> {
-        let metadata = &self.lease.snapshots.borrow().metadata;
-        Some(Target {
-            resource: LEASES,
-            key: self.lease.key.clone(),
-            uid: metadata.uid.as_deref()?.into(),
-            version: metadata.resource_version.as_deref().unwrap_or_default().into(),
-        })
+        self.lease.target()
     }
 
     /// Returns the last known value of the annotation, from a read, a write or the watch. While the
@@ -77,13 +69,13 @@ impl LeaseAnnotations {
     }
 
     async fn patch(&self, annotation: &str, value: &str) -> Result<(), String> {
-        let Some(Target { uid, .. }) = self.target() else {
+        let Some(Target { resource, key, uid, .. }) = self.target() else {
             return Err("the Lease does not exist or has not been observed yet".to_owned());
         };
         // The patch includes the uid, so the apiserver rejects it when another Lease has taken the
         // name.
         let patch = json!({"metadata": {"uid": &*uid, "annotations": {annotation: value}}});
-        let written = requests::merge_patch(&self.client, &LEASES, &self.lease.key, &patch).await;
+        let written = requests::merge_patch(&self.client, &resource, &key, &patch).await;
         (self.lease.record_write)(written.map_err(|error| error.to_string())?);
         Ok(())
     }

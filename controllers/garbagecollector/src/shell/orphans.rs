@@ -86,7 +86,7 @@ impl CollectorContext {
         }
         let resource = self.served_as(&owner)?;
         let finished =
-            requests::remove_finalizer(&self.client, &resource, &key_of(&resource, &owner), &owner.uid, ORPHAN).await;
+            requests::remove_finalizer(&self.writer, &resource, &key_of(&resource, &owner), &owner.uid, ORPHAN).await;
         match finished {
             Ok(()) | Err(RequestError::NotFound) => {}
             Err(failure) => return Err(failure),
@@ -139,7 +139,7 @@ impl CollectorContext {
         for _ in 0..CONFLICTS {
             work.report_progress();
             let patch = patches::remove_references(&item.uid, &references);
-            match requests::patch(&self.client, &resource, &key, &patch).await {
+            match requests::patch(&self.writer, &resource, &key, &patch).await {
                 Ok(_) | Err(RequestError::NotFound) => return Ok(()),
                 Err(RequestError::Conflict) => {}
                 Err(failure) => return Err(failure),

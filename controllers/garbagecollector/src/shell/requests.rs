@@ -8,6 +8,7 @@ use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::{ApiErrorKind, error_chain, is_object_not_found, refusal, retry_after};
 use portreeve_garbagecollector_graph::{PartialObject, PropagationPolicy};
+use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -224,9 +225,30 @@ fn read_page(bytes: &[u8]) -> Result<(Vec<PartialObject>, Option<String>), Reque
     Ok((page.items.unwrap_or_default(), next))
 }
 
+/// Sends the collector's writes, and records the answers.
+pub(super) struct Writer {
+    /// The client, behind the group's fence.
+    pub(super) client: Client,
+    pub(super) fence_monitor: FenceMonitor,
+}
+
+impl Writer {
+    async fn send(
+        &self,
+        method: Method,
+        path: String,
+        content: &str,
+        body: &Value,
+    ) -> Result<bytes::Bytes, kube::Error> {
+        let answer = send(&self.client, method, path, (METADATA, content), Some(body)).await;
+        self.fence_monitor.record(&answer);
+        answer
+    }
+}
+
 /// Deletes an object in this version only.
 pub(super) async fn delete(
-    client: &Client,
+    writer: &Writer,
     resource: &Resource,
     key: &ObjectKey,
     (uid, version): (&str, &str),
@@ -244,14 +266,7 @@ pub(super) async fn delete(
         "propagationPolicy": policy,
     });
     let path = path(resource, key)?;
-    let answer = send(
-        client,
-        Method::DELETE,
-        path,
-        (METADATA, "application/json"),
-        Some(&options),
-    )
-    .await;
+    let answer = writer.send(Method::DELETE, path, "application/json", &options).await;
     answer
         .map(drop)
         .map_err(|error| RequestError::of(&error, resource, key))
@@ -259,24 +274,20 @@ pub(super) async fn delete(
 
 /// Patches an object if every test operation of the patch holds. Returns its metadata.
 pub(super) async fn patch(
-    client: &Client,
+    writer: &Writer,
     resource: &Resource,
     key: &ObjectKey,
     operations: &Value,
 ) -> Result<PartialObject, RequestError> {
     let path = path(resource, key)?;
-    let answer = send(
-        client,
-        Method::PATCH,
-        path,
-        (METADATA, "application/json-patch+json"),
-        Some(operations),
-    )
-    .await;
+    let answer = writer
+        .send(Method::PATCH, path, "application/json-patch+json", operations)
+        .await;
     decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
 }
 
-/// Patches an object with a JSON merge patch. Returns the whole object.
+/// Patches an object that the apiserver's fence does not cover, with a JSON merge patch. Returns
+/// the whole object.
 pub(super) async fn merge_patch<T: DeserializeOwned>(
     client: &Client,
     resource: &Resource,
@@ -292,19 +303,19 @@ pub(super) async fn merge_patch<T: DeserializeOwned>(
 /// Removes a finalizer from an object that is being deleted. Does nothing if the object does not
 /// have it.
 pub(super) async fn remove_finalizer(
-    client: &Client,
+    writer: &Writer,
     resource: &Resource,
     key: &ObjectKey,
     uid: &str,
     finalizer: &str,
 ) -> Result<(), RequestError> {
-    let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
+    let answer = send(&writer.client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
     let bytes = answer.map_err(|error| RequestError::of(&error, resource, key))?;
     let Some(place) = place_of(finalizer, uid, &bytes)? else {
         return Ok(());
     };
     let operations = patches::remove_finalizer(uid, place, finalizer);
-    patch(client, resource, key, &operations).await.map(drop)
+    patch(writer, resource, key, &operations).await.map(drop)
 }
 
 /// Returns the position of a finalizer; `None` if the object does not have it, or has another UID.

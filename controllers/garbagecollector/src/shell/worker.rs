@@ -235,10 +235,10 @@ impl CollectorContext {
             } => self.delete(resource, item, version, *policy, unblock).await,
             Intent::RemoveReferences { references, .. } => {
                 let patch = patches::remove_references(&item.uid, references);
-                requests::patch(&self.client, resource, &key, &patch).await.map(drop)
+                requests::patch(&self.writer, resource, &key, &patch).await.map(drop)
             }
             Intent::RemoveFinalizer { .. } => {
-                requests::remove_finalizer(&self.client, resource, &key, &item.uid, FOREGROUND).await
+                requests::remove_finalizer(&self.writer, resource, &key, &item.uid, FOREGROUND).await
             }
         }
     }
@@ -255,12 +255,12 @@ impl CollectorContext {
         let mut version = version.to_owned();
         if !unblock.is_empty() {
             let patch = patches::unblock(&item.uid, &version, unblock);
-            let seen = requests::patch(&self.client, resource, &key, &patch).await;
+            let seen = requests::patch(&self.writer, resource, &key, &patch).await;
             self.metrics
                 .count_attempt("unblock", if seen.is_ok() { "success" } else { "error" });
             version = seen?.metadata.resource_version.into();
         }
-        requests::delete(&self.client, resource, &key, (&item.uid, &version), policy).await
+        requests::delete(&self.writer, resource, &key, (&item.uid, &version), policy).await
     }
 }
 

@@ -68,6 +68,7 @@ fn applier(script: Vec<(u16, serde_json::Value)>) -> (Applier, EventWriter, scri
         dry_run: false,
         controller_metrics: ControllerMetrics::default(),
         clock: Arc::new(SystemClock),
+        fence_monitor: FenceMonitor::default(),
     };
     (applier, writer, asked)
 }

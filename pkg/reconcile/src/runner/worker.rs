@@ -6,7 +6,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
-use portreeve_client::{FENCED_BY_SERVER, error_chain};
+use portreeve_client::error_chain;
 use portreeve_workqueue::{Lane, Outcome, Queue, Work};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -19,10 +19,6 @@ const STALE_TOO_OFTEN: u32 = 8;
 /// An effect that fails this many times in a row is reported like a rejection. With the backoff,
 /// that takes at least a second.
 const FAILED_TOO_OFTEN: u32 = 8;
-
-/// After this many failures in a row, which take ten seconds, the apiserver's fence is not just
-/// late: it does not see changes of the Lease.
-const FENCED_TOO_OFTEN: u32 = 11;
 
 pub(super) struct Worker<R> {
     pub(super) name: &'static str,
@@ -135,13 +131,6 @@ impl<R: Reconciler> Worker<R> {
             Applied::Failed { error, after } => {
                 let why = error_chain(&error);
                 tracing::warn!(err = why, "retrying failed plan");
-                if failures == FENCED_TOO_OFTEN && why.contains(FENCED_BY_SERVER) {
-                    tracing::error!(
-                        "rejected repeatedly by the apiserver's fence although this replica leads: the fence does not see changes \
-                         of the Lease; set its action to Audit, restart the kube-apiservers, then set it back to Deny \
-                         (docs/deploying.md)"
-                    );
-                }
                 if failures >= FAILED_TOO_OFTEN {
                     let report = self.reconciler.refused(&observed, &error.effect, &why, now);
                     self.applier.run_with_progress(&report, || work.report_progress()).await;

@@ -78,6 +78,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
             dry_run: false,
             controller_metrics: crate::ControllerMetrics::default(),
             clock: Arc::new(FixedClock),
+            fence_monitor: crate::FenceMonitor::default(),
         },
         queue: Queue::new("tests", &portreeve_workqueue::Metrics::register(&registry).unwrap()),
         clock: Arc::new(FixedClock),

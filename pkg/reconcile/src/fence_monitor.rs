@@ -1,0 +1,180 @@
+//! Detects that the apiserver's fence rejects the writes of a controller that leads.
+//!
+//! The fence follows the Lease with a delay of milliseconds, so a few rejections after a change of
+//! leader are normal. When they continue and no write is admitted, the apiserver does not know who
+//! holds the Lease. The controller can then change nothing until somebody repairs the fence.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use portreeve_client::{ApiErrorKind, error_chain};
+use prometheus::IntCounter;
+use tokio::time::Instant;
+
+use crate::{Context, EventContent, Events, GroupLease, ReadinessCheck, ReadinessChecker, ReadinessStatus};
+
+/// How long rejections must continue before they are reported. The longest delay of the fence that
+/// docs/deploying.md reports is 168 ms.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a rejection counts. A rejected write is retried after 30 s at most, so without a newer
+/// rejection nothing is left to write.
+const VALIDITY: Duration = Duration::from_mins(1);
+
+/// Records the answers of the apiserver to the writes of one controller. Cheap to clone. Records
+/// nothing without leader election, and as the default value.
+#[derive(Clone, Default)]
+pub struct FenceMonitor(Option<Arc<Monitored>>);
+
+struct Monitored {
+    controller: &'static str,
+    lease: GroupLease,
+    events: Events,
+    fenced_writes: IntCounter,
+    fenced: Mutex<Option<FencedPeriod>>,
+}
+
+/// A period in which the fence rejected every write: the first and the latest rejection.
+#[derive(Clone, Copy)]
+struct FencedPeriod {
+    first: Instant,
+    last: Instant,
+    is_reported: bool,
+}
+
+impl FencedPeriod {
+    /// Adds a rejection to the current period, or begins one. Returns whether to report the period.
+    fn add(current: &mut Option<Self>, now: Instant) -> bool {
+        let period = current.get_or_insert(Self {
+            first: now,
+            last: now,
+            is_reported: false,
+        });
+        period.last = now;
+        let is_new = period.is_persistent() && !period.is_reported;
+        period.is_reported |= is_new;
+        is_new
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.last.duration_since(self.first) >= GRACE
+    }
+
+    /// Returns for how long the fence has rejected every write, if that is longer than the grace
+    /// period and still counts.
+    fn age(&self, now: Instant) -> Option<Duration> {
+        let is_current = now.saturating_duration_since(self.last) <= VALIDITY;
+        (self.is_persistent() && is_current).then(|| now.saturating_duration_since(self.first))
+    }
+}
+
+impl FenceMonitor {
+    /// Creates the monitor of a controller.
+    pub fn new(ctx: &Context<'_>) -> Self {
+        let monitored = ctx.lease.clone().map(|lease| Monitored {
+            controller: ctx.name,
+            lease,
+            events: ctx.shared.events.clone(),
+            fenced_writes: ctx.shared.metrics.fenced_writes.with_label_values(&[ctx.name]),
+            fenced: Mutex::default(),
+        });
+        Self(monitored.map(Arc::new))
+    }
+
+    /// Records the answer to a write. Record no writes that the fence does not cover: Leases and
+    /// Events.
+    pub fn record<T>(&self, answer: &kube::Result<T>) {
+        let Some(monitored) = &self.0 else { return };
+        match answer {
+            Ok(_) => monitored.admitted(),
+            // The process's own fence returns another variant.
+            Err(error @ kube::Error::Api(_)) if ApiErrorKind::of(error) == ApiErrorKind::Fenced => {
+                monitored.rejected(error);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Returns the readiness check of the controller.
+    pub fn readiness_checker(&self) -> ReadinessChecker {
+        let monitor = self.clone();
+        Arc::new(move || monitor.0.iter().map(|monitored| monitored.check()).collect())
+    }
+}
+
+impl Monitored {
+    fn admitted(&self) {
+        let ended = self.fenced.lock().take();
+        if ended.is_some_and(|period| period.is_reported) {
+            tracing::info!(
+                controller = self.controller,
+                "write admitted again by the apiserver's fence"
+            );
+        }
+    }
+
+    fn rejected(&self, error: &kube::Error) {
+        self.fenced_writes.inc();
+        if !FencedPeriod::add(&mut self.fenced.lock(), Instant::now()) {
+            return;
+        }
+        let controller = self.controller;
+        tracing::warn!(
+            controller,
+            lease = %self.lease.key,
+            err = error_chain(error),
+            "rejected by the apiserver's fence although this replica leads; docs/deploying.md lists the causes"
+        );
+        let Some(lease) = self.lease.target() else { return };
+        let note = EventContent::warning(
+            "LeaderFenced",
+            "Write",
+            format!(
+                "The apiserver's fence rejects the writes of {controller} although the replica holds this Lease; \
+                 docs/deploying.md lists the causes."
+            ),
+        );
+        self.events.send(controller, &lease, &note);
+    }
+
+    fn check(&self) -> ReadinessCheck {
+        let age = (*self.fenced.lock()).and_then(|period| period.age(Instant::now()));
+        ReadinessCheck {
+            name: format!("fence/{}", self.controller),
+            state: age.map_or(ReadinessStatus::Ok, |age| {
+                ReadinessStatus::Failed(format!(
+                    "the apiserver's fence has rejected every write for {} s although this replica holds Lease {}; \
+                     docs/deploying.md lists the causes",
+                    age.as_secs(),
+                    self.lease.key
+                ))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejections_are_reported_once_when_they_have_continued_for_the_grace_period() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut period = None;
+        for (second, is_new) in [(0, false), (4, false), (5, true), (6, false), (30, false)] {
+            assert_eq!(FencedPeriod::add(&mut period, at(second)), is_new, "{second}");
+        }
+        let age = |second| period.and_then(|period| period.age(at(second)));
+        assert_eq!(age(31), Some(Duration::from_secs(31)));
+        assert_eq!(age(90), Some(Duration::from_secs(90)));
+        assert_eq!(age(91), None, "nothing has been written for a minute");
+    }
+
+    #[test]
+    fn a_single_rejection_is_not_reported_however_old_it_is() {
+        let began = Instant::now();
+        let mut period = None;
+        assert!(!FencedPeriod::add(&mut period, began));
+        assert_eq!(period.unwrap().age(began + Duration::from_secs(30)), None);
+    }
+}
