@@ -7,17 +7,27 @@
 //! for now and for later. Merging loses nothing, because a reconcile reads the state rather than
 //! the event, and requests its own next time.
 //!
-//! Architecture Invariant: pure. The time is an argument, and the takers to wake are a result.
+//! The exception is a key in backoff that also has a later requested time. The retry may have to
+//! wait for a token of the [`RetryBudget`], and the key must not be late for the requested time.
+//!
+//! Architecture Invariant: pure. Times and random numbers are arguments, and the takers to wake are
+//! a result.
 //!
 //! Architecture Invariant: every key is in `items` and in exactly one of the ordered maps: the
-//! delayed keys, a lane of the ready queue, or `running`. So memory is bounded by distinct keys,
-//! not by calls, and no failure counter outlives its key.
+//! delayed keys, the held retries, a lane of the ready queue, or `running`. Only a held retry that
+//! also has a requested time is in the delayed keys too. So memory is bounded by distinct keys, not
+//! by calls, and no failure counter outlives its key.
 
+mod held_retries;
+mod item;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod model;
+mod outcome;
 mod progress;
 mod ready_queue;
+mod retry_budget;
+mod snapshot;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
@@ -32,11 +42,15 @@ use std::{
 
 use tokio::time::Instant;
 
-pub use self::{progress::Progress, ready_queue::Lane};
+pub use self::{
+    held_retries::Flow, outcome::Outcome, progress::Progress, ready_queue::Lane, retry_budget::RetryBudget,
+    snapshot::QueueSnapshot,
+};
 use self::{
+    item::{Due, Item, State},
     progress::ProgressTracker,
     ready_queue::Ticket,
-    waiting::{Due, Waiting},
+    waiting::Waiting,
 };
 use crate::backoff::Backoff;
 
@@ -45,49 +59,6 @@ const LONGEST_DELAY: Duration = Duration::from_hours(365 * 24);
 
 /// The capacity below which the table of keys is not shrunk.
 const SMALL_TABLE: usize = 1024;
-
-/// The outcome of a run.
-///
-/// `Retry` and `RetryAfter` keep the key in the lane in which it ran. After `At`, the key becomes
-/// urgent when its time comes.
-///
-/// A key that was added while it ran is ready again at once, whatever the outcome, because the run
-/// may have missed that change. Its failures still count, so the backoff continues if the next run
-/// fails too. The delay of the failed run is skipped, because the next run decides again.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
-    /// Success. The key is not run again until it is added. Resets the failures.
-    Forget,
-    /// Failure. The key is retried after the backoff: 5 ms, doubled by each consecutive failure, at
-    /// most 30 s.
-    Retry,
-    /// Failure. The key is retried after the backoff, but not before this delay, such as a
-    /// `Retry-After`. It counts as a failure like `Retry`.
-    RetryAfter(Duration),
-    /// Success. The key runs again at this time, in the urgent lane. Resets the failures.
-    At(Instant),
-}
-
-/// The state of a queue at one time, for gauges.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct QueueSnapshot {
-    /// The number of keys that can be taken now.
-    pub ready: usize,
-    /// The number of keys that wait for their time or are in backoff.
-    pub delayed: usize,
-    /// The number of keys that workers hold.
-    pub running: usize,
-    /// The number of running keys that are ready again as soon as they end. As in client-go,
-    /// `workqueue_depth` is the sum of `rerun` and `ready`.
-    pub rerun: usize,
-    /// How long the key at the head of a lane has been due; the longer time of both lanes. `None`
-    /// if no key is ready.
-    pub oldest_ready: Option<Duration>,
-    /// The duration of the longest current run. `None` if nothing runs.
-    pub longest_running: Option<Duration>,
-    /// The total duration of all current runs.
-    pub unfinished: Duration,
-}
 
 /// The result of a take.
 #[derive(Debug, Eq, PartialEq)]
@@ -155,46 +126,13 @@ pub(crate) struct Core<K> {
     closed: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Item {
-    failures: u32,
-    lane: Lane,
-    /// The position of the key in the ordered map of its state.
-    ticket: Ticket,
-    /// When a waiting key is due, or when the run of a running key started.
-    at: Instant,
-    /// Whether a waiting key becomes urgent when its time comes.
-    timed: bool,
-    state: State,
-}
-
-impl Item {
-    /// Returns the due time of a waiting key.
-    fn due(&self) -> Due {
-        Due {
-            when: self.at,
-            lane: self.lane,
-            timed: self.timed,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum State {
-    Delayed,
-    Ready,
-    Running {
-        /// When the key is due again, if it was added while running.
-        again: Option<Due>,
-    },
-}
-
 impl<K: Clone + Eq + Hash> Core<K> {
-    pub(crate) fn new(backoff: Backoff) -> Self {
+    /// Creates an empty queue. `flow_of` returns the flow of a key, which retries share fairly.
+    pub(crate) fn new(backoff: Backoff, budget: RetryBudget, flow_of: fn(&K) -> Flow) -> Self {
         Self {
             backoff,
             items: HashMap::new(),
-            waiting: Waiting::new(),
+            waiting: Waiting::new(budget, flow_of),
             running: BTreeMap::new(),
             tracker: ProgressTracker::default(),
             retried: 0,
@@ -241,18 +179,30 @@ impl<K: Clone + Eq + Hash> Core<K> {
                 }
                 Wake::Nobody
             }
-            State::Delayed => {
-                let before = *item;
-                let due = before.due().or(due);
-                item.lane = due.lane;
-                if due.when == before.at {
-                    return Wake::Nobody;
-                }
-                self.waiting.delayed.remove(&(before.at, before.ticket));
-                let (placed, wake) = self.waiting.place(entry.key().clone(), due, before.failures, now);
-                entry.insert(placed);
-                wake
+            State::Delayed | State::Backoff { .. } | State::Held { .. } => {
+                let key = entry.key().clone();
+                self.waiting.reschedule(key, entry.get_mut(), due, now)
             }
+        }
+    }
+
+    /// Makes the key ready now in the routine lane, unless its last run failed.
+    ///
+    /// Use it if nothing has changed: the key will be retried, and then needs a token.
+    pub(crate) fn resync(&mut self, key: K, now: Instant) -> Wake {
+        match self.items.get(&key) {
+            Some(item) if item.failures > 0 => Wake::Nobody,
+            _ => self.add(key, Lane::Routine, now),
+        }
+    }
+
+    /// Takes tokens for further failed writes of a key's run. Has no effect unless the run is a
+    /// retry that has a token.
+    pub(crate) fn charge(&mut self, key: &K, writes: u32, now: Instant) {
+        self.advance(now);
+        let item = self.items.get(key);
+        if item.is_some_and(|item| item.has_token && matches!(item.state, State::Running { .. })) {
+            self.waiting.bucket.charge(writes, now);
         }
     }
 
@@ -279,8 +229,9 @@ impl<K: Clone + Eq + Hash> Core<K> {
         Take::Run(run)
     }
 
-    /// Ends the run of a key. Returns `None` without any effect if the key is not running.
-    pub(crate) fn done(&mut self, key: &K, outcome: Outcome, now: Instant) -> Option<Done> {
+    /// Ends the run of a key. Returns `None` without any effect if the key is not running. `jitter`
+    /// is a random number from 0 to 1.
+    pub(crate) fn done(&mut self, key: &K, outcome: Outcome, jitter: f64, now: Instant) -> Option<Done> {
         self.advance(now);
         let (key, item) = self.items.remove_entry(key)?;
         let State::Running { again } = item.state else {
@@ -289,39 +240,106 @@ impl<K: Clone + Eq + Hash> Core<K> {
         };
         self.running.remove(&item.ticket);
         self.tracker.done(item.ticket, now);
-        let retry_at = |least: Duration| now + self.backoff.delay(item.failures).max(least).min(LONGEST_DELAY);
-        let (failed, next) = match outcome {
-            Outcome::Forget => (false, None),
-            Outcome::Retry => (true, Some(retry_at(Duration::ZERO))),
-            Outcome::RetryAfter(least) => (true, Some(retry_at(least))),
-            Outcome::At(when) => (false, Some(when.max(now))),
-        };
-        let failures = if failed { item.failures.saturating_add(1) } else { 0 };
-        let from_outcome = next.map(|when| Due {
-            when,
-            lane: item.lane,
-            timed: matches!(outcome, Outcome::At(_)),
-        });
-        let due = match (from_outcome, again) {
-            (Some(from_outcome), Some(again)) => Some(from_outcome.or(again)),
-            (from_outcome, again) => from_outcome.or(again),
-        };
-        let wake = if let Some(due) = due
-            && !self.closed
-        {
-            self.retried += u64::from(next.is_some_and(|when| when > now));
-            let (item, wake) = self.waiting.place(key.clone(), due, failures, now);
-            self.items.insert(key, item);
-            wake
-        } else {
-            self.shrink();
-            Wake::Nobody
-        };
+        let first = self.waiting.next_time();
+        let has_released = item.has_token && self.end_retry(&key, outcome, now);
+        let mut wake = self.place_again(key, item, (outcome, again), jitter, now);
+        let is_earlier = |next| first.is_none_or(|first| next < first);
+        if has_released || self.waiting.next_time().is_some_and(is_earlier) {
+            wake = Wake::All;
+        }
         let ran = now.saturating_duration_since(item.at);
         Some(Done { ran, wake })
     }
 
-    /// Makes all keys ready that wait for a requested time. Keys in backoff keep waiting.
+    /// Ends a run that had a token, and returns whether that made other retries ready.
+    fn end_retry(&mut self, key: &K, outcome: Outcome, now: Instant) -> bool {
+        let waiting = &mut self.waiting;
+        let before = waiting.held.len();
+        if outcome.retry_after().is_some() {
+            waiting.bucket.failed(now);
+        } else {
+            // The flow of this key has probably recovered, so its retries come first.
+            for _ in 0..waiting.bucket.succeeded(now) {
+                if let Some(key) = waiting.take_held_from(key, now) {
+                    let item = item_of(&mut self.items, &key);
+                    waiting.release(key, item, now);
+                }
+            }
+        }
+        self.release_held(now);
+        self.waiting.held.len() < before
+    }
+
+    /// Places a key after its run, or drops it.
+    fn place_again(
+        &mut self,
+        key: K,
+        ended: Item,
+        (outcome, again): (Outcome, Option<Due>),
+        jitter: f64,
+        now: Instant,
+    ) -> Wake {
+        let requested = match outcome {
+            Outcome::At(when) => Some(Due {
+                when: when.max(now),
+                lane: ended.lane,
+                timed: true,
+            }),
+            Outcome::Forget | Outcome::Retry | Outcome::RetryAfter(_) => None,
+        };
+        let due = match (requested, again) {
+            (Some(requested), Some(again)) => Some(requested.or(again)),
+            (requested, again) => requested.or(again),
+        };
+        let (item, wake) = match (outcome.retry_after(), due) {
+            _ if self.closed => return self.drop_key(),
+            (Some(least), again) => self.back_off(key.clone(), ended, (least, again), jitter, now),
+            (None, Some(due)) => {
+                self.retried += u64::from(requested.is_some_and(|due| due.when > now));
+                self.waiting.place(key.clone(), due, 0, now)
+            }
+            (None, None) => return self.drop_key(),
+        };
+        self.items.insert(key, item);
+        wake
+    }
+
+    /// Places a key after a failed run: at the end of its backoff, or at an earlier requested time.
+    fn back_off(
+        &mut self,
+        key: K,
+        failed: Item,
+        (least, again): (Duration, Option<Due>),
+        jitter: f64,
+        now: Instant,
+    ) -> (Item, Wake) {
+        let least = least.min(LONGEST_DELAY);
+        let delay = self.backoff.delay(failed.failures, least, jitter).min(LONGEST_DELAY);
+        let end = Due {
+            when: now + delay,
+            lane: failed.lane,
+            timed: false,
+        };
+        self.retried += 1;
+        let due = again.map_or(end, |again| end.or(again));
+        let failures = failed.failures.saturating_add(1);
+        match again {
+            Some(again) if again.when <= end.when => self.waiting.place(key, due, failures, now),
+            later => {
+                let later = later.map(|later| later.when);
+                (self.waiting.back_off(key, due, later, failures), Wake::Nobody)
+            }
+        }
+    }
+
+    /// Completes the removal of a key.
+    fn drop_key(&mut self) -> Wake {
+        self.shrink();
+        Wake::Nobody
+    }
+
+    /// Makes all keys ready that wait for a requested time. Keys that wait only for their backoff
+    /// or for a token keep waiting.
     ///
     /// Use it after the wall clock was set, which invalidates the times computed from it.
     pub(crate) fn reschedule_now(&mut self, now: Instant) -> Wake {
@@ -329,14 +347,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
         let mut wake = Wake::Nobody;
         for (at, key) in self.waiting.take_delayed() {
             let item = item_of(&mut self.items, &key);
-            if item.failures == 0 {
-                item.state = State::Ready;
-                item.timed = false;
-                item.at = now;
-                item.ticket = self.waiting.enqueue(key, item.lane);
-                wake = Wake::All;
-            } else {
+            if matches!(item.state, State::Backoff { later: None }) {
                 self.waiting.delayed.insert(at, key);
+            } else {
+                self.waiting.make_ready(key, item, now);
+                wake = Wake::All;
             }
         }
         wake
@@ -360,30 +375,6 @@ impl<K: Clone + Eq + Hash> Core<K> {
         self.running.is_empty()
     }
 
-    /// Returns the state of the queue. Linear in the number of running keys, which is at most the
-    /// number of workers.
-    pub(crate) fn observe(&mut self, now: Instant) -> QueueSnapshot {
-        self.advance(now);
-        let mut snapshot = QueueSnapshot {
-            ready: self.waiting.ready_queue.len(),
-            delayed: self.waiting.delayed.len(),
-            running: self.running.len(),
-            ..QueueSnapshot::default()
-        };
-        let keys = self.waiting.ready_queue.heads().chain(self.running.values());
-        for item in keys.filter_map(|key| self.items.get(key)) {
-            let age = now.saturating_duration_since(item.at);
-            if let State::Running { again } = item.state {
-                snapshot.longest_running = snapshot.longest_running.max(Some(age));
-                snapshot.unfinished += age;
-                snapshot.rerun += usize::from(again.is_some_and(|due| due.when <= now));
-            } else {
-                snapshot.oldest_ready = snapshot.oldest_ready.max(Some(age));
-            }
-        }
-        snapshot
-    }
-
     /// Returns the events since the last call.
     pub(crate) fn drain_tally(&mut self) -> Tally {
         Tally {
@@ -392,16 +383,23 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
     }
 
-    /// Makes due keys ready. Every call starts with this step, so the order of keys does not depend
-    /// on how often the queue is called.
+    /// Makes due keys ready, and retries for which there is a token. Every call starts with this
+    /// step, so the order of keys does not depend on how often the queue is called.
     fn advance(&mut self, now: Instant) {
-        while let Some(key) = self.waiting.pop_due(now) {
-            let item = item_of(&mut self.items, &key);
-            item.state = State::Ready;
-            if item.timed {
-                item.lane = Lane::Urgent;
+        while let Some(time) = self.waiting.next_time().filter(|time| *time <= now) {
+            if let Some(key) = self.waiting.pop_due(time) {
+                let item = item_of(&mut self.items, &key);
+                self.waiting.end_delay(key, item, time);
             }
-            item.ticket = self.waiting.enqueue(key, item.lane);
+            self.release_held(time);
+        }
+    }
+
+    /// Makes held retries ready until no token is left.
+    fn release_held(&mut self, now: Instant) {
+        while let Some(key) = self.waiting.take_held(now) {
+            let item = item_of(&mut self.items, &key);
+            self.waiting.release(key, item, now);
         }
     }
 

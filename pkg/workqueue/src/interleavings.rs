@@ -20,7 +20,7 @@ use loom::{
 };
 use prometheus::Registry;
 
-use crate::{Lane, Metrics, Outcome, Queue, sync};
+use crate::{Lane, Metrics, Outcome, Queue, RetryBudget, sync};
 
 /// How often a thread that could continue may be preempted, unless `LOOM_MAX_PREEMPTIONS` overrides
 /// it.
@@ -200,5 +200,23 @@ fn reschedule_now_wakes_a_sleeping_taker() {
         let rescheduling = spawn(&queue, Queue::reschedule_now);
         assert_eq!(take_and_finish(&queue), Some(1));
         rescheduling.join().unwrap();
+    });
+}
+
+/// Two keys fail, and there is a token for one retry. Its success releases the other retry, for
+/// which another taker may already sleep.
+#[test]
+fn the_success_of_a_retry_wakes_a_taker_for_another_one() {
+    check(|_| {
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let queue = Queue::with_retry_budget("test", &metrics, RetryBudget::new(0.001, 1), |_| 0);
+        for key in [1, 2] {
+            queue.add(key, Lane::Urgent);
+            block_on(queue.take()).unwrap().finish(Outcome::Retry);
+        }
+        sync::advance(millis(5));
+        let taking = spawn(&queue, take_and_finish);
+        let keys = [take_and_finish(&queue), taking.join().unwrap()];
+        assert!([[Some(1), Some(2)], [Some(2), Some(1)]].contains(&keys), "{keys:?}");
     });
 }

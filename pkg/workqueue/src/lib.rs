@@ -2,9 +2,9 @@
 //! one worker holds a key at a time.
 //!
 //! The queue holds each waiting key once, in one of two lanes. A key that fails is retried after a
-//! growing delay. A key that is added while it runs is run once more afterwards. The `core` module
-//! makes all of these decisions. This module wraps it with the lock, the clock and the sleeping
-//! takers.
+//! growing delay, and within a budget of retries. A key that is added while it runs is run once
+//! more afterwards. The `core` module makes all of these decisions. This module wraps it with the
+//! lock, the clock and the sleeping takers.
 //!
 //! Architecture Invariant: the lock is held for one call of the core and never across an await.
 //! There are no tasks, channels or tickers here; an unused queue costs nothing.
@@ -28,10 +28,10 @@ use self::{
     backoff::Backoff,
     core::{Core, Run, Take, Wake},
     metrics::Series,
-    sync::{Mutex, Notify, now, timeout_at},
+    sync::{Mutex, Notify, jitter, now, timeout_at},
 };
 pub use self::{
-    core::{Lane, Outcome, Progress, QueueSnapshot},
+    core::{Flow, Lane, Outcome, Progress, QueueSnapshot, RetryBudget},
     metrics::{Metrics, UnqueuedWork},
 };
 
@@ -65,8 +65,20 @@ impl<K: Key> Queue<K> {
     /// Two live queues with the same name share their series: the values are summed, except for the
     /// longest run, which is the maximum.
     pub fn new(name: &'static str, metrics: &Metrics) -> Self {
+        Self::with_retry_budget(name, metrics, RetryBudget::default(), |_| 0)
+    }
+
+    /// Like [`Queue::new`], with a limit of retries. If retries have to wait for the budget, the
+    /// flows that `flow_of` returns take turns, so that the failing keys of one flow do not delay
+    /// the retries of another.
+    pub fn with_retry_budget(
+        name: &'static str,
+        metrics: &Metrics,
+        budget: RetryBudget,
+        flow_of: fn(&K) -> Flow,
+    ) -> Self {
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(Backoff::DEFAULT)),
+            core: Mutex::new(Core::new(Backoff::DEFAULT, budget, flow_of)),
             takers: Notify::new(),
             drained: Notify::new(),
             series: metrics.series(name),
@@ -91,8 +103,16 @@ impl<K: Key> Queue<K> {
         self.shared.wake(wake);
     }
 
+    /// Makes the key ready now in the routine lane, unless its last run failed.
+    ///
+    /// Use it if nothing has changed: a failed key is retried anyway, within the retry budget.
+    pub fn resync(&self, key: K) {
+        let wake = self.shared.with(|core, now| core.resync(key, now));
+        self.shared.wake(wake);
+    }
+
     /// Makes every key ready that waits for the time of a [`Queue::add_at`] or [`Outcome::At`].
-    /// Keys in backoff keep waiting.
+    /// Keys that wait only for a retry keep waiting.
     ///
     /// Call this after the wall clock was set, when times computed from it may be wrong. A worker
     /// that receives a key too early schedules it again.
@@ -185,7 +205,7 @@ impl<K: Key> Shared<K> {
     }
 
     fn end(&self, key: &K, outcome: Outcome) {
-        let (done, drained) = self.with(|core, now| (core.done(key, outcome, now), core.is_drained()));
+        let (done, drained) = self.with(|core, now| (core.done(key, outcome, jitter(), now), core.is_drained()));
         if let Some(done) = done {
             self.series.worked(done.ran);
             self.wake(done.wake);
@@ -251,6 +271,12 @@ impl<K: Key> Work<K> {
     /// each be slow.
     pub fn report_progress(&self) {
         self.queue.shared.with(|core, now| core.report_progress(&self.key, now));
+    }
+
+    /// Charges a failed retry for writes besides the first, such as those that report the failure:
+    /// each of them costs a token of the [`RetryBudget`] too. Has no effect on other runs.
+    pub fn charge(&self, writes: u32) {
+        self.queue.shared.with(|core, now| core.charge(&self.key, writes, now));
     }
 
     /// Ends the run with this outcome and returns the key to the queue.

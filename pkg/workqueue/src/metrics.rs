@@ -1,8 +1,8 @@
 //! The `workqueue_*` metrics, with the names, labels and buckets of Kubernetes' components.
 //!
-//! Depth, unfinished work and the longest run are computed when the registry is read. client-go's
-//! ticker writes them every 500 ms instead. So values are never older than the scrape, a run of 400
-//! ms is visible, and there is no task to stop.
+//! Depth, held retries, unfinished work and the longest run are computed when the registry is read.
+//! client-go's ticker writes them every 500 ms instead. So values are never older than the scrape,
+//! a run of 400 ms is visible, and there is no task to stop.
 //!
 //! Architecture Invariant: no global registry, and no strong reference to a queue. A queue's gauges
 //! end with it, and its counters stay.
@@ -35,6 +35,7 @@ struct Families {
     queue_durations: HistogramVec,
     work_durations: HistogramVec,
     depth: IntGaugeVec,
+    held: IntGaugeVec,
     unfinished: GaugeVec,
     longest: GaugeVec,
     /// Also locked during a scrape, so that concurrent scrapes do not reset each other's gauges.
@@ -77,6 +78,13 @@ impl Metrics {
             )?,
             depth: IntGaugeVec::new(
                 Opts::new("workqueue_depth", "Number of keys that are due and not yet taken."),
+                &label,
+            )?,
+            held: IntGaugeVec::new(
+                Opts::new(
+                    "workqueue_held_retries",
+                    "Number of failed keys whose backoff has passed and that wait for the retry budget.",
+                ),
                 &label,
             )?,
             unfinished: GaugeVec::new(
@@ -140,13 +148,14 @@ impl fmt::Debug for Metrics {
 }
 
 impl Families {
-    fn collectors(&self) -> [&dyn Collector; 7] {
+    fn collectors(&self) -> [&dyn Collector; 8] {
         let Self {
             adds,
             retries,
             queue_durations,
             work_durations,
             depth,
+            held,
             unfinished,
             longest,
             queues: _,
@@ -157,6 +166,7 @@ impl Families {
             queue_durations,
             work_durations,
             depth,
+            held,
             unfinished,
             longest,
         ]
@@ -166,12 +176,15 @@ impl Families {
     /// series: values are summed, except the longest run, which is the maximum.
     fn refresh(&self, queues: &mut Vec<(&'static str, Observe)>) {
         self.depth.reset();
+        self.held.reset();
         self.unfinished.reset();
         self.longest.reset();
         queues.retain(|(name, observe)| {
             let Some(snapshot) = observe() else { return false };
-            let depth = i64::try_from(snapshot.ready + snapshot.rerun).unwrap_or(i64::MAX);
+            let count = |keys: usize| i64::try_from(keys).unwrap_or(i64::MAX);
+            let depth = count(snapshot.ready + snapshot.rerun);
             self.depth.with_label_values(&[*name]).add(depth);
+            self.held.with_label_values(&[*name]).add(count(snapshot.held));
             self.unfinished
                 .with_label_values(&[*name])
                 .add(snapshot.unfinished.as_secs_f64());

@@ -1,4 +1,5 @@
-//! The primitives through which threads interact: the lock, the wake-ups and the clock.
+//! The primitives through which threads interact: the lock, the wake-ups and the clock, and the
+//! random numbers.
 //!
 //! With `--cfg loom`, models that loom can explore replace them, and `interleavings.rs` checks how
 //! threads can interleave. Tokio's loom support for `Notify` is limited to tokio's own tests. So
@@ -11,7 +12,7 @@ pub(crate) mod notify;
 mod loom_sync;
 #[cfg(loom)]
 pub(crate) use self::{
-    loom_sync::{Mutex, advance, now, timeout_at},
+    loom_sync::{Mutex, advance, jitter, now, timeout_at},
     notify::Notify,
 };
 
@@ -25,6 +26,11 @@ mod real {
     pub(crate) fn now() -> Instant {
         Instant::now()
     }
+
+    /// Returns a random number from 0 to 1.
+    pub(crate) fn jitter() -> f64 {
+        fastrand::f64()
+    }
 }
 #[cfg(not(loom))]
-pub(crate) use self::real::{Mutex, Notify, now, timeout_at};
+pub(crate) use self::real::{Mutex, Notify, jitter, now, timeout_at};

@@ -44,14 +44,15 @@ async fn a_taker_receives_a_key_that_is_added_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_key_is_retried_after_5_10_and_20_ms() {
+async fn a_failing_key_is_retried_after_at_most_5_10_and_20_ms() {
     let queue = queue();
     queue.add("a", Lane::Routine);
     let mut last = Instant::now();
     for (failures, delay) in [(0, 0), (1, 5), (2, 10), (3, 20)] {
         let work = queue.take().await.unwrap();
         assert_eq!((work.failures(), work.lane()), (failures, Lane::Routine));
-        assert_eq!(last.elapsed(), millis(delay));
+        // Tokio's timers tick in milliseconds.
+        assert!((millis(delay / 2)..=millis(delay + 1)).contains(&last.elapsed()));
         last = Instant::now();
         work.finish(Outcome::Retry);
     }

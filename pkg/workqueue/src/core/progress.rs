@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, hash::Hash, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Core, State, ready_queue::Ticket};
+use super::{Core, item::State, ready_queue::Ticket};
 
 /// The progress of a queue at one time, for health checks.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -84,7 +84,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Backoff, Lane, Outcome, Take};
+    use super::super::{Backoff, Lane, Outcome, RetryBudget, Take};
     use super::*;
 
     /// A queue whose times are given in seconds after its start.
@@ -99,7 +99,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             Self {
-                core: Core::new(Backoff::DEFAULT),
+                core: Core::new(Backoff::DEFAULT, RetryBudget::default(), |_| 0),
                 start: Instant::now(),
             }
         }
@@ -120,7 +120,7 @@ mod tests {
 
         fn done(&mut self, second: u64, key: &'static str, outcome: Outcome) {
             let now = self.at(second);
-            assert!(self.core.done(&key, outcome, now).is_some());
+            assert!(self.core.done(&key, outcome, 0.0, now).is_some());
         }
 
         fn progress(&mut self, second: u64) -> Ages {
@@ -178,6 +178,21 @@ mod tests {
         assert_eq!(fixture.progress(899), (0, None, Some(899), None));
         // A key whose time has come counts as ready, even if no taker was woken for it.
         assert_eq!(fixture.progress(1001), (2, Some(101), Some(1001), None));
+    }
+
+    #[test]
+    fn a_held_retry_does_not_age() {
+        let mut fixture = Fixture::new();
+        fixture.core = Core::new(Backoff::DEFAULT, RetryBudget::new(0.001, 1), |_| 0);
+        for key in ["a", "b"] {
+            fixture.add(0, key, Lane::Urgent);
+            fixture.take(0, key);
+            fixture.done(0, key, Outcome::Retry);
+        }
+        fixture.take(1, "a");
+        fixture.done(1, "a", Outcome::Retry);
+        assert_eq!(fixture.progress(900), (0, None, Some(899), None));
+        assert_eq!(fixture.core.observe(fixture.at(900)).held, 2);
     }
 
     #[test]

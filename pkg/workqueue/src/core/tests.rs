@@ -2,12 +2,13 @@
 //! the result is not checked.
 
 mod delays;
+mod retries;
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Core, Done, Lane, Outcome, Run, Take};
+use super::{Core, Done, Flow, Lane, Outcome, RetryBudget, Run, Take};
 use crate::backoff::Backoff;
 
 struct Script {
@@ -51,10 +52,16 @@ impl Script {
                 Take::Idle => "Idle".to_owned(),
                 Take::Closed => "Closed".to_owned(),
             },
-            ["done", key, outcome] => match self.core.done(&key.to_owned(), self.outcome(outcome), now) {
+            ["done", key, outcome] => match self.core.done(&key.to_owned(), self.outcome(outcome), 0.0, now) {
                 Some(Done { ran, wake }) => format!("ran={} {wake:?}", ran.as_millis()),
                 None => "not running".to_owned(),
             },
+            ["resync", key] => format!("{:?}", self.core.resync(key.into(), now)),
+            ["held"] => self.core.observe(now).held.to_string(),
+            ["charge", key, writes] => {
+                self.core.charge(&key.to_owned(), writes.parse().unwrap(), now);
+                String::new()
+            }
             ["reschedule_now"] => format!("{:?}", self.core.reschedule_now(now)),
             ["close"] => format!("{:?}", self.core.close()),
             ["observe"] => {
@@ -89,10 +96,21 @@ fn parse_lane(word: &str) -> Lane {
     }
 }
 
+/// Returns the part of a key before the slash as its flow.
+fn flow_of(key: &str) -> Flow {
+    let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+    namespace.bytes().next().unwrap_or(0).into()
+}
+
 #[track_caller]
 fn check(script: &str) {
+    check_with(RetryBudget::default(), script);
+}
+
+#[track_caller]
+fn check_with(budget: RetryBudget, script: &str) {
     let mut run = Script {
-        core: Core::new(Backoff::DEFAULT),
+        core: Core::new(Backoff::DEFAULT, budget, |key: &String| flow_of(key)),
         start: Instant::now(),
     };
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -214,7 +232,7 @@ fn an_urgent_add_makes_a_delayed_routine_key_urgent_at_its_time() {
 
 #[test]
 fn every_eighth_take_is_from_the_routine_lane() {
-    let mut core = Core::new(Backoff::DEFAULT);
+    let mut core = Core::new(Backoff::DEFAULT, RetryBudget::default(), |_| 0);
     let now = Instant::now();
     for key in 0..30 {
         core.add(key, Lane::Urgent, now);
@@ -312,13 +330,13 @@ fn the_tally_counts_ready_and_delayed_keys() {
 
 #[test]
 fn memory_is_freed_after_a_burst() {
-    let mut core = Core::new(Backoff::DEFAULT);
+    let mut core = Core::new(Backoff::DEFAULT, RetryBudget::default(), |_| 0);
     let now = Instant::now();
     for key in 0..100_000 {
         core.add(key, Lane::Routine, now);
     }
     while let Take::Run(run) = core.take(now) {
-        core.done(&run.key, Outcome::Forget, now).unwrap();
+        core.done(&run.key, Outcome::Forget, 0.0, now).unwrap();
     }
     assert!(core.items.capacity() < 4096, "{}", core.items.capacity());
 }

@@ -1,78 +1,55 @@
-//! The waiting keys, which are either delayed until a time or ready for a taker.
+//! The waiting keys: delayed until a time, held until there is a token, or ready for a taker.
 //!
-//! Architecture Invariant: every waiting key is in exactly one of the delayed keys and the ready
-//! queue, and no other key is in either.
+//! Architecture Invariant: every waiting key is in exactly one of the delayed keys, the held
+//! retries and the ready queue, and no other key is in any of them. Only a held retry that also has
+//! a requested time is in the delayed keys too, under the same ticket.
 
 use std::{collections::BTreeMap, mem};
 
 use tokio::time::Instant;
 
 use super::{
-    Item, State, Wake,
+    Wake,
+    held_retries::{Flow, HeldRetries},
+    item::{Due, Item, State},
     ready_queue::{Lane, ReadyQueue, Ticket},
+    retry_budget::{RetryBudget, TokenBucket},
 };
-
-/// When a key is due, and in which lane.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Due {
-    pub(super) when: Instant,
-    pub(super) lane: Lane,
-    /// Whether the key becomes urgent when its time comes, but not before.
-    pub(super) timed: bool,
-}
-
-impl Due {
-    /// Merges two due times: returns the earlier time in the higher lane.
-    ///
-    /// If only one of the two is timed, the earlier one is returned unchanged, because a timed key
-    /// becomes urgent only at its own time. If both have the same time, the timed one is returned.
-    pub(super) fn or(self, other: Self) -> Self {
-        if self.timed == other.timed {
-            return Self {
-                when: self.when.min(other.when),
-                lane: self.lane.min(other.lane),
-                timed: self.timed,
-            };
-        }
-        let (timed, untimed) = if self.timed { (self, other) } else { (other, self) };
-        if untimed.when < timed.when { untimed } else { timed }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Waiting<K> {
     /// Delayed keys, ordered by time and then by insertion.
     pub(super) delayed: BTreeMap<(Instant, Ticket), K>,
+    pub(super) held: HeldRetries<K>,
+    pub(super) bucket: TokenBucket,
     pub(super) ready_queue: ReadyQueue<K>,
+    flow_of: fn(&K) -> Flow,
     last_ticket: Ticket,
     added: u64,
 }
 
-impl<K> Waiting<K> {
-    pub(super) fn new() -> Self {
+impl<K: Clone> Waiting<K> {
+    pub(super) fn new(budget: RetryBudget, flow_of: fn(&K) -> Flow) -> Self {
         Self {
             delayed: BTreeMap::new(),
+            held: HeldRetries::new(),
+            bucket: TokenBucket::new(budget),
             ready_queue: ReadyQueue::new(),
+            flow_of,
             last_ticket: 0,
             added: 0,
         }
     }
 
-    /// Adds a key that is not waiting yet.
+    /// Adds a key that is not waiting yet and is due at a requested time.
     pub(super) fn place(&mut self, key: K, due: Due, failures: u32, now: Instant) -> (Item, Wake) {
         let Due { when, lane, timed } = due;
         let lane = if timed && when <= now { Lane::Urgent } else { lane };
         let (ticket, state, wake) = if when <= now {
             (self.enqueue(key, lane), State::Ready, Wake::One)
         } else {
-            let is_earliest = self.next_time().is_none_or(|first| when < first);
-            let ticket = self.next_ticket();
-            self.delayed.insert((when, ticket), key);
-            (
-                ticket,
-                State::Delayed,
-                if is_earliest { Wake::All } else { Wake::Nobody },
-            )
+            let wake = self.wake_for(when);
+            (self.delay(key, when), State::Delayed, wake)
         };
         let item = Item {
             failures,
@@ -80,9 +57,119 @@ impl<K> Waiting<K> {
             ticket,
             at: when,
             timed,
+            has_token: false,
             state,
         };
         (item, wake)
+    }
+
+    /// Adds a failed key that is not waiting yet. It waits for the end of its backoff, and then for
+    /// a token, but no longer than until `later`.
+    pub(super) fn back_off(&mut self, key: K, end: Due, later: Option<Instant>, failures: u32) -> Item {
+        Item {
+            failures,
+            lane: end.lane,
+            ticket: self.delay(key, end.when),
+            at: end.when,
+            timed: false,
+            has_token: false,
+            state: State::Backoff { later },
+        }
+    }
+
+    /// Merges a requested time into those of a key that is delayed, in backoff or held.
+    pub(super) fn reschedule(&mut self, key: K, item: &mut Item, due: Due, now: Instant) -> Wake {
+        let earlier = |later: Option<Instant>| Some(later.map_or(due.when, |later| later.min(due.when)));
+        let due = match item.state {
+            State::Backoff { later } if due.when > item.at => {
+                item.lane = item.lane.min(due.lane);
+                item.state = State::Backoff { later: earlier(later) };
+                return Wake::Nobody;
+            }
+            State::Held { later } if due.when > now => {
+                let wake = self.wake_for(due.when);
+                item.lane = item.lane.min(due.lane);
+                self.remove_timer(later, item.ticket);
+                item.state = State::Held { later: earlier(later) };
+                self.insert_timer(earlier(later), item.ticket, key);
+                return wake;
+            }
+            State::Delayed => {
+                let due = item.due().or(due);
+                item.lane = due.lane;
+                if due.when == item.at {
+                    return Wake::Nobody;
+                }
+                due
+            }
+            _ => Due {
+                lane: item.lane.min(due.lane),
+                ..due
+            },
+        };
+        match item.state {
+            State::Held { later } => {
+                self.remove_timer(later, item.ticket);
+                self.held.remove((self.flow_of)(&key), item.ticket);
+            }
+            _ => self.remove_timer(Some(item.at), item.ticket),
+        }
+        let (placed, wake) = self.place(key, due, item.failures, now);
+        *item = placed;
+        wake
+    }
+
+    /// Continues with a key that was removed from the delayed keys at its time. At the end of a
+    /// backoff, it is held until there is a token; otherwise it is ready.
+    pub(super) fn end_delay(&mut self, key: K, item: &mut Item, now: Instant) {
+        if let State::Backoff { later } = item.state {
+            item.ticket = self.next_ticket();
+            item.state = State::Held { later };
+            self.insert_timer(later, item.ticket, key.clone());
+            self.held.insert((self.flow_of)(&key), item.ticket, key);
+        } else {
+            if item.timed {
+                item.lane = Lane::Urgent;
+            }
+            self.make_ready(key, item, now);
+        }
+    }
+
+    /// Makes a key ready that was removed from the delayed keys.
+    pub(super) fn make_ready(&mut self, key: K, item: &mut Item, now: Instant) {
+        if let State::Held { .. } = item.state {
+            self.held.remove((self.flow_of)(&key), item.ticket);
+        }
+        item.state = State::Ready;
+        item.timed = false;
+        item.at = now;
+        item.ticket = self.enqueue(key, item.lane);
+    }
+
+    /// Removes and returns the next held retry, if there is a token for it.
+    pub(super) fn take_held(&mut self, now: Instant) -> Option<K> {
+        (!self.held.is_empty() && self.bucket.take(now))
+            .then(|| self.held.pop())
+            .flatten()
+    }
+
+    /// Like [`Waiting::take_held`], for the retries in the flow of this key.
+    pub(super) fn take_held_from(&mut self, key: &K, now: Instant) -> Option<K> {
+        let flow = (self.flow_of)(key);
+        (self.held.contains(flow) && self.bucket.take(now))
+            .then(|| self.held.pop_from(flow))
+            .flatten()
+    }
+
+    /// Makes a retry ready that was removed from the held ones and has a token.
+    pub(super) fn release(&mut self, key: K, item: &mut Item, now: Instant) {
+        if let State::Held { later } = item.state {
+            self.remove_timer(later, item.ticket);
+        }
+        item.has_token = true;
+        item.state = State::Ready;
+        item.at = now;
+        item.ticket = self.enqueue(key, item.lane);
     }
 
     /// Appends a key to a lane.
@@ -112,19 +199,49 @@ impl<K> Waiting<K> {
         mem::take(&mut self.delayed)
     }
 
-    /// Returns the earliest time of a delayed key.
+    /// Returns the earliest time of a delayed key, or of a token for a held one.
     pub(super) fn next_time(&self) -> Option<Instant> {
-        self.delayed.first_key_value().map(|(&(when, _), _)| when)
+        let delayed = self.delayed.first_key_value().map(|(&(when, _), _)| when);
+        let token = (!self.held.is_empty()).then(|| self.bucket.next_token()).flatten();
+        delayed.into_iter().chain(token).min()
     }
 
     pub(super) fn clear(&mut self) {
         self.delayed.clear();
+        self.held.clear();
         self.ready_queue.clear();
     }
 
     /// Returns how many keys became ready since the last call.
     pub(super) fn drain_added(&mut self) -> u64 {
         mem::take(&mut self.added)
+    }
+
+    /// Returns whom to wake for a key that is due at this time and not waiting yet.
+    fn wake_for(&self, when: Instant) -> Wake {
+        if self.next_time().is_none_or(|first| when < first) {
+            Wake::All
+        } else {
+            Wake::Nobody
+        }
+    }
+
+    fn delay(&mut self, key: K, when: Instant) -> Ticket {
+        let ticket = self.next_ticket();
+        self.delayed.insert((when, ticket), key);
+        ticket
+    }
+
+    fn insert_timer(&mut self, when: Option<Instant>, ticket: Ticket, key: K) {
+        if let Some(when) = when {
+            self.delayed.insert((when, ticket), key);
+        }
+    }
+
+    fn remove_timer(&mut self, when: Option<Instant>, ticket: Ticket) {
+        if let Some(when) = when {
+            self.delayed.remove(&(when, ticket));
+        }
     }
 
     fn next_ticket(&mut self) -> Ticket {

@@ -46,6 +46,11 @@ pub(crate) fn now() -> Instant {
     zero() + CLOCK.lock().elapsed
 }
 
+/// Returns no jitter, so that every exploration is the same.
+pub(crate) fn jitter() -> f64 {
+    0.0
+}
+
 /// Advances the clock and wakes all sleepers.
 pub(crate) fn advance(time: Duration) {
     let sleepers = {

@@ -1,14 +1,15 @@
 //! Runs random histories of a queue under paused time. Takers arrive, are cancelled, finish and
-//! fail. Keys are added for now and for later, and rescheduled. The queue is closed. No key is
-//! lost, late, held twice, or returned without a request.
+//! fail. Keys are added for now and for later, and rescheduled. Retries exhaust their budget. The
+//! queue is closed. No key is lost, late, held twice, or returned without a request.
 
 use std::collections::BTreeSet;
 
+use prometheus::Registry;
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
-use super::{manual_poll::Waiter, millis, queue};
-use crate::{Lane, Outcome, Queue, QueueSnapshot, Work};
+use super::{manual_poll::Waiter, millis};
+use crate::{Lane, Metrics, Outcome, Queue, QueueSnapshot, RetryBudget, Work};
 
 /// A number refers to the `n`th taker or work item, modulo their number.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +76,12 @@ struct Simulation {
 
 impl Simulation {
     fn new() -> Self {
+        // The jitter is the same in every run.
+        fastrand::seed(0);
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let budget = RetryBudget::new(50.0, 2);
         Self {
-            queue: queue(),
+            queue: Queue::with_retry_budget("test", &metrics, budget, |key| (key % 3).into()),
             takers: Vec::new(),
             held: Vec::new(),
             drainers: Vec::new(),
@@ -157,7 +162,7 @@ impl Simulation {
         let is_held = |key: &u8| self.held.iter().any(|work| work.key() == key);
         let waiting = self.requested.iter().filter(|key| !is_held(key)).count();
         assert_eq!(
-            snapshot.ready + snapshot.delayed,
+            snapshot.ready + snapshot.delayed + snapshot.held,
             waiting,
             "{:?} are wanted: {snapshot:?}",
             self.requested

@@ -4,7 +4,7 @@ use prometheus::{Registry, TextEncoder};
 use tokio::time::{Instant, advance};
 
 use super::millis;
-use crate::{Lane, Metrics, Outcome, Queue};
+use crate::{Lane, Metrics, Outcome, Queue, RetryBudget};
 
 /// Returns the sample lines of a registry that contain `part`.
 fn scrape(registry: &Registry, part: &str) -> Vec<String> {
@@ -30,6 +30,7 @@ async fn a_new_queue_shows_every_series_at_zero() {
         [
             r#"workqueue_adds_total{name="jobs"} 0"#,
             r#"workqueue_depth{name="jobs"} 0"#,
+            r#"workqueue_held_retries{name="jobs"} 0"#,
             r#"workqueue_longest_running_processor_seconds{name="jobs"} 0"#,
             r#"workqueue_queue_duration_seconds_sum{name="jobs"} 0"#,
             r#"workqueue_queue_duration_seconds_count{name="jobs"} 0"#,
@@ -73,7 +74,7 @@ async fn metrics_follow_a_key_through_the_queue() {
     b.finish(Outcome::Retry);
     assert_eq!(scrape(&registry, "adds"), [r#"workqueue_adds_total{name="jobs"} 5"#]);
     assert_eq!(
-        scrape(&registry, "retries"),
+        scrape(&registry, "retries_total"),
         [r#"workqueue_retries_total{name="jobs"} 2"#]
     );
     assert_eq!(
@@ -88,6 +89,20 @@ async fn metrics_follow_a_key_through_the_queue() {
         scrape(&registry, "queue_duration_seconds_sum"),
         [r#"workqueue_queue_duration_seconds_sum{name="jobs"} 0.625"#]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_retries_are_not_part_of_the_depth() {
+    let registry = Registry::new();
+    let metrics = Metrics::register(&registry).unwrap();
+    let queue = Queue::with_retry_budget("jobs", &metrics, RetryBudget::new(0.001, 1), |_| 0);
+    for key in ["a", "b", "c"] {
+        queue.add(key, Lane::Urgent);
+        queue.take().await.unwrap().finish(Outcome::Retry);
+    }
+    advance(millis(250)).await;
+    assert_eq!(scrape(&registry, "depth"), [r#"workqueue_depth{name="jobs"} 1"#]);
+    assert_eq!(scrape(&registry, "held"), [r#"workqueue_held_retries{name="jobs"} 2"#]);
 }
 
 #[tokio::test(start_paused = true)]
