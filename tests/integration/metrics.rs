@@ -28,6 +28,7 @@ async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
         "running_managed_controllers",
         "workqueue_adds_total",
         "workqueue_depth",
+        "workqueue_held_retries",
         "workqueue_longest_running_processor_seconds",
         "workqueue_queue_duration_seconds",
         "workqueue_retries_total",

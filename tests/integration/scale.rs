@@ -2,6 +2,7 @@
 //! the environment variable `SCALE`, which `make scale` sets, selects its full size.
 
 mod priority;
+mod retry_storm;
 
 /// Returns whether tests run in full size.
 fn is_full_size() -> bool {

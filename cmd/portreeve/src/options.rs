@@ -182,6 +182,15 @@ pub(crate) struct ManagerArgs {
     /// disables the check.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) queue_stuck_timeout: Duration,
+    /// The QPS limit for retries of each controller that fail again. A retry that succeeds is not
+    /// limited and releases two more; changes and scheduled times are never held back. 0 disables
+    /// the limit.
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = portreeve_client::parse_qps)]
+    pub(crate) retry_qps: f32,
+    /// The number of retries of each controller that may exceed --retry-qps in a burst. Ignored
+    /// while --retry-qps is 0.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) retry_burst: u32,
     /// How long a watch may be silent before the informer restarts it. /readyz fails after 4/3 of
     /// this time without contact. At least 1s; the apiserver sends a bookmark about every minute,
     /// except for a resource that has not changed since the apiserver started.
@@ -209,6 +218,8 @@ impl ManagerArgs {
             shutdown_timeout: self.controller_shutdown_timeout,
             controller_stuck_timeout: self.controller_stuck_timeout,
             queue_stuck_timeout: self.queue_stuck_timeout,
+            retry_qps: self.retry_qps,
+            retry_burst: self.retry_burst,
             informer_config: InformerConfig {
                 idle_timeout: self.watch_idle_timeout,
                 resync_period: (!resync_period.is_zero()).then_some(resync_period),

@@ -42,7 +42,7 @@ use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, Uid};
 use portreeve_informer::{Discovery, ServedResources};
 use portreeve_reconcile::{
     BuildError, Clock, Context, Controller, ControllerFailure, EventContent, Events, FenceMonitor, QueueHealthChecker,
-    Registrations, Shutdown, Target,
+    Registrations, Shutdown, Target, held_retries_checker,
 };
 use portreeve_workqueue::{Lane, Queue, UnqueuedWork, Work};
 use tokio::{
@@ -123,7 +123,8 @@ pub(crate) struct Collector {
 impl Collector {
     pub(crate) fn build(inputs: &Context<'_>, settings: Settings) -> Result<Registrations, BuildError> {
         let (name, shared) = (inputs.name, inputs.shared);
-        let queue = |queue| Queue::new(queue, &shared.queues);
+        let budget = shared.retry_budget.split(2);
+        let queue = |queue| Queue::with_retry_budget(queue, &shared.queues, budget, |_| 0);
         let watches = inputs.informers.shared_watches();
         let (discovery, served) = Discovery::start(inputs.client.clone(), &watches);
         let lease = inputs.lease.clone();
@@ -170,7 +171,12 @@ impl Collector {
         Ok(Registrations {
             queue_health_checkers: ctx.queue_health_checkers().into(),
             debug_pages: pages::all(&ctx),
-            readiness_checkers: vec![pages::readiness_checks(&ctx), fence_monitor.readiness_checker()],
+            readiness_checkers: vec![
+                pages::readiness_checks(&ctx),
+                fence_monitor.readiness_checker(),
+                held_retries_checker(ATTEMPTS, ctx.attempts.clone()),
+                held_retries_checker(ORPHANS, ctx.orphans.clone()),
+            ],
             controller: Box::new(Self { ctx, watching }),
         })
     }
@@ -285,16 +291,18 @@ impl CollectorContext {
         self.enqueue(&mut follow_ups);
     }
 
-    /// Sends an event on an object if its kind is served.
-    fn note(&self, item: &Identity, note: &EventContent) {
-        let Some(resource) = self.resource(item) else { return };
+    /// Sends an event on an object if its kind is served. Returns whether the event was queued.
+    fn note(&self, item: &Identity, note: &EventContent) -> bool {
+        let Some(resource) = self.resource(item) else {
+            return false;
+        };
         let target = Target {
             key: key_of(&resource, item),
             resource,
             uid: (*item.uid).into(),
             version: "".into(),
         };
-        self.events.send(self.name, &target, note);
+        self.events.send(self.name, &target, note)
     }
 
     /// Returns the resource that serves objects of this kind.

@@ -49,7 +49,7 @@ pub struct Args {
     pub master: Option<Uri>,
     /// The QPS limit for requests to the apiserver. 0, the default, disables the client-side limit:
     /// API Priority and Fairness limits requests, and the client honors Retry-After.
-    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = rate)]
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = parse_qps)]
     pub kube_api_qps: f32,
     /// The number of requests that may exceed --kube-api-qps in a burst. Ignored while
     /// --kube-api-qps is 0.
@@ -57,7 +57,12 @@ pub struct Args {
     pub kube_api_burst: u32,
 }
 
-fn rate(text: &str) -> Result<f32, String> {
+/// Parses the requests per second of a flag such as `--kube-api-qps`. 0 means no limit.
+///
+/// # Errors
+///
+/// Returns an error that names the valid values.
+pub fn parse_qps(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(rate) if rate == 0.0 || (0.001..=1e6).contains(&rate) => Ok(rate),
         _ => Err("expected 0 (no limit) or requests per second from 0.001 to 1000000".to_owned()),

@@ -36,7 +36,7 @@ mod rate;
 mod refusal;
 
 pub use api_error_kind::{ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, is_unavailable, retry_after};
-pub use config::{Args, Connection, Error, Settings};
+pub use config::{Args, Connection, Error, Settings, parse_qps};
 pub use duration::parse_duration;
 pub use error_chain::error_chain;
 pub use fence::{AlwaysOpen, Fence, Fenced, ReadOnly};

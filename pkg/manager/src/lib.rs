@@ -28,6 +28,7 @@ use portreeve_reconcile::{
     BuildError, Clock, ControllerFailure, Descriptor, EventWriter, Events, SharedContext, Shutdown,
 };
 use portreeve_serving::HealthCheckers;
+use portreeve_workqueue::RetryBudget;
 use prometheus::Registry;
 use tokio::{task::JoinSet, time::timeout};
 
@@ -69,6 +70,10 @@ pub struct Settings {
     /// How long a queue with due items may make no progress before `/livez` fails. Zero means no
     /// limit.
     pub queue_stuck_timeout: Duration,
+    /// The maximum rate of each controller's retries that fail again. Zero means no limit.
+    pub retry_qps: f32,
+    /// The number of retries that may exceed that rate in a burst.
+    pub retry_burst: u32,
     /// The timeouts and intervals of informers.
     pub informer_config: InformerConfig,
     /// Beats as long as the manager runs, and so shows that its runtime runs tasks.
@@ -172,6 +177,7 @@ impl Manager {
             clock,
             registry: registry.clone(),
             queues: portreeve_workqueue::Metrics::register(registry).map_err(Error::Metrics)?,
+            retry_budget: RetryBudget::new(settings.retry_qps, settings.retry_burst),
             metrics: portreeve_reconcile::Metrics::register(registry).map_err(Error::Metrics)?,
             dry_run: settings.dry_run,
         };

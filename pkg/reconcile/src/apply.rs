@@ -64,11 +64,23 @@ impl Applier {
 
     /// Like [`Applier::run`], but also calls `step` after each effect, whatever its result.
     pub(crate) async fn run_with_progress(&self, plan: &Plan, step: impl Fn() + Sync) -> Applied {
+        self.run_counted(plan, step, &mut Written::default()).await
+    }
+
+    /// Like [`Applier::run_with_progress`], for a plan that reports a failure. It is best effort,
+    /// because the report itself may fail. Returns what it wrote.
+    pub(crate) async fn report(&self, plan: &Plan, step: impl Fn() + Sync) -> Written {
+        let mut written = Written::default();
+        self.run_counted(plan, step, &mut written).await;
+        written
+    }
+
+    async fn run_counted(&self, plan: &Plan, step: impl Fn() + Sync, written: &mut Written) -> Applied {
         if self.dry_run {
             return Applied::Done;
         }
         for effect in &plan.effects {
-            let ended = self.perform(effect).await;
+            let ended = self.perform(effect, written).await;
             step();
             if let Some(ended) = ended {
                 return ended;
@@ -78,20 +90,20 @@ impl Applier {
     }
 
     /// Performs one effect. Returns `None` if the plan continues with the next effect.
-    async fn perform(&self, effect: &Effect) -> Option<Applied> {
+    async fn perform(&self, effect: &Effect, written: &mut Written) -> Option<Applied> {
         match effect {
-            Effect::Event(target, note) => self.events.send(&self.manager, target, note),
+            Effect::Event(target, note) => written.writes += u32::from(self.events.send(&self.manager, target, note)),
             Effect::Count { metric, by } => self.controller_metrics.count(metric, *by),
             Effect::ObserveLatency { metric, since } => {
                 let latency = self.clock.now().duration_since(*since);
                 self.controller_metrics.observe(metric, latency.as_secs_f64());
             }
-            _ => return self.request(effect).await,
+            _ => return self.request(effect, written).await,
         }
         None
     }
 
-    async fn request(&self, effect: &Effect) -> Option<Applied> {
+    async fn request(&self, effect: &Effect, written: &mut Written) -> Option<Applied> {
         let request = match request::of(effect, &self.manager) {
             Ok(Some(request)) => request,
             Ok(None) => return None,
@@ -108,6 +120,17 @@ impl Applier {
             }
             _ => {}
         }
+        written.writes += 1;
+        if let Effect::PatchStatus { .. } = effect {
+            let answer = self.client.request::<Patched>(request).await;
+            return match answer {
+                Ok(patched) => {
+                    written.status_version = Some(patched.metadata.resource_version);
+                    None
+                }
+                Err(error) => classify_error(effect, error),
+            };
+        }
         // The watch delivers the written object, so the response body is read and discarded.
         let answer = self.client.request::<IgnoredAny>(request).await;
         self.fence_monitor.record(&answer);
@@ -115,9 +138,25 @@ impl Applier {
     }
 }
 
+/// What a plan wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// The number of requests that may have changed something, and of events.
+    pub(crate) writes: u32,
+    /// The version that the last status patch created.
+    pub(crate) status_version: Option<Arc<str>>,
+}
+
 /// The identity of an object in a response.
 #[derive(Deserialize)]
 struct Identified {
+    metadata: Metadata,
+}
+
+/// The version of an object in the response to a patch. A response without it is a success too.
+#[derive(Deserialize)]
+struct Patched {
+    #[serde(default)]
     metadata: Metadata,
 }
 

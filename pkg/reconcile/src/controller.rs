@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use kube::Client;
 use portreeve_informer::{Informer, Projection, Watch};
+use portreeve_workqueue::RetryBudget;
 use prometheus::Registry;
 
 use crate::{
@@ -38,6 +39,8 @@ pub struct SharedContext {
     pub registry: Registry,
     /// The metrics of work queues.
     pub queues: portreeve_workqueue::Metrics,
+    /// The limit of retries of each controller.
+    pub retry_budget: RetryBudget,
     /// The metrics of workers.
     pub metrics: Metrics,
     /// Whether to log plans without writing anything.

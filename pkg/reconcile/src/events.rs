@@ -123,15 +123,15 @@ impl Events {
     }
 
     /// Queues one event, or drops it when too many are waiting. A `report_once` event is sent only
-    /// once.
-    pub fn send(&self, controller: &str, target: &Target, note: &EventContent) {
+    /// once. Returns whether the event was queued.
+    pub fn send(&self, controller: &str, target: &Target, note: &EventContent) -> bool {
         let subject = note.report_once.as_ref().map(|subject| {
             let mut hasher = DefaultHasher::new();
             (&target.uid, note.reason, subject).hash(&mut hasher);
             hasher.finish()
         });
         if subject.is_some_and(|subject| self.reported.lock().known.contains(&subject)) {
-            return;
+            return false;
         }
         let queued = Queued {
             client: self.client.clone(),
@@ -142,9 +142,12 @@ impl Events {
         };
         if self.queue.try_send(queued).is_err() {
             self.dropped.inc();
-        } else if let Some(subject) = subject {
+            return false;
+        }
+        if let Some(subject) = subject {
             self.reported.lock().remember(subject);
         }
+        true
     }
 }
 

@@ -42,7 +42,7 @@ pub use group_lease::GroupLease;
 pub use metrics::Metrics;
 pub use plan::{Effect, EventContent, EventSeverity, Next, Object, Plan, Propagation, Target};
 pub use queue_health::{QueueHealth, QueueHealthChecker};
-pub use readiness::{ReadinessCheck, ReadinessChecker, ReadinessStatus};
+pub use readiness::{ReadinessCheck, ReadinessChecker, ReadinessStatus, held_retries_checker};
 pub use reconciler::Reconciler;
 pub use runner::KeyedController;
 pub use shutdown::Shutdown;

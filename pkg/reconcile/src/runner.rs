@@ -1,27 +1,40 @@
 //! A controller that consists of a reconciler, a queue and workers.
 
 mod enqueue_gate;
+mod own_writes;
 mod worker;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt, future::BoxFuture};
 use portreeve_api::ObjectKey;
-use portreeve_informer::{CacheSyncTimeout, Cause, Delta, Informer, Projection, Subscription};
-use portreeve_workqueue::{Lane, Queue};
+use portreeve_informer::{CacheSyncTimeout, Cause, Change, Delta, Informer, Projection, Subscription};
+use portreeve_workqueue::{Flow, Lane, Queue};
 use tokio::task::JoinSet;
 
 use self::{
     enqueue_gate::EnqueueGate,
+    own_writes::OwnWrites,
     worker::{Rejections, Worker},
 };
 use crate::{
     Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, FenceMonitor, QueueHealthChecker,
-    Reconciler, Registrations, SharedContext, Shutdown,
+    Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker,
 };
 
 /// How long to wait for caches before logging it. The wait then continues.
 const SYNC_NOTICE: Duration = Duration::from_secs(30);
+
+/// Returns the flow of a key in the retry budget: the keys of one namespace share one.
+fn namespace_hash(key: &ObjectKey) -> Flow {
+    let mut hasher = DefaultHasher::new();
+    key.namespace.hash(&mut hasher);
+    hasher.finish()
+}
 
 /// Builds a controller that reconciles keys.
 pub struct KeyedController<R> {
@@ -29,6 +42,7 @@ pub struct KeyedController<R> {
     queue_name: &'static str,
     queue: Queue<ObjectKey>,
     gate: Arc<EnqueueGate>,
+    own_writes: Arc<OwnWrites>,
     reconciler: Arc<R>,
     applier: Applier,
     shared: SharedContext,
@@ -43,7 +57,7 @@ impl<R: Reconciler> KeyedController<R> {
     /// Starts building a controller. `queue_name` is the name of its work queue in metrics.
     pub fn new(ctx: &Context<'_>, queue_name: &'static str, reconciler: R) -> Self {
         let shared = ctx.shared.clone();
-        let queue = Queue::new(queue_name, &shared.queues);
+        let queue = Queue::with_retry_budget(queue_name, &shared.queues, shared.retry_budget, namespace_hash);
         let reconciler = Arc::new(reconciler);
         let observing = Arc::clone(&reconciler);
         let gate = EnqueueGate::new(queue.clone(), move |key| observing.observe(key).is_some());
@@ -52,6 +66,7 @@ impl<R: Reconciler> KeyedController<R> {
             queue_name,
             queue,
             gate: Arc::new(gate),
+            own_writes: Arc::default(),
             reconciler,
             applier: Applier {
                 client: ctx.client.clone(),
@@ -155,14 +170,24 @@ impl<R: Reconciler> KeyedController<R> {
         T: Projection,
         K: IntoIterator<Item = ObjectKey>,
     {
-        let gate = Arc::clone(&self.gate);
+        let (gate, own_writes) = (Arc::clone(&self.gate), Arc::clone(&self.own_writes));
         self.subscriptions.push(informer.subscribe(move |delta| {
             let lane = match delta.cause {
                 Cause::Watched | Cause::Relisted => news,
-                Cause::Listed | Cause::Replayed | Cause::Resynced => Lane::Routine,
+                Cause::Listed | Cause::Replayed => Lane::Routine,
+                Cause::Resynced => return keys(delta).into_iter().for_each(|key| gate.resync(key)),
+            };
+            let updated = match &delta.change {
+                Change::Updated { new, .. } => Some(new.metadata()),
+                Change::Added(_) | Change::Deleted { .. } => None,
+            };
+            let is_own = |key: &ObjectKey| {
+                updated.is_some_and(|updated| updated.key() == *key && own_writes.absorbs(key, updated, lane))
             };
             for key in keys(delta) {
-                gate.add(key, lane);
+                if !is_own(&key) {
+                    gate.add(key, lane);
+                }
             }
         }));
         let informer = informer.clone();
@@ -173,14 +198,16 @@ impl<R: Reconciler> KeyedController<R> {
         self
     }
 
-    /// Returns the finished controller with the health check of its queue and the readiness check
-    /// of its writes.
+    /// Returns the finished controller with the checks of its queue and of its writes.
     pub fn build(self) -> Registrations {
         let (name, queue) = (self.queue_name, self.queue.clone());
-        let checker = QueueHealthChecker::of(self.name, name, queue, ObjectKey::to_string);
+        let checker = QueueHealthChecker::of(self.name, name, queue.clone(), ObjectKey::to_string);
         Registrations {
             queue_health_checkers: vec![checker],
-            readiness_checkers: vec![self.applier.fence_monitor.readiness_checker()],
+            readiness_checkers: vec![
+                self.applier.fence_monitor.readiness_checker(),
+                held_retries_checker(name, queue),
+            ],
             ..Registrations::new(Runner(self))
         }
     }
@@ -219,6 +246,7 @@ impl<R: Reconciler> KeyedController<R> {
             clock: Arc::clone(&clock),
             metrics: self.shared.metrics.clone(),
             rejections: Rejections::default(),
+            own_writes: self.own_writes,
         });
         self.gate.open();
         let mut workers = JoinSet::new();

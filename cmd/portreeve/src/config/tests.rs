@@ -1,4 +1,5 @@
 mod corpus;
+mod defaults;
 
 use std::collections::BTreeSet;
 
@@ -394,57 +395,4 @@ fn effective_config_is_a_config_file_with_the_same_effect() {
         let file = effective["controllermanager.portreeve.dev"].to_string();
         assert_eq!(effective_config(Some(&file), &[]), effective);
     }
-}
-
-#[test]
-fn effective_config_contains_every_default() {
-    expect![[r#"
-        {
-          "controllermanager.portreeve.dev": {
-            "apiVersion": "portreeve.dev/v1alpha1",
-            "authorizationAlwaysAllowPaths": [
-              "/healthz",
-              "/readyz",
-              "/livez"
-            ],
-            "bindAddress": "0.0.0.0",
-            "concurrentCronJobSyncs": 16,
-            "concurrentCrontabSyncs": 16,
-            "concurrentFooSyncs": 5,
-            "concurrentGcSyncs": 20,
-            "concurrentTtlAfterFinishedSyncs": 5,
-            "controllerShutdownTimeout": "10s",
-            "controllerStartInterval": "0s",
-            "controllerStuckTimeout": "5m",
-            "controllers": [
-              "*"
-            ],
-            "dryRun": false,
-            "gcIgnoreResources": [
-              "events",
-              "events.events.k8s.io"
-            ],
-            "gcMaxDeletionsPerMinute": 0,
-            "gcMode": "active",
-            "installCrds": false,
-            "kind": "ControllerManagerConfiguration",
-            "kubeApiBurst": 30,
-            "kubeApiQps": 0.0,
-            "kubeconfig": "/work/admin.conf",
-            "leaderElect": true,
-            "leaderElectGroups": [],
-            "leaderElectLeaseDuration": "15s",
-            "leaderElectRenewDeadline": "10s",
-            "leaderElectResourceName": "portreeve",
-            "leaderElectResourceNamespace": "kube-system",
-            "leaderElectRetryPeriod": "2s",
-            "loggingFormat": "text",
-            "minResyncPeriod": "12h",
-            "queueStuckTimeout": "5m",
-            "securePort": 10257,
-            "v": 0,
-            "watchIdleTimeout": "90s"
-          }
-        }"#]]
-    .assert_eq(&format!("{:#}", effective_config(None, &["--kubeconfig=admin.conf"])));
 }

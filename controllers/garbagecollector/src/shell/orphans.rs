@@ -118,6 +118,9 @@ impl CollectorContext {
                 Ok(()) => "success",
                 Err(_) => "error",
             };
+            if end.is_err() && failed.is_some() {
+                work.charge(1);
+            }
             self.metrics.count_attempt("orphan", result);
             failed = failed.or(end.err());
         }
@@ -141,7 +144,7 @@ impl CollectorContext {
             let patch = patches::remove_references(&item.uid, &references);
             match requests::patch(&self.writer, &resource, &key, &patch).await {
                 Ok(_) | Err(RequestError::NotFound) => return Ok(()),
-                Err(RequestError::Conflict) => {}
+                Err(RequestError::Conflict) => work.charge(1),
                 Err(failure) => return Err(failure),
             }
             match self.read_live(&item).await {

@@ -73,14 +73,15 @@ impl CollectorContext {
                         let is_virtual = self.graph.lock().is_virtual(uid);
                         return if is_virtual { Outcome::Retry } else { Outcome::Forget };
                     }
-                    End::Later(failure) => return self.later(uid, &intent, &failure),
-                    End::Again if conflicts == CONFLICTS => return self.later(uid, &intent, &RequestError::Conflict),
+                    End::Later(failure) => return self.later(work, &intent, &failure),
+                    End::Again if conflicts == CONFLICTS => return self.later(work, &intent, &RequestError::Conflict),
                     End::Again => {
                         conflicts += 1;
+                        work.charge(1);
                         attempt = Attempt::new(uid);
                         let again = intent;
                         if !self.look_again(&mut attempt, &again).await {
-                            return self.later(uid, &again, &RequestError::Conflict);
+                            return self.later(work, &again, &RequestError::Conflict);
                         }
                     }
                 },
@@ -143,7 +144,8 @@ impl CollectorContext {
         }
     }
 
-    fn later(&self, uid: Uid, intent: &Intent, failure: &RequestError) -> Outcome {
+    fn later(&self, work: &Work<Uid>, intent: &Intent, failure: &RequestError) -> Outcome {
+        let uid = *work.key();
         let message = failure.to_string();
         tracing::debug!(item = %intent.item(), reason = message, "retrying failed attempt");
         if self.failed((uid, false), message.clone(), false) {
@@ -159,7 +161,7 @@ impl CollectorContext {
                 "Collect",
                 format!("The apiserver rejected a request of the garbage collector to change this object: {message}"),
             );
-            self.note(intent.item(), &note.report_once(message));
+            work.charge(self.note(intent.item(), &note.report_once(message)).into());
         }
         failure.outcome()
     }

@@ -43,12 +43,22 @@ impl EnqueueGate {
 
     /// Adds a key to the queue, or to the held keys.
     pub(super) fn add(&self, key: ObjectKey, lane: Lane) {
-        let mut held = self.held.lock();
-        let Some(held) = held.as_mut() else {
-            drop(held);
+        if let Some(key) = self.hold(key) {
             self.queue.add(key, lane);
-            return;
-        };
+        }
+    }
+
+    /// Like [`EnqueueGate::add`], for a key of which nothing has changed.
+    pub(super) fn resync(&self, key: ObjectKey) {
+        if let Some(key) = self.hold(key) {
+            self.queue.resync(key);
+        }
+    }
+
+    /// Adds a key to the held keys. Returns it if the gate is open.
+    fn hold(&self, key: ObjectKey) -> Option<ObjectKey> {
+        let mut held = self.held.lock();
+        let Some(held) = held.as_mut() else { return Some(key) };
         held.keys.insert(key);
         if held.keys.len() > held.most {
             // Keys of deleted objects need no reconcile.
@@ -56,6 +66,7 @@ impl EnqueueGate {
             held.keys.shrink_to(held.keys.len() * 2);
             held.most = held.keys.len() * 2 + PRUNE_THRESHOLD;
         }
+        None
     }
 
     /// Queues the held keys, and lets all later keys pass.

@@ -11,13 +11,14 @@ use portreeve_workqueue::{Lane, Outcome, Queue, Work};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::{Applied, Applier, Clock, Metrics, Next, Reconciler};
+use super::own_writes::OwnWrites;
+use crate::{Applied, Applier, Clock, Effect, Metrics, Next, Plan, Reconciler};
 
 /// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
 /// another cause and is logged as a warning.
 const STALE_TOO_OFTEN: u32 = 8;
 /// An effect that fails this many times in a row is reported like a rejection. With the backoff,
-/// that takes at least a second.
+/// that takes at least half a second.
 const FAILED_TOO_OFTEN: u32 = 8;
 
 pub(super) struct Worker<R> {
@@ -28,6 +29,7 @@ pub(super) struct Worker<R> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
     pub(super) rejections: Rejections,
+    pub(super) own_writes: Arc<OwnWrites>,
 }
 
 /// The last rejection of each key, so that each rejection is logged once and not on every retry.
@@ -95,6 +97,8 @@ impl<R: Reconciler> Worker<R> {
     async fn reconcile(&self, work: &Work<ObjectKey>) -> (Outcome, ReconcileResult) {
         let (key, failures) = (work.key(), work.failures());
         let now = self.clock.now();
+        // From here on, the run observes every change that precedes a new patch.
+        self.own_writes.forget(key);
         let Some(observed) = self.reconciler.observe(key) else {
             self.rejections.clear(key);
             return (Outcome::Forget, ReconcileResult::Success);
@@ -133,18 +137,35 @@ impl<R: Reconciler> Worker<R> {
                 tracing::warn!(err = why, "retrying failed plan");
                 if failures >= FAILED_TOO_OFTEN {
                     let report = self.reconciler.refused(&observed, &error.effect, &why, now);
-                    self.applier.run_with_progress(&report, || work.report_progress()).await;
+                    self.report(work, &report).await;
                 }
                 (Outcome::RetryAfter(after), ReconcileResult::Error)
             }
             Applied::Refused(error) => {
                 let why = error_chain(&error);
                 self.note_rejection(key, &why);
-                // Best effort: the report itself may be rejected.
                 let report = self.reconciler.refused(&observed, &error.effect, &why, now);
-                self.applier.run_with_progress(&report, || work.report_progress()).await;
+                self.report(work, &report).await;
                 (Outcome::Retry, ReconcileResult::Error)
             }
+        }
+    }
+
+    /// Runs a plan that reports a failure. The watch event of its status patch runs the key again
+    /// only after the backoff.
+    async fn report(&self, work: &Work<ObjectKey>, report: &Plan) {
+        let key = work.key();
+        let target = report.effects.iter().find_map(|effect| match effect {
+            Effect::PatchStatus { target, .. } if target.key == *key => Some(target),
+            _ => None,
+        });
+        if let Some(target) = target {
+            self.own_writes.begin(key, &target.uid);
+        }
+        let written = self.applier.report(report, || work.report_progress()).await;
+        work.charge(written.writes);
+        if let Some(lane) = self.own_writes.end(key, written.status_version.as_deref()) {
+            self.queue.add(key.clone(), lane);
         }
     }
 
@@ -160,10 +181,7 @@ impl<R: Reconciler> Worker<R> {
     fn note_rejection(&self, key: &ObjectKey, why: &str) {
         self.metrics.terminal_errors.with_label_values(&[self.name]).inc();
         if self.rejections.is_new(key, why) {
-            tracing::error!(
-                err = why,
-                "rejected by the apiserver; retrying with backoff, at least every 30 s"
-            );
+            tracing::error!(err = why, "rejected by the apiserver; retrying with backoff");
         }
     }
 

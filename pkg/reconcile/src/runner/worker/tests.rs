@@ -84,6 +84,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
         clock: Arc::new(FixedClock),
         metrics: Metrics::register(&registry).unwrap(),
         rejections: Rejections::default(),
+        own_writes: Arc::default(),
     };
     Fixture {
         worker: Arc::new(worker),
