@@ -41,8 +41,8 @@ impl SlowReplicas {
         tails.collect()
     }
 
-    /// Waits until a replica leads, and then through so many renewals. Checks that the Lease never
-    /// had another holder and that no replica has lost it.
+    /// Waits until a replica leads and has renewed the Lease `renewals` times. Checks that the
+    /// Lease never had another holder and that no replica has lost it.
     async fn check_one_leader(&self, renewals: u32) -> Result<()> {
         let environment = &self.environment;
         let leader = environment

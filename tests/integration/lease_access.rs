@@ -157,8 +157,11 @@ async fn a_standby_that_may_only_read_its_lease_is_not_ready() -> Result<()> {
     environment.create_held_lease().await?;
     let kubeconfig = environment.grant(&["get", "watch"]).await?;
     let daemon = environment.start("read-only", &kubeconfig).await?;
-    let line = wait_until_only_the_election_fails(&daemon).await?;
-    ensure!(line.contains("forbidden to patch the Lease"), "{line}");
+    wait_until_only_the_election_fails(&daemon).await?;
+    daemon
+        .admin
+        .wait_until_failing("/readyz", CHECK, &["forbidden to patch the Lease"])
+        .await?;
 
     environment.grant(&["patch", "get", "watch"]).await?;
     daemon.admin.wait_until_ready().await?;
@@ -175,7 +178,7 @@ async fn a_standby_that_may_only_read_its_lease_is_not_ready() -> Result<()> {
 }
 
 #[tokio::test]
-async fn lost_questions_about_its_rights_leave_a_standby_ready() -> Result<()> {
+async fn lost_access_reviews_leave_a_standby_ready() -> Result<()> {
     let environment = AccessEnvironment::new().await?;
     environment.create_held_lease().await?;
     let direct = environment.grant(&["get", "patch", "watch"]).await?;

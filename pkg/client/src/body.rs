@@ -18,6 +18,9 @@ pub(crate) enum CallAborted {
     /// The call exceeded its time limit.
     #[error("no complete response within {0:?}")]
     TimedOut(Duration),
+    /// The call got no connection within its time limit.
+    #[error("no connection to the apiserver within {0:?}")]
+    NotConnected(Duration),
     /// The fence closed while the request was in flight. The apiserver may or may not have executed
     /// it.
     #[error("request dropped in flight: the write fence closed")]

@@ -136,9 +136,9 @@ impl CallContext {
         }
     }
 
-    /// Waits for a response until `limit`, which is set anew when the request has a connection: on
-    /// a slow network, dial and request together may take longer. A write is dropped earlier if the
-    /// fence closes. Renewals of the Lease keep the fence open.
+    /// Waits for a response until `limit`. The limit restarts when the request gets a connection,
+    /// because on a slow network dial and request together may take longer. A write is dropped
+    /// earlier if the fence closes. Renewals of the Lease keep the fence open.
     ///
     /// The fence is checked before each poll of the request, and not only when a timer fires. A
     /// process that was stopped polls its tasks before its timers fire, and timers do not advance
@@ -172,7 +172,12 @@ impl CallContext {
                 () = sleep_until(until) => {}
             }
             if Instant::now() >= *limit {
-                return Err(CallAborted::TimedOut(self.limit).into());
+                let aborted = if is_connected {
+                    CallAborted::TimedOut
+                } else {
+                    CallAborted::NotConnected
+                };
+                return Err(aborted(self.limit).into());
             }
             fence_deadline = match self.fence.admit() {
                 Ok(later) if later.is_none_or(|later| later > until) => later,

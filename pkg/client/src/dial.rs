@@ -1,4 +1,4 @@
-//! Opens connections. A dial outlives the request that started it.
+//! Opens connections. The next request can continue the dial of a request that was dropped.
 
 use std::{
     pin::Pin,
@@ -24,8 +24,9 @@ pub(crate) struct Dialer<C: Service<Uri>> {
     abandoned: AbandonedDials<C::Response>,
 }
 
-/// The dials that no request waits for. Each dial drops those whose deadline has passed, so there
-/// are no more than the requests that are dropped in that time.
+/// The dials that no request waits for. Nothing polls them, so only what the kernel does continues.
+/// Each dial drops those whose deadline has passed, so there are no more than the requests that are
+/// dropped in that time.
 type AbandonedDials<T> = Arc<Mutex<Vec<Dial<T>>>>;
 
 /// A dial in progress.
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_nobody_uses_is_dropped_at_the_deadline_of_its_dial() {
+    async fn an_abandoned_dial_is_not_used_after_its_deadline() {
         let dialer = dialer(Duration::from_secs(3));
         let request = || dialer.clone().oneshot(Uri::from_static("https://apiserver"));
         timeout(Duration::from_secs(2), request()).await.unwrap_err();

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::elector::{BootTime, ElectionTimings};
+use crate::elector::{BootTime, ElectionTimings, JITTER};
 
 /// How long an answer about the right to write is valid while newer requests fail.
 const ANSWER_VALIDITY: Duration = Duration::from_mins(1);
@@ -50,15 +50,24 @@ impl LeaseAccess {
         is_new
     }
 
-    /// Records an answer about the right to write. Returns whether it is another one than before;
-    /// the first is compared with [`WriteAccess::Allowed`].
+    /// Records the answer to an access review. Returns whether the answer has changed. The first
+    /// answer is compared with [`WriteAccess::Allowed`].
+    ///
+    /// [`WriteAccess::Unknown`] does not replace a definite answer that is still valid: an
+    /// apiserver that is starting forbids reviews until it has read the roles.
     pub(crate) fn record_write_access(&mut self, answer: WriteAccess, now: BootTime) -> bool {
         self.review_failure = None;
+        let is_definite = self.write_access.is_some_and(|(before, confirmed_at)| {
+            before != WriteAccess::Unknown && now.saturating_sub(confirmed_at) <= ANSWER_VALIDITY
+        });
+        if answer == WriteAccess::Unknown && is_definite {
+            return false;
+        }
         let before = self.write_access.replace((answer, now));
         before.map_or(WriteAccess::Allowed, |(before, _)| before) != answer
     }
 
-    /// Records that a question about the right to write has no answer.
+    /// Records that an access review failed.
     pub(crate) fn record_review_failure(&mut self, failure: String) {
         self.review_failure = Some(failure);
     }
@@ -110,9 +119,11 @@ impl LeaseAccess {
 
 impl ElectionTimings {
     /// Returns how long a candidate may go without access to its Lease, or without running its
-    /// tasks, before it is not ready. A standby reads the Lease every 1 to 2.2 retry periods.
+    /// tasks, before it is not ready: two retry periods and 10 s. A standby reads the Lease every 1
+    /// to 2.2 retry periods, so the limit is longer if the retry period exceeds 25 s.
     pub(crate) fn access_limit(&self) -> Duration {
-        self.retry_period * 2 + Duration::from_secs(10)
+        let longest_pause = self.retry_period.mul_f64(1.0 + JITTER);
+        (self.retry_period * 2 + Duration::from_secs(10)).max(longest_pause + Duration::from_secs(5))
     }
 }
 
@@ -146,6 +157,11 @@ mod tests {
             retry_period: Duration::from_secs(2),
         };
         assert_eq!(timings.access_limit(), LIMIT);
+        let slow = ElectionTimings {
+            retry_period: Duration::from_mins(1),
+            ..timings
+        };
+        assert_eq!(slow.access_limit(), Duration::from_secs(137));
     }
 
     #[test]
@@ -196,10 +212,21 @@ mod tests {
         assert!(failure.starts_with("forbidden to patch the Lease"), "{failure}");
         access.record_review_failure("timed out".to_owned());
         assert!(check(&access, 1).is_err(), "a lost request is no answer");
-        for answer in [WriteAccess::Unknown, WriteAccess::Allowed] {
-            access.record_write_access(answer, at(1));
-            assert_eq!(check(&access, 1), Ok(()), "{answer:?}");
-        }
+        assert!(!access.record_write_access(WriteAccess::Unknown, at(61)));
+        assert!(check(&access, 1).is_err(), "a starting apiserver forbids reviews");
+        access.record_write_access(WriteAccess::Allowed, at(1));
+        assert_eq!(check(&access, 1), Ok(()));
+    }
+
+    #[test]
+    fn an_account_that_may_not_ask_counts_as_allowed() {
+        let mut access = LeaseAccess::default();
+        access.record_answer(at(0));
+        assert!(access.record_write_access(WriteAccess::Unknown, at(0)));
+        assert_eq!(check(&access, 0), Ok(()));
+        access.record_write_access(WriteAccess::Allowed, at(0));
+        assert!(!access.record_write_access(WriteAccess::Unknown, at(60)));
+        assert!(access.record_write_access(WriteAccess::Unknown, at(61)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use kube_runtime::events::{Event, EventType, Recorder, Reporter};
 use portreeve_client::{ApiErrorKind, error_chain};
 use prometheus::IntGauge;
 use tokio::{
-    sync::{Notify, Semaphore, SemaphorePermit, watch},
+    sync::{Notify, Semaphore, watch},
     time::{sleep_until, timeout, timeout_at},
 };
 use tokio_util::task::TaskTracker;
@@ -34,7 +34,9 @@ use crate::{
 
 /// The timeout of a release, which takes one write, or a read and a second write if the Lease has
 /// changed.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a candidate that shall end waits for the response to a write.
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The timeout for writing an Event. Events are best-effort.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -74,6 +76,7 @@ impl Candidate {
         let guard = Guard {
             inner: self.client.clone(),
             cache: cache.clone(),
+            fence: self.shared.fence.clone(),
             wall: Arc::clone(&self.wall),
             manager: self.program,
         };
@@ -104,10 +107,6 @@ impl Candidate {
         format!("{}/{}", self.namespace, self.name)
     }
 }
-
-/// The permit to acquire, or `None` for a renewal. Only one candidate of a process holds the permit
-/// at a time.
-struct Turn<'a>(#[expect(dead_code, reason = "held for its drop")] Option<SemaphorePermit<'a>>);
 
 struct CandidateLoop<'a> {
     candidate: &'a Candidate,
@@ -148,13 +147,12 @@ impl CandidateLoop<'_> {
                     ElectorEvent::Tick
                 }
                 ElectorAction::Attempt { live } => {
-                    let Some(turn) = self.wait_for_turn(&elector, &mut commands).await else {
-                        input = ElectorEvent::Tick;
-                        continue;
-                    };
-                    let input = self.attempt(&elector, live).await;
-                    drop(turn);
-                    input
+                    let mut ends = commands.clone();
+                    tokio::select! {
+                        biased;
+                        input = self.take_turn(&elector, live, &mut commands) => input,
+                        () = self.abandon_attempt(&elector, &mut ends) => ElectorEvent::Tick,
+                    }
                 }
                 ElectorAction::Wait(until) => {
                     tokio::select! {
@@ -179,26 +177,39 @@ impl CandidateLoop<'_> {
         self.candidate.times.retry_period * held
     }
 
-    /// Waits for this candidate's turn to acquire. Renewals need no turn. Returns `None` if a
-    /// command arrives first.
-    async fn wait_for_turn<'a>(
-        &'a self,
+    /// Tries to acquire or renew. An attempt that may acquire the Lease waits for its turn, and is
+    /// skipped if a command arrives first.
+    async fn take_turn(
+        &self,
         elector: &Elector,
+        live: bool,
         commands: &mut watch::Receiver<CandidateCommand>,
-    ) -> Option<Turn<'a>> {
-        if elector.deadline().is_some() {
-            return Some(Turn(None));
+    ) -> ElectorEvent {
+        let leading = elector.deadline().is_some();
+        if leading || !self.cache.may_be_free(self.acquire_delay(elector)) {
+            return self.attempt(elector, live, leading).await;
         }
         tokio::select! {
-            // The semaphore is never closed.
-            turn = self.candidate.candidates.acquire_permit.acquire() => Some(Turn(turn.ok())),
-            _ = commands.changed() => None,
+            // The semaphore is never closed. The permit is held during the attempt.
+            _permit = self.candidate.candidates.acquire_permit.acquire() => self.attempt(elector, live, true).await,
+            _ = commands.changed() => ElectorEvent::Tick,
+        }
+    }
+
+    /// Waits until a standby's attempt can be dropped because the candidacy ends. A write in flight
+    /// gets some time for its response. Never returns for a leader, whose attempts end in time.
+    async fn abandon_attempt(&self, elector: &Elector, commands: &mut watch::Receiver<CandidateCommand>) {
+        if elector.deadline().is_some() || commands.wait_for(|command| command.ends()).await.is_err() {
+            return std::future::pending().await;
+        }
+        if self.cache.last_write().is_some() {
+            tokio::time::sleep(LAST_WRITE_TIMEOUT).await;
         }
     }
 
     /// Tries to acquire or renew. The client limits each request, and a leader's attempt ends at
     /// its deadline.
-    async fn attempt(&self, elector: &Elector, live: bool) -> ElectorEvent {
+    async fn attempt(&self, elector: &Elector, live: bool, may_acquire: bool) -> ElectorEvent {
         let deadline = elector.deadline();
         let leading = deadline.is_some();
         let candidate = self.candidate;
@@ -208,6 +219,7 @@ impl CandidateLoop<'_> {
         self.cache.prepare(Attempt {
             live,
             leading,
+            may_acquire,
             acquire_delay: self.acquire_delay(elector),
         });
         let began = boot_clock::now();
@@ -329,11 +341,13 @@ impl CandidateLoop<'_> {
     async fn leave(&self, command: CandidateCommand, observed: Option<&ObservedRecord>) {
         let candidate = self.candidate;
         candidate.shared.fence.set(None);
-        // This includes a Lease that was acquired by a write whose response was lost.
-        let holds = observed.and_then(ObservedRecord::holder) == Some(&*candidate.identity);
+        // A write without a response may have acquired the Lease.
+        let unknown = self.cache.last_write().is_some_and(|write| write.date.is_none());
+        let holds = unknown || observed.and_then(ObservedRecord::holder) == Some(&*candidate.identity);
         if holds && command == CandidateCommand::Release {
             let lease = candidate.key();
-            match timeout(RELEASE_TIMEOUT, self.step_down()).await {
+            match timeout(RELEASE_TIMEOUT, self.step_down(unknown)).await {
+                Ok(Err(LockError::ReleaseLockWhenNotLeading { .. })) if unknown => {}
                 Ok(Ok(())) => tracing::info!(lease, identity = candidate.identity, "released the lease"),
                 Ok(Err(error)) => tracing::warn!(
                     lease,
@@ -347,10 +361,11 @@ impl CandidateLoop<'_> {
     }
 
     /// Releases the Lease. Reads it and retries once if it has changed since it was last read.
-    async fn step_down(&self) -> Result<(), LockError> {
+    async fn step_down(&self, live: bool) -> Result<(), LockError> {
         let mut attempt = Attempt {
-            live: false,
+            live,
             leading: true,
+            may_acquire: false,
             acquire_delay: Duration::ZERO,
         };
         self.cache.prepare(attempt);

@@ -285,12 +285,14 @@ impl Elector {
         context: &StepContext<'_>,
     ) -> ElectorAction {
         if let ElectorEvent::Attempted { began, result } = input {
-            // If the cached version was outdated, read the Lease and try again at once.
+            // If the cached version was outdated, read the Lease and try again at once. After a
+            // failure it is still the last known one.
             let used_cache = !leading.live;
             leading.attempted_at = began;
-            leading.live = result != AttemptResult::Held;
+            leading.live |= result == AttemptResult::Stale;
             match result {
                 AttemptResult::Held => {
+                    leading.live = false;
                     leading.renewed_at = began;
                     leading.next = began + self.times.retry_period;
                 }

@@ -111,8 +111,8 @@ impl Fence for LeaseFence {
         drop(server_time);
         tracing::warn!(
             since_renewal = %format_args!("{}s", difference.as_secs()),
-            "suspending writes until the lease is renewed: by the apiserver's clock, the renew deadline has passed; this \
-             machine was paused, or the clocks of the apiservers differ"
+            reason = "the machine was paused, or the clocks of the apiservers differ",
+            "suspending writes until the lease is renewed"
         );
     }
 }

@@ -32,12 +32,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
+use portreeve_client::Fence;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::{BoxError, Service};
 
 use crate::{
-    WallClock, annotations, boot_clock,
+    LeaseFence, WallClock, annotations, boot_clock,
     elector::{BootTime, ObservedRecord},
     fence,
 };
@@ -89,6 +90,8 @@ pub(crate) struct Attempt {
     /// Whether the candidate leads. A leader renews, but never takes back a Lease that another
     /// candidate held in the meantime.
     pub(crate) leading: bool,
+    /// Whether a candidate that does not lead may take a free Lease.
+    pub(crate) may_acquire: bool,
     /// How long to wait after the Lease becomes free, so that other processes can take it.
     pub(crate) acquire_delay: Duration,
 }
@@ -115,6 +118,16 @@ impl LeaseCache {
         let mut state = self.state.lock();
         state.attempt = attempt;
         state.write = None;
+    }
+
+    /// Returns whether the Lease is free as far as is known, or was not observed yet.
+    pub(crate) fn may_be_free(&self, acquire_delay: Duration) -> bool {
+        let state = self.state.lock();
+        let free_from = |observed: &ObservedRecord| observed.free_from(state.lease_duration) + acquire_delay;
+        state
+            .observed
+            .as_ref()
+            .is_none_or(|observed| boot_clock::now() >= free_from(observed))
     }
 
     /// Returns the last write of the current attempt, if it has sent one.
@@ -271,6 +284,9 @@ impl CacheState {
         if self.attempt.leading && observed.holder().is_some() {
             return false;
         }
+        if !self.attempt.leading && !self.attempt.may_acquire {
+            return false;
+        }
         now >= observed.free_from(self.lease_duration) + self.attempt.acquire_delay
     }
 }
@@ -285,6 +301,8 @@ fn format_micro_time(time: Timestamp) -> String {
 pub(crate) struct Guard {
     pub(crate) inner: Client,
     pub(crate) cache: LeaseCache,
+    /// The fence that examines the responses.
+    pub(crate) fence: LeaseFence,
     /// The wall clock for the times written into the Lease. No decision depends on it.
     pub(crate) wall: WallClock,
     /// The field manager of the writes.
@@ -331,6 +349,7 @@ impl Guard {
         }
         let known_at_request = self.cache.revision();
         let response = self.inner.send(request).await?;
+        self.fence.observe(response.headers());
         match response.status() {
             StatusCode::OK => {
                 let lease = parse_body(response).await?;
@@ -371,10 +390,12 @@ impl Guard {
         };
         self.cache.state.lock().write = Some(write);
         let response = self.inner.send(Request::from_parts(parts, body)).await;
-        // The previous read is outdated whatever the result of the write.
-        self.cache.invalidate();
+        // Without a response, the write may not have happened. The next one has the same
+        // precondition, so it is safe to send it without another read.
         let response = response?;
+        self.cache.invalidate();
         if !response.status().is_success() {
+            self.fence.observe(response.headers());
             return Ok(response);
         }
         write.date = fence::date(response.headers());

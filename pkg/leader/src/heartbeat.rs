@@ -1,4 +1,4 @@
-//! A sign of life of a runtime: while its task beats, the runtime runs tasks.
+//! A heartbeat task, which shows that a runtime still runs tasks.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 

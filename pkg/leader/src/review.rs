@@ -1,4 +1,5 @@
-//! Asks the apiserver whether this account may write the Lease, because a standby never writes it.
+//! Sends access reviews that show whether this account may write the Lease, because a standby never
+//! writes it.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -18,7 +19,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Records regularly whether this account may patch the Lease `namespace/name`, until the future is
-/// dropped. Asks again after `pause` when there is no answer.
+/// dropped. Sends another review after `pause` if one fails, and to confirm a denial: an apiserver
+/// that is starting denies everything until it has read the roles.
 pub(crate) async fn review_access(
     client: Client,
     (namespace, name): (&str, &str),
@@ -40,10 +42,20 @@ pub(crate) async fn review_access(
         },
         ..SelfSubjectAccessReview::default()
     };
+    let mut denials = 0;
     loop {
         let answer = match reviews.create(&PostParams::default(), &review).await {
-            Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => WriteAccess::Allowed,
-            Ok(_) => WriteAccess::Denied,
+            Ok(review) => match review.status.unwrap_or_default() {
+                status if status.allowed => WriteAccess::Allowed,
+                status if status.evaluation_error.is_none() => WriteAccess::Denied,
+                status => {
+                    access
+                        .lock()
+                        .record_review_failure(status.evaluation_error.unwrap_or_default());
+                    sleep(pause).await;
+                    continue;
+                }
+            },
             Err(error) if ApiErrorKind::of(&error) == ApiErrorKind::Forbidden => WriteAccess::Unknown,
             Err(error) => {
                 access.lock().record_review_failure(error_chain(&error));
@@ -51,6 +63,11 @@ pub(crate) async fn review_access(
                 continue;
             }
         };
+        denials = if answer == WriteAccess::Denied { denials + 1 } else { 0 };
+        if denials == 1 {
+            sleep(pause).await;
+            continue;
+        }
         if access.lock().record_write_access(answer, boot_clock::now()) {
             report(namespace, name, answer);
         }

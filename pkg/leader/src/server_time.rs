@@ -15,8 +15,9 @@ use crate::elector::BootTime;
 /// How long only a larger difference counts after one has been found. The clock of one of several
 /// apiservers may be wrong, which must not block writes again and again.
 const TOLERATED_FOR: Duration = Duration::from_mins(10);
-/// By how much a difference may seem larger because dates are in whole seconds.
-const ROUNDING: SignedDuration = SignedDuration::from_secs(1);
+/// By how much a difference must grow to count again. Dates are in whole seconds, and responses
+/// take different times.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// The apiserver's time at the last renewal, and what is known about its deviation.
 #[derive(Debug)]
@@ -53,14 +54,15 @@ impl ServerTime {
     pub(crate) fn observe(&mut self, date: Timestamp, now: BootTime) -> Option<SignedDuration> {
         let renewal = self.renewal?;
         let difference = date.duration_since(renewal.date);
-        if difference.unsigned_abs() <= self.renew_deadline || difference.is_negative() {
+        // Dates are in whole seconds.
+        if difference.as_secs_f64() <= self.renew_deadline.as_secs_f64().ceil() {
             return None;
         }
         let passed = SignedDuration::try_from(now.saturating_sub(renewal.began)).unwrap_or(SignedDuration::MAX);
         let unexplained = difference.saturating_sub(passed);
         let is_tolerated = self
             .tolerated
-            .is_some_and(|(known, until)| now < until && unexplained <= known.saturating_add(ROUNDING));
+            .is_some_and(|(known, until)| now < until && unexplained <= known.saturating_add(TOLERANCE));
         if is_tolerated {
             return None;
         }
@@ -99,6 +101,9 @@ mod tests {
         assert_eq!(seconds(&mut time, -60, after(1)), None);
         assert_eq!(seconds(&mut time, 10, after(1)), None);
         assert_eq!(seconds(&mut time, 11, after(1)), Some(11));
+        let mut short = ServerTime::new(Duration::from_millis(1500));
+        short.renewed(date(0), BEGAN);
+        assert_eq!(seconds(&mut short, 2, after(1)), None);
         assert_eq!(
             seconds(&mut ServerTime::new(Duration::from_secs(10)), 99, after(1)),
             None
@@ -114,6 +119,9 @@ mod tests {
             let at = 60 + i64::try_from(passed).unwrap();
             assert_eq!(seconds(&mut time, at, after(passed)), None);
             assert_eq!(seconds(&mut time, at + 1, after(passed)), None, "a rounded date");
+            // Each suspension ends with a renewal, whose date is rounded too.
+            time.renewed(date(at - 60), after(passed));
+            assert_eq!(seconds(&mut time, at + 2, after(passed)), None, "two rounded dates");
         }
         time.renewed(date(597), after(597));
         assert_eq!(seconds(&mut time, 660, after(600)), None);

@@ -176,7 +176,8 @@ impl FaultProxy {
         self.relay.link.send_modify(|link| link.delay = delay);
     }
 
-    /// Delays all bytes by `delay` in each direction, those of TLS handshakes included.
+    /// Delays all bytes by `delay` in each direction, those of TLS handshakes included. Bytes that
+    /// are in flight pass even if the link is cut off afterwards.
     pub fn slow_wire(&self, delay: Duration) {
         self.relay.link.send_modify(|link| link.wire_delay = delay);
     }

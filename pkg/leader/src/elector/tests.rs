@@ -182,18 +182,18 @@ fn the_deadline_counts_from_the_start_of_the_last_successful_renewal() {
     assert_eq!(case.elector.deadline(), Some(at(12.0)));
     case.attempted(4.0, AttemptResult::Failed, 9.0);
     assert_eq!(case.elector.deadline(), Some(at(12.0)));
-    assert_eq!(case.tick(9.75), attempt(true));
+    assert_eq!(case.tick(9.75), attempt(false));
     // The pause shrinks with the remaining time.
     assert_eq!(
         case.attempted(9.75, AttemptResult::Failed, 10.0),
         ElectorAction::Wait(at(10.5))
     );
-    assert_eq!(case.tick(10.5), attempt(true));
+    assert_eq!(case.tick(10.5), attempt(false));
     assert_eq!(
         case.attempted(10.5, AttemptResult::Failed, 11.5),
         ElectorAction::Wait(at(11.75))
     );
-    assert_eq!(case.tick(11.75), attempt(true));
+    assert_eq!(case.tick(11.75), attempt(false));
     assert_eq!(
         case.attempted(11.75, AttemptResult::Failed, 12.0),
         ElectorAction::Lost(LossReason::NotRenewed)

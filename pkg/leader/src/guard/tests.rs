@@ -29,6 +29,7 @@ impl Candidate {
         let guard = Guard {
             inner,
             cache: cache.clone(),
+            fence: LeaseFence::new(DURATION),
             wall,
             manager: "a-test",
         };
@@ -49,6 +50,7 @@ impl Candidate {
         self.cache.prepare(Attempt {
             live,
             leading,
+            may_acquire: true,
             acquire_delay,
         });
     }
@@ -247,6 +249,7 @@ async fn the_acquire_delay_leaves_a_free_lease_to_others() -> Result<()> {
     one.cache.prepare(Attempt {
         live: true,
         leading: false,
+        may_acquire: true,
         acquire_delay: Duration::from_secs(1),
     });
     let result = one.lock.try_acquire_or_renew().await?;

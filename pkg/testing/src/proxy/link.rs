@@ -1,7 +1,8 @@
 //! The link between clients and the apiserver: its fault, and the sockets that obey it.
 //!
 //! Architecture Invariant: a [`FaultStream`] reads and writes under the lock that protects the
-//! state of the link. Once a fault is set, no byte that it forbids passes.
+//! state of the link. Once a fault is set, no byte that it forbids passes, except bytes that a slow
+//! wire already holds.
 
 use std::future::Future;
 use std::io;
