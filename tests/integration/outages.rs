@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
-use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat};
+use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat, RequestCounter};
 
 use crate::{
     faults::controllers::informers,
@@ -18,6 +18,8 @@ use crate::{
 const RETRY_AFTER: u32 = 5;
 /// After this many rejections, a key waits for at least ten seconds.
 const REJECTIONS: u64 = 12;
+/// The names of the Foos whose Deployments cannot be created during the outage.
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 #[tokio::test]
 async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<()> {
@@ -40,9 +42,12 @@ async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<(
     Ok(())
 }
 
-/// Starts a daemon with every controller behind the proxy, and waits until all resources are
-/// listed. Returns how many requests it has sent.
+/// Installs the CRDs, starts a daemon with every controller behind the proxy, and waits until all
+/// resources are listed. Returns how many requests it has sent.
 async fn start_daemon(plane: &ControlPlane, proxy: &FaultProxy) -> Result<(Daemon, u64)> {
+    let installer = Daemon::start(plane, "installer", &["--install-crds", "--controllers=*"]).await?;
+    installer.admin.wait_until_ready().await?;
+    drop(installer);
     let requests = proxy.count(Matcher::any());
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "outage")?;
     let daemon = Daemon::start_as(plane, &kubeconfig, "outage", &[&ALL_CONTROLLERS]).await?;
@@ -51,51 +56,70 @@ async fn start_daemon(plane: &ControlPlane, proxy: &FaultProxy) -> Result<(Daemo
     Ok((daemon, requests.matched()))
 }
 
-/// The end of an outage ends the waits that it has caused: those of informers.
+/// Returns a matcher for the creation of the Deployments of Foos.
+fn creations(fixture: &NamespaceFixture) -> Matcher {
+    let posts = Matcher::any().method("POST").resource("deployments");
+    posts.namespace(fixture.name())
+}
+
+/// Heals the faults, and waits until all informers watch again and the Deployments exist.
+async fn recover(proxy: &FaultProxy, faults: &[RequestCounter], failing: &NamespaceFixture) -> Result<()> {
+    let matchers = informers(Matcher::watches).into_iter();
+    let resumed: Vec<_> = matchers
+        .map(|(resource, watches)| (resource, proxy.count(watches)))
+        .collect();
+    for fault in faults {
+        proxy.heal_one(fault);
+    }
+    for (resource, watches) in &resumed {
+        let reached = watches.wait_for_matched(1, RETRY_LIMIT).await;
+        reached.with_context(|| format!("{resource} was not watched again"))?;
+    }
+    for name in NAMES {
+        failing.wait_for_deployment(name, "created", |_| true).await?;
+    }
+    Ok(())
+}
+
+/// The end of an outage ends the waits that it has caused: those of informers and of failed keys.
 /// It does not end the waits after rejections and after responses with `Retry-After`. All
 /// recoveries happen within the next `Retry-After`, and with hardly more requests than a start.
 #[tokio::test]
 async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> {
     let plane = ControlPlane::start().await?;
-    let installer = Daemon::start(&plane, "installer", &["--install-crds", "--controllers=*"]).await?;
-    installer.admin.wait_until_ready().await?;
-    drop(installer);
     let proxy = FaultProxy::start(&plane).await?;
     let (_daemon, requests) = start_daemon(&plane, &proxy).await?;
-
-    let creations = |fixture: &NamespaceFixture| {
-        Matcher::any()
-            .method("POST")
-            .resource("deployments")
-            .namespace(fixture.name())
-    };
+    let failing = NamespaceFixture::new(&plane, "failing").await?;
     let rejected = NamespaceFixture::new(&plane, "rejected").await?;
     let throttled = NamespaceFixture::new(&plane, "throttled").await?;
+
+    let failure = proxy.respond(creations(&failing), CannedResponse::unavailable(), Repeat::UntilHealed);
     let rejection = CannedResponse::status(StatusCode::FORBIDDEN, "Forbidden", "forbidden (fault proxy)");
-    let rejections = proxy.respond(creations(&rejected), rejection, Repeat::UntilHealed);
+    // This includes the report in the status, after which each attempt would begin with a read.
+    proxy.respond(
+        Matcher::any().namespace(rejected.name()),
+        rejection,
+        Repeat::UntilHealed,
+    );
+    let rejections = proxy.count(creations(&rejected));
     let throttling = CannedResponse::too_many_requests(RETRY_AFTER);
     let throttlings = proxy.respond(creations(&throttled), throttling, Repeat::UntilHealed);
-    let outage = proxy.respond(Matcher::any(), CannedResponse::unavailable(), Repeat::UntilHealed);
+    for name in NAMES {
+        failing.create_foo(name, name, 1).await?;
+    }
     rejected.create_foo("web", "web", 1).await?;
     throttled.create_foo("web", "web", 1).await?;
     // The watch delivers this Foo last.
     throttlings.wait_for_applied(1, LIMIT).await?;
+    let outage = proxy.respond(Matcher::any(), CannedResponse::unavailable(), Repeat::UntilHealed);
     proxy.reset();
 
-    rejections.wait_for_applied(REJECTIONS, LIMIT).await?;
+    rejections.wait_for_matched(REJECTIONS, LIMIT).await?;
     throttlings.wait_for_applied(throttlings.applied() + 1, LIMIT).await?;
-    let before = (rejections.applied(), throttlings.applied());
+    let before = (rejections.matched(), throttlings.applied());
     let sent = proxy.count(Matcher::any());
-    let reopened: Vec<_> = informers(Matcher::watches)
-        .into_iter()
-        .map(|(resource, watches)| (resource, proxy.count(watches)))
-        .collect();
-    proxy.heal_one(&outage);
-    for (resource, watches) in &reopened {
-        let watched = watches.wait_for_matched(1, RETRY_LIMIT).await;
-        watched.with_context(|| format!("{resource} was not watched again"))?;
-    }
-    let after = (rejections.applied(), throttlings.applied());
+    recover(&proxy, &[failure, outage], &failing).await?;
+    let after = (rejections.matched(), throttlings.applied());
     ensure!(
         after == before,
         "rejected and throttled {after:?} requests instead of {before:?}"

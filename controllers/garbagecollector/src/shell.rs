@@ -37,12 +37,12 @@ use futures::future::BoxFuture;
 use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_client::ApiErrorKind;
+use portreeve_client::{ApiErrorKind, Outage};
 use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, Uid};
 use portreeve_informer::{Discovery, ServedResources};
 use portreeve_reconcile::{
     BuildError, Clock, Context, Controller, ControllerFailure, EventContent, Events, FenceMonitor, QueueHealthChecker,
-    Registrations, Shutdown, Target, held_retries_checker,
+    Registrations, Shutdown, Target, held_retries_checker, retry_after_outages,
 };
 use portreeve_workqueue::{Lane, Queue, UnqueuedWork, Work};
 use tokio::{
@@ -90,6 +90,7 @@ pub(crate) struct CollectorContext {
     client: Client,
     writer: Writer,
     clock: Arc<dyn Clock>,
+    outage: Outage,
     events: Events,
     graph: Mutex<Graph>,
     attempts: Queue<Uid>,
@@ -139,6 +140,7 @@ impl Collector {
                 fence_monitor: fence_monitor.clone(),
             },
             clock: Arc::clone(&shared.clock),
+            outage: shared.outage.clone(),
             events: shared.events.clone(),
             graph: Mutex::default(),
             attempts: queue(ATTEMPTS),
@@ -201,6 +203,8 @@ impl Collector {
             () = stop.requested() => None,
             end = workers.join_next() => end,
             end = self.watching.join_next() => end,
+            () = retry_after_outages(&ctx.attempts, &ctx.outage) => None,
+            () = retry_after_outages(&ctx.orphans, &ctx.outage) => None,
         };
         ctx.attempts.close();
         ctx.orphans.close();
@@ -318,6 +322,7 @@ impl CollectorContext {
             message: format!("kind {} of {} is not served", item.kind, item.api_version),
             kind: ApiErrorKind::NotFound,
             after: None,
+            is_unavailable: false,
         })
     }
 

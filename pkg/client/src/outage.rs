@@ -51,6 +51,11 @@ impl Outage {
         OutageCount(self.0.borrow().ends)
     }
 
+    /// Returns whether a request has failed and none has succeeded since.
+    pub fn is_failing(&self) -> bool {
+        self.0.borrow().failing_since().is_some()
+    }
+
     /// Returns the shortest wait after a request that failed because the apiserver is unavailable:
     /// 30 s during an outage, otherwise zero.
     ///
@@ -65,12 +70,20 @@ impl Outage {
         }
     }
 
+    /// Waits until another outage than the counted ones has ended, and returns the new count.
+    pub async fn next_end(&self, count: OutageCount) -> OutageCount {
+        let mut state = self.0.subscribe();
+        match state.wait_for(|state| state.ends != count.0).await {
+            Ok(state) => OutageCount(state.ends),
+            // The sender is part of `self`, so this branch is unreachable.
+            Err(_) => count,
+        }
+    }
+
     /// Waits until another outage than the counted ones has ended, and then for a random time of
     /// less than 200 ms.
     pub async fn ended(&self, count: OutageCount) {
-        let mut state = self.0.subscribe();
-        // The sender is part of `self`, so this cannot fail.
-        state.wait_for(|state| state.ends != count.0).await.ok();
+        self.next_end(count).await;
         sleep(Self::spread()).await;
     }
 
@@ -105,7 +118,7 @@ impl Outage {
             };
             let is_long = since.is_some_and(|since| since.elapsed() >= SHORT_INTERVAL_LIMIT);
             sleep(if is_long { LONG_PROBE_INTERVAL } else { PROBE_INTERVAL }).await;
-            if self.0.borrow().failing_since().is_none() {
+            if !self.is_failing() {
                 continue;
             }
             // The client records the result too, but it does not know that this is a probe.

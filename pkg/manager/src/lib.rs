@@ -178,6 +178,7 @@ impl Manager {
             registry: registry.clone(),
             queues: portreeve_workqueue::Metrics::register(registry).map_err(Error::Metrics)?,
             retry_budget: RetryBudget::new(settings.retry_qps, settings.retry_burst),
+            outage: connection.outage().clone(),
             metrics: portreeve_reconcile::Metrics::register(registry).map_err(Error::Metrics)?,
             dry_run: settings.dry_run,
         };

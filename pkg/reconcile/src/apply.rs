@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use kube::{Client, core::response::StatusCause};
 use portreeve_api::Metadata;
-use portreeve_client::{ApiErrorKind, is_object_not_found, retry_after};
+use portreeve_client::{ApiErrorKind, is_object_not_found, is_unavailable, retry_after};
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{Clock, ControllerMetrics, Effect, Events, FenceMonitor, Plan, request};
@@ -253,6 +253,11 @@ fn has_cause(error: &kube::Error, is_it: impl Fn(&StatusCause) -> bool) -> bool 
 }
 
 impl EffectError {
+    /// Returns whether the apiserver was unavailable.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.source.downcast_ref().is_some_and(is_unavailable)
+    }
+
     fn of(effect: &Effect, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self {
             effect: Box::new(effect.clone()),

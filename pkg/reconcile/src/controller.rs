@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::Client;
+use portreeve_client::Outage;
 use portreeve_informer::{Informer, Projection, Watch};
 use portreeve_workqueue::RetryBudget;
 use prometheus::Registry;
@@ -41,6 +42,8 @@ pub struct SharedContext {
     pub queues: portreeve_workqueue::Metrics,
     /// The limit of retries of each controller.
     pub retry_budget: RetryBudget,
+    /// Ends the waits of failed keys after an outage.
+    pub outage: Outage,
     /// The metrics of workers.
     pub metrics: Metrics,
     /// Whether to log plans without writing anything.

@@ -6,6 +6,7 @@ mod worker;
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -23,7 +24,7 @@ use self::{
 };
 use crate::{
     Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, FenceMonitor, QueueHealthChecker,
-    Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker,
+    Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker, retry_after_outages,
 };
 
 /// How long to wait for caches before logging it. The wait then continues.
@@ -245,6 +246,7 @@ impl<R: Reconciler> KeyedController<R> {
             queue: self.queue.clone(),
             clock: Arc::clone(&clock),
             metrics: self.shared.metrics.clone(),
+            outage: self.shared.outage.clone(),
             rejections: Rejections::default(),
             own_writes: self.own_writes,
         });
@@ -254,6 +256,7 @@ impl<R: Reconciler> KeyedController<R> {
             workers.spawn(Arc::clone(&worker).run());
         }
         let mut steps = clock.steps();
+        let mut retries = pin!(retry_after_outages(&self.queue, &self.shared.outage));
         let first = loop {
             tokio::select! {
                 () = stop.requested() => break None,
@@ -262,6 +265,7 @@ impl<R: Reconciler> KeyedController<R> {
                     tracing::info!(controller = name, "rescheduling timed keys after a clock change");
                     self.queue.reschedule_now();
                 }
+                () = &mut retries => {}
             }
         };
         // From here on, workers take no more items but finish the current ones.

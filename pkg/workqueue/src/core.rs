@@ -26,6 +26,7 @@ mod model;
 mod outcome;
 mod progress;
 mod ready_queue;
+mod reschedule;
 mod retry_budget;
 mod snapshot;
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub use self::{
 };
 use self::{
     item::{Due, Item, State},
+    outcome::Failure,
     progress::ProgressTracker,
     ready_queue::Ticket,
     waiting::Waiting,
@@ -255,7 +257,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
     fn end_retry(&mut self, key: &K, outcome: Outcome, now: Instant) -> bool {
         let waiting = &mut self.waiting;
         let before = waiting.held.len();
-        if outcome.retry_after().is_some() {
+        if outcome.failure().is_some() {
             waiting.bucket.failed(now);
         } else {
             // The flow of this key has probably recovered, so its retries come first.
@@ -285,15 +287,15 @@ impl<K: Clone + Eq + Hash> Core<K> {
                 lane: ended.lane,
                 timed: true,
             }),
-            Outcome::Forget | Outcome::Retry | Outcome::RetryAfter(_) => None,
+            _ => None,
         };
         let due = match (requested, again) {
             (Some(requested), Some(again)) => Some(requested.or(again)),
             (requested, again) => requested.or(again),
         };
-        let (item, wake) = match (outcome.retry_after(), due) {
+        let (item, wake) = match (outcome.failure(), due) {
             _ if self.closed => return self.drop_key(),
-            (Some(least), again) => self.back_off(key.clone(), ended, (least, again), jitter, now),
+            (Some(failure), again) => self.back_off(key.clone(), ended, (failure, again), jitter, now),
             (None, Some(due)) => {
                 self.retried += u64::from(requested.is_some_and(|due| due.when > now));
                 self.waiting.place(key.clone(), due, 0, now)
@@ -309,12 +311,17 @@ impl<K: Clone + Eq + Hash> Core<K> {
         &mut self,
         key: K,
         failed: Item,
-        (least, again): (Duration, Option<Due>),
+        (failure, again): (Failure, Option<Due>),
         jitter: f64,
         now: Instant,
     ) -> (Item, Wake) {
+        let Failure { least, is_unavailable } = failure;
         let least = least.min(LONGEST_DELAY);
-        let delay = self.backoff.delay(failed.failures, least, jitter).min(LONGEST_DELAY);
+        let delay = if is_unavailable {
+            self.backoff.delay(failed.failures, Duration::ZERO, jitter).max(least)
+        } else {
+            self.backoff.delay(failed.failures, least, jitter).min(LONGEST_DELAY)
+        };
         let end = Due {
             when: now + delay,
             lane: failed.lane,
@@ -323,11 +330,16 @@ impl<K: Clone + Eq + Hash> Core<K> {
         self.retried += 1;
         let due = again.map_or(end, |again| end.or(again));
         let failures = failed.failures.saturating_add(1);
+        // The end of an outage is earlier than a requested time that has not come yet.
+        let is_pending = |again: Due| is_unavailable && again.when > now;
         match again {
-            Some(again) if again.when <= end.when => self.waiting.place(key, due, failures, now),
+            Some(again) if again.when <= end.when && !is_pending(again) => self.waiting.place(key, due, failures, now),
             later => {
-                let later = later.map(|later| later.when);
-                (self.waiting.back_off(key, due, later, failures), Wake::Nobody)
+                let backoff = State::Backoff {
+                    later: later.map(|later| later.when),
+                    is_unavailable,
+                };
+                (self.waiting.back_off(key, due, backoff, failures), Wake::Nobody)
             }
         }
     }
@@ -336,25 +348,6 @@ impl<K: Clone + Eq + Hash> Core<K> {
     fn drop_key(&mut self) -> Wake {
         self.shrink();
         Wake::Nobody
-    }
-
-    /// Makes all keys ready that wait for a requested time. Keys that wait only for their backoff
-    /// or for a token keep waiting.
-    ///
-    /// Use it after the wall clock was set, which invalidates the times computed from it.
-    pub(crate) fn reschedule_now(&mut self, now: Instant) -> Wake {
-        self.advance(now);
-        let mut wake = Wake::Nobody;
-        for (at, key) in self.waiting.take_delayed() {
-            let item = item_of(&mut self.items, &key);
-            if matches!(item.state, State::Backoff { later: None }) {
-                self.waiting.delayed.insert(at, key);
-            } else {
-                self.waiting.make_ready(key, item, now);
-                wake = Wake::All;
-            }
-        }
-        wake
     }
 
     /// Drops all waiting keys and all later adds. Running keys may still end.

@@ -203,6 +203,19 @@ fn reschedule_now_wakes_a_sleeping_taker() {
     });
 }
 
+#[test]
+fn the_end_of_an_outage_wakes_a_sleeping_taker() {
+    check(|queue| {
+        queue.add(1, Lane::Urgent);
+        block_on(queue.take())
+            .unwrap()
+            .finish(Outcome::RetryUnavailable(millis(100)));
+        let ending = spawn(&queue, |queue| queue.end_outage(|| millis(0)));
+        assert_eq!(take_and_finish(&queue), Some(1));
+        ending.join().unwrap();
+    });
+}
+
 /// Two keys fail, and there is a token for one retry. Its success releases the other retry, for
 /// which another taker may already sleep.
 #[test]

@@ -20,7 +20,7 @@ mod sync;
 #[cfg(not(loom))]
 mod tests;
 
-use std::{hash::Hash, pin::pin, sync::Arc};
+use std::{hash::Hash, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{task::coop, time::Instant};
 
@@ -118,6 +118,15 @@ impl<K: Key> Queue<K> {
     /// that receives a key too early schedules it again.
     pub fn reschedule_now(&self) {
         let wake = self.shared.with(Core::reschedule_now);
+        self.shared.wake(wake);
+    }
+
+    /// Ends the backoffs after [`Outcome::RetryUnavailable`], each after the time that `spread`
+    /// returns. The retries still need tokens of the retry budget.
+    ///
+    /// Call this when the apiserver is available again.
+    pub fn end_outage(&self, spread: impl FnMut() -> Duration) {
+        let wake = self.shared.with(|core, now| core.end_outage(spread, now));
         self.shared.wake(wake);
     }
 

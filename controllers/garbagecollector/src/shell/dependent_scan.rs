@@ -226,10 +226,16 @@ impl CollectorContext {
 /// Adds the resource to the message of a failed list.
 fn in_resource(failure: RequestError, resource: &Resource) -> RequestError {
     match failure {
-        RequestError::Other { message, kind, after } => RequestError::Other {
+        RequestError::Other {
+            message,
+            kind,
+            after,
+            is_unavailable,
+        } => RequestError::Other {
             message: format!("failed to list {resource}: {message}"),
             kind,
             after,
+            is_unavailable,
         },
         other => other,
     }

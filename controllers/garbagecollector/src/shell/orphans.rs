@@ -40,7 +40,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
             }
             Err(failure) => {
                 ctx.failed((uid, true), failure.to_string(), false);
-                failure.outcome()
+                failure.outcome(&ctx.outage)
             }
         };
         work.finish(outcome);

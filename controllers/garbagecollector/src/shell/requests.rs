@@ -6,7 +6,7 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_client::{ApiErrorKind, error_chain, is_object_not_found, refusal, retry_after};
+use portreeve_client::{ApiErrorKind, Outage, error_chain, is_object_not_found, is_unavailable, refusal, retry_after};
 use portreeve_garbagecollector_graph::{PartialObject, PropagationPolicy};
 use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
@@ -38,6 +38,8 @@ pub(super) enum RequestError {
         kind: ApiErrorKind,
         /// The delay that the apiserver asks for.
         after: Option<Duration>,
+        /// Whether the apiserver was unavailable.
+        is_unavailable: bool,
     },
 }
 
@@ -47,6 +49,7 @@ impl RequestError {
             message: message.into(),
             kind: ApiErrorKind::Transient,
             after: None,
+            is_unavailable: false,
         }
     }
 
@@ -59,8 +62,14 @@ impl RequestError {
     }
 
     /// Returns when the queue retries the item whose request failed.
-    pub(super) fn outcome(&self) -> Outcome {
-        self.requested_delay().map_or(Outcome::Retry, Outcome::RetryAfter)
+    pub(super) fn outcome(&self, outage: &Outage) -> Outcome {
+        match self {
+            Self::Other { after: Some(after), .. } => Outcome::RetryAfter(*after),
+            Self::Other {
+                is_unavailable: true, ..
+            } => Outcome::RetryUnavailable(outage.min_wait()),
+            _ => Outcome::Retry,
+        }
     }
 
     /// Returns whether it is certain that the request has changed nothing.
@@ -91,6 +100,7 @@ impl RequestError {
                 message: error_chain(error),
                 kind,
                 after: retry_after(error),
+                is_unavailable: is_unavailable(error),
             },
         }
     }

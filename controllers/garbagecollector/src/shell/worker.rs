@@ -132,7 +132,12 @@ impl CollectorContext {
                     "cannot determine whether an owner exists: its kind is not served, or reading it failed".to_owned(),
                     true,
                 );
-                Outcome::Retry
+                // While no request succeeds, this read has failed for the same reason.
+                if self.outage.is_failing() {
+                    Outcome::RetryUnavailable(self.outage.min_wait())
+                } else {
+                    Outcome::Retry
+                }
             }
             // The object may be deleted before any watch reports it: see
             // kubernetes/kubernetes#56121.
@@ -152,7 +157,7 @@ impl CollectorContext {
             self.note_down(intent, &format!("failed: {message}"));
         } else if matches!(failure, RequestError::Other { .. }) {
             // This failure has already been reported.
-            return failure.outcome();
+            return failure.outcome(&self.outage);
         }
         if matches!(failure, RequestError::Other { kind, .. } if is_rejected(*kind)) {
             tracing::warn!(item = %intent.item(), reason = message, "failed to change object: the apiserver rejected the request");
@@ -163,7 +168,7 @@ impl CollectorContext {
             );
             work.charge(self.note(intent.item(), &note.report_once(message)).into());
         }
-        failure.outcome()
+        failure.outcome(&self.outage)
     }
 
     /// Carries out an intent.

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
-use portreeve_client::error_chain;
+use portreeve_client::{Outage, error_chain};
 use portreeve_workqueue::{Lane, Outcome, Queue, Work};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -28,6 +28,7 @@ pub(super) struct Worker<R> {
     pub(super) queue: Queue<ObjectKey>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
+    pub(super) outage: Outage,
     pub(super) rejections: Rejections,
     pub(super) own_writes: Arc<OwnWrites>,
 }
@@ -139,7 +140,12 @@ impl<R: Reconciler> Worker<R> {
                     let report = self.reconciler.refused(&observed, &error.effect, &why, now);
                     self.report(work, &report).await;
                 }
-                (Outcome::RetryAfter(after), ReconcileResult::Error)
+                let outcome = if after.is_zero() && error.is_unavailable() {
+                    Outcome::RetryUnavailable(self.outage.min_wait())
+                } else {
+                    Outcome::RetryAfter(after)
+                };
+                (outcome, ReconcileResult::Error)
             }
             Applied::Refused(error) => {
                 let why = error_chain(&error);

@@ -36,8 +36,10 @@ pub(super) enum State {
     Delayed,
     /// It waits for the backoff of its failure.
     Backoff {
-        /// A requested time after the backoff.
+        /// A requested time at or after the end of the backoff.
         later: Option<Instant>,
+        /// Whether the end of an outage ends it.
+        is_unavailable: bool,
     },
     /// The backoff has passed, and it waits for a token.
     Held {

@@ -27,6 +27,7 @@ enum Call {
     /// Advances the time.
     Advance(u64),
     RescheduleNow,
+    EndOutage(u64),
     Observe,
     Close,
 }
@@ -36,6 +37,7 @@ enum End {
     Forget,
     Retry,
     RetryAfter(u64),
+    RetryUnavailable(u64),
     At(u64),
 }
 
@@ -83,6 +85,7 @@ impl Pair {
                         End::Forget => Outcome::Forget,
                         End::Retry => Outcome::Retry,
                         End::RetryAfter(least) => Outcome::RetryAfter(Duration::from_millis(least)),
+                        End::RetryUnavailable(least) => Outcome::RetryUnavailable(Duration::from_millis(least)),
                         End::At(delay) => Outcome::At(now + Duration::from_millis(delay)),
                     };
                     assert!(
@@ -99,6 +102,10 @@ impl Pair {
             Call::RescheduleNow => {
                 self.core.reschedule_now(now);
                 self.model.reschedule_now();
+            }
+            Call::EndOutage(spread) => {
+                self.core.end_outage(|| Duration::from_millis(spread), now);
+                self.model.end_outage(spread);
             }
             Call::Observe => self.observe(),
             Call::Close => {
@@ -199,6 +206,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         3 => Just(End::Forget),
         3 => Just(End::Retry),
         1 => (0..60u64).prop_map(End::RetryAfter),
+        1 => (0..60u64).prop_map(End::RetryUnavailable),
         1 => (0..60u64).prop_map(End::At),
     ];
     let call = prop_oneof![
@@ -210,6 +218,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         10 => (key, 0..3u32).prop_map(|(key, writes)| Call::Charge(key, writes)),
         40 => (0..30u64).prop_map(Call::Advance),
         5 => Just(Call::RescheduleNow),
+        5 => (1..20u64).prop_map(Call::EndOutage),
         20 => Just(Call::Observe),
         1 => Just(Call::Close),
     ];

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 /// The outcome of a run.
 ///
-/// `Retry` and `RetryAfter` keep the key in the lane in which it ran. After `At`, the key becomes
-/// urgent when its time comes.
+/// `Retry`, `RetryAfter` and `RetryUnavailable` keep the key in the lane in which it ran. After
+/// `At`, the key becomes urgent when its time comes.
 ///
 /// A key that was added while it ran is ready again at once, whatever the outcome, because the run
 /// may have missed that change. Its failures still count, so the backoff continues if the next run
@@ -23,17 +23,31 @@ pub enum Outcome {
     /// Failure. The key is retried after the backoff, but not before this delay, such as a
     /// `Retry-After`. It counts as a failure like `Retry`.
     RetryAfter(Duration),
+    /// Failure because the apiserver is unavailable. The key is retried after the backoff, but not
+    /// before this delay, unless [`Queue::end_outage`](crate::Queue::end_outage) ends the wait. It
+    /// counts as a failure like `Retry`.
+    RetryUnavailable(Duration),
     /// Success. The key runs again at this time, in the urgent lane. Resets the failures.
     At(Instant),
 }
 
+/// What a failure says about the retry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    /// The minimum delay.
+    pub(super) least: Duration,
+    /// Whether the end of an outage ends the wait.
+    pub(super) is_unavailable: bool,
+}
+
 impl Outcome {
-    /// Returns the minimum delay of the retry if this is a failure.
-    pub(super) fn retry_after(self) -> Option<Duration> {
-        match self {
-            Self::Retry => Some(Duration::ZERO),
-            Self::RetryAfter(least) => Some(least),
-            Self::Forget | Self::At(_) => None,
-        }
+    pub(super) fn failure(self) -> Option<Failure> {
+        let (least, is_unavailable) = match self {
+            Self::Retry => (Duration::ZERO, false),
+            Self::RetryAfter(least) => (least, false),
+            Self::RetryUnavailable(least) => (least, true),
+            Self::Forget | Self::At(_) => return None,
+        };
+        Some(Failure { least, is_unavailable })
     }
 }

@@ -27,6 +27,7 @@ impl Script {
             ("retry", _) => Outcome::Retry,
             ("after", "max") => Outcome::RetryAfter(Duration::MAX),
             ("after", millis) => Outcome::RetryAfter(Duration::from_millis(millis.parse().unwrap())),
+            ("unavailable", millis) => Outcome::RetryUnavailable(Duration::from_millis(millis.parse().unwrap())),
             ("at", millis) => Outcome::At(self.at(millis)),
             other => panic!("unknown outcome: {other:?}"),
         }
@@ -63,6 +64,10 @@ impl Script {
                 String::new()
             }
             ["reschedule_now"] => format!("{:?}", self.core.reschedule_now(now)),
+            ["end_outage", spread] => {
+                let spread = Duration::from_millis(spread.parse().unwrap());
+                format!("{:?}", self.core.end_outage(|| spread, now))
+            }
             ["close"] => format!("{:?}", self.core.close()),
             ["observe"] => {
                 let snapshot = self.core.observe(now);

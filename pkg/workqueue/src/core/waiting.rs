@@ -64,8 +64,8 @@ impl<K: Clone> Waiting<K> {
     }
 
     /// Adds a failed key that is not waiting yet. It waits for the end of its backoff, and then for
-    /// a token, but no longer than until `later`.
-    pub(super) fn back_off(&mut self, key: K, end: Due, later: Option<Instant>, failures: u32) -> Item {
+    /// a token, but no longer than until the requested time in `backoff`.
+    pub(super) fn back_off(&mut self, key: K, end: Due, backoff: State, failures: u32) -> Item {
         Item {
             failures,
             lane: end.lane,
@@ -73,7 +73,7 @@ impl<K: Clone> Waiting<K> {
             at: end.when,
             timed: false,
             has_token: false,
-            state: State::Backoff { later },
+            state: backoff,
         }
     }
 
@@ -81,9 +81,12 @@ impl<K: Clone> Waiting<K> {
     pub(super) fn reschedule(&mut self, key: K, item: &mut Item, due: Due, now: Instant) -> Wake {
         let earlier = |later: Option<Instant>| Some(later.map_or(due.when, |later| later.min(due.when)));
         let due = match item.state {
-            State::Backoff { later } if due.when > item.at => {
+            State::Backoff { later, is_unavailable } if due.when > item.at => {
                 item.lane = item.lane.min(due.lane);
-                item.state = State::Backoff { later: earlier(later) };
+                item.state = State::Backoff {
+                    later: earlier(later),
+                    is_unavailable,
+                };
                 return Wake::Nobody;
             }
             State::Held { later } if due.when > now => {
@@ -122,7 +125,7 @@ impl<K: Clone> Waiting<K> {
     /// Continues with a key that was removed from the delayed keys at its time. At the end of a
     /// backoff, it is held until there is a token; otherwise it is ready.
     pub(super) fn end_delay(&mut self, key: K, item: &mut Item, now: Instant) {
-        if let State::Backoff { later } = item.state {
+        if let State::Backoff { later, .. } = item.state {
             item.ticket = self.next_ticket();
             item.state = State::Held { later };
             self.insert_timer(later, item.ticket, key.clone());

@@ -24,6 +24,7 @@ enum Step {
     Finish(usize, End),
     Advance(u64),
     RescheduleNow,
+    EndOutage(u64),
     /// A task starts to wait in `drained`.
     Wait,
     Close,
@@ -34,6 +35,7 @@ enum End {
     Forget,
     Retry,
     RetryAfter(u64),
+    RetryUnavailable(u64),
     At(u64),
     /// Drops the work, as a panicking worker does.
     Drop,
@@ -46,6 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => Just(End::Forget),
         2 => Just(End::Retry),
         1 => (0..40u64).prop_map(End::RetryAfter),
+        1 => (0..40u64).prop_map(End::RetryUnavailable),
         2 => (0..40u64).prop_map(End::At),
         1 => Just(End::Drop),
     ];
@@ -59,6 +62,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         14 => (any(), end).prop_map(|(n, end)| Step::Finish(n, end)),
         8 => (1..20u64).prop_map(Step::Advance),
         6 => Just(Step::RescheduleNow),
+        6 => (0..20u64).prop_map(Step::EndOutage),
         2 => Just(Step::Wait),
         1 => Just(Step::Close),
     ];
@@ -122,6 +126,7 @@ impl Simulation {
             End::Forget => Outcome::Forget,
             End::Retry => Outcome::Retry,
             End::RetryAfter(least) => Outcome::RetryAfter(millis(least)),
+            End::RetryUnavailable(least) => Outcome::RetryUnavailable(millis(least)),
             End::At(delay) => Outcome::At(Instant::now() + millis(delay)),
             End::Drop => {
                 drop(work);
@@ -195,6 +200,7 @@ impl Simulation {
                 }
             }
             Step::RescheduleNow => self.queue.reschedule_now(),
+            Step::EndOutage(spread) => self.queue.end_outage(|| millis(spread)),
             Step::Wait => {
                 let queue = self.queue.clone();
                 self.drainers.push(Waiter::new(async move { queue.drained().await }));

@@ -83,6 +83,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
         queue: Queue::new("tests", &portreeve_workqueue::Metrics::register(&registry).unwrap()),
         clock: Arc::new(FixedClock),
         metrics: Metrics::register(&registry).unwrap(),
+        outage: Outage::default(),
         rejections: Rejections::default(),
         own_writes: Arc::default(),
     };

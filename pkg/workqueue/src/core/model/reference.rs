@@ -35,6 +35,8 @@ pub(super) struct Entry {
     timed: bool,
     /// A time after the end of the backoff at which the key needs no token.
     later: Option<u64>,
+    /// Whether the end of an outage ends the backoff.
+    is_unavailable: bool,
     has_token: bool,
     /// The order of keys that are due at the same time, held, or ready in the same lane.
     order: u64,
@@ -186,6 +188,7 @@ impl Model {
             at,
             timed,
             later: None,
+            is_unavailable: false,
             has_token: false,
             order,
         };
@@ -240,6 +243,15 @@ impl Model {
         timers.sort_unstable();
         for (_, _, key) in timers {
             self.make_ready(key, false);
+        }
+    }
+
+    pub(super) fn end_outage(&mut self, spread: u64) {
+        let end = self.now + spread;
+        for entry in self.keys.values_mut() {
+            if entry.stage == Stage::Backoff && entry.is_unavailable {
+                entry.at = entry.at.min(end);
+            }
         }
     }
 
@@ -325,17 +337,22 @@ impl Model {
                 return Some(key);
             }
             End::Retry => backoff,
-            End::RetryAfter(least) => backoff.max(least),
+            End::RetryAfter(least) | End::RetryUnavailable(least) => backoff.max(least),
         };
         self.failures.insert(key, failures + 1);
         let at = self.now + retry;
         let merged = again.map_or(lane, |(_, again)| again.min(lane));
+        let is_unavailable = matches!(end, End::RetryUnavailable(_));
         match again {
-            Some((again, _)) if again <= at => self.place(key, again, merged, false),
+            Some((again, _)) if again <= at && !(is_unavailable && again > self.now) => {
+                self.place(key, again, merged, false);
+            }
             later => {
-                self.place(key, at, merged, false);
+                let later = later.map(|(later, _)| later);
+                self.place(key, later.map_or(at, |later| later.min(at)), merged, false);
                 let entry = self.keys.get_mut(&key).unwrap();
-                (entry.stage, entry.later) = (Stage::Backoff, later.map(|(later, _)| later));
+                (entry.stage, entry.later) = (Stage::Backoff, later);
+                entry.is_unavailable = is_unavailable;
             }
         }
         Some(key)
@@ -353,7 +370,7 @@ impl Model {
         self.refill();
         self.outstanding -= 1;
         match end {
-            End::Retry | End::RetryAfter(_) => {}
+            End::Retry | End::RetryAfter(_) | End::RetryUnavailable(_) => {}
             End::Forget | End::At(_) => {
                 self.tokens = (self.tokens + 3).min(self.room());
                 self.release_from(flow_of(key));

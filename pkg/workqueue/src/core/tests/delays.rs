@@ -166,6 +166,65 @@ fn reschedule_now_affects_times_but_not_backoff() {
 }
 
 #[test]
+fn the_end_of_an_outage_ends_only_the_backoffs_that_it_has_caused() {
+    check(
+        "0 add a routine
+         0 add b routine
+         0 add c routine
+         0 add d routine
+         0 take\n0 take\n0 take\n0 take
+         0 done a unavailable=30000
+         0 done b retry
+         0 done c after=1000
+         0 done d at=2000
+         1 take -> Sleep 5
+         5 take -> b Routine failures=1 waited=0
+         6 done b retry
+         7 end_outage 200 -> All
+         7 take -> Sleep 16
+         16 take -> b Routine failures=2 waited=0
+         17 done b forget
+         18 end_outage 200 -> All
+         18 take -> Sleep 207
+         207 take -> a Routine failures=1 waited=0
+         208 done a forget
+         209 end_outage 200 -> Nobody
+         209 take -> Sleep 1000
+         1000 take -> c Routine failures=1 waited=0
+         1001 take -> Sleep 2000",
+    );
+}
+
+#[test]
+fn the_end_of_an_outage_never_extends_a_wait_and_keeps_the_failures() {
+    check(
+        "0 add a urgent
+         0 take
+         0 done a unavailable=0
+         1 end_outage 200 -> All
+         5 take -> a Urgent failures=1 waited=0
+         6 done a unavailable=30000
+         7 end_outage 20 -> All
+         27 take -> a Urgent failures=2 waited=0",
+    );
+}
+
+#[test]
+fn a_failed_key_with_a_requested_time_waits_for_that_time_or_the_end_of_an_outage() {
+    let failed = "0 add a urgent
+         0 take
+         0 add a urgent 90
+         1 done a unavailable=30000
+         1 take -> Sleep 90
+         ";
+    check(&format!("{failed}90 take -> a Urgent failures=1 waited=0"));
+    check(&format!(
+        "{failed}7 end_outage 20 -> All
+         27 take -> a Urgent failures=1 waited=0"
+    ));
+}
+
+#[test]
 fn a_key_added_during_a_failing_run_is_ready_at_once_and_the_backoff_continues() {
     check(
         "0 add a urgent
