@@ -30,6 +30,12 @@ const MIN_LEAD: SignedDuration = SignedDuration::from_secs(5);
 /// How long after that minute the last Job may be created. kube-controller-manager's default rate
 /// limit delays its requests by minutes.
 const LIMIT: Duration = Duration::from_mins(10);
+/// The number of outages of each measurement.
+const OUTAGES: u8 = 3;
+/// How long the apiserver stays down.
+const OUTAGE: Duration = Duration::from_secs(7);
+/// How long an outage lasts before a CronJob becomes due.
+const OUTAGE_LEAD: SignedDuration = SignedDuration::from_secs(1);
 
 /// Measures the delays.
 pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
@@ -64,10 +70,15 @@ async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
     let granularity = if run.step.subject.is_floor() { 1 } else { 60 };
     let lead = LEAD + LEAD_PER_SCHEDULE * i32::try_from(count).context("too many schedules")?;
     let due = next_multiple(Timestamp::now(), lead, granularity);
-    let minute = due.to_zoned(TimeZone::UTC);
-    let daily = format!("{} {} * * *", minute.minute(), minute.hour());
+    let daily = daily(due);
     let schedules = (0..count).map(|index| schedule(kind, &format!("schedule-{index:05}"), &daily));
     Ok((due, create_all(&api(&run.client, kind), schedules).await?))
+}
+
+/// Returns a schedule that is due at this minute of every day.
+fn daily(due: Timestamp) -> String {
+    let due = due.to_zoned(TimeZone::UTC);
+    format!("{} {} * * *", due.minute(), due.hour())
 }
 
 /// Returns the first multiple of `granularity` seconds that is at least `lead` after `now`.
@@ -138,6 +149,33 @@ async fn delays(run: &Run<'_>, due: Timestamp) -> Result<Vec<f64>> {
         Ok(delay.as_secs_f64())
     };
     made.into_iter().map(delay).collect()
+}
+
+/// Measures how soon a Job exists after outages in which a CronJob becomes due.
+pub(crate) async fn measure_outage(run: &Run<'_>) -> Result<Vec<Value>> {
+    create_far_schedules(&run.client, CRON_JOB, run.count()).await?;
+    let controller = Controller::start(run, None).await?;
+    wait_for_probe(&controller, &run.client, CRON_JOB, "probe").await?;
+    let (apiserver, cronjobs) = (run.plane.apiserver(), api(&run.client, CRON_JOB));
+    let log = run.plane.audit_log().context("the control plane has no audit log")?;
+    let mut tail = Tail::of(log);
+    let mut values = Vec::new();
+    for turn in 0..OUTAGES {
+        let due = next_multiple(Timestamp::now(), MIN_LEAD, 60);
+        post(&cronjobs, schedule(CRON_JOB, &format!("work-{turn}"), &daily(due))).await?;
+        sleep_until(due - OUTAGE_LEAD).await;
+        apiserver.kill().await?;
+        sleep(OUTAGE).await;
+        apiserver.start().await?;
+        let ready = Timestamp::now();
+        let created = eventually(LIMIT, "a Job after the outage", || {
+            let created = tail.creations().map(|creations| creations.into_iter().next());
+            std::future::ready(created.and_then(|created| created.context("no Job was created")))
+        });
+        let created = controller.guard(created).await?;
+        values.push(Unit::Seconds.of("ready to Job", created.at.duration_since(ready).as_secs_f64()));
+    }
+    Ok(values)
 }
 
 /// Measures memory or, for the row `quiet`, CPU time. The schedules exist before the controller

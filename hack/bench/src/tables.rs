@@ -126,6 +126,7 @@ pub(crate) struct Row {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Scenario {
     Due,
+    Outage,
     Idle,
     Quiet,
     Handover,
