@@ -121,24 +121,19 @@ impl Applier {
             _ => {}
         }
         written.writes += 1;
-        if let Effect::PatchStatus { .. } = effect {
-            let answer = self.client.request::<Patched>(request).await;
-            return match answer {
-                Ok(patched) => {
-                    written.status_version = Some(patched.metadata.resource_version);
-                    None
-                }
-                Err(error) => classify_error(effect, error),
-            };
-        }
-        // The watch delivers the written object, so the response body is read and discarded.
-        let answer = self.client.request::<IgnoredAny>(request).await;
+        let answer = if let Effect::PatchStatus { .. } = effect {
+            let patched = self.client.request::<Patched>(request).await;
+            patched.map(|patched| written.status_version = Some(patched.metadata.resource_version))
+        } else {
+            // The watch delivers the written object, so the response body is read and discarded.
+            self.client.request::<IgnoredAny>(request).await.map(|_| ())
+        };
         self.fence_monitor.record(&answer);
         answer.err().and_then(|error| classify_error(effect, error))
     }
 }
 
-/// What a plan wrote.
+/// The writes of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     /// The number of requests that may have changed something, and of events.

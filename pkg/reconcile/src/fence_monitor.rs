@@ -16,8 +16,9 @@ use crate::{Context, EventContent, Events, GroupLease, ReadinessCheck, Readiness
 /// How long rejections must continue before they are reported. The longest delay of the fence that
 /// docs/deploying.md reports is 168 ms.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long a rejection counts. A rejected write is retried after 30 s at most, so without a newer
-/// rejection nothing is left to write.
+/// How long a rejection counts. A rejected write is retried after 30 s at most, unless the retry
+/// budget holds it, and then other retries are sent. So without a newer rejection nothing is left
+/// to write.
 const VALIDITY: Duration = Duration::from_mins(1);
 
 /// Records the answers of the apiserver to the writes of one controller. Cheap to clone. Records
@@ -44,11 +45,15 @@ struct FencedPeriod {
 impl FencedPeriod {
     /// Adds a rejection to the current period, or begins one. Returns whether to report the period.
     fn add(current: &mut Option<Self>, now: Instant) -> bool {
-        let period = current.get_or_insert(Self {
+        let new = Self {
             first: now,
             last: now,
             is_reported: false,
-        });
+        };
+        let period = current.get_or_insert(new);
+        if !period.is_current(now) {
+            *period = new;
+        }
         period.last = now;
         let is_new = period.is_persistent() && !period.is_reported;
         period.is_reported |= is_new;
@@ -59,11 +64,15 @@ impl FencedPeriod {
         self.last.duration_since(self.first) >= GRACE
     }
 
+    /// Returns whether the latest rejection still counts.
+    fn is_current(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) <= VALIDITY
+    }
+
     /// Returns for how long the fence has rejected every write, if that is longer than the grace
     /// period and still counts.
     fn age(&self, now: Instant) -> Option<Duration> {
-        let is_current = now.saturating_duration_since(self.last) <= VALIDITY;
-        (self.is_persistent() && is_current).then(|| now.saturating_duration_since(self.first))
+        (self.is_persistent() && self.is_current(now)).then(|| now.saturating_duration_since(self.first))
     }
 }
 
@@ -176,5 +185,16 @@ mod tests {
         let mut period = None;
         assert!(!FencedPeriod::add(&mut period, began));
         assert_eq!(period.unwrap().age(began + Duration::from_secs(30)), None);
+    }
+
+    #[test]
+    fn a_rejection_after_an_old_one_begins_another_period() {
+        let began = Instant::now();
+        let later = began + Duration::from_hours(1);
+        let mut period = None;
+        FencedPeriod::add(&mut period, began);
+        assert!(!FencedPeriod::add(&mut period, later));
+        assert_eq!(period.unwrap().age(later), None);
+        assert!(FencedPeriod::add(&mut period, later + GRACE));
     }
 }

@@ -49,13 +49,15 @@ async fn a_leader_reports_that_the_fence_rejects_its_writes_until_it_admits_them
         namespace: environment.namespace.clone(),
     };
     fixture.ready_foo("old", 1).await?;
+    fixture.ready_foo("lost", 1).await?;
     let fenced = ["--controllers=foo,garbagecollector"];
     environment.fence_with(&fenced).await?;
     daemon.admin.ensure_passing("/readyz").await?;
 
-    fixture.create_foo("new", "new", 1).await?;
-    // Its Deployment becomes garbage.
-    fixture.foos().delete("old", &DeleteParams::default()).await?;
+    // The Foo needs only another status.
+    fixture.set_available("old", 1).await?;
+    // The Deployment becomes garbage.
+    fixture.foos().delete("lost", &DeleteParams::default()).await?;
     for controller in CONTROLLERS {
         let check = format!("fence/{controller}");
         daemon.admin.wait_until_failing("/readyz", &check, &["/lease"]).await?;
@@ -73,7 +75,7 @@ async fn a_leader_reports_that_the_fence_rejects_its_writes_until_it_admits_them
         .apply(&environment.account, &[&fenced[..], &["--action=Audit"]].concat())
         .await?;
     daemon.admin.wait_until_passing("/readyz").await?;
-    fixture.wait_for_no_deployment("old").await?;
+    fixture.wait_for_no_deployment("lost").await?;
     let log = daemon.log()?;
     for controller in CONTROLLERS {
         for message in [

@@ -12,29 +12,16 @@ use tokio::time::timeout;
 
 use crate::fixtures::{
     LIMIT,
-    namespace::{NamespaceFixture, in_time, replicas},
+    namespace::{in_time, replicas},
     shared_daemon::fixture,
 };
-
-/// Sets the status of a Deployment, as the deployment controller would.
-async fn set_available(fixture: &NamespaceFixture, name: &str, available: i32) -> Result<()> {
-    let status = json!({"status": {
-        "replicas": available, "updatedReplicas": available, "readyReplicas": available, "availableReplicas": available,
-    }});
-    let patch = Patch::Merge(status);
-    fixture
-        .deployments()
-        .patch_status(name, &PatchParams::default(), &patch)
-        .await?;
-    Ok(())
-}
 
 #[tokio::test]
 async fn the_status_follows_the_deployment() -> Result<()> {
     let fixture = fixture("status").await?;
     fixture.ready_foo("web", 3).await?;
     for available in [1, 3, 0] {
-        set_available(&fixture, "web", available).await?;
+        fixture.set_available("web", available).await?;
         let what = format!("{available} available");
         let foo = fixture.wait_for_foo("web", &what, |foo| {
             foo.status
@@ -77,7 +64,7 @@ async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
     fixture
         .wait_for_deployment("web", "4 replicas", |found| replicas(found) == Some(4))
         .await?;
-    set_available(&fixture, "web", 3).await?;
+    fixture.set_available("web", 3).await?;
     fixture
         .wait_for_foo("web", "3 available", |foo| {
             foo.status.as_ref().is_some_and(|status| status.available_replicas == 3)
@@ -101,7 +88,7 @@ async fn the_synced_event_is_sent_once_for_repeated_reconciles() -> Result<()> {
         fixture
             .wait_for_condition("web", "Ready", ConditionStatus::True)
             .await?;
-        set_available(&fixture, "web", replicas).await?;
+        fixture.set_available("web", replicas).await?;
         fixture
             .wait_for_foo("web", "all available", |foo| {
                 foo.status
@@ -149,7 +136,7 @@ async fn the_status_is_written_only_when_it_changes() -> Result<()> {
             .await?;
     }
     // This changes the status. The watch must deliver no earlier change of the Foo.
-    set_available(&fixture, "web", 2).await?;
+    fixture.set_available("web", 2).await?;
     let change = timeout(LIMIT, changes.next())
         .await
         .context("timed out waiting for a change of the Foo")?;
