@@ -42,12 +42,16 @@ async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<(
     Ok(())
 }
 
+/// Installs the CRDs of all controllers.
+pub(crate) async fn install_crds(plane: &ControlPlane) -> Result<()> {
+    let installer = Daemon::start(plane, "installer", &["--install-crds", "--controllers=*"]).await?;
+    installer.admin.wait_until_ready().await
+}
+
 /// Installs the CRDs, starts a daemon with every controller behind the proxy, and waits until all
 /// resources are listed. Returns how many requests it has sent.
 async fn start_daemon(plane: &ControlPlane, proxy: &FaultProxy) -> Result<(Daemon, u64)> {
-    let installer = Daemon::start(plane, "installer", &["--install-crds", "--controllers=*"]).await?;
-    installer.admin.wait_until_ready().await?;
-    drop(installer);
+    install_crds(plane).await?;
     let requests = proxy.count(Matcher::any());
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "outage")?;
     let daemon = Daemon::start_as(plane, &kubeconfig, "outage", &[&ALL_CONTROLLERS]).await?;

@@ -33,7 +33,8 @@ const SPREAD: Duration = Duration::from_millis(200);
 /// The longest wait during an outage.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// Knows whether the apiserver has an outage. Clones share the state; create one per process.
+/// A record of whether requests to the apiserver succeed. Clones share the state; create one per
+/// process.
 ///
 /// An outage is a time of at least one second in which every request fails with a 5xx or without a
 /// response, those of [`Outage::probe`] included.
@@ -56,18 +57,19 @@ impl Outage {
         self.0.borrow().failing_since().is_some()
     }
 
+    /// Returns whether there is an outage.
+    pub fn is_outage(&self) -> bool {
+        self.0.borrow().is_outage()
+    }
+
     /// Returns the shortest wait after a request that failed because the apiserver is unavailable:
     /// 30 s during an outage, otherwise zero.
     ///
-    /// During an outage, waits last until its end, and only probes ask whether it has ended. An
-    /// apiserver that is starting rejects requests, or asks to retry them later, and an end of the
-    /// outage does not end the waits after such responses.
+    /// During an outage, waits last until its end or for 30 s. An apiserver that is starting
+    /// rejects requests, or asks to retry them later, and an end of the outage does not end the
+    /// waits after such responses.
     pub fn min_wait(&self) -> Duration {
-        if self.0.borrow().is_outage() {
-            MAX_WAIT
-        } else {
-            Duration::ZERO
-        }
+        if self.is_outage() { MAX_WAIT } else { Duration::ZERO }
     }
 
     /// Waits until another outage than the counted ones has ended, and returns the new count.
@@ -105,9 +107,9 @@ impl Outage {
     /// Probes the apiserver while no request succeeds. Never returns. Run it once per process, with
     /// a client whose requests are recorded here.
     ///
-    /// With a backoff of up to 30 s, nobody else may ask for a long time. The probe is `/readyz`,
-    /// which every account may read (`system:public-info-viewer`). It is sent every 250 ms, after a
-    /// minute every 500 ms.
+    /// With a backoff of up to 30 s, no other request may be sent for a long time. The probe is
+    /// `/readyz`, which every account may read (`system:public-info-viewer`). It is sent every
+    /// 250 ms, after a minute every 500 ms.
     pub async fn probe(&self, client: &Client) {
         let mut state = self.0.subscribe();
         loop {

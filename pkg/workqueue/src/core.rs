@@ -170,7 +170,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         };
         let item = entry.get_mut();
         match &mut item.state {
-            State::Running { again } => {
+            State::Running { again, .. } => {
                 *again = Some(again.map_or(due, |before| before.or(due)));
                 Wake::Nobody
             }
@@ -225,7 +225,10 @@ impl<K: Clone + Eq + Hash> Core<K> {
             waited: now.saturating_duration_since(item.at),
         };
         item.at = now;
-        item.state = State::Running { again: None };
+        item.state = State::Running {
+            again: None,
+            outage_ended: false,
+        };
         self.running.insert(ticket, key);
         self.tracker.taken(now);
         Take::Run(run)
@@ -236,7 +239,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
     pub(crate) fn done(&mut self, key: &K, outcome: Outcome, jitter: f64, now: Instant) -> Option<Done> {
         self.advance(now);
         let (key, item) = self.items.remove_entry(key)?;
-        let State::Running { again } = item.state else {
+        let State::Running { again, .. } = item.state else {
             self.items.insert(key, item);
             return None;
         };
@@ -318,7 +321,9 @@ impl<K: Clone + Eq + Hash> Core<K> {
         let Failure { least, is_unavailable } = failure;
         let least = least.min(LONGEST_DELAY);
         let delay = if is_unavailable {
-            self.backoff.delay(failed.failures, Duration::ZERO, jitter).max(least)
+            // The end of an outage ends the wait, even if it came before the failure.
+            let failures = if failed.outage_has_ended() { 0 } else { failed.failures };
+            self.backoff.delay(failures, Duration::ZERO, jitter).max(least)
         } else {
             self.backoff.delay(failed.failures, least, jitter).min(LONGEST_DELAY)
         };

@@ -122,7 +122,8 @@ impl<K: Key> Queue<K> {
     }
 
     /// Ends the backoffs after [`Outcome::RetryUnavailable`], each after the time that `spread`
-    /// returns. The retries still need tokens of the retry budget.
+    /// returns, and shortens those of the current runs. The retries still need tokens of the retry
+    /// budget.
     ///
     /// Call this when the apiserver is available again.
     pub fn end_outage(&self, spread: impl FnMut() -> Duration) {

@@ -19,14 +19,15 @@ const MAX_NOT_READY: Duration = Duration::from_secs(5);
 pub(crate) enum RequestResult {
     /// A response below 400.
     Success,
-    /// A 4xx. It proves neither: an apiserver that is starting answers 403 until it has read the
-    /// roles, 404 and 429 until it has loaded all resources, and so does a proxy in front of it.
+    /// A 4xx. It neither begins nor ends an outage: an apiserver that is starting answers 403 until
+    /// it has read the roles, 404 and 429 until it has loaded all resources, and so does a proxy in
+    /// front of it.
     Rejected,
     /// A 5xx, or no response.
     Unavailable,
 }
 
-/// Whether requests succeed.
+/// The current failures, and the number of ended outages.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct OutageState {
     failing: Option<Failing>,

@@ -2,7 +2,7 @@
 //!
 //! Such an event must not run the key again: the run would be neither delayed by the backoff nor
 //! limited by the retry budget, and if the message differs each time, it would patch again. The
-//! event brings nothing new either. A patch succeeds only on the version that its run observed, so
+//! event contains no other change. A patch succeeds only on the version that its run observed, so
 //! no other change is between the two versions.
 
 use std::collections::{HashMap, hash_map::Entry};
@@ -61,7 +61,7 @@ impl OwnWrites {
     }
 
     /// Returns whether an update of the object to this version needs no run now: it is the result
-    /// of the patch, or the response to the patch will tell.
+    /// of the patch, or the decision waits for the response to the patch.
     pub(super) fn absorbs(&self, key: &ObjectKey, updated: &Metadata, lane: Lane) -> bool {
         let mut writes = self.0.lock();
         let Some(write) = writes.get_mut(key).filter(|write| *write.uid == *updated.uid) else {

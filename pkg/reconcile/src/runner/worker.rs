@@ -136,7 +136,9 @@ impl<R: Reconciler> Worker<R> {
             Applied::Failed { error, after } => {
                 let why = error_chain(&error);
                 tracing::warn!(err = why, "retrying failed plan");
-                if failures >= FAILED_TOO_OFTEN {
+                // During an outage, the report would fail too, and cost a token of the retry
+                // budget.
+                if failures >= FAILED_TOO_OFTEN && !self.outage.is_outage() {
                     let report = self.reconciler.refused(&observed, &error.effect, &why, now);
                     self.report(work, &report).await;
                 }

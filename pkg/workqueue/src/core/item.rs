@@ -20,6 +20,11 @@ pub(super) struct Item {
 }
 
 impl Item {
+    /// Returns whether the key is running and an outage has ended since its run began.
+    pub(super) fn outage_has_ended(&self) -> bool {
+        matches!(self.state, State::Running { outage_ended: true, .. })
+    }
+
     /// Returns the due time of a delayed key.
     pub(super) fn due(&self) -> Due {
         Due {
@@ -50,6 +55,8 @@ pub(super) enum State {
     Running {
         /// When the key is due again, if it was added while running.
         again: Option<Due>,
+        /// Whether an outage has ended since the run began.
+        outage_ended: bool,
     },
 }
 

@@ -24,14 +24,15 @@ pub enum Outcome {
     /// `Retry-After`. It counts as a failure like `Retry`.
     RetryAfter(Duration),
     /// Failure because the apiserver is unavailable. The key is retried after the backoff, but not
-    /// before this delay, unless [`Queue::end_outage`](crate::Queue::end_outage) ends the wait. It
-    /// counts as a failure like `Retry`.
+    /// before this delay, unless [`Queue::end_outage`](crate::Queue::end_outage) ends the wait. If
+    /// that was called during the run, the backoff is that of a first failure. It counts as a
+    /// failure like `Retry`.
     RetryUnavailable(Duration),
     /// Success. The key runs again at this time, in the urgent lane. Resets the failures.
     At(Instant),
 }
 
-/// What a failure says about the retry.
+/// The constraints on the retry of a failed run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     /// The minimum delay.

@@ -1,4 +1,4 @@
-//! The calls that make many keys due earlier.
+//! Operations that reschedule many keys.
 
 use std::{hash::Hash, time::Duration};
 
@@ -27,7 +27,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
     }
 
     /// Ends the backoffs of keys that failed because the apiserver was unavailable, each after the
-    /// time that `spread` returns.
+    /// time that `spread` returns. A run that has begun and fails for this reason has only the
+    /// first backoff.
     pub(crate) fn end_outage(&mut self, mut spread: impl FnMut() -> Duration, now: Instant) -> Wake {
         self.advance(now);
         let mut wake = Wake::Nobody;
@@ -42,6 +43,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
                 wake = Wake::All;
             }
             self.waiting.delayed.insert((at, ticket), key);
+        }
+        for key in self.running.values() {
+            if let State::Running { outage_ended, .. } = &mut item_of(&mut self.items, key).state {
+                *outage_ended = true;
+            }
         }
         wake
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How many more retries a successful one releases. Successes therefore double, so that a long
-/// queue of retries is made up soon after their cause is gone.
+/// queue of retries is empty soon after their cause is gone.
 const RELEASED_BY_SUCCESS: u32 = 2;
 
 /// The limit of a queue's retries.

@@ -47,7 +47,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         let keys = self.waiting.ready_queue.heads().chain(self.running.values());
         for item in keys.filter_map(|key| self.items.get(key)) {
             let age = now.saturating_duration_since(item.at);
-            if let State::Running { again } = item.state {
+            if let State::Running { again, .. } = item.state {
                 snapshot.longest_running = snapshot.longest_running.max(Some(age));
                 snapshot.unfinished += age;
                 snapshot.rerun += usize::from(again.is_some_and(|due| due.when <= now));

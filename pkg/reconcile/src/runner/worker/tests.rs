@@ -202,6 +202,64 @@ async fn a_rejection_is_reported_and_retried_every_30_seconds() {
     );
 }
 
+/// Returns a client of an apiserver that does not exist.
+fn unreachable_client(outage: &Outage, registry: &Registry) -> Client {
+    let settings = portreeve_client::Settings {
+        program: "tests".to_owned(),
+        call_limit: Duration::from_secs(1),
+        fence: Arc::new(portreeve_client::AlwaysOpen),
+        metrics: portreeve_client::Metrics::register(registry).unwrap(),
+        outage: outage.clone(),
+    };
+    // Nothing listens on this port.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let connection = portreeve_client::Connection::from_config(config, settings).unwrap();
+    connection.client("tests").unwrap()
+}
+
+#[tokio::test]
+async fn a_failure_during_an_outage_is_not_reported() {
+    let (outage, registry) = (Outage::default(), Registry::new());
+    let client = unreachable_client(&outage, &registry);
+    let mut fixture = fixture_with_client(client.clone(), scripted::RecordedRequests::default(), |_| create());
+    Arc::get_mut(&mut fixture.worker).unwrap().outage = outage.clone();
+    // A request that fails, so that the outage begins.
+    portreeve_client::readyz(&client).await.unwrap_err();
+    let detected = async {
+        while !outage.is_outage() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = outage.probe(&client) => {}
+        () = detected => {}
+    }
+    let queue = fixture.worker.queue.clone();
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(Arc::clone(&fixture.worker).run());
+    let (key, runs) = (ObjectKey::namespaced("n", "a"), FAILED_TOO_OFTEN + 2);
+    while *fixture.worker.reconciler.0.lock() < runs {
+        queue.add(key.clone(), Lane::Urgent);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    queue.close();
+    running.join_all().await;
+    let families = registry.gather();
+    let requests = families
+        .iter()
+        .find(|family| family.name() == "rest_client_requests_total");
+    let methods: Vec<_> = requests
+        .unwrap()
+        .get_metric()
+        .iter()
+        .flat_map(prometheus::proto::Metric::get_label)
+        .filter(|label| label.name() == "method")
+        .map(|label| label.value().to_owned())
+        .collect();
+    assert!(methods.contains(&"POST".to_owned()), "{methods:?}");
+    assert!(!methods.contains(&"PATCH".to_owned()), "{methods:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_permanently_stale_plan_counts_as_an_error() {
     let fixture = fixture(vec![error_response(409, "Conflict"); 20], |_| create());

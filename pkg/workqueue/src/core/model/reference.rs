@@ -60,6 +60,8 @@ pub(super) struct Running {
     has_token: bool,
     /// When and in which lane the key was requested again.
     again: Option<(u64, Lane)>,
+    /// Whether an outage has ended since the run began.
+    outage_ended: bool,
 }
 
 #[derive(Debug)]
@@ -253,6 +255,9 @@ impl Model {
                 entry.at = entry.at.min(end);
             }
         }
+        for run in &mut self.running {
+            run.outage_ended = true;
+        }
     }
 
     pub(super) fn close(&mut self) {
@@ -299,6 +304,7 @@ impl Model {
             lane,
             has_token,
             again: None,
+            outage_ended: false,
         });
         Taken::Run(key, lane, self.failures.get(&key).copied().unwrap_or(0))
     }
@@ -312,6 +318,7 @@ impl Model {
             lane,
             has_token,
             again,
+            outage_ended,
         } = self.running.remove(n % self.running.len());
         let failures = self.failures.remove(&key).unwrap_or(0);
         if has_token {
@@ -320,7 +327,9 @@ impl Model {
         if self.closed {
             return Some(key);
         }
-        let backoff = (5u64 << failures.min(20)).min(30_000);
+        let is_unavailable = matches!(end, End::RetryUnavailable(_));
+        let is_over = is_unavailable && outage_ended;
+        let backoff = (5u64 << if is_over { 0 } else { failures.min(20) }).min(30_000);
         let retry = match end {
             End::Forget => {
                 if let Some((at, lane)) = again {
@@ -342,7 +351,6 @@ impl Model {
         self.failures.insert(key, failures + 1);
         let at = self.now + retry;
         let merged = again.map_or(lane, |(_, again)| again.min(lane));
-        let is_unavailable = matches!(end, End::RetryUnavailable(_));
         match again {
             Some((again, _)) if again <= at && !(is_unavailable && again > self.now) => {
                 self.place(key, again, merged, false);

@@ -210,6 +210,28 @@ fn the_end_of_an_outage_never_extends_a_wait_and_keeps_the_failures() {
 }
 
 #[test]
+fn the_end_of_an_outage_ends_the_wait_of_a_run_that_fails_only_after_it() {
+    let later = |failure: &str, end: u32| {
+        check(&format!(
+            "0 add a urgent
+             0 take
+             0 done a retry
+             5 take -> a Urgent failures=1 waited=0
+             6 end_outage 200 -> Nobody
+             7 done a {failure}
+             7 take -> Sleep {end}
+             {end} take -> a Urgent failures=2 waited=0
+             {end} done a {failure}
+             {end} take -> Sleep {}",
+            end + 20
+        ));
+    };
+    later("unavailable=0", 12);
+    // A failure for another reason waits for its own backoff.
+    later("retry", 17);
+}
+
+#[test]
 fn a_failed_key_with_a_requested_time_waits_for_that_time_or_the_end_of_an_outage() {
     let failed = "0 add a urgent
          0 take
