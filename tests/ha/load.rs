@@ -18,6 +18,9 @@ use crate::fixtures::{
     namespace::{NamespaceFixture, replicas},
 };
 
+/// The largest number of replicas that a Foo asks for.
+const MOST: i32 = 9;
+
 /// A task that changes Foos one after the other until it is stopped.
 pub(crate) struct Load {
     ending: watch::Sender<bool>,
@@ -74,8 +77,13 @@ async fn change(
         let name = format!("web-{foo}");
         // Some rounds rename the Deployment, so that the controller creates and deletes
         // Deployments.
-        let suffix = if (round + foo) % 10 < 5 { "" } else { "-moved" };
-        let spec = json!({"replicas": 1 + (round + 1) % 9, "deploymentName": format!("{name}{suffix}")});
+        let deployment = |round: usize| {
+            let suffix = if (round + foo) % 10 < 5 { "" } else { "-moved" };
+            format!("{name}{suffix}")
+        };
+        // Acts as a Deployment controller. It fails if that Deployment does not exist yet.
+        _ = fixture.set_available(&deployment(round.saturating_sub(1)), MOST).await;
+        let spec = json!({"replicas": 1 + (round + 1) % 9, "deploymentName": deployment(round)});
         match fixture.merge_foo(&name, json!({ "spec": spec })).await {
             Ok(_) => done.changes += 1,
             Err(_) => done.failures += 1,
@@ -84,8 +92,8 @@ async fn change(
     Ok(done)
 }
 
-/// Waits until every Foo is ready and has the Deployment of its spec, and no other Deployments
-/// exist.
+/// Acts as a Deployment controller, and waits until every Foo is ready and has the Deployment of
+/// its spec, and no other Deployments exist.
 pub(crate) async fn wait_until_converged(fixture: &NamespaceFixture) -> Result<()> {
     eventually(LIMIT, "every Foo to have its Deployment", || async {
         let foos = fixture.foos().list(&ListParams::default()).await?.items;
@@ -105,6 +113,10 @@ pub(crate) async fn wait_until_converged(fixture: &NamespaceFixture) -> Result<(
             let deployment = matching.next().with_context(|| format!("no Deployment {wanted}"))?;
             let found = replicas(deployment);
             ensure!(found == Some(foo.spec.replicas), "Deployment {wanted} has {found:?}");
+            let status = deployment.status.clone().unwrap_or_default();
+            if (status.available_replicas, status.observed_generation) != (Some(MOST), deployment.metadata.generation) {
+                fixture.set_available(wanted, MOST).await?;
+            }
         }
         ensure!(deployments.len() == foos.len(), "{} Deployments", deployments.len());
         anyhow::Ok(())

@@ -4,5 +4,6 @@ mod admission;
 mod conflict;
 mod deletion;
 mod deployment;
+mod rename;
 mod stale;
 mod status;

@@ -58,6 +58,8 @@ impl From<WireDeployment<'_>> for CachedDeployment {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct CachedDeploymentStatus {
     pub(crate) available_replicas: i32,
+    /// The generation that a Deployment controller has observed; zero if there is none.
+    observed_generation: i64,
 }
 
 impl Projection for CachedDeployment {
@@ -72,6 +74,17 @@ impl CachedDeployment {
         self.metadata
             .controller()
             .is_some_and(|owner| *owner.uid == *foo.metadata.uid)
+    }
+
+    /// Returns whether a Deployment controller has ever observed this Deployment.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.status.observed_generation > 0
+    }
+
+    /// Returns whether all Pods that `foo` asks for are available.
+    pub(crate) fn is_available(&self, foo: &CachedFoo) -> bool {
+        let is_current = self.status.observed_generation >= self.metadata.generation;
+        is_current && self.status.available_replicas >= foo.spec.replicas
     }
 
     /// Returns whether any field that `foo` owns differs from the desired value.

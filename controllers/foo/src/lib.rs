@@ -2,25 +2,29 @@
 //! corrects drift in it.
 //!
 //! This crate shows the structure of a custom controller: a [`DESCRIPTOR`], an `observe` that reads
-//! caches, and a pure `decide` (in `decide.rs`) on what was observed.
+//! caches (in `observe.rs`), and a pure `decide` (in `decide.rs`) on what was observed.
 //!
 //! Architecture Invariant: this crate has no client, no async code and no clock.
 
 mod decide;
 mod deployment;
+mod observe;
+mod report;
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::CustomResourceExt;
 use portreeve_api::{FOOS, Foo, FooSpec, FooStatus, Metadata, ObjectKey};
-use portreeve_informer::{Delta, Index, Informer, Projection, Watch, indexes};
+use portreeve_informer::{Index, Informer, Projection, Watch, indexes};
 use portreeve_reconcile::{
     BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
 };
 use serde::Deserialize;
 
 use crate::{
-    decide::Observed,
     deployment::{CachedDeployment, DEPLOYMENTS},
+    observe::{Caches, Observed},
 };
 
 /// The field manager of sample-controller. Sharing it allows this controller to replace
@@ -73,22 +77,25 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
     let workers = ctx.flag::<u16>("concurrent-foo-syncs")?;
     let foos: Informer<CachedFoo> = ctx.informer(Watch::all(FOOS));
     let deployments: Informer<CachedDeployment> = ctx.informer(Watch::all(DEPLOYMENTS));
-    let foos_by_deployment = foos.index("deploymentName", |foo: &CachedFoo| {
-        vec![namespaced_name(&foo.metadata, &foo.spec.deployment_name)]
-    });
-    let reconciler = FooReconciler {
+    let caches = FooCaches {
+        foos_by_deployment: foos.index("deploymentName", |foo: &CachedFoo| {
+            vec![namespaced_name(&foo.metadata.key(), &foo.spec.deployment_name)]
+        }),
+        deployments_by_controller: deployments.index("controller", indexes::by_controller),
         foos: foos.clone(),
-        owned: deployments.index("controller", indexes::by_controller),
         deployments: deployments.clone(),
     };
-    let controller = KeyedController::new(ctx, "Foos", reconciler)
+    let (for_foos, for_deployments) = (caches.clone(), caches.clone());
+    let controller = KeyedController::new(ctx, "Foos", FooReconciler { caches })
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
-        .watch(&foos, |delta| [delta.key()])
+        .watch(&foos, move |delta| {
+            observe::foos_for_foo(&for_foos, delta.change.object())
+        })
         // Changes of Deployments are routine, so that with many Foos all Deployments are
         // created before any status is written.
         .watch_routine(&deployments, move |delta| {
-            foos_for_deployment(delta, &foos_by_deployment)
+            observe::foos_for_deployment(&for_deployments, &delta.change.object().metadata)
         });
     Ok(controller.build())
 }
@@ -108,46 +115,48 @@ impl Projection for CachedFoo {
     }
 }
 
-/// Returns the Foos that a change of a Deployment affects: its owner, and the Foos that ask for its
-/// name, whose conflict may end.
-fn foos_for_deployment(delta: &Delta<CachedDeployment>, foos_by_deployment: &Index<CachedFoo>) -> Vec<ObjectKey> {
-    let deployment = &delta.change.object().metadata;
-    let owner = deployment.controller().filter(|owner| *owner.kind == *FOOS.kind);
-    let owner = owner.map(|owner| deployment.key().with_name(&*owner.name));
-    let wanted_by = foos_by_deployment.get(&namespaced_name(deployment, &deployment.name));
-    let wanted_by = wanted_by.iter().map(|foo| foo.metadata.key());
-    owner.into_iter().chain(wanted_by).collect()
-}
-
-/// Returns `<namespace>/<name>`, with the namespace of `metadata`.
-fn namespaced_name(metadata: &Metadata, name: &str) -> Box<str> {
-    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+/// Returns `<namespace>/<name>`, with the namespace of `key`.
+fn namespaced_name(key: &ObjectKey, name: &str) -> Box<str> {
+    let namespace = key.namespace.as_deref().unwrap_or_default();
     format!("{namespace}/{name}").into()
 }
 
-struct FooReconciler {
+#[derive(Clone)]
+struct FooCaches {
     foos: Informer<CachedFoo>,
+    foos_by_deployment: Index<CachedFoo>,
     deployments: Informer<CachedDeployment>,
-    owned: Index<CachedDeployment>,
+    deployments_by_controller: Index<CachedDeployment>,
+}
+
+impl Caches for FooCaches {
+    fn foo(&self, key: &ObjectKey) -> Option<Arc<CachedFoo>> {
+        self.foos.get(key)
+    }
+
+    fn foos_asking_for(&self, deployment: &ObjectKey) -> Vec<Arc<CachedFoo>> {
+        self.foos_by_deployment
+            .get(&namespaced_name(deployment, &deployment.name))
+    }
+
+    fn deployment(&self, key: &ObjectKey) -> Option<Arc<CachedDeployment>> {
+        self.deployments.get(key)
+    }
+
+    fn deployments_controlled_by(&self, uid: &str) -> Vec<Arc<CachedDeployment>> {
+        self.deployments_by_controller.get(uid)
+    }
+}
+
+struct FooReconciler {
+    caches: FooCaches,
 }
 
 impl Reconciler for FooReconciler {
     type Observed = Observed;
 
     fn observe(&self, key: &ObjectKey) -> Option<Observed> {
-        let foo = self.foos.get(key)?;
-        // An owner reference is only valid within a namespace, whatever UID it has.
-        let mut owned = self.owned.get(&foo.metadata.uid);
-        owned.retain(|deployment| {
-            let Metadata { namespace, name, .. } = &deployment.metadata;
-            *namespace == foo.metadata.namespace && **name != *foo.spec.deployment_name
-        });
-        owned.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        Some(Observed {
-            deployment: self.deployments.get(&key.with_name(foo.spec.deployment_name.as_str())),
-            outdated: owned,
-            foo,
-        })
+        observe::observe(&self.caches, key)
     }
 
     fn decide(&self, observed: &Observed, now: Timestamp) -> Plan {

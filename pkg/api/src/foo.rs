@@ -49,6 +49,13 @@ pub const FOOS: Resource = Resource::namespaced("samplecontroller.k8s.io", "v1al
         json_path = ".status.conditions[?(@.type=='Ready')].status",
         description = "Whether the Deployment matches the Foo"
     ),
+    printcolumn(
+        name = "Renaming",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Renaming')].status",
+        description = "Whether a Deployment of an earlier name remains",
+        priority = 1
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("size(self.metadata.name) <= 63").message(Message::Message(
         "metadata.name can have at most 63 characters because it becomes the label `controller` of the Foo's Pods: choose a shorter one".into()
@@ -76,7 +83,8 @@ pub struct FooStatus {
     pub observed_generation: i64,
     /// Represents the latest available observations of the Foo's state. `Ready` reports whether the
     /// Deployment matches the Foo. `Conflict` reports whether a Deployment of that name belongs to
-    /// another owner.
+    /// another owner. `Renaming` reports whether a Deployment of an earlier name remains until the
+    /// new one is available.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }

@@ -137,11 +137,12 @@ async fn a_foo_renamed_into_a_conflict_keeps_its_deployment() -> Result<()> {
     let now = fixture.deployments().get("web").await?;
     ensure!(now.resource_version() == kept.resource_version(), "{now:?}");
     fixture.delete_deployment("taken").await?;
-    in_time(
-        "the old Deployment is deleted when the conflict ends",
-        fixture.wait_for_no_deployment("web"),
-    )
-    .await?;
+    fixture
+        .wait_for_condition("web", "Conflict", ConditionStatus::False)
+        .await?;
+    fixture.set_available("taken", 2).await?;
+    let gone = fixture.wait_for_no_deployment("web");
+    in_time("the old Deployment is deleted after the conflict", gone).await?;
     fixture
         .wait_for_condition("web", "Ready", ConditionStatus::True)
         .await?;

@@ -96,6 +96,8 @@ async fn foo(fixture: &NamespaceFixture) -> Result<()> {
         .await?;
     let renamed = |name: &str| fixture.merge_foo("web", json!({"spec": {"deploymentName": name}}));
     renamed("shop").await?;
+    fixture.wait_for_deployment("shop", "created", |_| true).await?;
+    fixture.set_available("shop", 1).await?;
     fixture.wait_for_no_deployment("web").await?;
     fixture.create_foreign("taken").await?;
     for (name, type_) in [("taken", "Conflict"), ("shop", "Ready"), ("taken", "Conflict")] {

@@ -4,10 +4,12 @@
 
 mod cases;
 mod corpus;
+mod exchange;
 mod random;
 mod simulation;
 
 use expect_test::{Expect, expect};
+use portreeve_reconcile::EventSeverity;
 use serde_json::json;
 
 use super::*;
@@ -20,36 +22,51 @@ fn every_case_has_the_expected_plan() {
     let row = |(case, simulation): &(&str, Simulation)| format!("{case:width$}  {}\n", simulation.plan());
     let table: String = all_cases().iter().map(row).collect();
     expect![[r"
-        no Deployment                         create Deployment n/web
-        settled                               nothing
-        more replicas available               patch status of Foo n/a
-        only the generation changed           patch status of Foo n/a
-        others added a label and a field      nothing
-        rescaled                              apply Deployment n/web
-        the Deployment was deleted            check that Foo n/a exists, create Deployment n/web
-        drift of replicas                     apply Deployment n/web
-        drift of the image                    apply Deployment n/web
-        another container                     apply Deployment n/web
-        drift of a label                      apply Deployment n/web
-        all labels removed                    apply Deployment n/web
-        drift of the template's labels        apply Deployment n/web
-        drift of the selector                 apply Deployment n/web
-        blockOwnerDeletion is false           apply Deployment n/web
-        a Deployment without owner            patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment of another controller    patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a Deployment of an earlier Foo        patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        the Foo owns but does not control it  patch status of Foo n/a, event ErrResourceExists on Foo n/a
-        a reported conflict                   nothing
-        a conflict that ended                 check that Foo n/a exists, create Deployment n/web
-        the Deployment is terminating         patch status of Foo n/a
-        terminating Foo, no Deployment        nothing
-        terminating Foo, drift                nothing
-        terminating Foo, conflict             nothing
-        terminating Foo, renamed              nothing
-        renamed                               check that Foo n/a exists, create Deployment n/web
-        renamed, the new one exists           delete Deployment n/old, patch status of Foo n/a
-        renamed, the old one is terminating   patch status of Foo n/a
-        renamed into a conflict               patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        no Deployment                                     create Deployment n/web
+        settled                                           nothing
+        more replicas available                           patch status of Foo n/a
+        only the generation changed                       patch status of Foo n/a
+        others added a label and a field                  nothing
+        rescaled                                          apply Deployment n/web
+        the Deployment was deleted                        check that Foo n/a exists, create Deployment n/web
+        drift of replicas                                 apply Deployment n/web
+        drift of the image                                apply Deployment n/web
+        another container                                 apply Deployment n/web
+        drift of a label                                  apply Deployment n/web
+        all labels removed                                apply Deployment n/web
+        drift of the template's labels                    apply Deployment n/web
+        drift of the selector                             apply Deployment n/web
+        blockOwnerDeletion is false                       apply Deployment n/web
+        a Deployment without owner                        patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Deployment of another controller                patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Deployment of an earlier Foo                    patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        the Foo owns but does not control it              patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a reported conflict                               nothing
+        a conflict that ended                             check that Foo n/a exists, create Deployment n/web
+        the Deployment is terminating                     patch status of Foo n/a
+        terminating Foo, no Deployment                    nothing
+        terminating Foo, drift                            nothing
+        terminating Foo, conflict                         nothing
+        terminating Foo, renamed                          nothing
+        renamed                                           check that Foo n/a exists, create Deployment n/web
+        renamed, the new one exists                       patch status of Foo n/a, event Renaming on Foo n/a
+        renamed, the wait is reported                     nothing
+        renamed, too few Pods are available               patch status of Foo n/a
+        renamed, only an earlier generation is available  patch status of Foo n/a
+        renamed, the new one is available                 delete Deployment n/old, patch status of Foo n/a
+        renamed, the old one is terminating               patch status of Foo n/a
+        renamed, somebody deleted the old one             patch status of Foo n/a
+        a rename that ended                               nothing
+        renamed into a conflict                           patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        the old name is wanted                            delete Deployment n/old, patch status of Foo n/a
+        the old name is wanted by a terminating Foo       nothing
+        the old name is wanted during a conflict          patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        two Foos swap names                               delete Deployment n/old, patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        two Foos swap names, one name becomes free        patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        three Foos exchange names                         delete Deployment n/old, patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Foo waits for one that is in conflict           patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        a Foo waits for two that exchange names           patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        the new name belongs to a Foo that keeps it       patch status of Foo n/a, event ErrResourceExists on Foo n/a
     "]]
     .assert_eq(&table);
 }
@@ -316,7 +333,7 @@ fn events_report_only_transitions() {
     let mut simulation = foo();
     simulation.converge();
     for replicas in 3..6 {
-        simulation.foo["spec"]["replicas"] = replicas.into();
+        simulation.foo_mut()["spec"]["replicas"] = replicas.into();
         simulation.converge();
         simulation.change("web", "/status", json!({"availableReplicas": replicas}));
         simulation.converge();
@@ -331,11 +348,11 @@ fn events_report_only_transitions() {
     simulation.remove("web");
     simulation.converge();
     assert_eq!(simulation.events(), ["Synced", "ErrResourceExists", "Synced"]);
-    simulation.foo["spec"]["deploymentName"] = "taken".into();
+    simulation.foo_mut()["spec"]["deploymentName"] = "taken".into();
     simulation.add("taken", json!({}));
     simulation.add("taken-too", json!({}));
     simulation.converge();
-    simulation.foo["spec"]["deploymentName"] = "taken-too".into();
+    simulation.foo_mut()["spec"]["deploymentName"] = "taken-too".into();
     simulation.converge();
     assert_eq!(
         simulation.events()[3..],

@@ -37,11 +37,11 @@ fn clash(owner: &serde_json::Value) -> Simulation {
 /// Returns the same Foo, converged under the name `old` and then renamed.
 fn renamed() -> Simulation {
     let mut simulation = foo();
-    simulation.foo["spec"]["deploymentName"] = "old".into();
+    simulation.foo_mut()["spec"]["deploymentName"] = "old".into();
     simulation.converge();
     simulation.clear_history();
-    simulation.foo["spec"]["deploymentName"] = "web".into();
-    simulation.foo["metadata"]["generation"] = 2.into();
+    simulation.foo_mut()["spec"]["deploymentName"] = "web".into();
+    simulation.foo_mut()["metadata"]["generation"] = 2.into();
     simulation
 }
 
@@ -57,7 +57,7 @@ pub(super) fn drifted(pointer: &str, value: serde_json::Value) -> Simulation {
 }
 
 fn terminating(mut simulation: Simulation) -> Simulation {
-    simulation.foo["metadata"]["deletionTimestamp"] = DELETED.into();
+    simulation.foo_mut()["metadata"]["deletionTimestamp"] = DELETED.into();
     simulation
 }
 
@@ -65,20 +65,20 @@ pub(super) type Cases = Vec<(&'static str, Simulation)>;
 
 /// Returns all cases.
 pub(super) fn all_cases() -> Cases {
-    [ordinary(), drifts(), conflicts(), deletions(), renames()].concat()
+    [ordinary(), drifts(), conflicts(), deletions(), renames(), demands()].concat()
 }
 
 fn ordinary() -> Cases {
     let mut available = settled();
     available.change("web", "/status", json!({"availableReplicas": 2}));
     let mut touched = settled();
-    touched.foo["metadata"]["generation"] = 2.into();
+    touched.foo_mut()["metadata"]["generation"] = 2.into();
     let mut with_extras = settled();
     with_extras.change("web", "/metadata/labels/team", "blue".into());
     with_extras.change("web", "/spec/paused", true.into());
     let mut rescaled = settled();
-    rescaled.foo["spec"]["replicas"] = 5.into();
-    rescaled.foo["metadata"]["generation"] = 2.into();
+    rescaled.foo_mut()["spec"]["replicas"] = 5.into();
+    rescaled.foo_mut()["metadata"]["generation"] = 2.into();
     let mut gone = settled();
     gone.remove("web");
     vec![
@@ -147,17 +147,105 @@ fn deletions() -> Cases {
     ]
 }
 
+/// Returns the renamed Foo after the new Deployment was created and the wait for it was reported.
+fn waiting() -> Simulation {
+    let mut simulation = renamed();
+    simulation.converge();
+    simulation.clear_history();
+    simulation
+}
+
+/// Adds another Foo that asks for a Deployment.
+fn with_another_foo(mut simulation: Simulation, name: &str, deployment: &str) -> Simulation {
+    simulation.add_foo(json!({
+        "metadata": {"name": name, "uid": format!("uid-of-{name}"), "generation": 1},
+        "spec": {"deploymentName": deployment, "replicas": 1},
+    }));
+    simulation
+}
+
+/// Adds a Deployment that another Foo controls.
+fn with_deployment_of(mut simulation: Simulation, foo: &str, deployment: &str) -> Simulation {
+    let owner = json!({"apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": foo,
+        "uid": format!("uid-of-{foo}"), "controller": true, "blockOwnerDeletion": true});
+    simulation.add(deployment, json!({"metadata": {"ownerReferences": [owner]}}));
+    simulation
+}
+
 fn renames() -> Cases {
-    let mut both = renamed();
-    both.step();
-    let mut old_one_dying = both.clone();
+    let mut created = renamed();
+    created.step();
+    let mut old_one_dying = created.clone();
     old_one_dying.change("old", "/metadata/deletionTimestamp", DELETED.into());
-    let mut into_conflict = renamed();
-    into_conflict.add("web", json!({"spec": {"replicas": 7}}));
+    let mut too_few = waiting();
+    too_few.change(
+        "web",
+        "/status",
+        json!({"availableReplicas": 1, "observedGeneration": 1}),
+    );
+    let mut earlier_generation = waiting();
+    earlier_generation.change("web", "/metadata/generation", 2.into());
+    earlier_generation.change(
+        "web",
+        "/status",
+        json!({"availableReplicas": 2, "observedGeneration": 1}),
+    );
+    let mut available = waiting();
+    available.make_available("web");
+    let mut deleted_by_hand = waiting();
+    deleted_by_hand.remove("old");
+    let mut over = waiting();
+    over.make_available("web");
+    over.converge();
+    over.clear_history();
     vec![
         ("renamed", renamed()),
-        ("renamed, the new one exists", both),
+        ("renamed, the new one exists", created),
+        ("renamed, the wait is reported", waiting()),
+        ("renamed, too few Pods are available", too_few),
+        ("renamed, only an earlier generation is available", earlier_generation),
+        ("renamed, the new one is available", available),
         ("renamed, the old one is terminating", old_one_dying),
-        ("renamed into a conflict", into_conflict),
+        ("renamed, somebody deleted the old one", deleted_by_hand),
+        ("a rename that ended", over),
+    ]
+}
+
+fn demands() -> Cases {
+    let mut into_conflict = renamed();
+    into_conflict.add("web", json!({"spec": {"replicas": 7}}));
+    let mut dying = with_another_foo(waiting(), "b", "old");
+    dying.write_foo("b", |foo| foo["metadata"]["deletionTimestamp"] = DELETED.into());
+    let swapped = with_deployment_of(with_another_foo(renamed(), "b", "old"), "b", "web");
+    let mut is_already_free = swapped.clone();
+    is_already_free.change("web", "/metadata/deletionTimestamp", DELETED.into());
+    let behind_another = with_another_foo(with_another_foo(renamed(), "b", "taken"), "c", "old");
+    let mut behind_foreign = with_deployment_of(behind_another.clone(), "b", "web");
+    behind_foreign.add("taken", json!({}));
+    let cycle = with_deployment_of(with_deployment_of(behind_another, "b", "web"), "c", "taken");
+    let rightful = with_deployment_of(with_another_foo(renamed(), "b", "web"), "b", "web");
+    let beside_a_cycle = with_another_foo(
+        with_another_foo(with_another_foo(renamed(), "b", "x"), "c", "web"),
+        "d",
+        "old",
+    );
+    let beside_a_cycle = with_deployment_of(with_deployment_of(beside_a_cycle, "b", "web"), "c", "x");
+    vec![
+        ("renamed into a conflict", into_conflict.clone()),
+        ("the old name is wanted", with_another_foo(waiting(), "b", "old")),
+        ("the old name is wanted by a terminating Foo", dying),
+        (
+            "the old name is wanted during a conflict",
+            with_another_foo(into_conflict, "b", "old"),
+        ),
+        ("two Foos swap names", swapped),
+        ("two Foos swap names, one name becomes free", is_already_free),
+        ("three Foos exchange names", cycle),
+        ("a Foo waits for one that is in conflict", behind_foreign),
+        ("a Foo waits for two that exchange names", beside_a_cycle),
+        (
+            "the new name belongs to a Foo that keeps it",
+            with_another_foo(rightful, "c", "old"),
+        ),
     ]
 }

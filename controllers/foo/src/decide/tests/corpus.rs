@@ -5,7 +5,7 @@ use std::fs;
 
 use portreeve_testing::Corpus;
 
-use crate::decide::*;
+use crate::{CachedDeployment, decide::*};
 
 /// The number of mutations of each folder.
 const MUTATIONS: usize = 2_000;

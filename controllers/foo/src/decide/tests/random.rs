@@ -25,6 +25,8 @@ enum ForeignChange {
     /// The Foo becomes the controller.
     Adopt,
     Available(i64),
+    /// A Deployment controller makes all Pods available.
+    MakeAvailable,
     Terminate,
     Remove,
 }
@@ -59,6 +61,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         Just(ForeignChange::Give),
         Just(ForeignChange::Adopt),
         (0..4_i64).prop_map(ForeignChange::Available),
+        Just(ForeignChange::MakeAvailable),
         Just(ForeignChange::Terminate),
         Just(ForeignChange::Remove),
     ];
@@ -101,9 +104,9 @@ impl CheckedSimulation {
 
     fn apply(&mut self, event: Event) {
         match event {
-            Event::Rescale(replicas) => self.ask_for("replicas", replicas.into()),
-            Event::Rename(name) => self.ask_for("deploymentName", name.into()),
-            Event::Terminate => self.simulation.write_foo(|foo| {
+            Event::Rescale(replicas) => self.simulation.set_spec("a", "replicas", replicas.into()),
+            Event::Rename(name) => self.simulation.set_spec("a", "deploymentName", name.into()),
+            Event::Terminate => self.simulation.write_foo("a", |foo| {
                 foo["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
             }),
             Event::Recreate => self.recreate(),
@@ -128,18 +131,10 @@ impl CheckedSimulation {
         self.history.push(self.simulation.clone());
     }
 
-    fn ask_for(&mut self, field: &str, value: Value) {
-        self.simulation.write_foo(|foo| {
-            let generation = foo["metadata"]["generation"].as_i64().unwrap();
-            foo["metadata"]["generation"] = (generation + 1).into();
-            foo["spec"][field] = value;
-        });
-    }
-
     fn recreate(&mut self) {
         self.generations += 1;
         let uid = format!("foo-{}", self.generations);
-        self.simulation.write_foo(|foo| {
+        self.simulation.write_foo("a", |foo| {
             *foo = json!({
                 "metadata": {"namespace": "n", "name": "a", "uid": uid, "generation": 1},
                 "spec": foo["spec"],
@@ -159,17 +154,18 @@ impl CheckedSimulation {
             ForeignChange::Give => ("/metadata/ownerReferences", owner(&"another".into())),
             ForeignChange::Adopt => (
                 "/metadata/ownerReferences",
-                owner(&self.simulation.foo["metadata"]["uid"]),
+                owner(&self.simulation.foo()["metadata"]["uid"]),
             ),
             ForeignChange::Available(replicas) => ("/status", json!({"availableReplicas": replicas})),
             ForeignChange::Terminate => ("/metadata/deletionTimestamp", "2026-01-02T03:04:05Z".into()),
+            ForeignChange::MakeAvailable => return self.simulation.make_available(name),
             ForeignChange::Remove => return self.simulation.remove(name),
         };
         self.simulation.change(name, pointer, value);
     }
 
     fn collect(&mut self) {
-        let uid = &self.simulation.foo["metadata"]["uid"];
+        let uid = &self.simulation.foo()["metadata"]["uid"];
         let is_garbage =
             |deployment: &Value| controller(deployment).is_some_and(|owner| owner.starts_with("foo-") && owner != uid);
         let deployments = self.simulation.deployments().iter();
@@ -230,10 +226,18 @@ impl CheckedSimulation {
     }
 }
 
-fn controller(deployment: &Value) -> Option<&str> {
+/// Returns the UID of the Deployment's controller.
+pub(super) fn controller(deployment: &Value) -> Option<&str> {
     let owners = deployment["metadata"]["ownerReferences"].as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == true)?;
     owner["uid"].as_str()
+}
+
+/// Returns whether a Deployment controller has made all Pods of the current spec available.
+pub(super) fn is_available(deployment: &Value) -> bool {
+    let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_i64).unwrap_or_default();
+    number("/status/observedGeneration") >= number("/metadata/generation")
+        && number("/status/availableReplicas") >= number("/spec/replicas")
 }
 
 /// Asserts that a changed or deleted Deployment was controlled by a Foo of this name.
@@ -253,9 +257,9 @@ fn assert_foreign_untouched(before: &Simulation, effect: &Effect) {
 /// Asserts that the Deployment and the status match the spec, or that the status says why not.
 fn assert_matches_spec(simulation: &Simulation) {
     let (metadata, spec, status) = (
-        &simulation.foo["metadata"],
-        &simulation.foo["spec"],
-        &simulation.foo["status"],
+        &simulation.foo()["metadata"],
+        &simulation.foo()["spec"],
+        &simulation.foo()["status"],
     );
     if !metadata["deletionTimestamp"].is_null() {
         return;
@@ -265,22 +269,35 @@ fn assert_matches_spec(simulation: &Simulation) {
     let deployment = &simulation.deployments()[name];
     let truth = |type_: &str| {
         let mut conditions = status["conditions"].as_array().unwrap().iter();
-        let found = conditions.find(|condition| condition["type"] == type_).unwrap();
-        found["status"].as_str().unwrap()
+        let found = conditions.find(|condition| condition["type"] == type_)?;
+        found["status"].as_str()
     };
     assert_eq!(status["observedGeneration"], metadata["generation"]);
+    let others = simulation.deployments().iter().filter(|(other, _)| *other != name);
+    let outdated: Vec<_> = others.filter(|(_, other)| is_own(other)).collect();
+    assert_eq!(
+        truth("Renaming") == Some("True"),
+        !outdated.is_empty(),
+        "{simulation:?}"
+    );
     if !is_own(deployment) {
-        assert_eq!((truth("Ready"), truth("Conflict")), ("False", "True"), "{simulation:?}");
+        assert_eq!(
+            (truth("Ready"), truth("Conflict")),
+            (Some("False"), Some("True")),
+            "{simulation:?}"
+        );
         return;
     }
-    assert_eq!((truth("Ready"), truth("Conflict")), ("True", "False"), "{simulation:?}");
+    assert_eq!(
+        (truth("Ready"), truth("Conflict")),
+        (Some("True"), Some("False")),
+        "{simulation:?}"
+    );
     assert_eq!(deployment["spec"]["replicas"], spec["replicas"]);
     assert_eq!(deployment["metadata"]["labels"]["controller"], metadata["name"]);
     let available = deployment["status"]["availableReplicas"].as_i64().unwrap_or_default();
     assert_eq!(status["availableReplicas"], available);
-    let others = simulation.deployments().iter().filter(|(other, _)| *other != name);
-    let outdated: Vec<_> = others.filter(|(_, other)| is_own(other)).collect();
-    assert!(outdated.is_empty(), "{outdated:?}");
+    assert!(outdated.is_empty() || !is_available(deployment), "{outdated:?}");
 }
 
 proptest! {
@@ -295,5 +312,12 @@ proptest! {
         checked.converge();
         assert_matches_spec(&checked.simulation);
         prop_assert_eq!(checked.simulation.plan(), Plan::nothing());
+        // A Deployment controller starts.
+        let deployments: Vec<_> = checked.simulation.deployments().keys().cloned().collect();
+        for name in deployments {
+            checked.simulation.make_available(&name);
+        }
+        checked.converge();
+        assert_matches_spec(&checked.simulation);
     }
 }

@@ -1,18 +1,22 @@
-//! A model of the apiserver for the plans of a Foo. It rejects the writes that the real one
-//! rejects.
+//! A model of the apiserver for the plans of Foos. It rejects the writes that the real one rejects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
+use portreeve_api::{Metadata, ObjectKey};
 use portreeve_reconcile::{Effect, Plan};
 use serde_json::{Value, json};
 
-use crate::decide::{Observed, decide};
+use crate::{
+    CachedDeployment, CachedFoo,
+    decide::decide,
+    observe::{self, Caches, Observed},
+};
 
-/// One Foo, the Deployments of its namespace, and the effects that were executed.
+/// The Foos and Deployments of a namespace, and the effects that were executed.
 #[derive(Clone, Debug)]
 pub(super) struct Simulation {
-    pub(super) foo: Value,
+    foos: BTreeMap<String, Value>,
     deployments: BTreeMap<String, Value>,
     version: u32,
     done: Vec<String>,
@@ -27,14 +31,34 @@ pub(super) enum Outcome {
 }
 
 impl Simulation {
-    pub(super) fn with_foo(mut foo: Value) -> Self {
-        foo["metadata"]["resourceVersion"] = "1".into();
-        Self {
-            foo,
+    /// Returns a simulation with a Foo `a`.
+    pub(super) fn with_foo(foo: Value) -> Self {
+        let mut simulation = Self {
+            foos: BTreeMap::new(),
             deployments: BTreeMap::new(),
-            version: 1,
+            version: 0,
             done: Vec::new(),
-        }
+        };
+        simulation.add_foo(foo);
+        simulation
+    }
+
+    /// Somebody creates a Foo.
+    pub(super) fn add_foo(&mut self, mut foo: Value) {
+        foo["metadata"]["namespace"] = "n".into();
+        foo["metadata"]["resourceVersion"] = self.next_version().into();
+        let name = foo["metadata"]["name"].as_str().expect("a name").to_owned();
+        self.foos.insert(name, foo);
+    }
+
+    /// Returns the Foo `a`.
+    pub(super) fn foo(&self) -> &Value {
+        &self.foos["a"]
+    }
+
+    /// Returns the Foo `a`, to change it without a new version.
+    pub(super) fn foo_mut(&mut self) -> &mut Value {
+        self.foos.get_mut("a").expect("the Foo exists")
     }
 
     /// Somebody else creates a Deployment.
@@ -51,9 +75,10 @@ impl Simulation {
         let version = self.next_version();
         let deployment = self.deployments.get_mut(name).expect("the Deployment exists");
         let (parent, field) = pointer.rsplit_once('/').expect("a JSON pointer");
+        let spec = deployment["spec"].clone();
         let parent = deployment.pointer_mut(parent).expect("the field's parent exists");
         parent[field] = value;
-        deployment["metadata"]["resourceVersion"] = version.into();
+        finish_write(deployment, &spec, &version);
     }
 
     /// Somebody else deletes a Deployment.
@@ -61,10 +86,36 @@ impl Simulation {
         assert!(self.deployments.remove(name).is_some(), "{name} must exist");
     }
 
-    /// Somebody else changes the Foo's spec, or creates another Foo of the same name.
-    pub(super) fn write_foo(&mut self, change: impl FnOnce(&mut Value)) {
-        change(&mut self.foo);
-        self.foo["metadata"]["resourceVersion"] = self.next_version().into();
+    /// A Deployment controller makes all Pods of a Deployment available.
+    pub(super) fn make_available(&mut self, name: &str) {
+        let deployment = &self.deployments[name];
+        let status = json!({
+            "availableReplicas": deployment["spec"]["replicas"].as_i64().unwrap_or(1),
+            "observedGeneration": deployment["metadata"]["generation"],
+        });
+        self.change(name, "/status", status);
+    }
+
+    /// Somebody changes the spec of a Foo, or creates another Foo of the same name.
+    pub(super) fn write_foo(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
+        let version = self.next_version();
+        let foo = self.foos.get_mut(name).expect("the Foo exists");
+        change(foo);
+        foo["metadata"]["resourceVersion"] = version.into();
+    }
+
+    /// Somebody changes a field of a Foo's spec.
+    pub(super) fn set_spec(&mut self, foo: &str, field: &str, value: Value) {
+        self.write_foo(foo, |foo| {
+            let generation = foo["metadata"]["generation"].as_i64().expect("the field is set");
+            foo["metadata"]["generation"] = (generation + 1).into();
+            foo["spec"][field] = value;
+        });
+    }
+
+    /// Returns the Foos by name.
+    pub(super) fn foos(&self) -> &BTreeMap<String, Value> {
+        &self.foos
     }
 
     /// Returns the Deployments by name.
@@ -72,25 +123,30 @@ impl Simulation {
         &self.deployments
     }
 
-    /// Returns what a process with stale caches observes: the Foo and the Deployments of two
+    /// Returns what a process with stale caches observes: the Foos and the Deployments of two
     /// earlier states.
     pub(super) fn observed_through(&self, foos: &Self, deployments: &Self) -> Self {
         Self {
-            foo: foos.foo.clone(),
+            foos: foos.foos.clone(),
             deployments: deployments.deployments.clone(),
             version: self.version,
             done: Vec::new(),
         }
     }
 
-    /// Returns the plan for the current state.
+    /// Returns the plan of the Foo `a` for the current state.
     pub(super) fn plan(&self) -> Plan {
-        decide(&self.observed(), self.now())
+        self.plan_for("a")
     }
 
-    /// Returns the plan after a write was rejected in the current state.
+    /// Returns the plan of a Foo for the current state.
+    pub(super) fn plan_for(&self, foo: &str) -> Plan {
+        decide(&self.observe(foo), self.now())
+    }
+
+    /// Returns the plan of the Foo `a` after a write was rejected in the current state.
     pub(super) fn plan_after_rejection(&self, why: &str) -> Plan {
-        crate::decide::refused(&self.observed(), why, self.now())
+        crate::decide::refused(&self.observe("a"), why, self.now())
     }
 
     /// Returns the current time, which differs for each version.
@@ -98,20 +154,8 @@ impl Simulation {
         Timestamp::from_second(i64::from(self.version) * 1_000).expect("in range")
     }
 
-    fn observed(&self) -> Observed {
-        let foo: Arc<crate::CachedFoo> = Arc::new(serde_json::from_value(self.foo.clone()).expect("a Foo"));
-        let decode = |body: &Value| {
-            let deployment: crate::CachedDeployment = serde_json::from_str(&body.to_string()).expect("a Deployment");
-            Arc::new(deployment)
-        };
-        let name = &foo.spec.deployment_name;
-        let others = self.deployments.iter().filter(|(other, _)| *other != name);
-        let others = others.map(|(_, body)| decode(body));
-        Observed {
-            deployment: self.deployments.get(name).map(decode),
-            outdated: others.filter(|other| other.is_controlled_by(&foo)).collect(),
-            foo,
-        }
+    pub(super) fn observe(&self, foo: &str) -> Observed {
+        observe::observe(self, &ObjectKey::namespaced("n", foo)).expect("the Foo exists")
     }
 
     /// Decides once and executes the plan.
@@ -148,8 +192,9 @@ impl Simulation {
                 }
                 let version = self.next_version();
                 let deployment = self.deployments.get_mut(name).expect("it is current");
+                let spec = deployment["spec"].clone();
                 merge(deployment, &object.body);
-                deployment["metadata"]["resourceVersion"] = version.into();
+                finish_write(deployment, &spec, &version);
                 Outcome::Done
             }
             Effect::Delete { target, .. } => {
@@ -160,17 +205,18 @@ impl Simulation {
                 Outcome::Done
             }
             Effect::PatchStatus { target, status } => {
-                if (Arc::clone(&target.uid), Arc::clone(&target.version)) != self.foo_identity() {
+                let name = &*target.key.name;
+                if (Arc::clone(&target.uid), Arc::clone(&target.version)) != identity(&self.foos[name]) {
                     return Outcome::Rejected;
                 }
-                self.foo["status"] = status.clone();
-                self.foo["metadata"]["resourceVersion"] = self.next_version().into();
+                self.write_foo(name, |foo| foo["status"] = status.clone());
                 Outcome::Done
             }
             // A read changes nothing and is not part of the history.
-            Effect::RequirePresent { uid, .. } => {
-                let is_going = self.foo["metadata"].get("deletionTimestamp").is_some();
-                return if *uid == self.foo_identity().0 && !is_going {
+            Effect::RequirePresent { key, uid, .. } => {
+                let foo = &self.foos[&*key.name];
+                let is_going = foo["metadata"].get("deletionTimestamp").is_some();
+                return if *uid == identity(foo).0 && !is_going {
                     Outcome::Done
                 } else {
                     Outcome::Rejected
@@ -206,7 +252,7 @@ impl Simulation {
 
     /// Returns all objects without the fields that differ between runs: UIDs, versions and times.
     pub(super) fn snapshot(&self) -> Value {
-        let mut picture = json!({"foo": self.foo, "deployments": self.deployments});
+        let mut picture = json!({"foos": self.foos, "deployments": self.deployments});
         forget_identities(&mut picture);
         picture
     }
@@ -216,9 +262,9 @@ impl Simulation {
         identity(&self.deployments[name])
     }
 
-    /// Returns the UID and version of the Foo.
+    /// Returns the UID and version of the Foo `a`.
     pub(super) fn foo_identity(&self) -> (Arc<str>, Arc<str>) {
-        identity(&self.foo)
+        identity(self.foo())
     }
 
     fn is_current(&self, name: &str, uid: &str, version: &str) -> bool {
@@ -230,6 +276,7 @@ impl Simulation {
         let version = self.next_version();
         body["metadata"]["uid"] = format!("deployment-{version}").into();
         body["metadata"]["resourceVersion"] = version.into();
+        body["metadata"]["generation"] = 1.into();
         self.deployments.insert(name.to_owned(), body);
     }
 
@@ -237,6 +284,43 @@ impl Simulation {
         self.version += 1;
         self.version.to_string()
     }
+}
+
+/// The caches are up to date.
+impl Caches for Simulation {
+    fn foo(&self, key: &ObjectKey) -> Option<Arc<CachedFoo>> {
+        self.foos.get(&*key.name).map(decode)
+    }
+
+    fn foos_asking_for(&self, deployment: &ObjectKey) -> Vec<Arc<CachedFoo>> {
+        let asking = |foo: &&Value| foo["spec"]["deploymentName"] == *deployment.name;
+        self.foos.values().filter(asking).map(decode).collect()
+    }
+
+    fn deployment(&self, key: &ObjectKey) -> Option<Arc<CachedDeployment>> {
+        self.deployments.get(&*key.name).map(decode)
+    }
+
+    fn deployments_controlled_by(&self, uid: &str) -> Vec<Arc<CachedDeployment>> {
+        let deployments = self.deployments.values().map(decode::<CachedDeployment>);
+        let controller = |metadata: &Metadata| metadata.controller().map(|owner| owner.uid.clone());
+        deployments
+            .filter(|deployment| controller(&deployment.metadata).as_deref() == Some(uid))
+            .collect()
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> Arc<T> {
+    Arc::new(serde_json::from_str(&object.to_string()).expect("it can be decoded"))
+}
+
+/// Sets the version of a Deployment, and its generation if its spec has changed.
+fn finish_write(deployment: &mut Value, spec: &Value, version: &str) {
+    if deployment["spec"] != *spec {
+        let generation = deployment["metadata"]["generation"].as_i64().unwrap_or_default();
+        deployment["metadata"]["generation"] = (generation + 1).into();
+    }
+    deployment["metadata"]["resourceVersion"] = version.into();
 }
 
 fn identity(object: &Value) -> (Arc<str>, Arc<str>) {

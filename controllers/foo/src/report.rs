@@ -1,0 +1,207 @@
+//! Reports the state of a Foo by its status and by events.
+//!
+//! Architecture Invariant: pure. The time is an argument.
+
+use jiff::Timestamp;
+use portreeve_api::{
+    FOOS, FooStatus,
+    conditions::{self, ConditionStatus, ConditionUpdate},
+};
+use portreeve_reconcile::{Effect, EventContent, EventSeverity, Target};
+
+use crate::{CachedFoo, deployment::CachedDeployment, observe::Observed};
+
+/// The state of a Foo, as its conditions and an event report it.
+pub(crate) struct Verdict {
+    ready: ConditionStatus,
+    conflict: ConditionStatus,
+    reason: &'static str,
+    message: String,
+    available_replicas: i32,
+    event: Option<EventSeverity>,
+}
+
+impl Verdict {
+    pub(crate) fn synced(deployment: &CachedDeployment) -> Self {
+        Self {
+            ready: ConditionStatus::True,
+            conflict: ConditionStatus::False,
+            reason: "Synced",
+            message: String::new(),
+            available_replicas: deployment.status.available_replicas,
+            event: Some(EventSeverity::Normal),
+        }
+    }
+
+    pub(crate) fn terminating() -> Self {
+        Self {
+            ready: ConditionStatus::False,
+            conflict: ConditionStatus::False,
+            reason: "DeploymentTerminating",
+            message: String::new(),
+            available_replicas: 0,
+            event: None,
+        }
+    }
+
+    pub(crate) fn conflict(foo: &CachedFoo) -> Self {
+        let name = &foo.spec.deployment_name;
+        Self {
+            ready: ConditionStatus::False,
+            conflict: ConditionStatus::True,
+            reason: "ErrResourceExists",
+            // The message of sample-controller, word for word.
+            message: format!("Resource {name:?} already exists and is not managed by Foo"),
+            available_replicas: 0,
+            event: Some(EventSeverity::Warning),
+        }
+    }
+
+    pub(crate) fn refused(observed: &Observed, why: &str) -> Self {
+        let deployment = observed.deployment.as_deref();
+        let own = deployment.filter(|deployment| deployment.is_controlled_by(&observed.foo));
+        Self {
+            ready: ConditionStatus::False,
+            conflict: if deployment.is_some() && own.is_none() {
+                ConditionStatus::True
+            } else {
+                ConditionStatus::False
+            },
+            reason: if deployment.is_some() {
+                "FailedUpdate"
+            } else {
+                "FailedCreate"
+            },
+            message: why.to_owned(),
+            available_replicas: own.map_or(0, |own| own.status.available_replicas),
+            event: Some(EventSeverity::Warning),
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready == ConditionStatus::True
+    }
+}
+
+/// The state of a rename: whether outdated Deployments are kept, and why.
+struct Renaming {
+    status: ConditionStatus,
+    reason: &'static str,
+    message: String,
+}
+
+impl Renaming {
+    const TYPE: &'static str = "Renaming";
+
+    /// Returns the state, or `None` if the Foo keeps no outdated Deployment and has never done so.
+    fn of(observed: &Observed, verdict: &Verdict, kept: &[&CachedDeployment]) -> Option<Self> {
+        let foo = &*observed.foo;
+        let [first, others @ ..] = kept else {
+            conditions::find_status_condition(&foo.status.conditions, Self::TYPE)?;
+            return Some(Self {
+                status: ConditionStatus::False,
+                reason: "Renamed",
+                message: String::new(),
+            });
+        };
+        let (old, new) = (&*first.metadata.name, &foo.spec.deployment_name);
+        let more = match others.len() {
+            0 => String::new(),
+            1 => " and another one".to_owned(),
+            others => format!(" and {others} others"),
+        };
+        let is_observed = observed.deployment.as_ref().is_some_and(|new| new.is_observed());
+        let (reason, hint) = if !verdict.is_ready() {
+            (verdict.reason, "")
+        } else if is_observed {
+            ("DeploymentUnavailable", "")
+        } else {
+            (
+                "DeploymentNotObserved",
+                "; no Deployment controller has observed it yet",
+            )
+        };
+        Some(Self {
+            status: ConditionStatus::True,
+            reason,
+            message: format!("Keeping Deployment {old:?}{more} until Deployment {new:?} is available{hint}"),
+        })
+    }
+}
+
+/// Returns the effects that report the state, given the outdated Deployments that are kept: a
+/// status patch unless the status is already correct, and events if condition Ready changes or a
+/// rename begins.
+pub(crate) fn report(
+    observed: &Observed,
+    verdict: &Verdict,
+    kept: &[&CachedDeployment],
+    now: Timestamp,
+) -> Vec<Effect> {
+    let foo = &*observed.foo;
+    let renaming = Renaming::of(observed, verdict, kept);
+    let of_verdict = |type_, status| ConditionUpdate {
+        type_,
+        status,
+        reason: verdict.reason,
+        message: &verdict.message,
+    };
+    let mut updates = vec![
+        of_verdict("Ready", verdict.ready),
+        of_verdict("Conflict", verdict.conflict),
+    ];
+    updates.extend(renaming.as_ref().map(|renaming| ConditionUpdate {
+        type_: Renaming::TYPE,
+        status: renaming.status,
+        reason: renaming.reason,
+        message: &renaming.message,
+    }));
+    let generation = foo.metadata.generation;
+    let status = FooStatus {
+        available_replicas: verdict.available_replicas,
+        observed_generation: generation,
+        conditions: conditions::set_status_conditions(&foo.status.conditions, &updates, generation, now),
+    };
+    if status == foo.status {
+        return Vec::new();
+    }
+    let target = Target::of(&FOOS, &foo.metadata);
+    // The events follow the status patch: if the cache was stale, the apiserver rejects the patch,
+    // and no event is sent.
+    let patch = Effect::PatchStatus {
+        target: target.clone(),
+        status: serde_json::json!(status),
+    };
+    let events = [verdict_event(foo, verdict), renaming_event(foo, verdict, renaming)];
+    let events = events.into_iter().flatten();
+    let events = events.map(|content| Effect::Event(target.clone(), content));
+    [patch].into_iter().chain(events).collect()
+}
+
+/// Returns the event about the verdict, if condition Ready changes.
+fn verdict_event(foo: &CachedFoo, verdict: &Verdict) -> Option<EventContent> {
+    let type_ = verdict.event?;
+    let before = conditions::find_status_condition(&foo.status.conditions, "Ready");
+    let is_new = before.is_none_or(|before| {
+        (before.status, &*before.reason, &before.message) != (verdict.ready, verdict.reason, &verdict.message)
+    });
+    is_new.then(|| EventContent {
+        type_,
+        reason: verdict.reason,
+        action: "Sync",
+        message: if verdict.message.is_empty() {
+            "Foo synced successfully".to_owned()
+        } else {
+            verdict.message.clone()
+        },
+        report_once: None,
+    })
+}
+
+/// Returns the event about a rename that begins to wait for the new Deployment.
+fn renaming_event(foo: &CachedFoo, verdict: &Verdict, renaming: Option<Renaming>) -> Option<EventContent> {
+    let renaming = renaming.filter(|renaming| verdict.is_ready() && renaming.status == ConditionStatus::True)?;
+    let before = conditions::find_status_condition(&foo.status.conditions, Renaming::TYPE);
+    let is_new = before.is_none_or(|before| before.status != ConditionStatus::True);
+    is_new.then(|| EventContent::normal("Renaming", "Sync", renaming.message))
+}
