@@ -129,6 +129,13 @@ fn labels(foo: &CachedFoo) -> BTreeMap<&'static str, &str> {
     BTreeMap::from([("app", "nginx"), ("controller", &*foo.metadata.name)])
 }
 
+/// Returns the selector of the Foo's Pods in the format of `labelSelector` parameters.
+pub(crate) fn label_selector(foo: &CachedFoo) -> String {
+    let labels = labels(foo);
+    let requirements: Vec<_> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
+    requirements.join(",")
+}
+
 fn spec(foo: &CachedFoo) -> Value {
     json!({
         "replicas": foo.spec.replicas,

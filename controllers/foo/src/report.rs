@@ -9,7 +9,11 @@ use portreeve_api::{
 };
 use portreeve_reconcile::{Effect, EventContent, EventSeverity, Target};
 
-use crate::{CachedFoo, deployment::CachedDeployment, observe::Observed};
+use crate::{
+    CachedFoo,
+    deployment::{self, CachedDeployment},
+    observe::Observed,
+};
 
 /// The state of a Foo, as its conditions and an event report it.
 pub(crate) struct Verdict {
@@ -160,6 +164,7 @@ pub(crate) fn report(
     let status = FooStatus {
         available_replicas: verdict.available_replicas,
         observed_generation: generation,
+        label_selector: deployment::label_selector(foo),
         conditions: conditions::set_status_conditions(&foo.status.conditions, &updates, generation, now),
     };
     if status == foo.status {

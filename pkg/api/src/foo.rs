@@ -23,7 +23,8 @@ pub const FOOS: Resource = Resource::namespaced("samplecontroller.k8s.io", "v1al
     annotation("api-approved.kubernetes.io", "unapproved, experimental-only: the API of Kubernetes' sample-controller"),
     scale(
         spec_replicas_path = ".spec.replicas",
-        status_replicas_path = ".status.availableReplicas"
+        status_replicas_path = ".status.availableReplicas",
+        label_selector_path = ".status.labelSelector"
     ),
     printcolumn(
         name = "Deployment",
@@ -81,6 +82,8 @@ pub struct FooStatus {
     pub available_replicas: i32,
     /// The generation observed by the controller.
     pub observed_generation: i64,
+    /// The label selector of the Foo's Pods, which the scale subresource reports.
+    pub label_selector: String,
     /// Represents the latest available observations of the Foo's state. `Ready` reports whether the
     /// Deployment matches the Foo. `Conflict` reports whether a Deployment of that name belongs to
     /// another owner. `Renaming` reports whether a Deployment of an earlier name remains until the

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use kube::{
     ResourceExt,
-    api::{Patch, PatchParams, WatchEvent, WatchParams},
+    api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use portreeve_api::conditions::{self, ConditionStatus};
 use serde_json::json;
@@ -52,15 +52,28 @@ async fn the_status_follows_the_deployment() -> Result<()> {
     Ok(())
 }
 
+/// An autoscaler reads and replaces the scale subresource, and finds the Pods by the selector in
+/// it.
 #[tokio::test]
-async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
+async fn an_autoscaler_can_drive_a_foo() -> Result<()> {
     let fixture = fixture("scale").await?;
-    fixture.ready_foo("web", 1).await?;
-    let patch = Patch::Merge(json!({"spec": {"replicas": 4}}));
-    fixture
-        .foos()
-        .patch_scale("web", &PatchParams::default(), &patch)
-        .await?;
+    let (_, deployment) = fixture.ready_foo("web", 1).await?;
+    fixture.ready_foo("api", 1).await?;
+    let foos = fixture.foos();
+    let mut scale = foos.get_scale("web").await?;
+    let selector = scale.status.as_ref().and_then(|status| status.selector.clone());
+    ensure!(selector.as_deref() == Some("app=nginx,controller=web"), "{selector:?}");
+    let labels = deployment.spec.and_then(|spec| spec.selector.match_labels);
+    let labels = labels.context("the Deployment has no selector")?;
+    let of_deployment: Vec<_> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
+    ensure!(selector == Some(of_deployment.join(",")), "{selector:?}");
+    let selected = ListParams::default().labels(&selector.unwrap_or_default());
+    let selected = fixture.deployments().list(&selected).await?;
+    let selected: Vec<_> = selected.iter().map(ResourceExt::name_any).collect();
+    ensure!(selected == ["web"], "{selected:?}");
+
+    scale.spec.get_or_insert_default().replicas = Some(4);
+    foos.replace_scale("web", &PostParams::default(), &scale).await?;
     fixture
         .wait_for_deployment("web", "4 replicas", |found| replicas(found) == Some(4))
         .await?;
@@ -70,10 +83,16 @@ async fn foos_are_scaled_through_the_scale_subresource() -> Result<()> {
             foo.status.as_ref().is_some_and(|status| status.available_replicas == 3)
         })
         .await?;
-    let scale = fixture.foos().get_scale("web").await?;
+    let scale = foos.get_scale("web").await?;
     let desired = scale.spec.and_then(|spec| spec.replicas);
-    let current = scale.status.map(|status| status.replicas);
-    ensure!((desired, current) == (Some(4), Some(3)), "{desired:?} {current:?}");
+    let current = scale.status.map(|status| (status.replicas, status.selector));
+    ensure!(
+        (desired, current) == (Some(4), Some((3, Some("app=nginx,controller=web".to_owned())))),
+        "{desired:?}"
+    );
+    let patch = Patch::Merge(json!({"spec": {"replicas": 11}}));
+    let rejected = foos.patch_scale("web", &PatchParams::default(), &patch).await;
+    ensure!(rejected.is_err(), "11 replicas were accepted");
     Ok(())
 }
 

@@ -294,6 +294,7 @@ fn status_reports_the_observed_state() {
               "type": "Conflict"
             }
           ],
+          "labelSelector": "app=nginx,controller=a",
           "observedGeneration": 1
         }
     "#]],
