@@ -4,6 +4,7 @@ mod admission;
 mod conflict;
 mod deletion;
 mod deployment;
+mod migration;
 mod rename;
 mod stale;
 mod status;
