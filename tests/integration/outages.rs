@@ -3,14 +3,18 @@
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
+use kube::api::DynamicObject;
 use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat, RequestCounter};
+use serde_json::json;
 
 use crate::{
     faults::controllers::informers,
     fixtures::{
         LIMIT, RETRY_LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon},
+        dynamic_client::DynamicClient,
         namespace::NamespaceFixture,
+        object_builder::config_map,
     },
 };
 
@@ -66,8 +70,29 @@ fn creations(fixture: &NamespaceFixture) -> Matcher {
     posts.namespace(fixture.name())
 }
 
-/// Heals the faults, and waits until all informers watch again and the Deployments exist.
-async fn recover(proxy: &FaultProxy, faults: &[RequestCounter], failing: &NamespaceFixture) -> Result<()> {
+/// Creates an object whose owner does not exist, and waits until the collector has failed to delete
+/// it.
+async fn create_garbage(proxy: &FaultProxy, client: &DynamicClient) -> Result<(DynamicObject, RequestCounter)> {
+    let deletions = Matcher::any().method("DELETE").resource("configmaps");
+    let failure = proxy.respond(
+        deletions.namespace(client.name()),
+        CannedResponse::unavailable(),
+        Repeat::UntilHealed,
+    );
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "absent", "uid": "absent"});
+    let garbage = client.create(config_map("garbage").owner(owner)).await?;
+    failure.wait_for_applied(1, LIMIT).await?;
+    Ok((garbage, failure))
+}
+
+/// Heals the faults, and waits until all informers watch again, the Deployments exist, and the
+/// garbage is deleted.
+async fn recover(
+    proxy: &FaultProxy,
+    faults: &[RequestCounter],
+    failing: &NamespaceFixture,
+    garbage: &DynamicObject,
+) -> Result<()> {
     let matchers = informers(Matcher::watches).into_iter();
     let resumed: Vec<_> = matchers
         .map(|(resource, watches)| (resource, proxy.count(watches)))
@@ -82,12 +107,13 @@ async fn recover(proxy: &FaultProxy, faults: &[RequestCounter], failing: &Namesp
     for name in NAMES {
         failing.wait_for_deployment(name, "created", |_| true).await?;
     }
-    Ok(())
+    DynamicClient::of(&failing.namespace).wait_until_gone(garbage).await
 }
 
-/// The end of an outage ends the waits that it has caused: those of informers and of failed keys.
-/// It does not end the waits after rejections and after responses with `Retry-After`. All
-/// recoveries happen within the next `Retry-After`, and with hardly more requests than a start.
+/// The end of an outage ends the waits that it has caused: those of informers and of failed keys,
+/// including the collector's. It does not end the waits after rejections and after responses with
+/// `Retry-After`. All recoveries happen within the next `Retry-After`, and with hardly more
+/// requests than a start.
 #[tokio::test]
 async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> {
     let plane = ControlPlane::start().await?;
@@ -98,6 +124,7 @@ async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> 
     let throttled = NamespaceFixture::new(&plane, "throttled").await?;
 
     let failure = proxy.respond(creations(&failing), CannedResponse::unavailable(), Repeat::UntilHealed);
+    let (garbage, undeleted) = create_garbage(&proxy, &DynamicClient::of(&failing.namespace)).await?;
     let rejection = CannedResponse::status(StatusCode::FORBIDDEN, "Forbidden", "forbidden (fault proxy)");
     // This includes the report in the status, after which each attempt would begin with a read.
     proxy.respond(
@@ -122,7 +149,7 @@ async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> 
     throttlings.wait_for_applied(throttlings.applied() + 1, LIMIT).await?;
     let before = (rejections.matched(), throttlings.applied());
     let sent = proxy.count(Matcher::any());
-    recover(&proxy, &[failure, outage], &failing).await?;
+    recover(&proxy, &[failure, undeleted, outage], &failing, &garbage).await?;
     let after = (rejections.matched(), throttlings.applied());
     ensure!(
         after == before,
