@@ -11,6 +11,7 @@ mod collector;
 mod conversion;
 mod crds;
 mod custom;
+mod cycles;
 mod debug;
 mod environment;
 mod expectations;

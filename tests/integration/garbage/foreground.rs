@@ -3,13 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt,
-    api::{Api, Patch, PatchParams},
-};
+use kube::ResourceExt;
 use portreeve_testing::{ControlPlane, eventually};
-use serde_json::{from_value, json};
+use serde_json::json;
 
 use super::{collector::Collector, shared};
 use crate::fixtures::{
@@ -79,9 +75,8 @@ async fn test_double_deletion_with_finalizer() -> Result<()> {
         .await?;
     }
 
-    let pods: Api<Pod> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
-    let patch = from_value(json!([{"op": "remove", "path": "/metadata/finalizers"}]))?;
-    pods.patch("lucy", &PatchParams::default(), &Patch::<Pod>::Json(patch))
+    dynamic_client
+        .patch(&lucy, json!({"metadata": {"finalizers": null}}))
         .await?;
     dynamic_client.wait_until_gone(&lucy).await
 }

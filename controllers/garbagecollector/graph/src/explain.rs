@@ -124,6 +124,9 @@ fn outcome(view: &NodeView) -> String {
         Verdict::Keep(KeepReason::OwnerMisplaced) => {
             "It is kept and never collected: a cluster-scoped object cannot have a namespaced owner. Correct its ownerReferences."
         }
+        Verdict::BreakCycle => {
+            "It waits for its own deletion, through dependents that wait too: blockOwnerDeletion will be unset in one of its references."
+        }
         Verdict::RemoveFinalizer => {
             "Its finalizer foregroundDeletion will be removed: no dependent blocks its deletion."
         }
@@ -158,6 +161,7 @@ pub fn json(view: &NodeView, around: &ExplainContext) -> Value {
     let verdict = match &view.verdict {
         None => "unknown",
         Some(Verdict::Keep(_)) => "keep",
+        Some(Verdict::BreakCycle) => "unblock",
         Some(Verdict::RemoveFinalizer) => "finish",
         Some(Verdict::RemoveReferences(_)) => "release",
         Some(Verdict::Delete { .. }) => "delete",

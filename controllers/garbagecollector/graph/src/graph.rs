@@ -15,6 +15,7 @@
 mod arena;
 mod attempt;
 mod change;
+mod cycles;
 mod edges;
 mod follow_ups;
 mod full_scan;

@@ -62,7 +62,9 @@ pub(crate) struct DecisionInput {
     pub(crate) dependents: u32,
     /// The number of its dependents that block its deletion.
     pub(crate) blocking: u32,
-    /// Whether one of its dependents waits for dependents too, so that there may be a cycle.
+    /// Whether there may be a cycle. If the object exists, one of its dependents waits for
+    /// dependents too. If it waits itself, it belongs to a cycle of waiting owners, of which each
+    /// blocks the deletion of the next.
     pub(crate) cycle: bool,
     /// The states of its owners, in the order of its references.
     pub(crate) owners: Vec<OwnerState>,
@@ -86,6 +88,9 @@ pub(crate) enum Verdict {
     Keep(KeepReason),
     /// Remove the finalizer `foregroundDeletion`: no dependent blocks the deletion any longer.
     RemoveFinalizer,
+    /// Unset `blockOwnerDeletion` in its reference to an owner that waits for it: it waits for that
+    /// owner too.
+    BreakCycle,
     /// Remove the references at these positions, so that only those to solid owners remain.
     RemoveReferences(Vec<usize>),
     /// Delete the object.
@@ -119,6 +124,7 @@ pub(crate) fn decide(case: &DecisionInput) -> Verdict {
     match case.stage {
         DeletionStage::Present => {}
         DeletionStage::WaitingForDependents if case.blocking == 0 => return Verdict::RemoveFinalizer,
+        DeletionStage::WaitingForDependents if case.cycle => return Verdict::BreakCycle,
         DeletionStage::WaitingForDependents => return Verdict::Keep(KeepReason::WaitsForDependents),
         DeletionStage::Deleting | DeletionStage::Orphaning => return Verdict::Keep(KeepReason::BeingDeleted),
     }
@@ -243,6 +249,13 @@ mod tests {
         let waiting = at(DeletionStage::WaitingForDependents);
         assert_eq!(decide(&waiting), Verdict::Keep(KeepReason::WaitsForDependents));
         assert_eq!(
+            decide(&DecisionInput {
+                cycle: true,
+                ..waiting.clone()
+            }),
+            Verdict::BreakCycle
+        );
+        assert_eq!(
             decide(&DecisionInput { blocking: 0, ..waiting }),
             Verdict::RemoveFinalizer
         );
@@ -274,7 +287,9 @@ mod tests {
         ) {
             let [orphan, foreground, cycle] = flags;
             let owners_then = owners.clone();
-            let case = DecisionInput { stage, orphan, foreground, cycle, dependents, blocking: dependents, owners: owners_then };
+            let blocking = dependents;
+            let case =
+                DecisionInput { stage, orphan, foreground, dependents, blocking, cycle, owners: owners_then };
             match decide(&case) {
                 Verdict::Delete { .. } => {
                     let gone = |owner_state: &OwnerState| matches!(owner_state, Dangling | WaitingForDependents);
@@ -287,6 +302,7 @@ mod tests {
                         prop_assert_eq!(owners[place], Solid);
                     }
                 }
+                Verdict::BreakCycle => prop_assert!(cycle && stage == DeletionStage::WaitingForDependents),
                 Verdict::RemoveFinalizer | Verdict::Keep(_) => {}
             }
         }

@@ -15,6 +15,7 @@ const CAPACITY: usize = 1_000;
 pub(super) enum Action {
     Delete(PropagationPolicy),
     RemoveReferences,
+    BreakCycle,
     RemoveFinalizer,
     Orphan,
 }
@@ -36,6 +37,7 @@ impl Action {
         match intent {
             Intent::Delete { policy, .. } => Self::Delete(*policy),
             Intent::RemoveReferences { .. } => Self::RemoveReferences,
+            Intent::BreakCycle { .. } => Self::BreakCycle,
             Intent::RemoveFinalizer { .. } => Self::RemoveFinalizer,
         }
     }
@@ -45,7 +47,7 @@ impl Action {
         match self {
             Self::Delete(_) => "delete",
             Self::Orphan => "orphan",
-            Self::RemoveReferences | Self::RemoveFinalizer => "unblock",
+            Self::RemoveReferences | Self::BreakCycle | Self::RemoveFinalizer => "unblock",
         }
     }
 
@@ -55,6 +57,7 @@ impl Action {
             Self::Delete(PropagationPolicy::Foreground) => "delete in the foreground",
             Self::Delete(PropagationPolicy::Orphan) => "delete, orphaning its dependents",
             Self::RemoveReferences => "remove owner references",
+            Self::BreakCycle => "unset blockOwnerDeletion",
             Self::RemoveFinalizer => "remove the finalizer foregroundDeletion",
             Self::Orphan => "orphan its dependents",
         }

@@ -207,6 +207,9 @@ impl CollectorContext {
             Ok(()) => {
                 tracing::info!(%item, action = action.word(), because = because(intent), "changed object");
                 self.note_down(intent, "done");
+                if let Intent::BreakCycle { item, cycle, .. } = intent {
+                    self.note(item, &cycle_event(cycle));
+                }
                 End::Done
             }
             Err(RequestError::NotFound) => {
@@ -240,6 +243,12 @@ impl CollectorContext {
                 unblock,
                 ..
             } => self.delete(resource, item, version, *policy, unblock).await,
+            Intent::BreakCycle {
+                version, references, ..
+            } => {
+                let patch = patches::unblock(&item.uid, version, references);
+                requests::patch(&self.writer, resource, &key, &patch).await.map(drop)
+            }
             Intent::RemoveReferences { references, .. } => {
                 let patch = patches::remove_references(&item.uid, references);
                 requests::patch(&self.writer, resource, &key, &patch).await.map(drop)
@@ -278,14 +287,34 @@ fn is_rejected(kind: ApiErrorKind) -> bool {
 fn owners(intent: &Intent) -> Vec<(Identity, OwnerState)> {
     match intent {
         Intent::Delete { owners, .. } | Intent::RemoveReferences { owners, .. } => owners.clone(),
+        Intent::BreakCycle { cycle, .. } => {
+            let waiting = |owner: &Identity| (owner.clone(), OwnerState::WaitingForDependents);
+            cycle.iter().map(waiting).collect()
+        }
         Intent::RemoveFinalizer { .. } => Vec::new(),
     }
 }
 
+/// Returns the event on an object whose reference no longer blocks the deletion of its owner.
+fn cycle_event(cycle: &[Identity]) -> EventContent {
+    let cause = match cycle {
+        [] => "This object is its own owner and waited for its own deletion".to_owned(),
+        [owner] => format!("This object and its owner {owner} waited for each other to be deleted"),
+        [owner, others @ ..] => {
+            let count = others.len();
+            format!("This object, its owner {owner} and {count} more waited for each other to be deleted")
+        }
+    };
+    let message = format!("{cause}. The garbage collector has set blockOwnerDeletion to false in its reference");
+    EventContent::normal("ForegroundDeletionCycleBroken", "Collect", message)
+}
+
 /// Returns the owners and states that led to the intent, for the log.
 fn because(intent: &Intent) -> String {
-    if matches!(intent, Intent::RemoveFinalizer { .. }) {
-        return "no dependent blocks its deletion".to_owned();
+    match intent {
+        Intent::RemoveFinalizer { .. } => return "no dependent blocks its deletion".to_owned(),
+        Intent::BreakCycle { cycle, .. } if cycle.is_empty() => return "it waits for its own deletion".to_owned(),
+        _ => {}
     }
     let owners = owners(intent);
     let owners = owners

@@ -98,6 +98,19 @@ pub enum Intent {
         /// The reason: each owner and its state.
         owners: Vec<(Identity, OwnerState)>,
     },
+    /// Unset `blockOwnerDeletion`, in this version only, because the object and its owner wait for
+    /// each other to be deleted.
+    BreakCycle {
+        /// The object to change.
+        item: Identity,
+        /// Its resourceVersion.
+        version: Box<str>,
+        /// The references to change: positions and UIDs.
+        references: ReferencePositions,
+        /// The other members of the cycle, from the object's owner on. Empty if the object owns
+        /// itself.
+        cycle: Vec<Identity>,
+    },
     /// Remove the finalizer `foregroundDeletion`.
     RemoveFinalizer {
         /// The object to change.
@@ -108,7 +121,10 @@ pub enum Intent {
 impl Intent {
     /// Returns the object to change.
     pub fn item(&self) -> &Identity {
-        let (Self::Delete { item, .. } | Self::RemoveReferences { item, .. } | Self::RemoveFinalizer { item }) = self;
+        let (Self::Delete { item, .. }
+        | Self::RemoveReferences { item, .. }
+        | Self::BreakCycle { item, .. }
+        | Self::RemoveFinalizer { item }) = self;
         item
     }
 }

@@ -144,7 +144,7 @@ impl Graph {
         if is_new || !is_it {
             self.check_references_to(id, follow_ups);
         }
-        self.set_owners(id, &meta.owner_references, follow_ups);
+        let has_new_owners = self.set_owners(id, &meta.owner_references, follow_ups);
         if is_orphaning && !was_orphaning {
             follow_ups.orphan.push(uid);
         }
@@ -155,6 +155,9 @@ impl Graph {
         }
         if is_waiting_for_dependents && !was_waiting {
             self.begin(id, follow_ups);
+        }
+        // New references of a waiting owner may close a cycle of waiting owners.
+        if is_waiting_for_dependents && (!was_waiting || has_new_owners) {
             follow_ups.attempt.push(uid);
         }
     }

@@ -31,10 +31,10 @@ impl Graph {
         self.references_to(id).map(|edge| self.edges[edge].dependent)
     }
 
-    /// Replaces the references of a node.
-    pub(super) fn set_owners(&mut self, id: Id, references: &[Reference], follow_ups: &mut FollowUps) {
+    /// Replaces the references of a node. Returns whether they have changed.
+    pub(super) fn set_owners(&mut self, id: Id, references: &[Reference], follow_ups: &mut FollowUps) -> bool {
         if self.refers_as(id, references) {
-            return;
+            return false;
         }
         let former = self.unlink(id);
         let mut last = None;
@@ -52,6 +52,7 @@ impl Graph {
                 self.settle(owner, follow_ups);
             }
         }
+        true
     }
 
     /// Returns whether the node already has exactly these references.

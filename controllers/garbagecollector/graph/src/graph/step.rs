@@ -7,7 +7,7 @@ use super::{
 use crate::{
     identity::Identity,
     metadata::{PartialObject, Reference},
-    verdict::{DecisionInput, OwnerState, Verdict, decide},
+    verdict::{DecisionInput, DeletionStage, OwnerState, Verdict, decide},
 };
 
 impl Graph {
@@ -37,12 +37,12 @@ impl Graph {
             }
         }
         let case = self.decision_input(id, &seen, &owners);
-        self.conclude(id, item, &seen, owners, &decide(&case))
+        self.conclude((id, attempt), item, &seen, owners, &decide(&case))
     }
 
     fn conclude(
         &self,
-        id: Id,
+        (id, attempt): (Id, &Attempt),
         item: Identity,
         seen: &PartialObject,
         owners: Vec<(Identity, OwnerState)>,
@@ -53,6 +53,7 @@ impl Graph {
         match verdict {
             Verdict::Keep(_) if !self.nodes[id].is_observed() => AttemptStep::Noop(NoopReason::Unobserved),
             Verdict::Keep(reason) => AttemptStep::Noop(NoopReason::Kept(*reason)),
+            Verdict::BreakCycle => self.break_cycle(id, attempt),
             Verdict::RemoveFinalizer => AttemptStep::Apply(Intent::RemoveFinalizer { item }),
             Verdict::RemoveReferences(places) => AttemptStep::Apply(Intent::RemoveReferences {
                 item,
@@ -95,10 +96,10 @@ impl Graph {
             foreground: meta.finalizers.foreground,
             dependents: node.dependent_count,
             blocking: node.blocking,
-            cycle: waits
-                && self
-                    .dependents(id)
-                    .any(|dependent| self.nodes[dependent].is_waiting_for_dependents()),
+            cycle: match meta.stage() {
+                DeletionStage::WaitingForDependents => self.waiting_cycle(id).is_some(),
+                _ => waits && self.dependents(id).any(|id| self.nodes[id].is_waiting_for_dependents()),
+            },
             owners: owners.iter().map(|(_, owner_state)| *owner_state).collect(),
         }
     }

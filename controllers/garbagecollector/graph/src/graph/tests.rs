@@ -2,6 +2,7 @@ mod attempts;
 mod collector;
 mod conflicting;
 mod crashes;
+mod cycles;
 mod fixtures;
 mod random;
 mod rules;

@@ -224,6 +224,15 @@ impl Collector {
                 }
                 (outcome, version)
             }
+            Intent::BreakCycle {
+                mut version,
+                references,
+                ..
+            } => {
+                simulation.requests.push(format!("unblock {name}"));
+                let outcome = unblocked(simulation, &item, &mut version, &references);
+                (outcome, Box::default())
+            }
             Intent::RemoveReferences { references, .. } => {
                 simulation.requests.push(format!("release {name}"));
                 (simulation.edit(&item, None, &references), Box::default())

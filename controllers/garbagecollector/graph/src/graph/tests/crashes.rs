@@ -67,9 +67,11 @@ fn simulations() -> Vec<(String, Simulation)> {
         let mut simulation = Simulation::new(&KINDS);
         let one = create(&mut simulation, POD, "one", vec![]);
         let other = create(&mut simulation, POD, "other", vec![one.clone()]);
-        simulation.change(&place(&one), |object| object.meta.owner_references.push(other));
+        simulation.change(&place(&one), |object| object.meta.owner_references.push(other.clone()));
         simulation.delete(&place(&one), policy);
-        simulations.push((format!("a cycle, {policy:?}"), simulation));
+        simulations.push((format!("a cycle, {policy:?}"), simulation.clone()));
+        simulation.delete(&place(&other), PropagationPolicy::Foreground);
+        simulations.push((format!("a cycle, {policy:?} and Foreground"), simulation));
     }
     simulations
 }

@@ -1,6 +1,8 @@
 //! Random histories: an object that an owner keeps is never deleted, and all other dependents are
 //! deleted in the end.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::{
@@ -8,7 +10,7 @@ use super::{
     simulation::{Simulation, reference},
 };
 use crate::{
-    Reference,
+    PartialMetadata, Reference,
     verdict::{DeletionStage, PropagationPolicy},
 };
 
@@ -214,8 +216,32 @@ pub(super) fn left_over(simulation: &Simulation) -> Vec<String> {
         if meta.is_waiting_for_dependents() && blockers.count() == 0 {
             left.push(format!("{place:?} waits for dependents, but none blocks it"));
         }
+        if waits_for_itself(simulation, meta) {
+            left.push(format!(
+                "{place:?} waits for its own deletion, through dependents that wait too"
+            ));
+        }
     }
     left
+}
+
+/// Returns whether the object waits for its dependents and belongs to a cycle of such objects, of
+/// which each blocks the deletion of the next.
+fn waits_for_itself(simulation: &Simulation, meta: &PartialMetadata) -> bool {
+    let mut found = BTreeSet::new();
+    let mut open = vec![meta];
+    while let Some(owner) = open.pop().filter(|owner| owner.is_waiting_for_dependents()) {
+        let blockers = simulation.objects.values().map(|object| &object.meta).filter(|other| {
+            let mut references = other.owner_references.iter();
+            references.any(|reference| reference.uid == owner.uid && reference.blocks)
+        });
+        for blocker in blockers.filter(|blocker| blocker.is_waiting_for_dependents()) {
+            if found.insert(&blocker.uid) {
+                open.push(blocker);
+            }
+        }
+    }
+    found.contains(&meta.uid)
 }
 
 /// Returns the graph without the knowledge that came from requests. The name of a virtual node is
