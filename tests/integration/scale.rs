@@ -4,6 +4,7 @@
 mod outage;
 mod priority;
 mod retry_storm;
+mod unreadable;
 
 /// Returns whether tests run in full size.
 fn is_full_size() -> bool {

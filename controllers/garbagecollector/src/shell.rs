@@ -19,6 +19,7 @@ mod monitors;
 mod orphans;
 mod pages;
 mod patches;
+mod read_gates;
 mod requests;
 mod watched_object;
 mod worker;
@@ -60,6 +61,7 @@ use self::{
     failures::FailureTracker,
     metrics::Metrics,
     monitors::Monitors,
+    read_gates::ReadGates,
     requests::{RequestError, Writer},
 };
 
@@ -103,6 +105,7 @@ pub(crate) struct CollectorContext {
     /// The watched resources, for pages and lists.
     watched: watch::Sender<Vec<monitors::MonitorState>>,
     coalescer: RequestCoalescer,
+    read_gates: ReadGates,
     dependent_scans: DependentScans,
     breaker: Breaker,
     decision_log: DecisionLog,
@@ -150,6 +153,7 @@ impl Collector {
             served,
             watched: watch::channel(Vec::new()).0,
             coalescer: RequestCoalescer::default(),
+            read_gates: ReadGates::default(),
             dependent_scans: DependentScans::default(),
             breaker: Breaker::new(settings.limit, annotations),
             decision_log: DecisionLog::default(),

@@ -19,6 +19,7 @@ mod cycles;
 mod edges;
 mod follow_ups;
 mod full_scan;
+mod lost;
 mod node;
 mod orphaning;
 mod step;
@@ -94,6 +95,8 @@ pub struct Graph {
 struct Tally {
     observed: u32,
     virtual_: u32,
+    /// How many of the virtual nodes are lost.
+    lost: u32,
 }
 
 /// The state of a watched resource.
@@ -266,6 +269,7 @@ impl Graph {
     /// the references to it.
     fn unobserve(&mut self, id: Id) {
         self.waiting.remove(&id);
+        self.set_lost(id, false);
         let node = &mut self.nodes[id];
         let was_observed = node.is_observed();
         let cascading = node.flags.0 & Flags::CASCADING;

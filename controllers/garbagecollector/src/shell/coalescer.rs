@@ -97,6 +97,10 @@ impl CollectorContext {
             }
             Ok(Ok(_)) => ReadResult::Absent,
             Ok(Err(error)) => {
+                if error.concerns_resource() && self.read_gates.close(&resource) {
+                    let reason = error.to_string();
+                    tracing::warn!(%resource, reason, "failed to read objects of the resource; one of them probes it");
+                }
                 tracing::debug!(%identity, reason = error.to_string(), "failed to read object");
                 ReadResult::Unknown
             }
@@ -105,6 +109,10 @@ impl CollectorContext {
                 ReadResult::Unknown
             }
         };
+        if matches!(fact, ReadResult::Found(_) | ReadResult::Absent) && self.read_gates.open(&resource) {
+            tracing::info!(%resource, "resumed reading objects of the resource");
+            self.retry_unknown();
+        }
         self.tell_absence(identity, &fact);
         fact
     }

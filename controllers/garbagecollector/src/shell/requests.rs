@@ -72,6 +72,18 @@ impl RequestError {
         }
     }
 
+    /// Returns whether the failure concerns the whole resource: it may not be read, or it is not
+    /// served.
+    pub(super) fn concerns_resource(&self) -> bool {
+        matches!(
+            self,
+            Self::Other {
+                kind: ApiErrorKind::Forbidden | ApiErrorKind::NotFound,
+                ..
+            }
+        )
+    }
+
     /// Returns whether it is certain that the request has changed nothing.
     pub(super) fn changed_nothing(&self) -> bool {
         match self {

@@ -46,8 +46,24 @@ enum End {
 }
 
 impl CollectorContext {
-    /// Runs one attempt to process one object.
+    /// Runs one attempt to process one object. Ends its probe of a resource unless the attempt needs
+    /// that resource again.
     async fn attempt(&self, work: &Work<Uid>) -> Outcome {
+        let uid = *work.key();
+        let mut unknown = Vec::new();
+        let outcome = self.attempt_with(work, &mut unknown).await;
+        let needed: Vec<_> = unknown.iter().filter_map(|identity| self.resource(identity)).collect();
+        if self
+            .read_gates
+            .release(uid, |resource| outcome != Outcome::Forget && needed.contains(resource))
+        {
+            self.retry_unknown();
+        }
+        outcome
+    }
+
+    /// Runs one attempt. Adds the objects that it could not read to `unknown`.
+    async fn attempt_with(&self, work: &Work<Uid>, unknown: &mut Vec<Identity>) -> Outcome {
         let uid = *work.key();
         let mut attempt = Attempt::new(uid);
         let mut conflicts = 0;
@@ -56,14 +72,20 @@ impl CollectorContext {
             let step = self.graph.lock().step(&attempt);
             match step {
                 AttemptStep::Read(request) => {
-                    let fact = if conflicts > 0 {
+                    let resource = self.resource(&request.identity);
+                    let fact = if resource.is_some_and(|resource| !self.read_gates.admits(&resource, uid)) {
+                        ReadResult::Unknown
+                    } else if conflicts > 0 {
                         self.read_live(&request.identity).await
                     } else {
                         self.read_coalesced(&request.identity).await
                     };
+                    if fact == ReadResult::Unknown {
+                        unknown.push(request.identity.clone());
+                    }
                     attempt.record(request, fact);
                 }
-                AttemptStep::Noop(rest) => return self.rest(uid, rest),
+                AttemptStep::Noop(rest) => return self.rest(uid, rest, unknown),
                 AttemptStep::Apply(intent) => match self.carry(&intent).await {
                     End::Parked => return Outcome::Forget,
                     End::Done => {
@@ -123,7 +145,7 @@ impl CollectorContext {
         });
     }
 
-    fn rest(&self, uid: Uid, rest: NoopReason) -> Outcome {
+    fn rest(&self, uid: Uid, rest: NoopReason, unknown: &[Identity]) -> Outcome {
         self.metrics.count_attempt("noop", rest_name(rest));
         match rest {
             NoopReason::Unknown | NoopReason::Kept(KeepReason::OwnerUnknown) => {
@@ -132,6 +154,15 @@ impl CollectorContext {
                     "cannot determine whether an owner exists: its kind is not served, or reading it failed".to_owned(),
                     true,
                 );
+                // Without a request that could be repeated, wait until `retry_unknown` is called. This
+                // comes after the failure was recorded, so that no call is missed.
+                let waits = |identity: &Identity| {
+                    let resource = self.resource(identity);
+                    resource.is_none_or(|resource| self.read_gates.excludes(&resource, uid))
+                };
+                if !unknown.is_empty() && unknown.iter().all(waits) {
+                    return Outcome::Forget;
+                }
                 // While no request succeeds, this read has failed for the same reason.
                 if self.outage.is_failing() {
                     Outcome::RetryUnavailable(self.outage.min_wait())

@@ -34,9 +34,10 @@ impl Graph {
     }
 
     /// Removes the monitor of a resource that is no longer watched. Its nodes become virtual,
-    /// because the end of a watch proves nothing; attempts read them from the apiserver.
+    /// because the end of a watch proves nothing.
     pub fn remove_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
         self.invalidate_monitor(monitor, follow_ups);
+        self.release_lost(monitor);
         if let Some(watched) = self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::take) {
             self.kinds.release(watched.kind);
         }
@@ -57,7 +58,7 @@ impl Graph {
     /// dropped.
     pub fn complete_list(&mut self, monitor: Monitor, version: Option<&str>, follow_ups: &mut FollowUps) {
         let Some(watched) = self.watched(monitor) else { return };
-        let has_gaps = watched.has_gaps;
+        let (has_gaps, kind) = (watched.has_gaps, watched.kind);
         let (generation, before) = (watched.generation, watched.version);
         let listed = version.and_then(number);
         let has_decreased = listed.is_some_and(|listed| listed < before);
@@ -65,23 +66,26 @@ impl Graph {
         let lacks_some = watched.nodes != watched.listed;
         if has_decreased {
             self.absent.clear();
-            let unsure: Vec<_> = self.nodes.iter().filter(|(_, node)| !node.is_observed()).collect();
-            follow_ups.attempt.extend(unsure.iter().map(|(_, node)| node.uid));
+            let nodes = self.nodes.iter();
+            let unsure = nodes.filter(|(id, node)| !node.is_observed() && !self.is_lost(*id));
+            follow_ups.attempt.extend(unsure.map(|(_, node)| node.uid));
         }
+        let is_proof = listed.is_some() && !has_decreased && !has_gaps;
+        self.find_lost((monitor, kind), is_proof, follow_ups);
         if !lacks_some {
             return;
         }
         for id in self.nodes_of(monitor, |missing| missing != generation) {
-            if has_decreased || has_gaps || listed.is_none() {
-                self.lose(id, follow_ups);
-            } else {
+            if is_proof {
                 self.remove(id, follow_ups);
+            } else {
+                self.lose(id, follow_ups);
             }
         }
     }
 
     /// Returns the nodes of a resource whose generation `of` accepts.
-    fn nodes_of(&self, monitor: Monitor, of: impl Fn(u32) -> bool) -> Vec<Id> {
+    pub(super) fn nodes_of(&self, monitor: Monitor, of: impl Fn(u32) -> bool) -> Vec<Id> {
         let nodes = self.nodes.iter();
         nodes
             .filter(|(_, node)| node.is_observed() && node.monitor == monitor && of(node.generation))
@@ -114,6 +118,7 @@ impl Graph {
             self.nodes[id].is_orphaning(),
             self.nodes[id].is_waiting_for_dependents(),
         );
+        self.set_lost(id, false);
         let is_known = self.nodes[id].is_observed() && self.nodes[id].monitor == monitor;
         self.enlist(id, monitor, generation, version);
         let is_new = !self.nodes[id].is_observed();
@@ -172,14 +177,6 @@ impl Graph {
         node.is_observed() && node.monitor != monitor && version <= node.version && born(node.monitor) > born(monitor)
     }
 
-    /// Makes all nodes of a resource virtual, because the resource can no longer be read. Attempts
-    /// read them from the apiserver until the resource is listed again.
-    pub fn invalidate_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
-        for id in self.nodes_of(monitor, |_| true) {
-            self.lose(id, follow_ups);
-        }
-    }
-
     /// Returns whether a watch has reported the object in a later version than this answer.
     pub fn is_newer_than(&self, seen: &PartialObject) -> bool {
         let id = self.uids.find(&seen.metadata.uid).and_then(|uid| self.find(uid));
@@ -212,7 +209,8 @@ impl Graph {
 
     /// Keeps the last known state of an object that exists but could not be decoded.
     pub fn keep_undecodable(&mut self, monitor: Monitor, uid: &str) {
-        let Some(id) = self.uids.find(uid).and_then(|uid| self.find(uid)) else {
+        let known = self.uids.find(uid).and_then(|uid| self.find(uid));
+        let Some(id) = known.filter(|id| !self.is_lost(*id)) else {
             if let Some(watched) = self.watched(monitor) {
                 watched.has_gaps = true;
             }
@@ -301,6 +299,7 @@ impl Graph {
             }
         }
         if !self.nodes[id].is_observed() && is_it && is_there {
+            self.set_lost(id, false);
             // A deleted object no longer blocks the deletion of its owners.
             self.set_owners(id, &[], follow_ups);
             self.settle_if_there(id, follow_ups);
@@ -308,7 +307,7 @@ impl Graph {
     }
 
     /// Records that the object is gone. The node stays as long as others refer to it.
-    fn remove(&mut self, id: Id, follow_ups: &mut FollowUps) {
+    pub(super) fn remove(&mut self, id: Id, follow_ups: &mut FollowUps) {
         let uid = self.nodes[id].uid;
         self.unobserve(id);
         if self.nodes[id].dependent_count > 0 {

@@ -138,9 +138,10 @@ impl Graph {
             let namespace = self.namespace_of(id);
             let is_due =
                 self.nodes[owner].is_waiting_for_dependents() || self.absent.contains(uid, reference, namespace);
+            let is_known = self.nodes[owner].is_observed() || self.is_lost(owner) && coordinates == NONE;
             if is_due {
                 follow_ups.attempt.push(self.nodes[id].uid);
-            } else if !self.nodes[owner].is_observed() {
+            } else if !is_known {
                 // The owner may have been read with the coordinates of other references. This one
                 // may give different coordinates.
                 follow_ups.attempt.push(uid);

@@ -30,16 +30,11 @@ impl Graph {
             if node.is_orphaning() {
                 follow_ups.orphan.push(node.uid);
             }
-            if !node.is_observed() || node.is_waiting_for_dependents() || self.is_doubtful(id) {
+            let is_unknown = !node.is_observed() && !self.is_lost(id);
+            if is_unknown || node.is_waiting_for_dependents() || self.is_due(id) {
                 follow_ups.attempt.push(node.uid);
             }
             self.report_invalid(id, follow_ups);
-            if node.is_waiting_for_dependents() {
-                let dependents = self.dependents(id);
-                follow_ups
-                    .attempt
-                    .extend(dependents.map(|dependent| self.nodes[dependent].uid));
-            }
         }
     }
 
@@ -57,7 +52,7 @@ impl Graph {
     }
 
     /// Returns whether the node has an owner that possibly does not keep it.
-    fn is_doubtful(&self, id: Id) -> bool {
+    pub(super) fn is_doubtful(&self, id: Id) -> bool {
         self.references_of(id).any(|edge| {
             let owner = &self.nodes[self.edges[edge].owner];
             let is_kept = owner.is_observed() && self.invalidity(edge).is_none();

@@ -49,6 +49,9 @@ impl Flags {
     pub(super) const ORPHAN: u8 = 8;
     /// Its dependents are to be deleted, and some are left.
     pub(super) const CASCADING: u8 = 16;
+    /// A watch has reported the object, and then its resource could no longer be read. Nothing
+    /// suggests that the object is gone, so it is read only when a decision depends on it.
+    pub(super) const LOST: u8 = 32;
 
     pub(super) fn has(self, flag: u8) -> bool {
         self.0 & flag != 0

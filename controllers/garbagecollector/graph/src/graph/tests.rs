@@ -4,6 +4,7 @@ mod conflicting;
 mod crashes;
 mod cycles;
 mod fixtures;
+mod lost;
 mod random;
 mod rules;
 mod simulation;
