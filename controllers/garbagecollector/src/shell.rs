@@ -20,6 +20,7 @@ mod orphans;
 mod pages;
 mod patches;
 mod read_gates;
+mod removed_kinds;
 mod requests;
 mod watched_object;
 mod worker;
@@ -62,6 +63,7 @@ use self::{
     metrics::Metrics,
     monitors::Monitors,
     read_gates::ReadGates,
+    removed_kinds::RemovedKinds,
     requests::{RequestError, Writer},
 };
 
@@ -106,6 +108,7 @@ pub(crate) struct CollectorContext {
     watched: watch::Sender<Vec<monitors::MonitorState>>,
     coalescer: RequestCoalescer,
     read_gates: ReadGates,
+    removed_kinds: RemovedKinds,
     dependent_scans: DependentScans,
     breaker: Breaker,
     decision_log: DecisionLog,
@@ -154,6 +157,7 @@ impl Collector {
             watched: watch::channel(Vec::new()).0,
             coalescer: RequestCoalescer::default(),
             read_gates: ReadGates::default(),
+            removed_kinds: RemovedKinds::default(),
             dependent_scans: DependentScans::default(),
             breaker: Breaker::new(settings.limit, annotations),
             decision_log: DecisionLog::default(),

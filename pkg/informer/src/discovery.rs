@@ -38,7 +38,7 @@ use tokio_util::{
 use tracing::Instrument;
 
 use self::{
-    change_watches::{ApiServiceNames, ApiServiceSink, CrdSink},
+    change_watches::{Names, NamesSink},
     requests::{DiscoveryClient, Error},
 };
 use crate::{StatusReporter, Watch, WatchFailure, backoff::Backoff, factory::SharedWatches, shared_watch::Reader};
@@ -81,6 +81,8 @@ struct Shared {
     changed: Arc<Notify>,
     reporter: StatusReporter,
     failures: AtomicU64,
+    /// The names of the existing CustomResourceDefinitions.
+    definitions: Names,
 }
 
 impl Discovery {
@@ -93,15 +95,13 @@ impl Discovery {
         let tasks = TaskTracker::new();
         let shared = Arc::<Shared>::default();
         let (tx, rx) = watch::channel(None);
-        let names = ApiServiceNames::default();
-        let crds = CrdSink {
+        let names = Names::default();
+        let sink = |names: &Names| NamesSink {
             changed: Arc::clone(&shared.changed),
-        };
-        let services = ApiServiceSink {
-            changed: Arc::clone(&shared.changed),
-            names: Arc::clone(&names),
+            names: Arc::clone(names),
             listed: BTreeSet::new(),
         };
+        let (crds, services) = (sink(&shared.definitions), sink(&names));
         let discovery_loop = DiscoveryLoop {
             client: DiscoveryClient::new(client),
             shared: Arc::clone(&shared),
@@ -130,6 +130,12 @@ impl Discovery {
     /// known resources may be out of date.
     pub fn refresh(&self) {
         self.shared.changed.notify_one();
+    }
+
+    /// Returns whether a CustomResourceDefinition of the resource exists, by the latest event of the
+    /// watch.
+    pub fn is_custom(&self, resource: &Resource) -> bool {
+        self.shared.definitions.lock().contains(&*resource.crd_name())
     }
 
     /// Returns how many attempts have failed since the start. An attempt counts once, however many
@@ -161,7 +167,8 @@ impl Discovery {
 struct DiscoveryLoop {
     client: DiscoveryClient,
     shared: Arc<Shared>,
-    names: ApiServiceNames,
+    /// The names of the existing API services.
+    names: Names,
     /// The readers whose events trigger discovery.
     crds: Reader,
     services: Reader,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, eventually};
+use portreeve_testing::{BodyFault, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 
 use super::{collector::Collector, shared, test_crd::TestCrd};
 use crate::fixtures::{
@@ -161,4 +161,77 @@ async fn gauge(collector: &Collector, resource: &str) -> Result<Option<String>> 
     let mut lines = metrics.0.lines();
     let line = lines.find(|line| line.starts_with("gc_monitor_synced") && line.contains(&label));
     Ok(line.map(str::to_owned))
+}
+
+/// The watch never reports the deletions, so only the deletion of the CRD shows that the owner is
+/// gone.
+#[tokio::test]
+async fn dependents_of_a_deleted_crd_are_collected_without_events_of_their_owners() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "removed")?;
+    for is_namespaced in [true, false] {
+        let dynamic_client = DynamicClient::new(&plane, "gc-crd-deleted").await?;
+        let (crd, owner) = if is_namespaced {
+            let crd = TestCrd::namespaced(&dynamic_client).await?;
+            let owner = dynamic_client.create(crd.instance("owner")).await?;
+            (crd, owner)
+        } else {
+            let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
+            let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
+            (crd, owner)
+        };
+        let dependent = config_map("dependent").owned_by(&owner);
+        let dependent = dynamic_client.create(dependent).await?;
+        let watches = Matcher::watches().resource(crd.plural());
+        let stalled = proxy.fault(watches, Fault::Body(BodyFault::StallAt(0)), Repeat::UntilHealed);
+        let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
+        collector.wait_until_observes(&[&owner, &dependent]).await?;
+        stalled.wait_for_applied(1, LIMIT).await?;
+        crd.delete().await?;
+        dynamic_client.wait_until_gone(&dependent).await?;
+        proxy.heal();
+    }
+    Ok(())
+}
+
+/// A deletion that no running collector has observed proves nothing. A metric and the explanations
+/// show it.
+#[tokio::test]
+async fn dependents_of_a_crd_that_was_deleted_before_the_start_are_reported() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-crd-away").await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
+    let owner = dynamic_client.create(crd.instance("owner")).await?;
+    let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
+    crd.delete().await?;
+    let collector = Collector::start(&plane, &[]).await?;
+    collector.wait_until_synced().await?;
+    eventually(LIMIT, "an unknown owner", || async {
+        let unknown = collector
+            .daemon
+            .admin
+            .metrics()
+            .await?
+            .sum("gc_unknown_owners", &["mygroup.example.com"]);
+        ensure!((unknown - 1.0).abs() < 0.5, "{unknown} unknown owners");
+        anyhow::Ok(())
+    })
+    .await?;
+    let uid = dependent.metadata.uid.as_deref().unwrap_or_default();
+    let (_, text) = collector.page(&format!("explain?uid={uid}")).await?;
+    ensure!(
+        text.contains("its kind is not served") && text.contains("CustomResourceDefinition was deleted"),
+        "{text}"
+    );
+    dynamic_client.catch_up().await?;
+    dynamic_client.get(&dependent).await?;
+
+    dynamic_client.delete(&dependent, Policy::Background).await?;
+    eventually(LIMIT, "no unknown owner", || async {
+        let unknown = collector.daemon.admin.metrics().await?.sum("gc_unknown_owners", &[]);
+        ensure!(unknown == 0.0, "{unknown} unknown owners");
+        anyhow::Ok(())
+    })
+    .await
 }

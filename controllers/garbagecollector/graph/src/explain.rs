@@ -17,24 +17,44 @@ pub struct ExplainContext {
     pub failing: Option<(String, u64)>,
     /// The resources that are not synced, and why.
     pub unsynced: Vec<String>,
+    /// The kinds that are not served, among those of the object and its owners: apiVersion and
+    /// kind.
+    pub unserved: Vec<(Box<str>, Box<str>)>,
     /// Why deletions are stopped, and how to resume them.
     pub tripped: Option<String>,
     /// Whether the collector only observes: `--gc-mode=observe` or `--dry-run`.
     pub observes: bool,
 }
 
+impl ExplainContext {
+    fn is_unserved(&self, identity: &Identity) -> bool {
+        let mut unserved = self.unserved.iter();
+        unserved.any(|(api_version, kind)| *api_version == identity.api_version && *kind == identity.kind)
+    }
+
+    /// Returns how to describe an owner whose state the graph does not know.
+    fn unknown_state(&self, owner: &Identity) -> &'static str {
+        if self.is_unserved(owner) {
+            "not known to exist; its kind is not served"
+        } else {
+            "not known to exist; the collector reads it from the apiserver when a decision depends on it"
+        }
+    }
+}
+
 /// Returns the sentences of the explanation.
 pub fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String> {
     let mut sentences = vec![state(view)];
-    sentences.extend(
-        view.owners
-            .iter()
-            .map(|(owner, blocks, owner_state)| sentence_of_owner(owner, *blocks, *owner_state)),
-    );
+    let owners = view.owners.iter();
+    sentences.extend(owners.map(|(owner, blocks, owner_state)| {
+        let owner_state = owner_state.map_or(around.unknown_state(owner), OwnerState::word);
+        let blocking = if *blocks { " (blockOwnerDeletion)" } else { "" };
+        format!("Its owner {owner}{blocking} is {owner_state}.")
+    }));
     if view.dependents > 0 {
         sentences.push(dependents(view));
     }
-    sentences.push(outcome(view));
+    sentences.push(outcome(view, around));
     if view.stage == DeletionStage::Orphaning && !around.unsynced.is_empty() {
         sentences.push(format!(
             "Its finalizer orphan stays until every collectable resource is synced; not synced: {}.",
@@ -72,15 +92,6 @@ fn state(view: &NodeView) -> String {
     format!("{identity} {deletion}; it was seen in version {}.", view.version)
 }
 
-fn sentence_of_owner(owner: &Identity, blocks: bool, owner_state: Option<OwnerState>) -> String {
-    let owner_state = owner_state.map_or(
-        "not known to exist; the collector reads it from the apiserver if its kind is served",
-        OwnerState::word,
-    );
-    let blocking = if blocks { " (blockOwnerDeletion)" } else { "" };
-    format!("Its owner {owner}{blocking} is {owner_state}.")
-}
-
 fn dependents(view: &NodeView) -> String {
     let refer = match view.dependents {
         1 => "One reference names it as an owner".to_owned(),
@@ -105,15 +116,25 @@ fn dependents(view: &NodeView) -> String {
     format!("{refer}; {blocked} {}{more}.", named.join(", "))
 }
 
-fn outcome(view: &NodeView) -> String {
+fn outcome(view: &NodeView, around: &ExplainContext) -> String {
     let Some(verdict) = &view.verdict else {
-        return if view.is_absent {
-            "The collector deletes its dependents unless another owner keeps them.".to_owned()
+        let mut unproven = view.owners.iter().filter(|(_, _, owner_state)| owner_state.is_none());
+        let sentence = if view.is_absent {
+            "The collector deletes its dependents unless another owner keeps them."
+        } else if view.is_virtual && around.is_unserved(&view.identity) {
+            "It is unknown whether it exists, because its kind is not served: the collector keeps its dependents. \
+             If its CustomResourceDefinition was deleted while the collector was not running, \
+             delete the dependents or remove their references to it."
         } else if view.is_virtual {
-            "The collector reads it from the apiserver if its kind is served.".to_owned()
+            "The collector reads it from the apiserver when a decision depends on it."
+        } else if unproven.any(|(owner, ..)| around.is_unserved(owner)) {
+            "It is kept: nothing proves that an owner is gone whose kind is not served. \
+             If the CustomResourceDefinition was deleted while the collector was not running, \
+             delete this object or remove its reference to that owner."
         } else {
-            "It is kept until the apiserver has confirmed whether its owners exist.".to_owned()
+            "It is kept until the apiserver has confirmed whether its owners exist."
         };
+        return sentence.to_owned();
     };
     let sentence = match verdict {
         Verdict::Keep(KeepReason::BeingDeleted) => "Nothing to do: it is already being deleted.",
@@ -251,7 +272,7 @@ mod tests {
             &expect![[r"
                 [v1/Pod, namespace: n, name: child, uid: child] exists; it was seen in version 7.
                 Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting] (blockOwnerDeletion) is waiting for its dependents to be deleted.
-                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen] (blockOwnerDeletion) is not known to exist; the collector reads it from the apiserver if its kind is served.
+                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen] (blockOwnerDeletion) is not known to exist; the collector reads it from the apiserver when a decision depends on it.
                 It is kept until the apiserver has confirmed whether its owners exist."]],
         );
         check(
@@ -276,7 +297,7 @@ mod tests {
             &expect![[r"
                 [v1/Pod, namespace: n, name: unseen, uid: unseen] is known only from references: no watch has reported it.
                 One reference names it as an owner; its foreground deletion would be blocked by [v1/Pod, namespace: n, name: child, uid: child].
-                The collector reads it from the apiserver if its kind is served."]],
+                The collector reads it from the apiserver when a decision depends on it."]],
         );
     }
 
@@ -287,6 +308,7 @@ mod tests {
             unsynced: vec!["foos.v1.example.com: forbidden".to_owned()],
             tripped: Some("tripped at noon".to_owned()),
             observes: true,
+            ..ExplainContext::default()
         };
         check(
             "orphan",
@@ -298,6 +320,31 @@ mod tests {
             Attempts have been failing for 12 s: the apiserver is away.
             Deletions are stopped: tripped at noon.
             The collector deletes and changes no object: it runs with --gc-mode=observe or --dry-run."]],
+        );
+    }
+
+    #[test]
+    fn explanation_of_an_unserved_kind_says_what_to_do() {
+        let around = ExplainContext {
+            unserved: vec![("v1".into(), "Pod".into())],
+            ..ExplainContext::default()
+        };
+        check(
+            "child",
+            &around,
+            &expect![[r"
+                [v1/Pod, namespace: n, name: child, uid: child] exists; it was seen in version 7.
+                Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting] (blockOwnerDeletion) is waiting for its dependents to be deleted.
+                Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen] (blockOwnerDeletion) is not known to exist; its kind is not served.
+                It is kept: nothing proves that an owner is gone whose kind is not served. If the CustomResourceDefinition was deleted while the collector was not running, delete this object or remove its reference to that owner."]],
+        );
+        check(
+            "unseen",
+            &around,
+            &expect![[r"
+                [v1/Pod, namespace: n, name: unseen, uid: unseen] is known only from references: no watch has reported it.
+                One reference names it as an owner; its foreground deletion would be blocked by [v1/Pod, namespace: n, name: child, uid: child].
+                It is unknown whether it exists, because its kind is not served: the collector keeps its dependents. If its CustomResourceDefinition was deleted while the collector was not running, delete the dependents or remove their references to it."]],
         );
     }
 }

@@ -11,10 +11,10 @@ use super::{CollectorContext, key_of, requests};
 
 /// How long an answer is reused. Thousands of dependents may ask for their owner at once, but a
 /// deletion must not rely on an old answer.
-const FRESH: Duration = Duration::from_millis(50);
+pub(super) const FRESH: Duration = Duration::from_millis(50);
 /// The time limit of a read. A read that takes longer is retried later, so that one slow API does
 /// not occupy every worker.
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(5);
 /// The number of answers above which old ones are dropped.
 const MANY: usize = 1_024;
 
@@ -25,7 +25,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<(Instant, ReadResult)>>>;
 pub(super) struct RequestCoalescer(Mutex<HashMap<Identity, Slot>>);
 
 impl RequestCoalescer {
-    fn slot(&self, identity: &Identity) -> Slot {
+    pub(super) fn slot(&self, identity: &Identity) -> Slot {
         let mut slots = self.0.lock();
         if slots.len() >= MANY {
             slots.retain(|_, slot| {
@@ -70,10 +70,8 @@ impl CollectorContext {
             return;
         }
         let mut absent = identity.clone();
-        if self
-            .resource(identity)
-            .is_some_and(|resource| resource.scope == Scope::Cluster)
-        {
+        let resource = self.resource(identity).or_else(|| self.removed_kinds.find(identity));
+        if resource.is_some_and(|resource| resource.scope == Scope::Cluster) {
             absent.namespace = None;
         }
         self.change(|graph, follow_ups| graph.mark_absent(&absent, follow_ups));
@@ -82,7 +80,9 @@ impl CollectorContext {
     /// Reads an object from the apiserver now.
     pub(super) async fn read_live(&self, identity: &Identity) -> ReadResult {
         let Some(resource) = self.resource(identity) else {
-            return ReadResult::Unknown;
+            let fact = self.read_unserved(identity).await;
+            self.tell_absence(identity, &fact);
+            return fact;
         };
         if resource.scope == Scope::Namespaced && identity.namespace.is_none() {
             return ReadResult::Misplaced;

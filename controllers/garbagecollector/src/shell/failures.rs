@@ -20,6 +20,8 @@ pub(super) struct FailureTracker {
     /// Objects of which it is unknown whether an owner exists. They are retried when more resources
     /// are served or synced.
     unknown: HashSet<Uid>,
+    /// Owners of which it is unknown whether they exist, until an attempt finds that out.
+    unknown_owners: HashSet<Uid>,
     /// The time at which the deletion of an owner's dependents began.
     cascades: HashMap<Uid, Instant>,
 }
@@ -39,6 +41,7 @@ impl FailureTracker {
         } else if !orphaning {
             // The existence of the owners was known this time; the failure has another reason.
             self.unknown.remove(&uid);
+            self.unknown_owners.remove(&uid);
         }
         let before = self.failing.get(&(uid, orphaning));
         let is_new = before.is_none_or(|(_, before)| *before != reason);
@@ -52,7 +55,26 @@ impl FailureTracker {
         self.failing.remove(&(uid, orphaning));
         if !orphaning {
             self.unknown.remove(&uid);
+            self.unknown_owners.remove(&uid);
         }
+    }
+
+    /// Records that it is unknown whether an owner exists.
+    pub(super) fn owner_unknown(&mut self, uid: Uid) {
+        self.unknown_owners.insert(uid);
+    }
+
+    /// Returns the kinds of the owners of which it is unknown whether they exist. Forgets the
+    /// owners for which `kind` returns `None`, because nothing refers to them any longer.
+    pub(super) fn unknown_owners<K>(&mut self, kind: impl Fn(Uid) -> Option<K>) -> Vec<K> {
+        let mut kinds = Vec::new();
+        self.unknown_owners.retain(|uid| {
+            let kind = kind(*uid);
+            let is_kept = kind.is_some();
+            kinds.extend(kind);
+            is_kept
+        });
+        kinds
     }
 
     /// Returns the objects of which it is unknown whether an owner exists, and forgets them.
@@ -129,7 +151,11 @@ mod tests {
         assert_eq!(tracker.longest(later), None);
         tracker.failed((b, true), "away".to_owned(), false, later);
         assert_eq!(tracker.longest(later), Some(Duration::ZERO));
+        tracker.owner_unknown(a);
         assert_eq!(tracker.take_unknown(), [a].into());
+        assert_eq!(tracker.unknown_owners(|_| Some(())).len(), 1);
+        assert!(tracker.unknown_owners(|_| None::<()>).is_empty());
+        assert!(tracker.unknown_owners(|_| Some(())).is_empty(), "it is forgotten");
         assert_eq!(tracker.longest(later), Some(Duration::from_secs(9)));
     }
 }

@@ -64,6 +64,7 @@ struct GraphCollector {
     hits: IntCounter,
     misses: IntCounter,
     blocked: IntGauge,
+    unknown: IntGaugeVec,
     oldest: Gauge,
     synced: IntGaugeVec,
     invalid: IntGaugeVec,
@@ -100,6 +101,11 @@ pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -
             "gc_blocked_owners",
             "Number of owners that wait for dependents that block their deletion.",
         )?,
+        unknown: gauges(
+            "gc_unknown_owners",
+            "Number of owners of which it is unknown whether they exist, because they cannot be read, by resource.",
+            &["gvr"],
+        )?,
         oldest: Gauge::new(
             "gc_oldest_pending_seconds",
             "Time that the oldest pending object has been waiting for a successful attempt.",
@@ -124,7 +130,7 @@ pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -
 }
 
 impl GraphCollector {
-    fn all(&self) -> [&dyn Collector; 11] {
+    fn all(&self) -> [&dyn Collector; 12] {
         [
             &self.nodes,
             &self.edges,
@@ -133,6 +139,7 @@ impl GraphCollector {
             &self.hits,
             &self.misses,
             &self.blocked,
+            &self.unknown,
             &self.oldest,
             &self.synced,
             &self.invalid,
@@ -150,15 +157,19 @@ impl GraphCollector {
             blocked,
             invalid,
         } = ctx.graph.lock().statistics();
+        let unknown = {
+            let (graph, mut failures) = (ctx.graph.lock(), ctx.failures.lock());
+            failures.unknown_owners(|uid| graph.unproven_owner(uid))
+        };
+        self.unknown.reset();
+        for (api_version, kind) in unknown {
+            let gvr = ctx.resource_label(&api_version, &kind);
+            self.unknown.with_label_values(&[&gvr]).inc();
+        }
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.nodes.reset();
         for (api_version, kind, observed, virtual_) in nodes {
-            let resource = ctx
-                .served
-                .borrow()
-                .as_ref()
-                .and_then(|served| served.lookup(&api_version, &kind).cloned());
-            let gvr = resource.map_or_else(|| format!("{kind}.{api_version}"), |resource| resource.to_string());
+            let gvr = ctx.resource_label(&api_version, &kind);
             for (state, number) in [("observed", observed), ("virtual", virtual_)] {
                 if number > 0 {
                     self.nodes.with_label_values(&[&*gvr, state]).add(number.into());
@@ -187,6 +198,13 @@ impl GraphCollector {
 }
 
 impl CollectorContext {
+    /// Returns the value of the label `gvr` for a kind, which may not be served.
+    fn resource_label(&self, api_version: &str, kind: &str) -> String {
+        let served = self.served.borrow();
+        let resource = served.as_ref().and_then(|served| served.lookup(api_version, kind));
+        resource.map_or_else(|| format!("{kind}.{api_version}"), ToString::to_string)
+    }
+
     /// Returns how long the oldest object has been waiting, in seconds.
     fn oldest_pending(&self) -> f64 {
         let queued = [&self.attempts, &self.orphans].map(|queue| queue.observe().oldest_ready);

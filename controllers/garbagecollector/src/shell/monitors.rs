@@ -26,6 +26,10 @@ const LOOK: Duration = Duration::from_secs(10);
 /// still arrive.
 const LEAVE: Duration = Duration::from_millis(300);
 
+/// How long ago the CustomResourceDefinition of a resource that has left discovery may have been
+/// observed. Discovery follows its deletion within 30 s.
+const DEFINED: Duration = Duration::from_mins(2);
+
 /// The state of the watch on one resource.
 #[derive(Clone)]
 pub(crate) struct MonitorState {
@@ -76,6 +80,8 @@ struct Running {
     /// informer reads another one, whose watch the collector shares.
     read_as: Resource,
     reader: Reader,
+    /// When its CustomResourceDefinition was last known to exist.
+    defined: Option<Instant>,
 }
 
 /// Starts and stops watches as discovery changes.
@@ -118,6 +124,7 @@ impl Monitors {
                 self.share_watches(&present);
             }
             self.count_failures();
+            self.observe_definitions(Instant::now());
             self.distrust();
             let next = self.leaving.iter().map(|(until, _)| *until).min();
             let due = async {
@@ -191,6 +198,15 @@ impl Monitors {
                 tracing::warn!(resource = %running.state.resource, "lost access to resource; its objects are read individually until it can be listed again");
                 self.ctx
                     .change(|graph, follow_ups| graph.invalidate_monitor(running.monitor, follow_ups));
+            }
+        }
+    }
+
+    /// Records which resources have a CustomResourceDefinition.
+    fn observe_definitions(&mut self, now: Instant) {
+        for running in self.running.values_mut() {
+            if self.discovery.is_custom(&running.state.resource) {
+                running.defined = Some(now);
             }
         }
     }
@@ -275,6 +291,7 @@ impl Monitors {
             monitor,
             read_as,
             reader,
+            defined: None,
         }
     }
 
@@ -286,8 +303,20 @@ impl Monitors {
             // Detach the sink first. Otherwise a late event could be attributed to the resource
             // that gets the monitor's number next.
             running.reader.detach();
-            self.ctx
-                .change(|graph, follow_ups| graph.remove_monitor(running.monitor, follow_ups));
+            let resource = &running.state.resource;
+            let was_defined = running
+                .defined
+                .is_some_and(|defined| now.duration_since(defined) < DEFINED);
+            let is_removed = was_defined && !self.discovery.is_custom(resource);
+            if is_removed {
+                self.ctx.removed_kinds.add(resource);
+            }
+            self.ctx.change(|graph, follow_ups| {
+                if is_removed {
+                    graph.doubt_monitor(running.monitor, follow_ups);
+                }
+                graph.remove_monitor(running.monitor, follow_ups);
+            });
         }
     }
 }

@@ -92,7 +92,18 @@ fn explain(ctx: &CollectorContext, query: &DebugQuery) -> DebugResponse {
         let failing = ctx.failures.lock().reason(uid, Instant::now());
         failing.map(|(reason, duration)| (reason, duration.as_secs()))
     };
+    let unserved = {
+        let served = ctx.served.borrow();
+        let is_served = |(version, kind): &(&str, &str)| {
+            served
+                .as_ref()
+                .is_none_or(|served| served.lookup(version, kind).is_some())
+        };
+        let unserved = view.kinds().filter(|kind| !is_served(kind));
+        unserved.map(|(version, kind)| (version.into(), kind.into())).collect()
+    };
     let around = ExplainContext {
+        unserved,
         failing,
         unsynced: ctx.unsynced(),
         tripped: ctx.breaker.tripped(),

@@ -154,11 +154,17 @@ impl CollectorContext {
                     "cannot determine whether an owner exists: its kind is not served, or reading it failed".to_owned(),
                     true,
                 );
+                if rest == NoopReason::Unknown {
+                    self.failures.lock().owner_unknown(uid);
+                }
                 // Without a request that could be repeated, wait until `retry_unknown` is called. This
                 // comes after the failure was recorded, so that no call is missed.
                 let waits = |identity: &Identity| {
                     let resource = self.resource(identity);
-                    resource.is_none_or(|resource| self.read_gates.excludes(&resource, uid))
+                    resource.map_or_else(
+                        || self.removed_kinds.find(identity).is_none(),
+                        |resource| self.read_gates.excludes(&resource, uid),
+                    )
                 };
                 if !unknown.is_empty() && unknown.iter().all(waits) {
                     return Outcome::Forget;

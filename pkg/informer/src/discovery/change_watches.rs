@@ -33,49 +33,34 @@ impl WatchedObject for Named {
     }
 }
 
-/// The sink of the watch on CustomResourceDefinitions. It stores nothing.
-pub(super) struct CrdSink {
+/// The names of the existing objects of a watch, shared by the sink and its users.
+pub(super) type Names = Arc<Mutex<BTreeSet<Box<str>>>>;
+
+/// The sink of the watch on CustomResourceDefinitions, and of that on API services.
+pub(super) struct NamesSink {
     pub(super) changed: Arc<Notify>,
-}
-
-impl Sink for CrdSink {
-    type Object = Named;
-
-    fn apply(&mut self, event: Event<Named>) {
-        if is_change(&event) {
-            self.changed.notify_one();
-        }
-    }
-}
-
-/// The names of the existing API services, shared by the sink and the discovery task.
-pub(super) type ApiServiceNames = Arc<Mutex<BTreeSet<Box<str>>>>;
-
-/// The sink of the watch on API services.
-pub(super) struct ApiServiceSink {
-    pub(super) changed: Arc<Notify>,
-    pub(super) names: ApiServiceNames,
+    pub(super) names: Names,
     /// The names from the list in progress. Until that list is complete, `names` keeps the previous
     /// names.
     pub(super) listed: BTreeSet<Box<str>>,
 }
 
-impl Sink for ApiServiceSink {
+impl Sink for NamesSink {
     type Object = Named;
 
     fn apply(&mut self, event: Event<Named>) {
         let is_change = is_change(&event);
         match event {
             Event::Relisting => self.listed.clear(),
-            Event::Listed(service) => {
-                self.listed.insert(service.metadata.name);
+            Event::Listed(object) => {
+                self.listed.insert(object.metadata.name);
             }
             Event::Synced => *self.names.lock() = std::mem::take(&mut self.listed),
-            Event::Applied(service) => {
-                self.names.lock().insert(service.metadata.name);
+            Event::Applied(object) => {
+                self.names.lock().insert(object.metadata.name);
             }
-            Event::Deleted(service) => {
-                self.names.lock().remove(&service.metadata.name);
+            Event::Deleted(object) => {
+                self.names.lock().remove(&object.metadata.name);
             }
             // Only the name matters, and the key of an undecodable object contains it.
             Event::Undecodable { key, .. } => {
@@ -123,9 +108,9 @@ mod tests {
 
     #[test]
     fn names_follow_the_last_complete_list_and_later_events() {
-        let mut services = ApiServiceSink {
+        let mut services = NamesSink {
             changed: Arc::default(),
-            names: ApiServiceNames::default(),
+            names: Names::default(),
             listed: BTreeSet::new(),
         };
         let bad = || portreeve_api::ObjectKey::cluster("bad");
@@ -161,9 +146,9 @@ mod tests {
     #[test]
     fn no_mutated_watch_adds_a_service_without_a_name() -> anyhow::Result<()> {
         Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/watch"))?.check(1_500, |input| {
-            let mut services = ApiServiceSink {
+            let mut services = NamesSink {
                 changed: Arc::default(),
-                names: ApiServiceNames::default(),
+                names: Names::default(),
                 listed: BTreeSet::new(),
             };
             let mut lines = Lines::default();

@@ -39,6 +39,15 @@ pub struct NodeView {
     pub(crate) verdict: Option<Verdict>,
 }
 
+impl NodeView {
+    /// Returns the apiVersions and kinds of the object and its owners.
+    pub fn kinds(&self) -> impl Iterator<Item = (&str, &str)> {
+        let owners = self.owners.iter().map(|(owner, ..)| owner);
+        let all = std::iter::once(&self.identity).chain(owners);
+        all.map(|identity| (&*identity.api_version, &*identity.kind))
+    }
+}
+
 /// A part of the graph: nodes and edges.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GraphSnapshot {
@@ -129,6 +138,16 @@ impl Graph {
     /// Returns whether the object is known only from references.
     pub fn is_virtual(&self, uid: Uid) -> bool {
         self.find(uid).is_some_and(|id| !self.nodes[id].is_observed())
+    }
+
+    /// Returns the apiVersion and kind of an owner that no watch reports and that is not proven
+    /// absent; `None` for any other object.
+    pub fn unproven_owner(&self, uid: Uid) -> Option<(Box<str>, Box<str>)> {
+        let id = self.find(uid)?;
+        let node = &self.nodes[id];
+        let is_owner = node.dependents.is_some() && !node.is_observed();
+        let identity = self.identity(id);
+        (is_owner && !self.is_absent(&identity)).then_some((identity.api_version, identity.kind))
     }
 
     /// Returns the printed identity of an object, or its UID if it has left the graph.
