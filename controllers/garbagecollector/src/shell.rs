@@ -13,6 +13,7 @@ mod decision_log;
 mod dependent_scan;
 mod failures;
 mod follow_ups;
+mod graph_sink;
 mod lease_annotations;
 mod metrics;
 mod monitors;
@@ -22,6 +23,7 @@ mod patches;
 mod read_gates;
 mod removed_kinds;
 mod requests;
+mod store_history;
 mod watched_object;
 mod worker;
 
@@ -65,6 +67,7 @@ use self::{
     read_gates::ReadGates,
     removed_kinds::RemovedKinds,
     requests::{RequestError, Writer},
+    store_history::StoreHistory,
 };
 
 /// The names of the queues, which are those of kube-controller-manager's metrics.
@@ -109,6 +112,7 @@ pub(crate) struct CollectorContext {
     coalescer: RequestCoalescer,
     read_gates: ReadGates,
     removed_kinds: RemovedKinds,
+    store_history: StoreHistory,
     dependent_scans: DependentScans,
     breaker: Breaker,
     decision_log: DecisionLog,
@@ -134,10 +138,9 @@ impl Collector {
         let queue = |queue| Queue::with_retry_budget(queue, &shared.queues, budget, |_| 0);
         let watches = inputs.informers.shared_watches();
         let (discovery, served) = Discovery::start(inputs.client.clone(), &watches);
-        let lease = inputs.lease.clone();
-        let annotations = lease.map(|lease| LeaseAnnotations::new(inputs.client.clone(), lease));
+        let lease = inputs.lease.as_ref();
+        let annotations = lease.map(|lease| LeaseAnnotations::new(inputs.client.clone(), lease.clone()));
         let fence_monitor = FenceMonitor::new(inputs);
-        let workers = settings.workers;
         let ctx = Arc::new(CollectorContext {
             name,
             client: inputs.client.clone(),
@@ -158,6 +161,7 @@ impl Collector {
             coalescer: RequestCoalescer::default(),
             read_gates: ReadGates::default(),
             removed_kinds: RemovedKinds::default(),
+            store_history: StoreHistory::new(lease),
             dependent_scans: DependentScans::default(),
             breaker: Breaker::new(settings.limit, annotations),
             decision_log: DecisionLog::default(),
@@ -167,7 +171,7 @@ impl Collector {
                 source,
             })?,
             failures: Mutex::default(),
-            orphaning: Semaphore::new(workers),
+            orphaning: Semaphore::new(settings.workers),
             orphaned: Notify::new(),
             settings,
         });
@@ -207,6 +211,7 @@ impl Collector {
             workers.spawn(orphans::run(Arc::clone(&ctx), stop.clone()));
         }
         workers.spawn(breaker::run(Arc::clone(&ctx), stop.clone()));
+        workers.spawn(store_history::run(Arc::clone(&ctx), stop.clone()));
         let first = tokio::select! {
             () = stop.requested() => None,
             end = workers.join_next() => end,

@@ -16,7 +16,7 @@ mod served;
 pub use served::{ServedResources, Verb};
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -83,6 +83,8 @@ struct Shared {
     failures: AtomicU64,
     /// The names of the existing CustomResourceDefinitions.
     definitions: Names,
+    /// The names of the existing API services.
+    services: Names,
 }
 
 impl Discovery {
@@ -95,17 +97,15 @@ impl Discovery {
         let tasks = TaskTracker::new();
         let shared = Arc::<Shared>::default();
         let (tx, rx) = watch::channel(None);
-        let names = Names::default();
         let sink = |names: &Names| NamesSink {
             changed: Arc::clone(&shared.changed),
             names: Arc::clone(names),
-            listed: BTreeSet::new(),
+            listed: BTreeMap::new(),
         };
-        let (crds, services) = (sink(&shared.definitions), sink(&names));
+        let (crds, services) = (sink(&shared.definitions), sink(&shared.services));
         let discovery_loop = DiscoveryLoop {
             client: DiscoveryClient::new(client),
             shared: Arc::clone(&shared),
-            names,
             crds: watches.attach(Watch::all(CRDS), crds),
             services: watches.attach(Watch::all(SERVICES), services),
             tx,
@@ -132,10 +132,17 @@ impl Discovery {
         self.shared.changed.notify_one();
     }
 
-    /// Returns whether a CustomResourceDefinition of the resource exists, by the latest event of the
-    /// watch.
+    /// Returns whether a CustomResourceDefinition of the resource exists, by the latest event of
+    /// the watch.
     pub fn is_custom(&self, resource: &Resource) -> bool {
-        self.shared.definitions.lock().contains(&*resource.crd_name())
+        self.shared.definitions.lock().contains_key(&*resource.crd_name())
+    }
+
+    /// Returns whether an aggregated apiserver serves the resource. It usually has its own store,
+    /// so its resourceVersions are independent of those of other resources.
+    pub fn is_aggregated(&self, resource: &Resource) -> bool {
+        let service = format!("{}.{}", resource.version, resource.group);
+        self.shared.services.lock().get(&*service) == Some(&false)
     }
 
     /// Returns how many attempts have failed since the start. An attempt counts once, however many
@@ -167,8 +174,6 @@ impl Discovery {
 struct DiscoveryLoop {
     client: DiscoveryClient,
     shared: Arc<Shared>,
-    /// The names of the existing API services.
-    names: Names,
     /// The readers whose events trigger discovery.
     crds: Reader,
     services: Reader,
@@ -263,7 +268,7 @@ impl DiscoveryLoop {
         if is_rejected && !is_recent {
             return BTreeSet::new();
         }
-        self.names.lock().clone()
+        self.shared.services.lock().keys().cloned().collect()
     }
 
     /// Logs each group version that newly fails or is discovered again, and returns the wait until

@@ -35,6 +35,16 @@ pub trait Sink: Send + 'static {
     /// The list is consistent as of `version`. `None` means that the CRD of the resource was
     /// deleted, and all objects with it.
     fn complete(&mut self, _term: u64, _version: Option<&str>) {}
+
+    /// Called when the watch has ended. Until [`Sink::resumed`] or the next complete list, nothing
+    /// is known about what happens.
+    fn disconnected(&mut self) {}
+
+    /// Called when the watch has resumed at the last received version.
+    ///
+    /// That version may be in the future: if etcd was restored from a backup in the meantime, the
+    /// apiserver sends nothing until it is reached.
+    fn resumed(&mut self) {}
 }
 
 /// A sink that receives undecoded events.
@@ -43,6 +53,10 @@ trait RawSink: Send {
     fn apply(&mut self, event: RawEvent<'_>) -> Option<String>;
 
     fn complete(&mut self, term: u64, version: Option<&str>);
+
+    fn disconnected(&mut self);
+
+    fn resumed(&mut self);
 }
 
 struct DecodingSink<S>(S);
@@ -59,6 +73,14 @@ impl<S: Sink> RawSink for DecodingSink<S> {
 
     fn complete(&mut self, term: u64, version: Option<&str>) {
         self.0.complete(term, version);
+    }
+
+    fn disconnected(&mut self) {
+        self.0.disconnected();
+    }
+
+    fn resumed(&mut self) {
+        self.0.resumed();
     }
 }
 
@@ -192,7 +214,7 @@ impl AttachedReader {
 #[derive(Default)]
 pub(crate) struct Readers {
     readers: Mutex<Vec<Arc<AttachedReader>>>,
-    /// Notified when a reader is attached.
+    /// Notified when a reader is attached, or requests a list.
     attached: Notify,
 }
 
@@ -204,6 +226,12 @@ impl Readers {
 
     pub(crate) fn remove(&self, reader: &Arc<AttachedReader>) {
         self.readers.lock().retain(|known| !Arc::ptr_eq(known, reader));
+    }
+
+    /// Makes the loop list again.
+    pub(crate) fn request_list(&self, reader: &AttachedReader) {
+        reader.is_listed.store(false, Ordering::Relaxed);
+        self.attached.notify_one();
     }
 
     /// Waits until a reader needs a list. Readers that have panicked do not count.
@@ -291,6 +319,20 @@ impl ActiveReaders {
         let versions = self.readers.iter().map(|reader| reader.call(|sink| sink.apply(event)));
         // `fold`, because each reader must receive the event.
         versions.fold(None, |known, version| known.or(version.flatten()))
+    }
+
+    /// Reports that the watch has ended.
+    pub(crate) fn disconnected(&self) {
+        for reader in &self.readers {
+            reader.call(|sink| sink.disconnected());
+        }
+    }
+
+    /// Reports that the watch has resumed at the last received version.
+    pub(crate) fn resumed(&self) {
+        for reader in &self.readers {
+            reader.call(|sink| sink.resumed());
+        }
     }
 
     /// Ends a list that was consistent as of `version`.

@@ -230,13 +230,16 @@ impl Reflector {
     /// Watches from `version`, and reconnects as often as necessary, until a list is needed.
     async fn watch_until_list(&mut self, mut version: String) {
         let readers = Arc::clone(&self.readers);
+        let mut is_resumed = false;
         loop {
             let ended = tokio::select! {
                 // In this order, so that no watch is opened in vain.
                 biased;
                 () = readers.wait_for_unlisted() => return self.trust.forget_list(),
-                ended = self.watch(&mut version) => ended,
+                ended = self.watch(&mut version, is_resumed) => ended,
             };
+            self.active.disconnected();
+            is_resumed = true;
             let now = Instant::now();
             let end = ended.as_ref().map_or_else(Error::end, |()| End::Closed);
             if self.trust.resets_backoff(end, now) {
@@ -255,7 +258,7 @@ impl Reflector {
 
     /// Sends one watch request and delivers its changes. Returns `Ok` when the apiserver ends the
     /// watch. Each line counts as contact, and the acceptance usually does.
-    async fn watch(&mut self, version: &mut String) -> Result<(), Error> {
+    async fn watch(&mut self, version: &mut String, is_resumed: bool) -> Result<(), Error> {
         let is_contact = self.trust.watch_started(Instant::now());
         self.active.begin_watch();
         let mut query = Query::new(&self.config.watch);
@@ -266,6 +269,9 @@ impl Reflector {
         let response = self.send(query, "").await.map_err(Error::Watch)?;
         if is_contact {
             self.config.record_contact();
+        }
+        if is_resumed {
+            self.active.resumed();
         }
         let mut body = response.into_body();
         let idle_timeout = self.config.idle_timeout;

@@ -159,6 +159,12 @@ impl Reader {
         self.shared.crd_signal.wake.notify_waiters();
     }
 
+    /// Makes the watch list again, for all its readers. Call it when the reader's model may lack
+    /// changes.
+    pub fn relist(&self) {
+        self.shared.readers.request_list(&self.attached);
+    }
+
     /// Detaches the reader. When this returns, the sink is dropped and receives no further event.
     /// Must not be called from the sink, which would deadlock; the sink may drop the reader.
     pub fn detach(&self) {

@@ -36,8 +36,7 @@ pub(crate) fn update(known: &mut Lease, reported: Lease) -> bool {
 /// the request was sent.
 pub(crate) fn update_from_response(known: &mut Lease, response: Lease, known_at_request: Option<u64>) -> bool {
     if is_older_than(&response, known_at_request) {
-        // A quorum read never returns a version older than the one known before it was sent, so
-        // the known version does not exist in the current history.
+        // The known version does not exist in the current history.
         known.metadata.resource_version = None;
     }
     update(known, response)
@@ -72,7 +71,10 @@ pub(crate) fn version_for<'a>(known: &'a Lease, read: &'a Lease) -> &'a str {
     version(newest)
 }
 
-fn is_older_than(lease: &Lease, known: Option<u64>) -> bool {
+/// Returns whether the Lease is older than the known revision. A quorum read never returns a
+/// version that is older than the one known before it was sent, so such a response shows that the
+/// apiserver's history went back.
+pub(crate) fn is_older_than(lease: &Lease, known: Option<u64>) -> bool {
     revision(lease)
         .zip(known)
         .is_some_and(|(revision, known)| revision < known)

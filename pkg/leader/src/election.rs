@@ -101,6 +101,12 @@ impl Election {
         self.shared.cache.lease_snapshots()
     }
 
+    /// Subscribes to the number of times that the Lease's resourceVersion was seen to decrease, as
+    /// after a restore of etcd from a backup.
+    pub fn version_decreases(&self) -> watch::Receiver<u64> {
+        self.shared.cache.decreases()
+    }
+
     /// Records the response to a write by another part of this process, for the next renewal.
     pub fn record_write(&self, lease: Lease) {
         self.shared.cache.record_write(lease);

@@ -53,6 +53,8 @@ const ANOTHER: &str = "another";
 pub(crate) struct LeaseCache {
     state: Arc<Mutex<CacheState>>,
     snapshot: watch::Sender<Lease>,
+    /// How often the resourceVersion was seen to decrease.
+    decreases: watch::Sender<u64>,
 }
 
 struct CacheState {
@@ -110,6 +112,7 @@ impl LeaseCache {
         Self {
             state: Arc::new(Mutex::new(state)),
             snapshot: watch::Sender::new(Lease::default()),
+            decreases: watch::Sender::new(0),
         }
     }
 
@@ -176,6 +179,11 @@ impl LeaseCache {
         self.snapshot.subscribe()
     }
 
+    /// Subscribes to the number of times that the Lease's resourceVersion was seen to decrease.
+    pub(crate) fn decreases(&self) -> watch::Receiver<u64> {
+        self.decreases.subscribe()
+    }
+
     /// Applies the watch's DELETED event.
     pub(crate) fn apply_delete_event(&self, last: Lease) {
         {
@@ -196,6 +204,9 @@ impl LeaseCache {
     fn record_response(&self, lease: &Value, known_at_request: Option<u64>) -> Result<(), BoxError> {
         let snapshot: Lease = serde_json::from_value(lease.clone())?;
         let record = snapshot.spec.clone().unwrap_or_default();
+        if annotations::is_older_than(&snapshot, known_at_request) {
+            self.decreases.send_modify(|count| *count += 1);
+        }
         self.snapshot
             .send_if_modified(|known| annotations::update_from_response(known, snapshot.clone(), known_at_request));
         let mut state = self.state.lock();

@@ -294,6 +294,7 @@ fn group_lease(election: &Election) -> GroupLease {
     GroupLease {
         key: ObjectKey::namespaced(namespace, name),
         snapshots: election.lease_snapshots(),
+        version_decreases: election.version_decreases(),
         record_write: Arc::new(move |lease| writer.record_write(lease)),
     }
 }

@@ -23,6 +23,9 @@ pub struct GroupLease {
     /// exist or has not been observed yet. While a controller runs, it is never older than the
     /// state at the time this process became the leader. Renewals do not notify receivers.
     pub snapshots: watch::Receiver<Lease>,
+    /// The number of times that the resourceVersion of the Lease was seen to decrease, as after a
+    /// restore of etcd from a backup.
+    pub version_decreases: watch::Receiver<u64>,
     /// Records the response to a write. Call it after each one, so that the next renewal does not
     /// conflict with it.
     pub record_write: Arc<dyn Fn(Lease) + Send + Sync>,

@@ -1,12 +1,14 @@
-//! A test of an etcd that is restored from a copy, with the same UIDs.
+//! Tests of an etcd that is restored from a copy, with the same UIDs.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
-use anyhow::{Context, Result};
-use portreeve_testing::ControlPlane;
+use anyhow::{Context, Result, ensure};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat};
+use serde_json::json;
 
 use super::collector::Collector;
 use crate::fixtures::{
+    LIMIT,
     dynamic_client::{DynamicClient, Policy},
     expected_objects::ExpectedObjects,
     object_builder::{config_map, secret},
@@ -24,22 +26,14 @@ async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
         .await?;
     let children = (0..20).map(|number| secret(&format!("child-{number}")).owned_by(&owner));
     let children = expected_objects.create(&dynamic_client, children).await?;
-    let (data, saved) = (plane.folder().join("etcd"), plane.folder().join("saved"));
-    plane.etcd().stop().await?;
-    copy(&data, &saved)?;
-    plane.etcd().start().await?;
+    back_up(&plane).await?;
 
     let collector = Collector::start(&plane, &[]).await?;
     dynamic_client.delete(&owner, Policy::Background).await?;
     for child in &children {
         dynamic_client.wait_until_gone(child).await?;
     }
-    plane.apiserver().stop().await?;
-    plane.etcd().stop().await?;
-    fs::remove_dir_all(&data)?;
-    fs::rename(&saved, &data)?;
-    plane.etcd().start().await?;
-    plane.apiserver().start().await?;
+    restore(&plane).await?;
 
     // The deletion is not recorded in `expected_objects`, so all objects of the restored etcd must
     // remain.
@@ -50,6 +44,74 @@ async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
             collector.daemon.process.log_tail()
         )
     })
+}
+
+/// Half of the children exist when etcd is restored. Their versions are those of the backup, so the
+/// preconditions of their deletions hold.
+#[tokio::test]
+async fn children_that_are_left_when_their_owner_is_restored_are_not_collected() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-half-restored").await?;
+    let mut expected_objects = ExpectedObjects::default();
+    let owner = expected_objects
+        .create_one(&dynamic_client, config_map("owner"))
+        .await?;
+    let children = (0..20).map(|number| secret(&format!("child-{number}")).owned_by(&owner));
+    let children = expected_objects.create(&dynamic_client, children).await?;
+    let unrelated = expected_objects
+        .create_one(&dynamic_client, config_map("unrelated"))
+        .await?;
+    back_up(&plane).await?;
+
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "restored")?;
+    let matcher = Matcher::any().method("DELETE").resource("secrets");
+    let deletions = proxy.delay_responses(matcher, Duration::from_millis(200), Repeat::UntilHealed);
+    let collector = Collector::start_as(&plane, &kubeconfig, "collector", &["--concurrent-gc-syncs=1"]).await?;
+    // More writes than those of an apiserver that starts, so that versions are seen to decrease.
+    for number in 0..500 {
+        let labels = json!({"metadata": {"labels": {"number": number.to_string()}}});
+        dynamic_client.patch(&unrelated, labels).await?;
+    }
+    dynamic_client.delete(&owner, Policy::Background).await?;
+    deletions.wait_for_matched(10, LIMIT).await?;
+    restore(&plane).await?;
+    let sent = deletions.matched();
+    ensure!(sent < 20, "every child was deleted before the restore");
+
+    // The collector works again. It has not deleted any child.
+    let log = || collector.daemon.process.log_tail();
+    dynamic_client.catch_up().await?;
+    let verified = expected_objects.verify(&dynamic_client).await;
+    verified.with_context(|| format!("the cluster does not have the expected state{}", log()))?;
+    let metrics = collector.daemon.admin.metrics().await?;
+    let decreases = metrics.sum("gc_version_decreases_total", &[]);
+    ensure!(decreases >= 1.0, "no resourceVersion was seen to decrease{}", log());
+    // The graph has all restored children, although the watches were silent.
+    proxy.heal();
+    dynamic_client.delete(&owner, Policy::Background).await?;
+    for child in &children {
+        dynamic_client.wait_until_gone(child).await?;
+    }
+    Ok(())
+}
+
+/// Copies the data of etcd.
+async fn back_up(plane: &ControlPlane) -> Result<()> {
+    plane.etcd().stop().await?;
+    copy(&plane.folder().join("etcd"), &plane.folder().join("saved"))?;
+    plane.etcd().start().await
+}
+
+/// Restores the copied data, while no server runs.
+async fn restore(plane: &ControlPlane) -> Result<()> {
+    let (data, saved) = (plane.folder().join("etcd"), plane.folder().join("saved"));
+    plane.apiserver().stop().await?;
+    plane.etcd().stop().await?;
+    fs::remove_dir_all(&data)?;
+    fs::rename(&saved, &data)?;
+    plane.etcd().start().await?;
+    plane.apiserver().start().await
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

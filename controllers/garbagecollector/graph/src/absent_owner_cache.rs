@@ -86,10 +86,15 @@ impl AbsentOwnerCache {
         }
     }
 
-    /// Drops all proofs.
-    pub(crate) fn clear(&mut self) {
-        self.by_uid.clear();
-        self.count = 0;
+    /// Keeps only the proofs about objects of which `is_kept` accepts the apiVersion and the kind.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(&str, &str) -> bool) {
+        let mut count = 0;
+        self.by_uid.retain(|_, known| {
+            known.retain(|absent| is_kept(&absent.api_version, &absent.kind));
+            count += known.len();
+            !known.is_empty()
+        });
+        self.count = count;
     }
 
     pub(crate) fn len(&self) -> usize {

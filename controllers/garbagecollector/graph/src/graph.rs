@@ -22,6 +22,7 @@ mod full_scan;
 mod lost;
 mod node;
 mod orphaning;
+mod proofs;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -114,6 +115,12 @@ struct Watched {
     /// Whether the current list contains an object that could not be decoded at all. Such a list
     /// does not prove that other objects are absent.
     has_gaps: bool,
+    /// Whether its watch is open, or its list has just been completed. Otherwise etcd may have been
+    /// restored from a backup meanwhile, so a proof that rests on it is not used.
+    is_connected: bool,
+    /// Whether its resourceVersions are independent of those of other resources: an aggregated
+    /// apiserver has its own store.
+    is_separate: bool,
     /// When its watch was added, as a serial number. If two monitors report one object, the later
     /// monitor owns it.
     born: u64,

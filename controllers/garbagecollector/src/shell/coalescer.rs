@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use portreeve_api::Scope;
-use portreeve_garbagecollector_graph::{Identity, ReadResult};
+use portreeve_garbagecollector_graph::{Graph, Identity, ReadResult};
 use tokio::time::Instant;
 
 use super::{CollectorContext, key_of, requests};
@@ -88,6 +88,7 @@ impl CollectorContext {
             return ReadResult::Misplaced;
         }
         let key = key_of(&resource, identity);
+        let known = self.graph.lock().observed_version(&identity.uid);
         let answer = tokio::time::timeout(SOON, requests::get(&self.client, &resource, &key)).await;
         let fact = match answer {
             Ok(Ok(Some(seen))) if seen.metadata.uid == identity.uid => ReadResult::Found(Box::new(seen)),
@@ -112,6 +113,11 @@ impl CollectorContext {
         if matches!(fact, ReadResult::Found(_) | ReadResult::Absent) && self.read_gates.open(&resource) {
             tracing::info!(%resource, "resumed reading objects of the resource");
             self.retry_unknown();
+        }
+        if let (ReadResult::Found(seen), Some((monitor, known))) = (&fact, known)
+            && Graph::has_decreased(known, &seen.metadata.resource_version)
+        {
+            self.versions_decreased(Some(monitor), &resource.to_string());
         }
         self.tell_absence(identity, &fact);
         fact

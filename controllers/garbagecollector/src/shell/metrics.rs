@@ -19,6 +19,8 @@ pub(super) struct Metrics {
     pub(super) sync_errors: IntCounter,
     attempts: IntCounterVec,
     pub(super) cascades: Histogram,
+    /// How often resourceVersions were seen to decrease.
+    pub(super) restores: IntCounter,
 }
 
 impl Metrics {
@@ -42,10 +44,15 @@ impl Metrics {
                 )
                 .buckets(exponential_buckets(0.005, 2.0, 18)?),
             )?,
+            restores: IntCounter::new(
+                "gc_version_decreases_total",
+                "Number of times that resourceVersions were seen to decrease, as after a restore of etcd.",
+            )?,
         };
         registry.register(Box::new(metrics.sync_errors.clone()))?;
         registry.register(Box::new(metrics.attempts.clone()))?;
         registry.register(Box::new(metrics.cascades.clone()))?;
+        registry.register(Box::new(metrics.restores.clone()))?;
         Ok(metrics)
     }
 

@@ -12,11 +12,11 @@ use std::{
 
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
-use portreeve_garbagecollector_graph::{FollowUps, Monitor};
-use portreeve_informer::{Discovery, Event, Reader, ReaderStatus, ServedResources, SharedWatches, Sink, Verb, Watch};
+use portreeve_garbagecollector_graph::Monitor;
+use portreeve_informer::{Discovery, Reader, ReaderStatus, ServedResources, SharedWatches, Verb, Watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::{CollectorContext, watched_object::WatchedPartialObject};
+use super::{CollectorContext, graph_sink::GraphSink};
 
 /// The verbs that a resource must support to be collected.
 const VERBS: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
@@ -112,7 +112,8 @@ impl Monitors {
     }
 
     pub(crate) async fn run(mut self) {
-        let mut served = self.ctx.served.clone();
+        let ctx = Arc::clone(&self.ctx);
+        let mut served = ctx.served.clone();
         let mut is_changed = true;
         self.join_informers();
         loop {
@@ -137,6 +138,10 @@ impl Monitors {
                 changed = served.changed() => if changed.is_err() { return } else { true },
                 () = due => {
                     self.leave(Instant::now());
+                    false
+                }
+                went_back = ctx.store_history.went_back() => {
+                    self.relist(&went_back);
                     false
                 }
                 () = tokio::time::sleep(LOOK) => false,
@@ -172,7 +177,8 @@ impl Monitors {
                 // Detach the former sink first; otherwise two sinks of one monitor would mix their
                 // lists.
                 running.reader.detach();
-                let sink = GraphSink::new(&self.ctx, running.monitor, &running.state.complete);
+                self.ctx.graph.lock().disconnect(running.monitor);
+                let sink = GraphSink::new(&self.ctx, running.monitor, read_as, &running.state.complete);
                 running.reader = self.watches.attach(Watch::all(read_as.clone()), sink);
                 running.state.status = running.reader.status();
                 running.read_as = read_as.clone();
@@ -190,6 +196,19 @@ impl Monitors {
         self.ctx.watched.send_replace(states);
     }
 
+    /// Lists the resource of each of these monitors again, or all resources of the main store.
+    fn relist(&self, went_back: &[Option<Monitor>]) {
+        for running in self.running.values() {
+            let is_meant = |monitor: &Option<Monitor>| match monitor {
+                Some(monitor) => *monitor == running.monitor,
+                None => !self.discovery.is_aggregated(&running.read_as),
+            };
+            if went_back.iter().any(is_meant) {
+                running.reader.relist();
+            }
+        }
+    }
+
     /// Turns the nodes of resources that can no longer be read into virtual nodes. Attempts read
     /// them from the apiserver until the resources are listed again.
     fn distrust(&self) {
@@ -202,12 +221,15 @@ impl Monitors {
         }
     }
 
-    /// Records which resources have a CustomResourceDefinition.
+    /// Records which resources have a CustomResourceDefinition, and which an aggregated apiserver
+    /// serves.
     fn observe_definitions(&mut self, now: Instant) {
         for running in self.running.values_mut() {
             if self.discovery.is_custom(&running.state.resource) {
                 running.defined = Some(now);
             }
+            let is_separate = self.discovery.is_aggregated(&running.read_as);
+            self.ctx.graph.lock().set_separate(running.monitor, is_separate);
         }
     }
 
@@ -278,7 +300,7 @@ impl Monitors {
             .ctx
             .change(|graph, _| graph.add_monitor(&resource.api_version(), &resource.kind));
         let complete = Arc::default();
-        let sink = GraphSink::new(&self.ctx, monitor, &complete);
+        let sink = GraphSink::new(&self.ctx, monitor, &read_as, &complete);
         let reader = self.watches.attach(Watch::all(read_as.clone()), sink);
         let state = MonitorState {
             resource: resource.clone(),
@@ -303,6 +325,7 @@ impl Monitors {
             // Detach the sink first. Otherwise a late event could be attributed to the resource
             // that gets the monitor's number next.
             running.reader.detach();
+            self.ctx.store_history.forget(running.monitor);
             let resource = &running.state.resource;
             let was_defined = running
                 .defined
@@ -353,82 +376,5 @@ pub(super) fn resource_name(resource: &Resource) -> String {
         resource.plural.to_string()
     } else {
         format!("{}.{}", resource.plural, resource.group)
-    }
-}
-
-/// Applies the events of one watch to the graph.
-struct GraphSink {
-    ctx: Arc<CollectorContext>,
-    monitor: Monitor,
-    complete: Arc<AtomicBool>,
-    /// Whether a list is in progress. Its follow-ups are queued when it is complete, because only
-    /// then is it known whether resourceVersions have decreased.
-    listing: bool,
-    follow_ups: FollowUps,
-}
-
-/// Queues the follow-ups of an incomplete list when its watch ends.
-impl Drop for GraphSink {
-    fn drop(&mut self) {
-        self.ctx.enqueue(&mut self.follow_ups);
-    }
-}
-
-impl GraphSink {
-    fn new(ctx: &Arc<CollectorContext>, monitor: Monitor, complete: &Arc<AtomicBool>) -> Self {
-        Self {
-            ctx: Arc::clone(ctx),
-            monitor,
-            complete: Arc::clone(complete),
-            listing: false,
-            follow_ups: FollowUps::default(),
-        }
-    }
-}
-
-impl Sink for GraphSink {
-    type Object = WatchedPartialObject;
-
-    fn apply(&mut self, event: Event<WatchedPartialObject>) {
-        let began = Instant::now();
-        // The reflector has given up a list. Queue its follow-ups now: the next list may never be
-        // complete.
-        let is_given_up = self.listing && matches!(event, Event::Relisting);
-        let (monitor, follow_ups) = (self.monitor, &mut self.follow_ups);
-        let mut graph = self.ctx.graph.lock();
-        let entered = Instant::now();
-        match event {
-            Event::Relisting => {
-                graph.begin_list(monitor);
-                self.listing = true;
-            }
-            Event::Listed(seen) | Event::Applied(seen) => graph.observe(monitor, &seen, follow_ups),
-            Event::Deleted(seen) => graph.deleted(monitor, &seen, follow_ups),
-            Event::Undecodable { uid, .. } => graph.keep_undecodable(monitor, &uid),
-            Event::DeletedUndecodable(key) => {
-                graph.deleted_by_name(monitor, key.namespace.as_deref(), &key.name, follow_ups);
-            }
-            Event::Synced => return,
-        }
-        drop(graph);
-        self.ctx.changes.done(entered.duration_since(began), entered.elapsed());
-        if is_given_up || !self.listing {
-            self.ctx.enqueue(follow_ups);
-        }
-    }
-
-    fn complete(&mut self, _term: u64, version: Option<&str>) {
-        self.ctx
-            .graph
-            .lock()
-            .complete_list(self.monitor, version, &mut self.follow_ups);
-        self.listing = false;
-        self.ctx.enqueue(&mut self.follow_ups);
-        // Without a version, the resource is not served: nothing has been listed.
-        if version.is_some() && !self.complete.swap(true, Ordering::Relaxed) {
-            // Wake those who wait for the first lists.
-            self.ctx.watched.send_modify(|_| {});
-            self.ctx.retry_unknown();
-        }
     }
 }

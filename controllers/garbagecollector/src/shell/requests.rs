@@ -221,24 +221,37 @@ pub(super) async fn list(
     read_page(&bytes)
 }
 
+/// Returns the current resourceVersion of a resource.
+pub(super) async fn current_version(client: &Client, resource: &Resource) -> Result<String, RequestError> {
+    let path = format!("{}?limit=1", resource.collection_path(None));
+    let answer = send(client, Method::GET, path, (METADATA_LIST, ""), None).await;
+    let bytes = answer.map_err(|error| RequestError::of(&error, resource, &ObjectKey::cluster("")))?;
+    let page: Page = decode(&bytes)?;
+    Ok(page.metadata.resource_version)
+}
+
+/// One page of a list.
+#[derive(Deserialize)]
+struct Page {
+    kind: String,
+    #[serde(default)]
+    metadata: PageMetadata,
+    /// The field may be null, but must be present.
+    #[serde(deserialize_with = "Option::deserialize")]
+    items: Option<Vec<PartialObject>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PageMetadata {
+    #[serde(rename = "continue")]
+    next: Option<String>,
+    resource_version: String,
+}
+
 /// Decodes a page of a list. Any response that is not a list is an error: taken for an empty list,
 /// it would hide dependents.
 fn read_page(bytes: &[u8]) -> Result<(Vec<PartialObject>, Option<String>), RequestError> {
-    #[derive(Deserialize)]
-    struct Page {
-        kind: String,
-        #[serde(default)]
-        metadata: PageMetadata,
-        /// The field may be null, but must be present.
-        #[serde(deserialize_with = "Option::deserialize")]
-        items: Option<Vec<PartialObject>>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct PageMetadata {
-        #[serde(rename = "continue")]
-        next: Option<String>,
-    }
     let page: Page = decode(bytes)?;
     if !page.kind.ends_with("List") {
         return Err(RequestError::other("the response is not a list"));

@@ -46,8 +46,8 @@ enum End {
 }
 
 impl CollectorContext {
-    /// Runs one attempt to process one object. Ends its probe of a resource unless the attempt needs
-    /// that resource again.
+    /// Runs one attempt to process one object. Ends its probe of a resource unless the attempt
+    /// needs that resource again.
     async fn attempt(&self, work: &Work<Uid>) -> Outcome {
         let uid = *work.key();
         let mut unknown = Vec::new();
@@ -157,8 +157,8 @@ impl CollectorContext {
                 if rest == NoopReason::Unknown {
                     self.failures.lock().owner_unknown(uid);
                 }
-                // Without a request that could be repeated, wait until `retry_unknown` is called. This
-                // comes after the failure was recorded, so that no call is missed.
+                // Without a request that could be repeated, wait until `retry_unknown` is called.
+                // This comes after the failure was recorded, so that no call is missed.
                 let waits = |identity: &Identity| {
                     let resource = self.resource(identity);
                     resource.map_or_else(

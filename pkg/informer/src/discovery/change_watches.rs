@@ -1,14 +1,14 @@
 //! The watches on CustomResourceDefinitions and API services, whose events trigger discovery.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use tokio::sync::Notify;
 
 use crate::{Event, Sink, WatchedObject};
 
-/// An object reduced to its name and version.
+/// An object reduced to its name, its version, and one label.
 #[derive(Deserialize)]
 pub(super) struct Named {
     metadata: NamedMetadata,
@@ -19,6 +19,22 @@ pub(super) struct Named {
 struct NamedMetadata {
     name: Box<str>,
     resource_version: String,
+    labels: Option<Labels>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Labels {
+    /// Set on API services that the apiserver itself serves.
+    #[serde(rename = "kube-aggregator.kubernetes.io/automanaged")]
+    automanaged: Option<IgnoredAny>,
+}
+
+impl Named {
+    fn is_managed(&self) -> bool {
+        let labels = self.metadata.labels.as_ref();
+        labels.is_some_and(|labels| labels.automanaged.is_some())
+    }
 }
 
 impl WatchedObject for Named {
@@ -33,8 +49,9 @@ impl WatchedObject for Named {
     }
 }
 
-/// The names of the existing objects of a watch, shared by the sink and its users.
-pub(super) type Names = Arc<Mutex<BTreeSet<Box<str>>>>;
+/// The names of the existing objects of a watch, shared by the sink and its users, and whether the
+/// apiserver manages each of them.
+pub(super) type Names = Arc<Mutex<BTreeMap<Box<str>, bool>>>;
 
 /// The sink of the watch on CustomResourceDefinitions, and of that on API services.
 pub(super) struct NamesSink {
@@ -42,7 +59,7 @@ pub(super) struct NamesSink {
     pub(super) names: Names,
     /// The names from the list in progress. Until that list is complete, `names` keeps the previous
     /// names.
-    pub(super) listed: BTreeSet<Box<str>>,
+    pub(super) listed: BTreeMap<Box<str>, bool>,
 }
 
 impl Sink for NamesSink {
@@ -53,18 +70,20 @@ impl Sink for NamesSink {
         match event {
             Event::Relisting => self.listed.clear(),
             Event::Listed(object) => {
-                self.listed.insert(object.metadata.name);
+                let is_managed = object.is_managed();
+                self.listed.insert(object.metadata.name, is_managed);
             }
             Event::Synced => *self.names.lock() = std::mem::take(&mut self.listed),
             Event::Applied(object) => {
-                self.names.lock().insert(object.metadata.name);
+                let is_managed = object.is_managed();
+                self.names.lock().insert(object.metadata.name, is_managed);
             }
             Event::Deleted(object) => {
                 self.names.lock().remove(&object.metadata.name);
             }
             // Only the name matters, and the key of an undecodable object contains it.
             Event::Undecodable { key, .. } => {
-                self.names.lock().insert((*key.name).into());
+                self.names.lock().entry((*key.name).into()).or_default();
             }
             Event::DeletedUndecodable(key) => {
                 self.names.lock().remove(&*key.name);
@@ -102,6 +121,7 @@ mod tests {
         let metadata = NamedMetadata {
             name: name.into(),
             resource_version: "1".to_owned(),
+            labels: None,
         };
         Named { metadata }
     }
@@ -111,7 +131,7 @@ mod tests {
         let mut services = NamesSink {
             changed: Arc::default(),
             names: Names::default(),
-            listed: BTreeSet::new(),
+            listed: BTreeMap::new(),
         };
         let bad = || portreeve_api::ObjectKey::cluster("bad");
         let undecodable = Event::Undecodable {
@@ -138,9 +158,21 @@ mod tests {
             let text = format!("{names} {expected}");
             assert_eq!(is_change(&event), expected, "{text}");
             services.apply(event);
-            let now: Vec<_> = services.names.lock().iter().map(ToString::to_string).collect();
+            let now: Vec<_> = services.names.lock().keys().map(ToString::to_string).collect();
             assert_eq!(now.join(" "), names, "{text}");
         }
+    }
+
+    #[test]
+    fn label_shows_which_services_the_apiserver_manages() {
+        let is_managed = |labels: &str| {
+            let object = format!(r#"{{"metadata":{{"name":"v1.example.com","labels":{labels}}}}}"#);
+            serde_json::from_str::<Named>(&object).unwrap().is_managed()
+        };
+        assert!(is_managed(
+            r#"{"a":"b","kube-aggregator.kubernetes.io/automanaged":"onstart"}"#
+        ));
+        assert!(!is_managed(r#"{"a":"b"}"#) && !is_managed("null"));
     }
 
     #[test]
@@ -149,7 +181,7 @@ mod tests {
             let mut services = NamesSink {
                 changed: Arc::default(),
                 names: Names::default(),
-                listed: BTreeSet::new(),
+                listed: BTreeMap::new(),
             };
             let mut lines = Lines::default();
             lines.push(input);
@@ -161,7 +193,7 @@ mod tests {
                     Err(_) => break,
                 }
             }
-            assert!(!services.names.lock().contains(""), "a service has no name");
+            assert!(!services.names.lock().contains_key(""), "a service has no name");
         })
     }
 }

@@ -300,6 +300,25 @@ async fn a_candidate_recovers_from_a_lost_renewal_response() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn response_older_than_the_known_version_counts_as_a_decrease() -> Result<()> {
+    let cache = LeaseCache::new("me".to_owned(), Duration::from_secs(15));
+    let decreases = cache.decreases();
+    let table = [
+        ("10", None, 0),
+        ("9", Some(8), 0),
+        ("9", Some(10), 1),
+        ("11", Some(9), 1),
+    ];
+    for (version, known_at_request, expected) in table {
+        let lease = json!({"metadata": {"name": "lease", "uid": "u", "resourceVersion": version}, "spec": {}});
+        let recorded = cache.record_response(&lease, known_at_request);
+        recorded.map_err(|error| anyhow::anyhow!(error))?;
+        ensure!(*decreases.borrow() == expected, "{version} after {known_at_request:?}");
+    }
+    Ok(())
+}
+
 /// Annotates the Lease like any other client, and returns the response.
 async fn annotate(leases: &Api<Lease>, name: &str, value: &str) -> Result<Lease> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {name: value}}}));

@@ -5,7 +5,7 @@ use crate::{identity::Identity, metadata::PartialObject, uid::Uid};
 
 /// Parses a resourceVersion. Returns `None` unless it is a number in the form that Kubernetes
 /// writes.
-fn number(version: &str) -> Option<u64> {
+pub(super) fn number(version: &str) -> Option<u64> {
     let number = version.parse().ok().filter(|number| *number != NO_VERSION)?;
     let is_plain = !version.starts_with(['0', '+']);
     is_plain.then_some(number)
@@ -23,6 +23,8 @@ impl Graph {
             nodes: 0,
             listed: 0,
             has_gaps: false,
+            is_connected: false,
+            is_separate: false,
         };
         let free = self.monitors.iter().position(Option::is_none);
         let place = free.unwrap_or_else(|| {
@@ -49,31 +51,35 @@ impl Graph {
             watched.generation = watched.generation.wrapping_add(1);
             watched.listed = 0;
             watched.has_gaps = false;
+            watched.is_connected = false;
         }
     }
 
     /// Completes the list at `version`. Objects missing from it are gone, unless the list has gaps,
     /// has no numeric version, or is older than what was seen before: then their nodes become
-    /// virtual. In the last case resourceVersions have decreased, and all proofs of absence are
-    /// dropped.
-    pub fn complete_list(&mut self, monitor: Monitor, version: Option<&str>, follow_ups: &mut FollowUps) {
-        let Some(watched) = self.watched(monitor) else { return };
+    /// virtual. In the last case resourceVersions have decreased, and all proofs that rest on the
+    /// same store are dropped. Returns whether they have decreased.
+    pub fn complete_list(&mut self, monitor: Monitor, version: Option<&str>, follow_ups: &mut FollowUps) -> bool {
+        self.resume(monitor);
+        let listed = version.and_then(number);
+        let Some(watched) = self.watched(monitor) else {
+            return false;
+        };
         let (has_gaps, kind) = (watched.has_gaps, watched.kind);
         let (generation, before) = (watched.generation, watched.version);
-        let listed = version.and_then(number);
         let has_decreased = listed.is_some_and(|listed| listed < before);
-        watched.version = listed.unwrap_or(before);
         let lacks_some = watched.nodes != watched.listed;
         if has_decreased {
-            self.absent.clear();
-            let nodes = self.nodes.iter();
-            let unsure = nodes.filter(|(id, node)| !node.is_observed() && !self.is_lost(*id));
-            follow_ups.attempt.extend(unsure.map(|(_, node)| node.uid));
+            self.go_back(Some(monitor), follow_ups);
+        }
+        if let Some(watched) = self.watched(monitor) {
+            watched.version = listed.unwrap_or(before);
+            watched.is_connected = version.is_some();
         }
         let is_proof = listed.is_some() && !has_decreased && !has_gaps;
         self.find_lost((monitor, kind), is_proof, follow_ups);
         if !lacks_some {
-            return;
+            return has_decreased;
         }
         for id in self.nodes_of(monitor, |missing| missing != generation) {
             if is_proof {
@@ -82,6 +88,7 @@ impl Graph {
                 self.lose(id, follow_ups);
             }
         }
+        has_decreased
     }
 
     /// Returns the nodes of a resource whose generation `of` accepts.
@@ -93,13 +100,19 @@ impl Graph {
             .collect()
     }
 
-    fn watched(&mut self, monitor: Monitor) -> Option<&mut Watched> {
+    pub(super) fn watched(&mut self, monitor: Monitor) -> Option<&mut Watched> {
         self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::as_mut)
     }
 
     /// Records that an object exists, in this state.
     pub fn observe(&mut self, monitor: Monitor, seen: &PartialObject, follow_ups: &mut FollowUps) {
-        let Some(&Some(Watched { kind, generation, .. })) = self.monitors.get(usize::from(monitor.0)) else {
+        let Some(&Some(Watched {
+            kind,
+            generation,
+            is_connected,
+            ..
+        })) = self.monitors.get(usize::from(monitor.0))
+        else {
             return;
         };
         let meta = &seen.metadata;
@@ -131,12 +144,7 @@ impl Graph {
         if !is_it {
             self.rename(id, kind, meta.namespace.as_deref(), &meta.name);
         }
-        let node = &mut self.nodes[id];
-        node.flags.set(Flags::OBSERVED, true);
-        node.flags.set(Flags::DELETING, meta.deleting);
-        node.flags.set(Flags::FOREGROUND, meta.finalizers.foreground);
-        node.flags.set(Flags::ORPHAN, meta.finalizers.orphan);
-        let (is_orphaning, is_waiting_for_dependents) = (node.is_orphaning(), node.is_waiting_for_dependents());
+        self.nodes[id].set_observed(meta);
         if is_new {
             let tally = &mut self.tallies[kind as usize];
             tally.observed += 1;
@@ -150,19 +158,41 @@ impl Graph {
             self.check_references_to(id, follow_ups);
         }
         let has_new_owners = self.set_owners(id, &meta.owner_references, follow_ups);
-        if is_orphaning && !was_orphaning {
-            follow_ups.orphan.push(uid);
-        }
-        if is_waiting_for_dependents {
+        let is_relisted = is_known && !is_connected;
+        self.queue_observed(
+            id,
+            (was_orphaning, was_waiting),
+            (has_new_owners, is_relisted),
+            follow_ups,
+        );
+    }
+
+    /// Queues what follows from the state in which an object was reported.
+    fn queue_observed(
+        &mut self,
+        id: Id,
+        (was_orphaning, was_waiting): (bool, bool),
+        (has_new_owners, is_relisted): (bool, bool),
+        follow_ups: &mut FollowUps,
+    ) {
+        let node = &self.nodes[id];
+        let (uid, is_orphaning, is_waiting) = (node.uid, node.is_orphaning(), node.is_waiting_for_dependents());
+        if is_waiting {
             self.waiting.insert(id);
         } else {
             self.waiting.remove(&id);
         }
-        if is_waiting_for_dependents && !was_waiting {
+        if is_waiting && !was_waiting {
             self.begin(id, follow_ups);
         }
+        // A list may show an object in the same state although the collector has changed it,
+        // because etcd was restored. So everything that is listed again is processed again.
+        if is_orphaning && (!was_orphaning || is_relisted) {
+            follow_ups.orphan.push(uid);
+        }
         // New references of a waiting owner may close a cycle of waiting owners.
-        if is_waiting_for_dependents && (!was_waiting || has_new_owners) {
+        let is_changed = !was_waiting || has_new_owners || is_relisted;
+        if is_waiting && is_changed || is_relisted && self.is_due(id) {
             follow_ups.attempt.push(uid);
         }
     }

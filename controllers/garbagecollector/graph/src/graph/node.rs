@@ -1,7 +1,7 @@
 //! The nodes and edges of the graph.
 
 use super::{Id, InvalidReason, Monitor};
-use crate::uid::Uid;
+use crate::{metadata::PartialMetadata, uid::Uid};
 
 /// The version of a node whose resourceVersion is unknown or not a number.
 pub(super) const NO_VERSION: u64 = 0;
@@ -69,6 +69,14 @@ impl Flags {
 impl Node {
     pub(super) fn is_observed(&self) -> bool {
         self.flags.has(Flags::OBSERVED)
+    }
+
+    /// Records the state that a watch has reported.
+    pub(super) fn set_observed(&mut self, meta: &PartialMetadata) {
+        self.flags.set(Flags::OBSERVED, true);
+        self.flags.set(Flags::DELETING, meta.deleting);
+        self.flags.set(Flags::FOREGROUND, meta.finalizers.foreground);
+        self.flags.set(Flags::ORPHAN, meta.finalizers.orphan);
     }
 
     pub(super) fn is_deleting(&self) -> bool {

@@ -116,7 +116,12 @@ impl Graph {
             };
         };
         if self.absent.lookup(uid, reference, owner.namespace.as_deref()) {
-            return Known::OwnerState(OwnerState::Dangling);
+            let is_current = self.is_proof_current(reference) || attempt.fact(&owner) == Some(&ReadResult::Absent);
+            return if is_current {
+                Known::OwnerState(OwnerState::Dangling)
+            } else {
+                attempt.recorded_owner_state(owner)
+            };
         }
         match self
             .find(uid)

@@ -5,6 +5,7 @@ mod crashes;
 mod cycles;
 mod fixtures;
 mod lost;
+mod proofs;
 mod random;
 mod rules;
 mod simulation;

@@ -115,6 +115,37 @@ impl Collector {
         }
     }
 
+    /// Makes a kind unreadable, until it is listed again.
+    pub(super) fn lose(&mut self, kind: &str) {
+        if let Some((monitor, _)) = self.monitors.get(kind) {
+            let mut follow_ups = FollowUps::default();
+            self.graph.disconnect(*monitor);
+            self.graph.invalidate_monitor(*monitor, &mut follow_ups);
+            self.follow(follow_ups);
+        }
+    }
+
+    /// Ends all running attempts, because their requests fail. They are made again later.
+    pub(super) fn interrupt_requests(&mut self) {
+        let under_way = std::mem::take(&mut self.under_way);
+        self.later.extend(under_way.into_iter().map(|running| running.uid));
+    }
+
+    /// Ends the watch on a kind, and resumes it at its last version.
+    pub(super) fn interrupt(&mut self, kind: &str) {
+        if let Some((monitor, _)) = self.monitors.get(kind) {
+            self.graph.disconnect(*monitor);
+            self.graph.resume(*monitor);
+        }
+    }
+
+    /// Ends the watch on a kind.
+    pub(super) fn disconnect(&mut self, kind: &str) {
+        if let Some((monitor, _)) = self.monitors.get(kind) {
+            self.graph.disconnect(*monitor);
+        }
+    }
+
     /// Delivers up to `count` events of a kind. Returns whether there were any.
     pub(super) fn deliver_events(&mut self, simulation: &Simulation, kind: &str, count: usize) -> bool {
         let Some((monitor, seen)) = self.monitors.get_mut(kind) else {
@@ -210,38 +241,7 @@ impl Collector {
             item.namespace.as_deref().unwrap_or("-"),
             item.name
         );
-        let (outcome, tried) = match intent {
-            Intent::Delete {
-                mut version,
-                policy,
-                unblock,
-                ..
-            } => {
-                simulation.requests.push(format!("delete {name} {policy:?}"));
-                let mut outcome = unblocked(simulation, &item, &mut version, &unblock);
-                if outcome == Outcome::Done {
-                    outcome = simulation.collect(&item, &version, policy);
-                }
-                (outcome, version)
-            }
-            Intent::BreakCycle {
-                mut version,
-                references,
-                ..
-            } => {
-                simulation.requests.push(format!("unblock {name}"));
-                let outcome = unblocked(simulation, &item, &mut version, &references);
-                (outcome, Box::default())
-            }
-            Intent::RemoveReferences { references, .. } => {
-                simulation.requests.push(format!("release {name}"));
-                (simulation.edit(&item, None, &references), Box::default())
-            }
-            Intent::RemoveFinalizer { .. } => {
-                simulation.requests.push(format!("finish {name}"));
-                (simulation.finish(&item, false), Box::default())
-            }
-        };
+        let (outcome, tried) = send(simulation, &name, intent);
         if outcome == Outcome::Gone {
             self.vanish(uid, &tried);
         }
@@ -347,6 +347,43 @@ impl Collector {
             "the collector does not become idle: {:?}",
             simulation.requests.iter().rev().take(20).collect::<Vec<_>>()
         ))
+    }
+}
+
+/// Carries out an intent. Returns the outcome, and the version in which an object was deleted.
+fn send(simulation: &mut Simulation, name: &str, intent: Intent) -> (Outcome, Box<str>) {
+    let item = intent.item().clone();
+    match intent {
+        Intent::Delete {
+            mut version,
+            policy,
+            unblock,
+            ..
+        } => {
+            simulation.requests.push(format!("delete {name} {policy:?}"));
+            let mut outcome = unblocked(simulation, &item, &mut version, &unblock);
+            if outcome == Outcome::Done {
+                outcome = simulation.collect(&item, &version, policy);
+            }
+            (outcome, version)
+        }
+        Intent::BreakCycle {
+            mut version,
+            references,
+            ..
+        } => {
+            simulation.requests.push(format!("unblock {name}"));
+            let outcome = unblocked(simulation, &item, &mut version, &references);
+            (outcome, Box::default())
+        }
+        Intent::RemoveReferences { references, .. } => {
+            simulation.requests.push(format!("release {name}"));
+            (simulation.edit(&item, None, &references), Box::default())
+        }
+        Intent::RemoveFinalizer { .. } => {
+            simulation.requests.push(format!("finish {name}"));
+            (simulation.finish(&item, false), Box::default())
+        }
     }
 }
 

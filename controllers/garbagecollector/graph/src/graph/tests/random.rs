@@ -59,6 +59,13 @@ enum Operation {
     List(usize),
     /// The apiserver starts or stops serving [`LATE`].
     Serve(bool),
+    /// The collector can no longer read a kind.
+    Lose(usize),
+    /// The watch on a kind ends and resumes.
+    Interrupt(usize),
+    /// The cluster is backed up, or restored from the last backup.
+    BackUp,
+    Restore,
     /// The collector restarts.
     Restart,
     /// The collector begins an attempt.
@@ -101,6 +108,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         10 => (0..4_usize, 1..4_usize).prop_map(|(kind, count)| Operation::DeliverEvents(kind, count)),
         2 => (0..4_usize).prop_map(Operation::List),
         1 => any::<bool>().prop_map(Operation::Serve),
+        1 => (0..4_usize).prop_map(Operation::Lose),
+        1 => (0..4_usize).prop_map(Operation::Interrupt),
+        1 => Just(Operation::BackUp),
+        1 => Just(Operation::Restore),
         1 => Just(Operation::Restart),
         6 => Just(Operation::Begin),
         12 => (0..8_usize).prop_map(Operation::Step),
@@ -175,6 +186,18 @@ fn happen(simulation: &mut Simulation, collector: &mut Collector, operation: &Op
                 collector.list(simulation, LATE);
             } else {
                 collector.stop_watching(LATE);
+            }
+        }
+        Operation::Lose(kind) => collector.lose(KINDS[*kind].0),
+        Operation::Interrupt(kind) => collector.interrupt(KINDS[*kind].0),
+        Operation::BackUp => simulation.back_up(),
+        Operation::Restore => {
+            if simulation.restore() {
+                collector.interrupt_requests();
+                for (kind, _) in KINDS {
+                    collector.interrupt(kind);
+                    collector.list(simulation, kind);
+                }
             }
         }
         Operation::Restart => restart(simulation, collector),

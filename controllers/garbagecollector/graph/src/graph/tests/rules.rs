@@ -102,7 +102,7 @@ fn resource_versions_that_go_back_drop_all_proofs() {
     // its dependent.
     let dependent = place("a");
     let owner = (NODES.to_owned(), None, "owner".into());
-    let before = simulation.objects.clone();
+    simulation.back_up();
     simulation.change(&dependent, |object| object.has_foreign_finalizer = true);
     simulation.delete(&owner, PropagationPolicy::Background);
     collector.run_until_idle(&mut simulation).unwrap();
@@ -111,7 +111,7 @@ fn resource_versions_that_go_back_drop_all_proofs() {
         1,
         "a foreign finalizer holds the dependent while it is deleted"
     );
-    simulation.restore_backup(2, before);
+    assert!(simulation.restore());
     simulation.requests.clear();
     collector.list(&simulation, PODS);
     collector.run_until_idle(&mut simulation).unwrap();

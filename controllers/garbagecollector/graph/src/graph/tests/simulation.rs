@@ -38,6 +38,8 @@ pub(super) struct Simulation {
     pub(super) logs: BTreeMap<String, Vec<WatchEvent>>,
     pub(super) version: u64,
     born: u64,
+    /// The version and the objects of the last backup.
+    backup: Option<(u64, BTreeMap<ObjectLocation, Object>)>,
     /// The requests that the collector has sent.
     pub(super) requests: Vec<String>,
     /// Actions of the collector that must never happen.
@@ -161,10 +163,20 @@ impl Simulation {
         }
     }
 
-    /// Restores a backup: resourceVersions decrease, and deleted objects exist again.
-    pub(super) fn restore_backup(&mut self, version: u64, objects: BTreeMap<ObjectLocation, Object>) {
+    /// Backs up the objects.
+    pub(super) fn back_up(&mut self) {
+        self.backup = Some((self.version, self.objects.clone()));
+    }
+
+    /// Restores the last backup: resourceVersions decrease, and deleted objects exist again.
+    /// Returns whether there was one.
+    pub(super) fn restore(&mut self) -> bool {
+        let Some((version, objects)) = self.backup.clone() else {
+            return false;
+        };
         self.version = version;
         self.objects = objects;
+        true
     }
 
     /// Deletes an object as a client does.

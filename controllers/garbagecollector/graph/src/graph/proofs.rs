@@ -1,0 +1,117 @@
+//! How long a proof of absence is used.
+//!
+//! A proof holds until etcd is restored from a backup. A restore interrupts every watch, so a proof
+//! is used without another read only while the watch of the owner's resource is open, and it is
+//! dropped when that watch resumes. If resourceVersions are seen to decrease, all proofs that rest
+//! on the same store are dropped.
+
+use std::collections::HashSet;
+
+use super::{FollowUps, Graph, Monitor, NO_VERSION, change::number};
+use crate::metadata::Reference;
+
+impl Graph {
+    /// Records that the watch of a resource has ended.
+    pub fn disconnect(&mut self, monitor: Monitor) {
+        if let Some(watched) = self.watched(monitor) {
+            watched.is_connected = false;
+        }
+    }
+
+    /// Records that the watch of a resource has resumed. Drops the proofs about its objects, and
+    /// about those of kinds that no monitor watches.
+    pub fn resume(&mut self, monitor: Monitor) {
+        let Some(watched) = self.watched(monitor) else { return };
+        let (resumed, is_separate) = (watched.kind, watched.is_separate);
+        if std::mem::replace(&mut watched.is_connected, true) || self.absent.len() == 0 {
+            return;
+        }
+        let kept = self.monitors.iter().flatten().map(|watched| watched.kind);
+        let kept = kept.filter(|kind| *kind != resumed).collect();
+        self.drop_proofs_except(&kept, is_separate.then_some(resumed));
+    }
+
+    /// Records whether the resourceVersions of a resource are independent of those of others.
+    pub fn set_separate(&mut self, monitor: Monitor, is_separate: bool) {
+        if let Some(watched) = self.watched(monitor) {
+            watched.is_separate = is_separate;
+        }
+    }
+
+    /// Records that resourceVersions have decreased: those of this monitor's resource, or those of
+    /// the main store. Drops all proofs that rest on the same store, and queues attempts that read
+    /// the owners again. Returns whether it is the main store, of which all resources must be
+    /// listed again.
+    pub fn go_back(&mut self, monitor: Option<Monitor>, follow_ups: &mut FollowUps) -> bool {
+        let watched = monitor.and_then(|monitor| self.watched(monitor));
+        let separate = watched
+            .filter(|watched| watched.is_separate)
+            .map(|watched| watched.kind);
+        let monitors = self.monitors.iter().flatten();
+        let others = monitors
+            .filter(|watched| watched.is_separate)
+            .map(|watched| watched.kind);
+        let others = others.collect();
+        self.drop_proofs_except(&others, separate);
+        let is_meant = |kind: u32, is_separate: bool| separate.map_or(!is_separate, |meant| meant == kind);
+        for watched in self.monitors.iter_mut().flatten() {
+            if is_meant(watched.kind, watched.is_separate) {
+                watched.is_connected = false;
+                watched.version = NO_VERSION;
+            }
+        }
+        let nodes = self.nodes.iter();
+        let unsure = nodes.filter(|(id, node)| {
+            !node.is_observed() && !self.is_lost(*id) && separate.is_none_or(|kind| node.kind == kind)
+        });
+        follow_ups.attempt.extend(unsure.map(|(_, node)| node.uid));
+        separate.is_none()
+    }
+
+    /// Drops the proofs about objects of all kinds but these. If `only` is given, drops only those
+    /// of that kind.
+    fn drop_proofs_except(&mut self, kept: &HashSet<u32>, only: Option<u32>) {
+        let kinds = &self.kinds;
+        let texts = |number: u32| kinds.get(number).map(|kind| (&*kind.api_version, &*kind.kind));
+        let kept: HashSet<_> = kept.iter().filter_map(|number| texts(*number)).collect();
+        let only = only.and_then(texts);
+        self.absent.retain(|api_version, kind| match only {
+            Some(only) => (api_version, kind) != only,
+            None => kept.contains(&(api_version, kind)),
+        });
+    }
+
+    /// Returns whether proofs about the objects of this kind are used without another read. For a
+    /// kind without a monitor, the watch of any other resource must be open.
+    pub(super) fn is_proof_current(&self, reference: &Reference) -> bool {
+        let (mut has_monitor, mut is_any_connected) = (false, false);
+        for watched in self.monitors.iter().flatten() {
+            if self.is_kind(watched.kind, &reference.api_version, &reference.kind) {
+                if watched.is_connected {
+                    return true;
+                }
+                has_monitor = true;
+            }
+            is_any_connected |= watched.is_connected && !watched.is_separate;
+        }
+        !has_monitor && is_any_connected
+    }
+
+    /// Returns the latest resourceVersion that was seen of a resource; 0 if none was.
+    pub fn latest_version(&self, monitor: Monitor) -> u64 {
+        let watched = self.monitors.get(usize::from(monitor.0)).and_then(Option::as_ref);
+        watched.map_or(NO_VERSION, |watched| watched.version)
+    }
+
+    /// Returns the monitor that has reported an object, and the resourceVersion.
+    pub fn observed_version(&self, uid: &str) -> Option<(Monitor, u64)> {
+        let node = &self.nodes[self.find(self.uids.find(uid)?)?];
+        node.is_observed().then_some((node.monitor, node.version))
+    }
+
+    /// Returns whether a response shows that resourceVersions have decreased. `known` is the
+    /// version that was known when the request was sent.
+    pub fn has_decreased(known: u64, response: &str) -> bool {
+        number(response).is_some_and(|version| version < known)
+    }
+}

@@ -1,0 +1,129 @@
+//! How long a proof of absence is used: etcd may have been restored from a backup.
+
+use super::{collector::Collector, simulation::Simulation, simulation::reference};
+use crate::{FollowUps, Graph, PartialMetadata, PartialObject, verdict::PropagationPolicy};
+
+const PODS: &str = "v1/Pod";
+const NODES: &str = "v1/Node";
+
+/// Returns a cluster whose owner was deleted, which the collector has observed. It has not
+/// processed the dependents yet. The backup contains the owner.
+fn deleted_owner() -> (Simulation, Collector, Simulation) {
+    let mut simulation = Simulation::new(&[(PODS, true), (NODES, false)]);
+    let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
+    for name in ["a", "b"] {
+        let owners = vec![reference(NODES, "owner", &owner, false)];
+        simulation.create(PODS, Some("n"), name, None, owners);
+    }
+    let mut collector = Collector::default();
+    collector.list(&simulation, PODS);
+    collector.list(&simulation, NODES);
+    collector.run_until_idle(&mut simulation).unwrap();
+    let backup = simulation.clone();
+    let place = (NODES.to_owned(), None, "owner".into());
+    simulation.delete(&place, PropagationPolicy::Background);
+    collector.deliver_events(&simulation, NODES, 1);
+    simulation.requests.clear();
+    (simulation, collector, backup)
+}
+
+fn attempt_all(collector: &mut Collector, simulation: &mut Simulation) -> Vec<String> {
+    while collector.begin() {
+        while !collector.under_way.is_empty() {
+            collector.step(simulation, 0);
+        }
+    }
+    std::mem::take(&mut simulation.requests)
+}
+
+#[test]
+fn proof_is_used_while_the_watch_is_open() {
+    let (mut simulation, mut collector, _) = deleted_owner();
+    let requests = attempt_all(&mut collector, &mut simulation);
+    assert_eq!(
+        requests,
+        ["delete v1/Pod n/b Background", "delete v1/Pod n/a Background"]
+    );
+}
+
+#[test]
+fn proof_is_not_used_once_the_watch_has_ended() {
+    for is_resumed in [false, true] {
+        let (_, mut collector, mut restored) = deleted_owner();
+        if is_resumed {
+            collector.interrupt(NODES);
+        } else {
+            collector.disconnect(NODES);
+        }
+        let requests = attempt_all(&mut collector, &mut restored);
+        assert_eq!(requests, ["get v1/Node n/owner"; 2], "resumed: {is_resumed}");
+        assert_eq!((restored.objects.len(), restored.violations.len()), (3, 0));
+    }
+}
+
+#[test]
+fn owner_is_read_once_after_its_watch_has_resumed() {
+    let (mut simulation, mut collector, _) = deleted_owner();
+    collector.interrupt(NODES);
+    let requests = attempt_all(&mut collector, &mut simulation);
+    let (reads, deletions): (Vec<_>, Vec<_>) = requests.iter().partition(|sent| sent.starts_with("get"));
+    assert_eq!((reads.len(), simulation.objects.len()), (1, 0), "{deletions:?}");
+}
+
+fn seen(name: &str, version: &str, owners: &[(&str, &str)]) -> PartialObject {
+    let owners = owners.iter().map(|(kind, owner)| reference(kind, owner, owner, false));
+    PartialObject {
+        metadata: PartialMetadata {
+            name: name.into(),
+            uid: name.into(),
+            resource_version: version.into(),
+            owner_references: owners.collect(),
+            ..PartialMetadata::default()
+        },
+    }
+}
+
+/// An aggregated apiserver numbers its objects on its own.
+#[test]
+fn decreased_versions_of_an_aggregated_api_concern_only_themselves() {
+    const FLUNDERS: &str = "wardle.example.com/v1/Flunder";
+    let build = || {
+        let mut graph = Graph::default();
+        let mut follow_ups = FollowUps::default();
+        let nodes = graph.add_monitor("v1", "Node");
+        let flunders = graph.add_monitor("wardle.example.com/v1", "Flunder");
+        graph.set_separate(flunders, true);
+        for (monitor, name, version) in [(nodes, "node", "500"), (flunders, "flunder", "5")] {
+            graph.begin_list(monitor);
+            graph.observe(monitor, &seen(name, version, &[]), &mut follow_ups);
+            graph.complete_list(monitor, Some(version), &mut follow_ups);
+        }
+        let dependents = [("of-node", (NODES, "node")), ("of-flunder", (FLUNDERS, "flunder"))];
+        for (name, owner) in dependents {
+            graph.observe(nodes, &seen(name, "501", &[owner]), &mut follow_ups);
+        }
+        graph.deleted(nodes, &seen("node", "502", &[]), &mut follow_ups);
+        graph.deleted(flunders, &seen("flunder", "6", &[]), &mut follow_ups);
+        assert_eq!(graph.statistics().absent, 2);
+        (graph, nodes, flunders)
+    };
+    let list = |graph: &mut Graph, monitor, version: &str| {
+        graph.begin_list(monitor);
+        let has_decreased = graph.complete_list(monitor, Some(version), &mut FollowUps::default());
+        (has_decreased, graph.statistics().absent)
+    };
+    let (mut graph, _, flunders) = build();
+    assert_eq!(list(&mut graph, flunders, "2"), (true, 1));
+    let (mut graph, nodes, _) = build();
+    assert_eq!(list(&mut graph, nodes, "400"), (true, 1));
+    let (mut graph, nodes, flunders) = build();
+    assert!(
+        graph.go_back(Some(nodes), &mut FollowUps::default()),
+        "it is the main store"
+    );
+    assert_eq!(graph.statistics().absent, 1);
+    assert!(!graph.go_back(Some(flunders), &mut FollowUps::default()));
+    assert_eq!(graph.statistics().absent, 0);
+    // The lists that follow are not older than anything.
+    assert_eq!(list(&mut graph, nodes, "400"), (false, 0));
+}
