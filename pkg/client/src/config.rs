@@ -11,7 +11,7 @@ use hyper_util::{
 use kube::{
     Client, Config,
     client::{Body, ConfigExt, RustlsTlsError},
-    config::{Cluster, Kubeconfig, KubeconfigError},
+    config::KubeconfigError,
 };
 use tokio::net::TcpStream;
 use tower::{
@@ -29,6 +29,7 @@ use crate::{
 use credentials::{Credentials, CurrentPool, run_blocking};
 
 mod credentials;
+mod load;
 
 /// The time limit of a dial: the name lookup, the TCP connection and the TLS handshake.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -130,6 +131,13 @@ pub enum Error {
         /// quotes whole lines, including tokens.
         problem: String,
     },
+    /// The certificates of the apiserver's CA are not valid PEM. The error leaves their text out,
+    /// because the file may contain a key.
+    #[error("failed to parse the CA certificates in {path}: they are not valid PEM; correct the file")]
+    Authority {
+        /// The file that contains them.
+        path: PathBuf,
+    },
     /// The process does not run in a pod with a service account.
     #[error("failed to load the in-cluster configuration; outside a cluster, set --kubeconfig or --master")]
     LoadInCluster(#[source] kube::config::InClusterError),
@@ -160,20 +168,6 @@ pub enum Error {
         #[source]
         source: http::header::InvalidHeaderValue,
     },
-}
-
-impl Error {
-    fn of_kubeconfig(path: PathBuf, source: KubeconfigError) -> Self {
-        let KubeconfigError::Parse(source) = source else {
-            return Self::LoadKubeconfig { path, source };
-        };
-        let text = source.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        // The parser quotes values in one of three kinds of quotation marks.
-        let problem = line.split(['"', '`', '\'']).next().unwrap_or_default().trim_end();
-        let problem = problem.trim_start_matches("error: ").to_owned();
-        Self::ParseKubeconfig { path, problem }
-    }
 }
 
 type PoolService = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
@@ -287,59 +281,6 @@ impl Connection {
     pub fn url(&self) -> &Uri {
         &self.url
     }
-}
-
-/// Reads the configuration that the flags describe. Returns it with the files that it depends on,
-/// except for a token file, which kube reads again by itself.
-fn read(args: &Args) -> Result<(Config, Vec<PathBuf>), Error> {
-    let mut files = Vec::new();
-    let mut config = match (&args.kubeconfig, &args.master) {
-        (Some(path), _) => {
-            let failed = |error| Error::of_kubeconfig(path.clone(), error);
-            let file = Kubeconfig::read_from(path).map_err(failed)?;
-            let cluster = current_cluster(&file);
-            let proxy_url = cluster.and_then(|cluster| cluster.proxy_url.as_ref());
-            if proxy_url.is_some_and(|url| !url.is_empty()) {
-                return Err(Error::Proxy);
-            }
-            files.push(path.clone());
-            files.extend(cluster.and_then(|cluster| Some(cluster.certificate_authority.as_ref()?.into())));
-            let mut config = Config::try_from(file).map_err(failed)?;
-            let user = &config.auth_info;
-            files.extend(
-                [&user.client_certificate, &user.client_key]
-                    .into_iter()
-                    .flatten()
-                    .map(PathBuf::from),
-            );
-            // Any proxy that is set now comes from kube, which reads HTTPS_PROXY but ignores
-            // NO_PROXY.
-            config.proxy_url = None;
-            config
-        }
-        (None, Some(master)) => Config::new(master.clone()),
-        (None, None) => {
-            let mut config = Config::incluster().map_err(Error::LoadInCluster)?;
-            // kube would read this file again by itself, but would not report that it is broken.
-            files.extend(config.root_cert_file.take());
-            config
-        }
-    };
-    if let Some(master) = &args.master {
-        config.cluster_url = master.clone();
-    }
-    Ok((config, files))
-}
-
-/// Returns the cluster of the current context.
-fn current_cluster(file: &Kubeconfig) -> Option<&Cluster> {
-    let context = file
-        .contexts
-        .iter()
-        .find(|context| Some(&context.name) == file.current_context.as_ref());
-    let cluster = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
-    let cluster = file.clusters.iter().find(|named| Some(&named.name) == cluster);
-    cluster.and_then(|named| named.cluster.as_ref())
 }
 
 /// Returns the address of the apiserver in a configuration.

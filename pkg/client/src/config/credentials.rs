@@ -3,7 +3,7 @@
 //! The files are polled. Change notifications are unreliable here: Secret volumes swap symbolic
 //! links, and network file systems send none.
 //!
-//! Architecture Invariant: no part of a file reaches an error or a log.
+//! Architecture Invariant: no certificate, key, token or password reaches an error or a log.
 
 use std::{
     convert::Infallible,
@@ -18,6 +18,7 @@ use std::{
 };
 
 use http::{Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use kube::{Config, client::Body};
 use tokio::{
@@ -26,7 +27,11 @@ use tokio::{
 };
 use tower::{BoxError, Service, ServiceExt};
 
-use super::{Args, Connection, Error, PoolService, pool, read, server};
+use super::{
+    Args, Connection, Error, PoolService,
+    load::{Loaded, load},
+    pool, server,
+};
 use crate::{Metrics, Outage, call::CallContext, error_chain};
 
 /// The interval between two comparisons of the files. A poll and the next renewal fit into the
@@ -70,29 +75,47 @@ pub(super) struct Credentials {
     args: Args,
     files: Vec<PathBuf>,
     fingerprint: u64,
+    /// Why the kubeconfig has no credentials, so that requests are anonymous.
+    anonymous: Option<String>,
 }
 
 impl Credentials {
     /// Loads the configuration that the flags describe. Reads files, so it blocks.
     pub(super) fn load(args: Args) -> Result<(Config, Self), Error> {
-        let (_, files) = read(&args)?;
-        // The hash is taken before the files are read for use. If they change in between, the next
-        // poll notices it.
+        Self::load_with(args, load)
+    }
+
+    fn load_with(args: Args, mut load: impl FnMut(&Args) -> Result<Loaded, Error>) -> Result<(Config, Self), Error> {
+        let files = load(&args)?.files;
+        // The hash is taken before the files are read for use. If they change in between, or if the
+        // second read depends on other files, the next poll notices it.
         let fingerprint = fingerprint(&files);
-        let (config, _) = read(&args)?;
+        let Loaded {
+            config,
+            files,
+            anonymous,
+        } = load(&args)?;
         let credentials = Self {
             args,
             files,
             fingerprint,
+            anonymous,
         };
         Ok((config, credentials))
     }
+
+    /// Returns whether the files have changed since the configuration was loaded. Reads files, so
+    /// it blocks.
+    fn have_changed(&self) -> bool {
+        fingerprint(&self.files) != self.fingerprint
+    }
 }
 
-/// Returns a hash of the content of the files, or of the kind of error for unreadable files.
+/// Returns a hash of the files' paths and content, or of the kind of error for unreadable files.
 fn fingerprint(files: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in files {
+        file.hash(&mut hasher);
         fs::read(file).map_err(|error| error.kind()).hash(&mut hasher);
     }
     hasher.finish()
@@ -105,6 +128,10 @@ enum ReloadError {
     Load(Error),
     #[error("the configuration now names the apiserver {found} instead of {current}; restart the daemon to use it")]
     OtherServer { current: Uri, found: Uri },
+    #[error(
+        "--kubeconfig {path} has no credentials any more: {reason}; correct it, or restart the daemon to send anonymous requests"
+    )]
+    Anonymous { path: PathBuf, reason: String },
     #[error("failed to reach {url} with the changed credentials")]
     Connect {
         url: Uri,
@@ -113,6 +140,8 @@ enum ReloadError {
     },
     #[error("{url} rejects the changed credentials (401 Unauthorized)")]
     Unauthorized { url: Uri },
+    #[error("{url} answers {status}, which does not show whether it accepts the changed credentials")]
+    Untested { url: Uri, status: StatusCode },
 }
 
 impl Connection {
@@ -163,13 +192,19 @@ impl Connection {
     ) -> Result<Option<Credentials>, ReloadError> {
         let (current, url) = (Arc::clone(current), self.url.clone());
         let changed = run_blocking(move || {
-            if fingerprint(&current.files) == current.fingerprint {
+            if !current.have_changed() {
                 return Ok(None);
             }
             let (mut config, changed) = Credentials::load(current.args.clone()).map_err(ReloadError::Load)?;
             let found = server(&config).map_err(ReloadError::Load)?;
             if found != url {
                 return Err(ReloadError::OtherServer { current: url, found });
+            }
+            if let (None, Some(reason)) = (&current.anonymous, &changed.anonymous) {
+                return Err(ReloadError::Anonymous {
+                    path: changed.args.kubeconfig.clone().unwrap_or_default(),
+                    reason: reason.clone(),
+                });
             }
             config.cluster_url = found;
             Ok(Some((pool(&config).map_err(ReloadError::Load)?, changed)))
@@ -182,7 +217,7 @@ impl Connection {
         Ok(Some(changed))
     }
 
-    /// Sends one request through a new pool. A response other than 401 means that the apiserver and
+    /// Sends one request through a new pool. Succeeds if the response shows that the apiserver and
     /// this process trust each other.
     async fn try_out(&self, pool: &PoolService, component: &str) -> Result<(), ReloadError> {
         let url = self.url.clone();
@@ -198,20 +233,35 @@ impl Connection {
             ..self.clone()
         };
         let client = trial.client(component).map_err(ReloadError::Load)?;
-        let mut request = Request::new(Vec::new());
+        let mut request = Request::new(Body::empty());
         *request.uri_mut() = Uri::from_static("/version");
-        // The body is read, so that the next request can use the connection.
-        match client.request_text(request).await {
-            Err(kube::Error::Api(status)) if status.code == StatusCode::UNAUTHORIZED.as_u16() => {
-                Err(ReloadError::Unauthorized { url })
-            }
-            Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        let response = async {
+            let response = client.send(request).await?;
+            let status = response.status();
+            // The body is read, so that the next request can use the connection.
+            response.into_body().collect().await?;
+            Ok(status)
+        };
+        match response.await {
+            Ok(StatusCode::UNAUTHORIZED) => Err(ReloadError::Unauthorized { url }),
+            Ok(status) if shows_authentication(status) => Ok(()),
+            Ok(status) => Err(ReloadError::Untested { url, status }),
             Err(source) => Err(ReloadError::Connect {
                 url,
                 source: Box::new(source),
             }),
         }
     }
+}
+
+/// Returns whether an apiserver sends a response with this status only after it has authenticated
+/// the request. It may send a 5xx before that, and so may a load balancer.
+fn shows_authentication(status: StatusCode) -> bool {
+    status.is_success()
+        || matches!(
+            status,
+            StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS
+        )
 }
 
 /// Runs `work` on a thread for blocking work.
@@ -223,3 +273,6 @@ pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + S
         Err(Err(_)) => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,14 +6,14 @@ use std::fs;
 use clap::{Args as _, Command, FromArgMatches, error::ErrorKind};
 use prometheus::Registry;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncReadExt,
     net::{TcpListener, TcpSocket},
 };
 
 use super::*;
 use crate::{AlwaysOpen, ApiErrorKind, error_chain};
 
-const TOKEN: &str = "s3cr3t-t0ken";
+pub(super) const TOKEN: &str = "s3cr3t-t0ken";
 
 fn settings(limit: Duration) -> Settings {
     Settings {
@@ -25,12 +25,12 @@ fn settings(limit: Duration) -> Settings {
     }
 }
 
-fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+pub(super) fn parse(args: &[&str]) -> Result<Args, clap::Error> {
     let command = Args::augment_args(Command::new("portreeve").no_binary_name(true));
     Args::from_arg_matches(&command.try_get_matches_from(args)?)
 }
 
-async fn open(args: &[&str]) -> Result<Connection, Error> {
+pub(super) async fn open(args: &[&str]) -> Result<Connection, Error> {
     Connection::open(&parse(args).unwrap(), settings(Duration::from_secs(1))).await
 }
 
@@ -43,7 +43,7 @@ async fn failure(args: &[&str]) -> String {
 }
 
 /// Writes a kubeconfig to a temporary file.
-fn kubeconfig(cluster: &str, user: &str) -> tempfile::NamedTempFile {
+pub(super) fn kubeconfig(cluster: &str, user: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -55,7 +55,7 @@ fn kubeconfig(cluster: &str, user: &str) -> tempfile::NamedTempFile {
     file
 }
 
-fn path(file: &tempfile::NamedTempFile) -> &str {
+pub(super) fn path(file: &tempfile::NamedTempFile) -> &str {
     file.path().to_str().unwrap()
 }
 
@@ -370,29 +370,4 @@ async fn errors_do_not_quote_a_key_on_one_line() {
         "{text}"
     );
     assert!(!text.contains(TOKEN) && !debug.contains(TOKEN), "{text} {debug}");
-}
-
-/// Answers one request, and returns it.
-async fn answer(listener: &TcpListener) -> String {
-    let (mut stream, _) = listener.accept().await.unwrap();
-    let mut request = vec![0; 4096];
-    let length = stream.read(&mut request).await.unwrap();
-    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-    stream.write_all(response).await.unwrap();
-    String::from_utf8_lossy(&request[..length]).into_owned()
-}
-
-#[tokio::test]
-async fn reload_ignores_the_server_in_the_kubeconfig_if_master_overrides_it() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let master = format!("--master=http://{}", listener.local_addr().unwrap());
-    let file = kubeconfig("{server: 'https://a:1'}", "{token: before}");
-    let connection = open(&["--kubeconfig", path(&file), &master]).await.unwrap();
-    let changed = kubeconfig("{server: 'https://b:1'}", "{token: after}");
-    fs::copy(changed.path(), file.path()).unwrap();
-    let reload = async {
-        tokio::select! { never = connection.reload_credentials("test") => match never {}, it = answer(&listener) => it }
-    };
-    let trial = reload.await;
-    assert!(trial.contains("authorization: Bearer after"), "{trial}");
 }
