@@ -25,3 +25,4 @@ mod restore;
 mod shared;
 mod specs;
 mod test_crd;
+mod unlistable;

@@ -15,8 +15,10 @@ mod failures;
 mod follow_ups;
 mod graph_sink;
 mod lease_annotations;
+mod list_failures;
 mod metrics;
 mod monitors;
+mod orphaned_owners;
 mod orphans;
 mod pages;
 mod patches;
@@ -62,8 +64,10 @@ use self::{
     decision_log::DecisionLog,
     dependent_scan::DependentScans,
     failures::FailureTracker,
+    list_failures::ListFailures,
     metrics::Metrics,
     monitors::Monitors,
+    orphaned_owners::OrphanRecord,
     read_gates::ReadGates,
     removed_kinds::RemovedKinds,
     requests::{RequestError, Writer},
@@ -114,6 +118,8 @@ pub(crate) struct CollectorContext {
     removed_kinds: RemovedKinds,
     store_history: StoreHistory,
     dependent_scans: DependentScans,
+    list_failures: ListFailures,
+    orphan_record: OrphanRecord,
     breaker: Breaker,
     decision_log: DecisionLog,
     metrics: Metrics,
@@ -163,6 +169,8 @@ impl Collector {
             removed_kinds: RemovedKinds::default(),
             store_history: StoreHistory::new(lease),
             dependent_scans: DependentScans::default(),
+            list_failures: ListFailures::default(),
+            orphan_record: OrphanRecord::new(annotations.clone()),
             breaker: Breaker::new(settings.limit, annotations),
             decision_log: DecisionLog::default(),
             metrics: Metrics::register(&shared.registry).map_err(|source| BuildError::Metric {
@@ -201,9 +209,10 @@ impl Collector {
             () = ctx.wait_for_initial_sync() => {}
             () = stop.requested() => return Ok(()),
         }
-        // The annotation of a former leader may say that the breaker has tripped. Read it before
-        // anything is deleted.
+        // A former leader may have recorded that the breaker has tripped, and that dependents are
+        // to be orphaned. Read the annotations before anything is deleted.
         ctx.breaker.catch_up(&ctx);
+        ctx.orphan_record.catch_up(&ctx);
         ctx.begin();
         let mut workers = JoinSet::new();
         for _ in 0..ctx.settings.workers {
@@ -212,6 +221,8 @@ impl Collector {
         }
         workers.spawn(breaker::run(Arc::clone(&ctx), stop.clone()));
         workers.spawn(store_history::run(Arc::clone(&ctx), stop.clone()));
+        workers.spawn(list_failures::run(Arc::clone(&ctx), stop.clone()));
+        workers.spawn(orphaned_owners::run(Arc::clone(&ctx), stop.clone()));
         let first = tokio::select! {
             () = stop.requested() => None,
             end = workers.join_next() => end,

@@ -201,7 +201,7 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
     let first = environment.leader("survives-1").await?;
     ensure!(first.initial_note().await?.is_none() && first.note().is_none());
     let second = environment.replica("survives-2").await?;
-    first.lease_annotations.write(NOTE, "at noon").await?;
+    first.lease_annotations.write(NOTE, Some("at noon")).await?;
     ensure!(
         first.note().as_deref() == Some("at noon"),
         "the writer does not read its own annotation"
@@ -245,7 +245,7 @@ async fn leader_and_standby_observe_manual_changes_of_annotations_at_once() -> R
     let environment = AnnotationEnvironment::new().await?;
     let mut leader = environment.leader("removed-1").await?;
     let mut standby = environment.replica("removed-2").await?;
-    leader.lease_annotations.write(NOTE, "at noon").await?;
+    leader.lease_annotations.write(NOTE, Some("at noon")).await?;
     for replica in [&mut leader, &mut standby] {
         replica.wait_for_note(Some("at noon")).await?;
         timeout(LIMIT, replica.lease_annotations.changed()).await?;
@@ -283,10 +283,10 @@ async fn a_replica_that_does_not_lead_writes_no_annotation() -> Result<()> {
     let environment = AnnotationEnvironment::new().await?;
     let leader = environment.leader("fenced-1").await?;
     let standby = environment.replica("fenced-2").await?;
-    leader.lease_annotations.write(NOTE, "at noon").await?;
+    leader.lease_annotations.write(NOTE, Some("at noon")).await?;
     let error = standby
         .lease_annotations
-        .write(NOTE, "by a standby")
+        .write(NOTE, Some("by a standby"))
         .await
         .err()
         .context("the standby wrote the annotation")?;
@@ -299,13 +299,13 @@ async fn a_replica_that_does_not_lead_writes_no_annotation() -> Result<()> {
         .patch(json!({"spec": {"holderIdentity": "a-thief"}}))
         .await?;
     eventually(LIMIT, "writes of the former leader to be fenced", || async {
-        leader.lease_annotations.write(NOTE, "before it knew").await.err()
+        leader.lease_annotations.write(NOTE, Some("before it knew")).await.err()
     })
     .await?;
     let before = environment.annotation().await?;
     let error = leader
         .lease_annotations
-        .write(NOTE, "too late")
+        .write(NOTE, Some("too late"))
         .await
         .err()
         .context("the former leader wrote the annotation")?;
@@ -349,7 +349,7 @@ async fn annotations_do_not_delay_renewals() -> Result<()> {
                 writes += 1;
                 let value = writes.to_string();
                 if writes.is_multiple_of(2) {
-                    leader.lease_annotations.write(NOTE, &value).await?;
+                    leader.lease_annotations.write(NOTE, Some(&value)).await?;
                 } else {
                     environment.annotate(json!(value)).await?;
                 }

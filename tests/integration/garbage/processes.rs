@@ -16,7 +16,7 @@ use crate::{
     fixtures::{LIMIT, daemon::SHORT_ELECTION, rbac::printed_rules},
 };
 
-const LEASE: &str = "portreeve";
+pub(super) const LEASE: &str = "portreeve";
 pub(super) const REPLICAS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
 
 #[tokio::test]
@@ -98,7 +98,12 @@ pub(super) async fn replica(cluster: &CollectorCluster, name: &str, more: &[&str
 
 /// Waits until a replica other than `former` leads, and returns its name.
 pub(super) async fn wait_for_leader(cluster: &CollectorCluster, former: Option<&str>) -> Result<String> {
-    let leases: Api<Lease> = Api::namespaced(cluster.plane.client()?, "kube-system");
+    leader_of(&cluster.plane, former).await
+}
+
+/// Does the same as [`wait_for_leader`] without a cluster.
+pub(super) async fn leader_of(plane: &ControlPlane, former: Option<&str>) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(plane.client()?, "kube-system");
     eventually(LIMIT, "a replica to lead", || async {
         let spec = leases.get_opt(LEASE).await?.and_then(|lease| lease.spec);
         let holder = spec.and_then(|spec| spec.holder_identity).unwrap_or_default();

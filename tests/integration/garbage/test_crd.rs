@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
@@ -75,9 +75,28 @@ impl TestCrd {
         self.wait_until_served(false).await
     }
 
+    /// Deletes the CRD although its objects cannot be read, and waits until its objects are no
+    /// longer served.
+    pub(super) async fn delete_without_objects(&self) -> Result<()> {
+        self.api.delete(&self.name(), &DeleteParams::default()).await?;
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        self.api.patch(&self.name(), &PatchParams::default(), &patch).await?;
+        self.wait_until_served(false).await
+    }
+
     /// Returns a builder of an object of this kind.
     pub(super) fn instance(&self, name: &str) -> ObjectBuilder {
-        ObjectBuilder::new(&format!("{GROUP}/{VERSION}"), &self.kind, name)
+        self.instance_in(VERSION, name)
+    }
+
+    /// Returns a builder of an object of this kind in another version.
+    pub(super) fn instance_in(&self, version: &str, name: &str) -> ObjectBuilder {
+        ObjectBuilder::new(&format!("{GROUP}/{version}"), &self.kind, name)
+    }
+
+    /// Returns the name of the CRD, which is that of the resource in annotations.
+    pub(super) fn name(&self) -> String {
+        format!("{}.{GROUP}", self.plural())
     }
 
     /// Returns the name of the resource in metrics and in `/readyz`.
@@ -104,6 +123,15 @@ impl TestCrd {
         Ok(())
     }
 
+    /// Removes the conversion webhook, so that the resource can be listed again.
+    pub(super) async fn repair_conversion(&self) -> Result<()> {
+        let mut crd = json!(self.api.get(&self.name()).await?);
+        crd["spec"]["conversion"] = json!({"strategy": "None"});
+        let crd = serde_json::from_value(crd)?;
+        self.api.replace(&self.name(), &PostParams::default(), &crd).await?;
+        Ok(())
+    }
+
     async fn wait_until_served(&self, expected: bool) -> Result<()> {
         let what = format!("served = {expected} for {}", self.plural());
         eventually(LIMIT, &what, || async {
@@ -118,10 +146,6 @@ impl TestCrd {
             Ok(())
         })
         .await
-    }
-
-    fn name(&self) -> String {
-        format!("{}.{GROUP}", self.plural())
     }
 
     /// Returns the name of the resource in paths.

@@ -57,7 +57,7 @@ pub fn sentences(view: &NodeView, around: &ExplainContext) -> Vec<String> {
     sentences.push(outcome(view, around));
     if view.stage == DeletionStage::Orphaning && !around.unsynced.is_empty() {
         sentences.push(format!(
-            "Its finalizer orphan stays until every collectable resource is synced; not synced: {}.",
+            "Its finalizer orphan stays until every collectable resource is listed, or has failed for 30 s; not synced: {}.",
             around.unsynced.join("; ")
         ));
     }
@@ -150,6 +150,9 @@ fn outcome(view: &NodeView, around: &ExplainContext) -> String {
         }
         Verdict::RemoveFinalizer => {
             "Its finalizer foregroundDeletion will be removed: no dependent blocks its deletion."
+        }
+        Verdict::RemoveReferences(_) if view.has_orphaned_owner() => {
+            "Its references to owners that were deleted with propagationPolicy Orphan will be removed."
         }
         Verdict::RemoveReferences(_) => {
             "It is kept: an owner exists. Its references to the other owners will be removed."

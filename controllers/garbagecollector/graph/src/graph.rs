@@ -50,6 +50,7 @@ pub use self::{
 use crate::{
     absent_owner_cache::AbsentOwnerCache,
     intern::Interner,
+    orphaned_owners::OrphanedOwners,
     uid::{Uid, Uids},
 };
 
@@ -81,6 +82,8 @@ pub struct Graph {
     /// own.
     coordinates: Interner<Coordinates>,
     absent: AbsentOwnerCache,
+    /// The owners whose dependents are orphaned when they are found.
+    orphaned_owners: OrphanedOwners,
     monitors: Vec<Option<Watched>>,
     born: u64,
     /// The number of nodes of each kind, by the kind's number.
@@ -143,6 +146,7 @@ impl Default for Graph {
             namespaces: Interner::default(),
             coordinates: Interner::default(),
             absent: AbsentOwnerCache::default(),
+            orphaned_owners: OrphanedOwners::default(),
             monitors: Vec::new(),
             born: 0,
             tallies: Vec::new(),

@@ -21,6 +21,7 @@ mod graph;
 mod identity;
 mod intern;
 mod metadata;
+mod orphaned_owners;
 mod uid;
 mod verdict;
 
@@ -31,5 +32,6 @@ pub use graph::{
 };
 pub use identity::Identity;
 pub use metadata::{FOREGROUND, Finalizers, ORPHAN, PartialMetadata, PartialObject, Reference, ReferencePositions};
+pub use orphaned_owners::OrphanedOwners;
 pub use uid::Uid;
 pub use verdict::{KeepReason, OwnerState, PropagationPolicy};

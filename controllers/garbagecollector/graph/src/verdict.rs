@@ -12,6 +12,9 @@ pub enum OwnerState {
     Solid,
     /// The owner is proven absent.
     Dangling,
+    /// The owner is proven absent. It was deleted with `Orphan` while some of its dependents could
+    /// not be listed, so this dependent is orphaned now.
+    Orphaned,
     /// The owner exists and waits until its dependents are deleted.
     WaitingForDependents,
     /// It is unknown whether the owner exists: its kind is not served, or the owner could not be
@@ -28,6 +31,7 @@ impl OwnerState {
         match self {
             Self::Solid => "present",
             Self::Dangling => "absent",
+            Self::Orphaned => "absent; it was deleted with propagationPolicy Orphan",
             Self::WaitingForDependents => "waiting for its dependents to be deleted",
             Self::Unknown => "unknown",
             Self::Misplaced => "namespaced, which is invalid for the owner of a cluster-scoped object",
@@ -70,6 +74,15 @@ pub(crate) struct DecisionInput {
     pub(crate) owners: Vec<OwnerState>,
 }
 
+impl DecisionInput {
+    /// Returns the positions of the references to owners in such a state.
+    fn places(&self, is_meant: impl Fn(OwnerState) -> bool) -> Vec<usize> {
+        let places = self.owners.iter().enumerate();
+        let places = places.filter(|(_, owner_state)| is_meant(**owner_state));
+        places.map(|(place, _)| place).collect()
+    }
+}
+
 /// What happens to the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PropagationPolicy {
@@ -91,7 +104,7 @@ pub(crate) enum Verdict {
     /// Unset `blockOwnerDeletion` in its reference to an owner that waits for it: it waits for that
     /// owner too.
     BreakCycle,
-    /// Remove the references at these positions, so that only those to solid owners remain.
+    /// Remove the references at these positions.
     RemoveReferences(Vec<usize>),
     /// Delete the object.
     Delete {
@@ -131,6 +144,9 @@ pub(crate) fn decide(case: &DecisionInput) -> Verdict {
     let has = |owner_state| case.owners.contains(&owner_state);
     if case.owners.is_empty() {
         Verdict::Keep(KeepReason::NoOwner)
+    } else if has(OwnerState::Orphaned) {
+        // The other owners decide once these references are gone, as after any orphaning.
+        Verdict::RemoveReferences(case.places(|owner_state| owner_state == OwnerState::Orphaned))
     } else if has(OwnerState::Misplaced) {
         Verdict::Keep(KeepReason::OwnerMisplaced)
     } else if has(OwnerState::Unknown) {
@@ -138,11 +154,7 @@ pub(crate) fn decide(case: &DecisionInput) -> Verdict {
     } else if has(OwnerState::Solid) {
         // The solid owner keeps the object. Another owner that waits for its dependents would wait
         // for the object forever, so the reference to it is removed.
-        let places = case.owners.iter().enumerate();
-        let released: Vec<_> = places
-            .filter(|(_, owner_state)| **owner_state != OwnerState::Solid)
-            .map(|(place, _)| place)
-            .collect();
+        let released = case.places(|owner_state| owner_state != OwnerState::Solid);
         if released.is_empty() {
             Verdict::Keep(KeepReason::Owned)
         } else {
@@ -165,7 +177,7 @@ pub(crate) fn decide(case: &DecisionInput) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use OwnerState::{Dangling, Misplaced, Solid, Unknown, WaitingForDependents};
+    use OwnerState::{Dangling, Misplaced, Orphaned, Solid, Unknown, WaitingForDependents};
     use proptest::prelude::*;
 
     use super::*;
@@ -198,6 +210,9 @@ mod tests {
             (&[Solid, Dangling, Unknown], keep(KeepReason::OwnerUnknown)),
             (&[Dangling, Misplaced], keep(KeepReason::OwnerMisplaced)),
             (&[Unknown, Misplaced], keep(KeepReason::OwnerMisplaced)),
+            (&[Orphaned], Verdict::RemoveReferences(vec![0])),
+            (&[Dangling, Orphaned, Solid], Verdict::RemoveReferences(vec![1])),
+            (&[Unknown, Misplaced, Orphaned], Verdict::RemoveReferences(vec![2])),
         ];
         for (owners, expected) in table {
             assert_eq!(decide(&owned_by(owners)), expected, "{owners:?}");
@@ -265,6 +280,7 @@ mod tests {
         prop_oneof![
             Just(Solid),
             Just(Dangling),
+            Just(Orphaned),
             Just(WaitingForDependents),
             Just(Unknown),
             Just(Misplaced)
@@ -294,6 +310,9 @@ mod tests {
                 Verdict::Delete { .. } => {
                     let gone = |owner_state: &OwnerState| matches!(owner_state, Dangling | WaitingForDependents);
                     prop_assert!(!owners.is_empty() && owners.iter().all(gone) && stage == DeletionStage::Present);
+                }
+                Verdict::RemoveReferences(places) if owners.contains(&Orphaned) => {
+                    prop_assert!(places.iter().all(|place| owners[*place] == Orphaned));
                 }
                 Verdict::RemoveReferences(places) => {
                     let kept = (0..owners.len()).filter(|place| !places.contains(place));

@@ -187,7 +187,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
         let pause = async {
             match &unwritten {
                 None => std::future::pending().await,
-                Some(sentence) => match lease_annotations.write(TRIPPED, sentence).await {
+                Some(sentence) => match lease_annotations.write(TRIPPED, Some(sentence)).await {
                     Ok(()) => breaker.written(&ctx, &lease_annotations),
                     Err(error) => {
                         tracing::warn!(reason = %error, "failed to record on the Lease that the breaker has tripped");

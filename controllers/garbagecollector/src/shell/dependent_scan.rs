@@ -26,10 +26,15 @@ use super::{
 };
 
 /// The number of resources that are listed at once.
-const LISTS: usize = 10;
+pub(super) const LISTS: usize = 10;
 
-/// The dependents of one owner that were found, with their references to it.
-type Found = Vec<(Identity, ReferencePositions)>;
+/// The result of a scan for one owner.
+pub(super) struct Scan {
+    /// The dependents of the owner, with their references to it.
+    pub(super) found: Vec<(Identity, ReferencePositions)>,
+    /// The resources that could not be listed.
+    pub(super) unlisted: HashMap<Resource, RequestError>,
+}
 
 /// The owners that wait for a scan, and the scan of each namespace.
 #[derive(Default)]
@@ -124,7 +129,7 @@ impl DependentScans {
 impl CollectorContext {
     /// Returns the dependents of an owner. Uses lists of every collectable resource that all began
     /// after the owner was registered.
-    pub(super) async fn scan_dependents(&self, work: &Work<Uid>, owner: &Identity) -> Result<Found, RequestError> {
+    pub(super) async fn scan_dependents(&self, work: &Work<Uid>, owner: &Identity) -> Result<Scan, RequestError> {
         let since = self.dependent_scans.enlist(*work.key(), owner);
         let scan = self.dependent_scans.scan_of(&owner.namespace);
         let mut results = scan.turn(work).await;
@@ -132,23 +137,26 @@ impl CollectorContext {
             work.report_progress();
             scan.pages.notify_waiters();
         };
-        self.complete(&mut results, owner.namespace.as_deref(), since, &page)
+        let unlisted = self
+            .complete(&mut results, owner.namespace.as_deref(), since, &page)
             .await?;
         let all = results.0.values().flat_map(|listed| &listed.found);
         let found = all
             .filter(|(of, _)| *of == owner.uid)
             .map(|(_, dependent)| dependent.clone());
-        Ok(found.collect())
+        let found = found.collect();
+        Ok(Scan { found, unlisted })
     }
 
     /// Lists the resources whose last complete list began before `since`, or that have none.
+    /// Returns those that cannot be listed.
     async fn complete(
         &self,
         results: &mut ScanResults,
         namespace: Option<&str>,
         since: Instant,
         page: &(dyn Fn() + Sync),
-    ) -> Result<(), RequestError> {
+    ) -> Result<HashMap<Resource, RequestError>, RequestError> {
         let states = self.watched.borrow().clone();
         if states.is_empty() {
             // Discovery has not answered yet, so the dependents may be of any resource.
@@ -168,25 +176,22 @@ impl CollectorContext {
             .collect();
         let lists = missing.into_iter().map(|resource| async move {
             let began = Instant::now();
+            if let Some(failure) = self.list_failures.recent(&resource, began) {
+                return (resource, Err(failure));
+            }
             let found = self.list_dependents(resource.clone(), namespace, page).await;
+            let found = self.report_list(&resource, found);
             (resource, found.map(|found| Listed { began, found }))
         });
         let mut lists = stream::iter(lists).buffer_unordered(LISTS);
-        let mut failed = None;
+        let mut unlisted = HashMap::new();
         while let Some((resource, listed)) = lists.next().await {
             match listed {
                 Ok(listed) => drop(results.0.insert(resource, listed)),
-                // Keep the failure with the longest requested delay.
-                Err(failure)
-                    if failed.is_none()
-                        || failure.requested_delay() > failed.as_ref().and_then(RequestError::requested_delay) =>
-                {
-                    failed = Some(failure);
-                }
-                Err(_) => {}
+                Err(failure) => drop(unlisted.insert(resource, failure)),
             }
         }
-        failed.map_or(Ok(()), Err)
+        Ok(unlisted)
     }
 
     async fn list_dependents(
@@ -196,12 +201,8 @@ impl CollectorContext {
         page: &(dyn Fn() + Sync),
     ) -> Result<Vec<(Box<str>, (Identity, ReferencePositions))>, RequestError> {
         let mut found = Vec::new();
-        let mut next = None;
-        loop {
-            let listed = requests::list(&self.client, &resource, namespace, next.as_deref()).await;
-            // A page that fails takes time too, so report it as progress.
+        let take = |items: Vec<PartialObject>| {
             page();
-            let (items, following) = listed.map_err(|failure| in_resource(failure, &resource))?;
             for PartialObject { metadata } in items {
                 for owner in self.dependent_scans.awaited(&metadata.owner_references) {
                     let identity = Identity {
@@ -215,28 +216,11 @@ impl CollectorContext {
                     found.push((owner, (identity, references)));
                 }
             }
-            match following {
-                None => return Ok(found),
-                following => next = following,
-            }
-        }
-    }
-}
-
-/// Adds the resource to the message of a failed list.
-fn in_resource(failure: RequestError, resource: &Resource) -> RequestError {
-    match failure {
-        RequestError::Other {
-            message,
-            kind,
-            after,
-            is_unavailable,
-        } => RequestError::Other {
-            message: format!("failed to list {resource}: {message}"),
-            kind,
-            after,
-            is_unavailable,
-        },
-        other => other,
+        };
+        let listed = requests::list_all(&self.client, &resource, namespace, take).await;
+        // A page that fails takes time too, so report it as progress.
+        page();
+        listed.map_err(|failure| failure.in_list_of(&resource))?;
+        Ok(found)
     }
 }

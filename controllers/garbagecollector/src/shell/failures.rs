@@ -82,6 +82,12 @@ impl FailureTracker {
         mem::take(&mut self.unknown)
     }
 
+    /// Returns how long attempts have been failing.
+    pub(super) fn duration(&self, who: (Uid, bool), now: Instant) -> Duration {
+        let failing = self.failing.get(&who);
+        failing.map(|(since, _)| now.duration_since(*since)).unwrap_or_default()
+    }
+
     /// Returns why the last attempt to process an object failed, and how long attempts have been
     /// failing.
     pub(super) fn reason(&self, uid: Uid, now: Instant) -> Option<(String, Duration)> {

@@ -98,6 +98,7 @@ impl Sink for GraphSink {
             // Wake those who wait for the first lists.
             self.ctx.watched.send_modify(|_| {});
             self.ctx.retry_unknown();
+            self.ctx.listed(&self.resource);
         }
     }
 

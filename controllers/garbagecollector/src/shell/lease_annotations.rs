@@ -53,14 +53,14 @@ impl LeaseAnnotations {
         }
     }
 
-    /// Sets the annotation. The write passes the group's fence. When it completes,
-    /// [`LeaseAnnotations::read`] returns the new value. Avoid frequent writes: every replica
-    /// receives each one.
+    /// Sets the annotation, or removes it if `value` is `None`. The write passes the group's fence.
+    /// When it completes, [`LeaseAnnotations::read`] returns the new value. Avoid frequent writes:
+    /// every replica receives each one.
     ///
     /// # Errors
     ///
     /// Returns an error when the Lease is unknown or the write fails.
-    pub async fn write(&self, annotation: &str, value: &str) -> Result<(), AnnotateError> {
+    pub async fn write(&self, annotation: &str, value: Option<&str>) -> Result<(), AnnotateError> {
         let written = self.patch(annotation, value).await;
         written.map_err(|reason| AnnotateError {
             lease: self.lease.key.clone(),
@@ -68,7 +68,7 @@ impl LeaseAnnotations {
         })
     }
 
-    async fn patch(&self, annotation: &str, value: &str) -> Result<(), String> {
+    async fn patch(&self, annotation: &str, value: Option<&str>) -> Result<(), String> {
         let Some(Target { resource, key, uid, .. }) = self.target() else {
             return Err("the Lease does not exist or has not been observed yet".to_owned());
         };

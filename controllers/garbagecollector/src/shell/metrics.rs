@@ -72,6 +72,7 @@ struct GraphCollector {
     misses: IntCounter,
     blocked: IntGauge,
     unknown: IntGaugeVec,
+    orphaned: IntGauge,
     oldest: Gauge,
     synced: IntGaugeVec,
     invalid: IntGaugeVec,
@@ -113,6 +114,10 @@ pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -
             "Number of owners of which it is unknown whether they exist, because they cannot be read, by resource.",
             &["gvr"],
         )?,
+        orphaned: IntGauge::new(
+            "gc_orphaned_owners",
+            "Number of owners that were deleted with propagationPolicy Orphan before all resources could be listed.",
+        )?,
         oldest: Gauge::new(
             "gc_oldest_pending_seconds",
             "Time that the oldest pending object has been waiting for a successful attempt.",
@@ -137,7 +142,7 @@ pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -
 }
 
 impl GraphCollector {
-    fn all(&self) -> [&dyn Collector; 12] {
+    fn all(&self) -> [&dyn Collector; 13] {
         [
             &self.nodes,
             &self.edges,
@@ -147,6 +152,7 @@ impl GraphCollector {
             &self.misses,
             &self.blocked,
             &self.unknown,
+            &self.orphaned,
             &self.oldest,
             &self.synced,
             &self.invalid,
@@ -189,6 +195,7 @@ impl GraphCollector {
         self.hits.inc_by(lookups.hits.saturating_sub(self.hits.get()));
         self.misses.inc_by(lookups.misses.saturating_sub(self.misses.get()));
         self.blocked.set(count(blocked));
+        self.orphaned.set(count(ctx.graph.lock().orphaned_owners().len()));
         for (reason, number) in invalid {
             self.invalid
                 .with_label_values(&[reason.label()])

@@ -21,7 +21,7 @@ const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=met
 const PAGE: u32 = 500;
 
 /// Why a request failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum RequestError {
     /// The object does not exist: the apiserver's answer names it.
     #[error("the object no longer exists")]
@@ -50,6 +50,25 @@ impl RequestError {
             kind: ApiErrorKind::Transient,
             after: None,
             is_unavailable: false,
+        }
+    }
+
+    /// Adds the resource to the message of a failed list. Its kind becomes transient, because it
+    /// does not concern the object that the list was needed for.
+    pub(super) fn in_list_of(self, resource: &Resource) -> Self {
+        match self {
+            Self::Other {
+                message,
+                kind: _,
+                after,
+                is_unavailable,
+            } => Self::Other {
+                message: format!("failed to list {resource}: {message}"),
+                kind: ApiErrorKind::Transient,
+                after,
+                is_unavailable,
+            },
+            other => other,
         }
     }
 
@@ -247,6 +266,24 @@ struct PageMetadata {
     #[serde(rename = "continue")]
     next: Option<String>,
     resource_version: String,
+}
+
+/// Lists the metadata of all objects in one namespace, or in all. Passes each page to `page`.
+pub(super) async fn list_all(
+    client: &Client,
+    resource: &Resource,
+    namespace: Option<&str>,
+    mut page: impl FnMut(Vec<PartialObject>),
+) -> Result<(), RequestError> {
+    let mut next = None;
+    loop {
+        let (items, following) = list(client, resource, namespace, next.as_deref()).await?;
+        page(items);
+        match following {
+            None => return Ok(()),
+            following => next = following,
+        }
+    }
 }
 
 /// Decodes a page of a list. Any response that is not a list is an error: taken for an empty list,

@@ -111,14 +111,14 @@ impl Graph {
             // An object that was just read may refer to an owner that is not in the graph. Only the
             // answers of this attempt count then.
             return match attempt.fact(&owner) {
-                Some(ReadResult::Absent) => Known::OwnerState(OwnerState::Dangling),
+                Some(ReadResult::Absent) => Known::OwnerState(self.state_of_absent(&owner)),
                 _ => attempt.recorded_owner_state(owner),
             };
         };
         if self.absent.lookup(uid, reference, owner.namespace.as_deref()) {
             let is_current = self.is_proof_current(reference) || attempt.fact(&owner) == Some(&ReadResult::Absent);
             return if is_current {
-                Known::OwnerState(OwnerState::Dangling)
+                Known::OwnerState(self.state_of_absent(&owner))
             } else {
                 attempt.recorded_owner_state(owner)
             };
@@ -131,6 +131,15 @@ impl Graph {
             // Before a dependent is deleted for a waiting owner, read the owner again: its deletion
             // may have been changed to `propagationPolicy: Orphan`.
             _ => attempt.recorded_owner_state(owner),
+        }
+    }
+
+    /// Returns the state of an owner that is proven absent.
+    fn state_of_absent(&self, owner: &Identity) -> OwnerState {
+        if self.orphaned_owners.contains(&owner.uid) {
+            OwnerState::Orphaned
+        } else {
+            OwnerState::Dangling
         }
     }
 
@@ -193,7 +202,7 @@ impl Graph {
     pub(super) fn known_owner_state(&self, edge: Id) -> Option<OwnerState> {
         let owner = self.referenced_owner(edge);
         if self.is_absent(&owner) {
-            return Some(OwnerState::Dangling);
+            return Some(self.state_of_absent(&owner));
         }
         let node = &self.nodes[self.edges[edge].owner];
         match self.invalidity(edge) {

@@ -46,6 +46,12 @@ impl NodeView {
         let all = std::iter::once(&self.identity).chain(owners);
         all.map(|identity| (&*identity.api_version, &*identity.kind))
     }
+
+    /// Returns whether one of its owners was deleted with `Orphan` before this dependent was found.
+    pub(crate) fn has_orphaned_owner(&self) -> bool {
+        let mut owners = self.owners.iter();
+        owners.any(|(.., owner_state)| *owner_state == Some(OwnerState::Orphaned))
+    }
 }
 
 /// A part of the graph: nodes and edges.

@@ -1,5 +1,7 @@
 //! Single rules of the graph, one test each.
 
+use std::collections::BTreeSet;
+
 use super::{
     collector::Collector,
     simulation::{Simulation, reference},
@@ -47,6 +49,49 @@ fn owner_whose_deletion_was_observed_is_not_read() {
     assert!(
         simulation.objects.is_empty() && collector.graph.is_empty(),
         "{simulation:?}"
+    );
+}
+
+#[test]
+fn dependent_of_an_orphaned_owner_is_released_when_it_is_found() {
+    let (mut simulation, mut collector) = simulation();
+    let resources = BTreeSet::from(["pods.".into()]);
+    assert!(collector.graph.orphaned_owners_mut().add("gone", &resources));
+    let owners = ["gone", "never"].map(|uid| reference(NODES, uid, uid, true));
+    simulation.create(PODS, Some("n"), "kept", None, vec![owners[0].clone()]);
+    simulation.create(PODS, Some("n"), "deleted", None, owners.into());
+    collector.run_until_idle(&mut simulation).unwrap();
+    let writes = simulation.requests.iter().filter(|sent| !sent.starts_with("get"));
+    let mut writes: Vec<_> = writes.map(String::as_str).collect();
+    writes.sort_unstable();
+    assert_eq!(
+        writes,
+        [
+            "delete v1/Pod n/deleted Background",
+            "release v1/Pod n/deleted",
+            "release v1/Pod n/kept"
+        ]
+    );
+    assert!(simulation.objects[&place("kept")].meta.owner_references.is_empty());
+}
+
+#[test]
+fn orphaned_owner_that_exists_again_is_returned() {
+    let (mut simulation, mut collector) = simulation();
+    let resources = BTreeSet::from(["pods.".into()]);
+    for uid in ["exists", "deleting", "gone"] {
+        assert!(collector.graph.orphaned_owners_mut().add(uid, &resources));
+    }
+    for name in ["exists", "deleting"] {
+        simulation.create(PODS, Some("n"), name, Some(name), vec![]);
+    }
+    simulation.change(&place("deleting"), |object| object.has_foreign_finalizer = true);
+    simulation.delete(&place("deleting"), PropagationPolicy::Background);
+    collector.run_until_idle(&mut simulation).unwrap();
+    let returned = collector.graph.returned_owners();
+    assert_eq!(
+        returned.iter().map(|owner| &*owner.name).collect::<Vec<_>>(),
+        ["exists"]
     );
 }
 

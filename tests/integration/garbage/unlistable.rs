@@ -1,0 +1,198 @@
+//! Tests of owners whose deletion waits for the lists of a resource that cannot be listed.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, events::v1::Event},
+    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DynamicObject, ListParams, PostParams},
+};
+use portreeve_testing::{ControlPlane, Signal, eventually};
+use serde_json::{Value, from_value, json};
+use tokio::time::Instant;
+
+use super::{
+    collector::Collector,
+    processes::{LEASE, leader_of},
+    test_crd::TestCrd,
+};
+use crate::fixtures::{
+    LIMIT, RETRY_LIMIT,
+    daemon::SHORT_ELECTION,
+    dynamic_client::{DynamicClient, Policy},
+    object_builder::config_map,
+};
+
+/// How long a deletion waits for a resource that cannot be listed.
+const WAIT: Duration = Duration::from_secs(30);
+const ANNOTATION: &str = "garbage-collector.portreeve.dev/orphaned-owners";
+/// The version of a CRD with a broken conversion in which objects can be created.
+const CREATABLE: &str = "v1";
+
+async fn break_conversion(plane: &ControlPlane, crds: &[&TestCrd]) -> Result<()> {
+    let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
+    for crd in crds {
+        crd.break_conversion(&certificate).await?;
+    }
+    Ok(())
+}
+
+/// Returns the owners and resources in the annotation of the Lease.
+async fn annotation(plane: &ControlPlane) -> Result<Option<Value>> {
+    let leases: Api<Lease> = Api::namespaced(plane.client()?, "kube-system");
+    let annotations = leases.get(LEASE).await?.metadata.annotations.unwrap_or_default();
+    let text = annotations.get(ANNOTATION);
+    text.map(|text| serde_json::from_str(text).context("invalid annotation"))
+        .transpose()
+}
+
+async fn wait_until_released(dynamic_client: &DynamicClient, dependent: &DynamicObject) -> Result<()> {
+    eventually(RETRY_LIMIT, "a dependent to be released", || async {
+        let dependent = dynamic_client.get(dependent).await?;
+        ensure!(dependent.owner_references().is_empty(), "{:?}", dependent.metadata);
+        ensure!(dependent.metadata.deletion_timestamp.is_none(), "it is being deleted");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// The leader knows one dependent, and no replica knows the other. The leader is killed after the
+/// owner is gone, so another replica finds the dependents.
+#[tokio::test]
+async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-unlistable").await?;
+    let repaired = TestCrd::namespaced(&dynamic_client).await?;
+    let deleted = TestCrd::namespaced(&DynamicClient::new(&plane, "gc-unlistable").await?).await?;
+    let mut replicas = Vec::new();
+    for name in ["replica-a", "replica-b"] {
+        let pod = [("POD_NAME", name)];
+        let replica = Collector::start_with(&plane, plane.kubeconfig(), name, &SHORT_ELECTION, &pod).await?;
+        replica.wait_until_synced().await?;
+        replicas.push((name, replica));
+    }
+    let owner = dynamic_client.create(config_map("owner")).await?;
+    let known = dynamic_client
+        .create(repaired.instance("known").owned_by(&owner))
+        .await?;
+    dynamic_client.create(deleted.instance("other")).await?;
+    for (_, replica) in &replicas {
+        replica.wait_until_observes(&[&known]).await?;
+    }
+    break_conversion(&plane, &[&repaired, &deleted]).await?;
+    for (_, replica) in &replicas {
+        replica.wait_until_not_synced().await?;
+    }
+    let unknown = repaired.instance_in(CREATABLE, "unknown").owned_by(&owner);
+    let unknown = eventually(LIMIT, "the new version to be served", || {
+        dynamic_client.create(unknown.clone())
+    })
+    .await?;
+
+    let began = Instant::now();
+    dynamic_client.delete(&owner, Policy::Orphan).await?;
+    dynamic_client.wait_until_gone(&owner).await?;
+    let took = began.elapsed();
+    ensure!(took >= WAIT, "the owner was gone after {took:?}");
+    let mut resources = [repaired.name(), deleted.name()];
+    resources.sort();
+    let expected = json!([{"owners": [owner.metadata.uid], "resources": resources}]);
+    let found = annotation(&plane).await?;
+    ensure!(found.as_ref() == Some(&expected), "{found:?}");
+
+    let leader = leader_of(&plane, None).await?;
+    for (_, killed) in replicas.extract_if(.., |(name, _)| *name == leader) {
+        killed.daemon.process.signal(Signal::KILL)?;
+        killed.daemon.process.wait(LIMIT).await?;
+    }
+    leader_of(&plane, Some(&leader)).await?;
+    deleted.delete_without_objects().await?;
+    repaired.repair_conversion().await?;
+    for dependent in [&known, &unknown] {
+        wait_until_released(&dynamic_client, dependent).await?;
+    }
+    eventually(RETRY_LIMIT, "the owner to be forgotten", || async {
+        let found = annotation(&plane).await?;
+        ensure!(found.is_none(), "{found:?}");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Seeds the annotation with as many owners as it can hold. Their resource is of an aggregated API
+/// that is away, so it is neither listable nor known to be gone.
+async fn fill_annotation(plane: &ControlPlane) -> Result<Value> {
+    let service = json!({
+        "metadata": {"name": "v1.away.example.com"},
+        "spec": {
+            "group": "away.example.com", "version": "v1", "insecureSkipTLSVerify": true,
+            "groupPriorityMinimum": 1000, "versionPriority": 15,
+            "service": {"name": "away", "namespace": "default"},
+        },
+    });
+    let services: Api<APIService> = Api::all(plane.client()?);
+    services.create(&PostParams::default(), &from_value(service)?).await?;
+    let owners: Vec<_> = (0..256).map(|number| format!("owner-{number:03}")).collect();
+    let full = json!([{"owners": owners, "resources": ["things.away.example.com"]}]);
+    let lease = json!({"metadata": {"name": LEASE, "annotations": {ANNOTATION: full.to_string()}}});
+    let leases: Api<Lease> = Api::namespaced(plane.client()?, "kube-system");
+    let lease = from_value(lease)?;
+    // A starting apiserver creates the namespace late.
+    let params = PostParams::default();
+    eventually(LIMIT, "the Lease to be created", || leases.create(&params, &lease)).await?;
+    Ok(full)
+}
+
+/// Two collectors try to finish the same deletion: one with a full annotation, and one without
+/// leader election.
+#[tokio::test]
+async fn an_orphan_deletion_waits_while_the_owner_cannot_be_recorded() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-unrecorded").await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
+    let full = fill_annotation(&plane).await?;
+    let elected = Collector::start_as(&plane, plane.kubeconfig(), "elected", &SHORT_ELECTION).await?;
+    let alone = Collector::start_as(&plane, plane.kubeconfig(), "alone", &[]).await?;
+    let owner = dynamic_client.create(config_map("owner")).await?;
+    let dependent = dynamic_client
+        .create(crd.instance("dependent").owned_by(&owner))
+        .await?;
+    for collector in [&elected, &alone] {
+        collector.wait_until_observes(&[&dependent]).await?;
+    }
+    break_conversion(&plane, &[&crd]).await?;
+    for collector in [&elected, &alone] {
+        collector.wait_until_not_synced().await?;
+    }
+
+    dynamic_client.delete(&owner, Policy::Orphan).await?;
+    let events: Api<Event> = Api::namespaced(plane.client()?, dynamic_client.name());
+    eventually(RETRY_LIMIT, "an event of each collector", || async {
+        let found = events.list(&ListParams::default()).await?.items;
+        let of_owner = found.iter().filter(|event| {
+            let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());
+            uid == owner.metadata.uid.as_ref() && event.reason.as_deref() == Some("OrphaningBlocked")
+        });
+        let notes: Vec<_> = of_owner.filter_map(|event| event.note.as_deref()).collect();
+        for expected in ["is full", "without leader election"] {
+            ensure!(notes.iter().any(|note| note.contains(expected)), "{notes:?}");
+        }
+        anyhow::Ok(())
+    })
+    .await?;
+    let owner_now = dynamic_client.get(&owner).await?;
+    ensure!(owner_now.finalizers() == ["orphan"], "{:?}", owner_now.finalizers());
+    let found = annotation(&plane).await?;
+    ensure!(found.as_ref() == Some(&full), "{found:?}");
+    let uid = owner.metadata.uid.as_deref().unwrap_or_default();
+    let (_, explanation) = elected.page(&format!("explain?uid={uid}")).await?;
+    ensure!(explanation.contains("is full"), "{explanation}");
+
+    crd.repair_conversion().await?;
+    dynamic_client.wait_until_gone(&owner).await?;
+    wait_until_released(&dynamic_client, &dependent).await
+}
