@@ -16,6 +16,7 @@ mod debug;
 mod environment;
 mod expectations;
 mod foreground;
+mod foreground_scans;
 mod graph;
 mod ownership_tree;
 mod processes;

@@ -13,6 +13,7 @@ mod decision_log;
 mod dependent_scan;
 mod failures;
 mod follow_ups;
+mod foreground_scan;
 mod graph_sink;
 mod lease_annotations;
 mod list_failures;
@@ -64,6 +65,7 @@ use self::{
     decision_log::DecisionLog,
     dependent_scan::DependentScans,
     failures::FailureTracker,
+    foreground_scan::ForegroundScans,
     list_failures::ListFailures,
     metrics::Metrics,
     monitors::Monitors,
@@ -118,6 +120,7 @@ pub(crate) struct CollectorContext {
     removed_kinds: RemovedKinds,
     store_history: StoreHistory,
     dependent_scans: DependentScans,
+    foreground_scans: ForegroundScans,
     list_failures: ListFailures,
     orphan_record: OrphanRecord,
     breaker: Breaker,
@@ -147,6 +150,11 @@ impl Collector {
         let lease = inputs.lease.as_ref();
         let annotations = lease.map(|lease| LeaseAnnotations::new(inputs.client.clone(), lease.clone()));
         let fence_monitor = FenceMonitor::new(inputs);
+        let metric_error = |source| BuildError::Metric {
+            controller: name,
+            metric: "gc_*",
+            source,
+        };
         let ctx = Arc::new(CollectorContext {
             name,
             client: inputs.client.clone(),
@@ -169,25 +177,18 @@ impl Collector {
             removed_kinds: RemovedKinds::default(),
             store_history: StoreHistory::new(lease),
             dependent_scans: DependentScans::default(),
+            foreground_scans: ForegroundScans::default(),
             list_failures: ListFailures::default(),
             orphan_record: OrphanRecord::new(annotations.clone()),
             breaker: Breaker::new(settings.limit, annotations),
             decision_log: DecisionLog::default(),
-            metrics: Metrics::register(&shared.registry).map_err(|source| BuildError::Metric {
-                controller: name,
-                metric: "gc_*",
-                source,
-            })?,
+            metrics: Metrics::register(&shared.registry).map_err(metric_error)?,
             failures: Mutex::default(),
             orphaning: Semaphore::new(settings.workers),
             orphaned: Notify::new(),
             settings,
         });
-        metrics::register_graph(&ctx, &shared.registry).map_err(|source| BuildError::Metric {
-            controller: name,
-            metric: "gc_*",
-            source,
-        })?;
+        metrics::register_graph(&ctx, &shared.registry).map_err(metric_error)?;
         let mut watching = JoinSet::new();
         watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, watches).run());
         Ok(Registrations {

@@ -18,6 +18,7 @@ mod change;
 mod cycles;
 mod edges;
 mod follow_ups;
+mod foreground;
 mod full_scan;
 mod lost;
 mod node;
@@ -29,7 +30,7 @@ mod tests;
 mod view;
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     hash::{BuildHasher, RandomState},
     sync::Arc,
 };
@@ -38,11 +39,13 @@ use hashbrown::HashTable;
 
 use self::{
     arena::{Arena, Id},
+    foreground::WaitingOwner,
     node::{Coordinates, Edge, Flags, NO_VERSION, NONE, Node},
 };
 pub use self::{
-    attempt::{Attempt, AttemptStep, Intent, NoopReason, ReadRequest, ReadResult},
+    attempt::{Attempt, AttemptStep, Intent, NoopReason, ReadRequest, ReadResult, ScanRequest, ScanResult},
     follow_ups::{FollowUps, InvalidReason, InvalidReference},
+    foreground::ListedDependent,
     full_scan::Statistics,
     orphaning::Orphaning,
     view::{GraphSnapshot, NodeView},
@@ -89,7 +92,9 @@ pub struct Graph {
     /// The number of nodes of each kind, by the kind's number.
     tallies: Vec<Tally>,
     /// The nodes that wait for their dependents to be deleted.
-    waiting: BTreeSet<Id>,
+    waiting: BTreeMap<Id, WaitingOwner>,
+    /// The last number of [`Graph::next_moment`].
+    moment: u64,
     invalid: [u64; 3],
     name_bytes: usize,
     last_namespace: u32,
@@ -150,7 +155,8 @@ impl Default for Graph {
             monitors: Vec::new(),
             born: 0,
             tallies: Vec::new(),
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            moment: 0,
             invalid: [0; 3],
             name_bytes: 0,
             last_namespace: NONE,
@@ -279,7 +285,7 @@ impl Graph {
     /// Makes a node virtual: forgets what watches have reported of it, except its references and
     /// the references to it.
     fn unobserve(&mut self, id: Id) {
-        self.waiting.remove(&id);
+        self.end_waiting(id);
         self.set_lost(id, false);
         let node = &mut self.nodes[id];
         let was_observed = node.is_observed();

@@ -85,6 +85,10 @@ impl CollectorContext {
                     }
                     attempt.record(request, fact);
                 }
+                AttemptStep::Scan(request) => match self.scan_foreground(work, &request).await {
+                    Ok(result) => attempt.record_scan(result),
+                    Err(failure) => return self.scan_failed(uid, &request.owner, &failure),
+                },
                 AttemptStep::Noop(rest) => return self.rest(uid, rest, unknown),
                 AttemptStep::Apply(intent) => match self.carry(&intent).await {
                     End::Parked => return Outcome::Forget,
@@ -178,12 +182,20 @@ impl CollectorContext {
             }
             // The object may be deleted before any watch reports it: see
             // kubernetes/kubernetes#56121.
-            NoopReason::Unobserved => Outcome::Retry,
+            NoopReason::Unobserved | NoopReason::DependentsOutdated => Outcome::Retry,
             NoopReason::Gone | NoopReason::Absent | NoopReason::Kept(_) => {
                 self.succeeded(uid, false);
                 Outcome::Forget
             }
         }
+    }
+
+    fn scan_failed(&self, uid: Uid, owner: &Identity, failure: &RequestError) -> Outcome {
+        let reason = failure.to_string();
+        if self.failed((uid, false), reason.clone(), false) {
+            tracing::warn!(%owner, reason, "retrying failed scan for dependents");
+        }
+        failure.outcome(&self.outage)
     }
 
     fn later(&self, work: &Work<Uid>, intent: &Intent, failure: &RequestError) -> Outcome {
@@ -366,6 +378,7 @@ fn rest_name(rest: NoopReason) -> &'static str {
         NoopReason::Absent => "absent",
         NoopReason::Unknown => "unknown",
         NoopReason::Unobserved => "unobserved",
+        NoopReason::DependentsOutdated => "dependents_outdated",
         NoopReason::Kept(KeepReason::BeingDeleted) => "being_deleted",
         NoopReason::Kept(KeepReason::WaitsForDependents) => "waits_for_dependents",
         NoopReason::Kept(KeepReason::NoOwner) => "no_owner",

@@ -178,9 +178,9 @@ impl Graph {
         let node = &self.nodes[id];
         let (uid, is_orphaning, is_waiting) = (node.uid, node.is_orphaning(), node.is_waiting_for_dependents());
         if is_waiting {
-            self.waiting.insert(id);
+            self.begin_waiting(id);
         } else {
-            self.waiting.remove(&id);
+            self.end_waiting(id);
         }
         if is_waiting && !was_waiting {
             self.begin(id, follow_ups);

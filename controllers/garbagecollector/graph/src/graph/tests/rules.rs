@@ -52,6 +52,57 @@ fn owner_whose_deletion_was_observed_is_not_read() {
     );
 }
 
+/// A lagging creator adds a dependent of a waiting owner, whose known dependents are gone.
+#[test]
+fn waiting_owner_waits_for_a_dependent_that_only_a_list_shows() {
+    let (mut simulation, mut collector) = simulation();
+    let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
+    let blocking = || vec![reference(NODES, "owner", &owner, true)];
+    simulation.create(PODS, Some("n"), "known", None, blocking());
+    collector.run_until_idle(&mut simulation).unwrap();
+    let node = (NODES.to_owned(), None, "owner".into());
+    simulation.delete(&node, PropagationPolicy::Foreground);
+    simulation.delete(&place("known"), PropagationPolicy::Background);
+    collector.deliver_events(&simulation, NODES, usize::MAX);
+    collector.deliver_events(&simulation, PODS, usize::MAX);
+    simulation.create(PODS, Some("n"), "late", None, blocking());
+    while collector.begin() {
+        while !collector.under_way.is_empty() {
+            collector.step(&mut simulation, 0);
+        }
+    }
+    collector.run_until_idle(&mut simulation).unwrap();
+    let writes = simulation.requests.iter().filter(|sent| !sent.starts_with("get"));
+    assert_eq!(
+        writes.collect::<Vec<_>>(),
+        ["delete v1/Pod n/late Background", "finish v1/Node -/owner"]
+    );
+    assert!(collector.graph.is_empty());
+}
+
+/// The collector does not watch the kind of the dependent.
+#[test]
+fn waiting_owner_waits_for_a_dependent_of_a_kind_that_is_not_watched() {
+    let (mut simulation, mut collector) = simulation();
+    let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
+    collector.run_until_idle(&mut simulation).unwrap();
+    collector.stop_watching(PODS);
+    simulation.create(
+        PODS,
+        Some("n"),
+        "a",
+        None,
+        vec![reference(NODES, "owner", &owner, true)],
+    );
+    simulation.delete(&(NODES.to_owned(), None, "owner".into()), PropagationPolicy::Foreground);
+    collector.run_until_idle(&mut simulation).unwrap();
+    let writes = simulation.requests.iter().filter(|sent| !sent.starts_with("get"));
+    assert_eq!(
+        writes.collect::<Vec<_>>(),
+        ["delete v1/Pod n/a Background", "finish v1/Node -/owner"]
+    );
+}
+
 #[test]
 fn dependent_of_an_orphaned_owner_is_released_when_it_is_found() {
     let (mut simulation, mut collector) = simulation();

@@ -1,0 +1,188 @@
+//! The scan before the finalizer `foregroundDeletion` is removed. It lists what the graph may lack:
+//! the resources that are not synced, and the kinds of the owner's known dependents.
+//!
+//! Owners in the same namespace share the lists. A list serves every owner that waited for its
+//! dependents when the list began.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
+use portreeve_api::{Resource, Scope};
+use portreeve_garbagecollector_graph::{ListedDependent, PartialObject, ScanRequest, ScanResult, Uid};
+use portreeve_workqueue::Work;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    CollectorContext,
+    dependent_scan::LISTS,
+    monitors::resource_name,
+    requests::{self, RequestError},
+    wait_with_progress,
+};
+
+/// The number of namespaces above which the lists of unused ones are dropped.
+const MANY: usize = 1_024;
+
+/// The lists of each namespace.
+#[derive(Default)]
+pub(super) struct ForegroundScans(Mutex<HashMap<Namespace, Arc<ForegroundScan>>>);
+
+type Namespace = Option<Box<str>>;
+
+/// The lists of one namespace. One worker at a time sends them.
+#[derive(Default)]
+struct ForegroundScan {
+    lists: tokio::sync::Mutex<HashMap<Resource, Listed>>,
+    /// Notified whenever a page has arrived or failed.
+    pages: Notify,
+}
+
+/// The last complete list of a resource.
+struct Listed {
+    /// When it began: see `Graph::next_moment`.
+    began: u64,
+    /// The dependents that the graph lacked, each with the UID of its owner.
+    found: Vec<(Box<str>, PartialObject)>,
+}
+
+impl ForegroundScans {
+    fn scan_of(&self, namespace: &Namespace) -> Arc<ForegroundScan> {
+        let mut scans = self.0.lock();
+        if scans.len() >= MANY {
+            scans.retain(|_, scan| Arc::strong_count(scan) > 1);
+        }
+        Arc::clone(scans.entry(namespace.clone()).or_default())
+    }
+}
+
+impl CollectorContext {
+    /// Looks for dependents of a waiting owner that the graph lacks, and adds them. Returns an
+    /// error if a resource cannot be listed and the owner has to wait for it.
+    pub(super) async fn scan_foreground(
+        &self,
+        work: &Work<Uid>,
+        request: &ScanRequest,
+    ) -> Result<ScanResult, RequestError> {
+        let owner = &request.owner;
+        let resources = self.resources_to_scan(request)?;
+        if resources.is_empty() || self.settings.observe {
+            return Ok(ScanResult::Complete);
+        }
+        let scan = self.foreground_scans.scan_of(&owner.namespace);
+        let mut lists = wait_with_progress(scan.lists.lock(), &scan.pages, work).await;
+        let page = || {
+            work.report_progress();
+            scan.pages.notify_waiters();
+        };
+        let unlisted = self.list_for(&mut lists, request, resources, &page).await;
+        if let Some(failure) = self.awaited_failure((*work.key(), false), &unlisted) {
+            return Err(failure);
+        }
+        if !unlisted.is_empty() {
+            let resources = unlisted.keys().map(resource_name).collect::<Vec<_>>().join(", ");
+            tracing::warn!(%owner, resources, "finishing foreground deletion without resources that cannot be listed");
+        }
+        let mut result = ScanResult::Complete;
+        self.change(|graph, follow_ups| {
+            for (resource, listed) in lists.iter_mut() {
+                let api_version = resource.api_version();
+                let kind = (&*api_version, &*resource.kind);
+                listed.found.retain(|(of, seen)| {
+                    let is_outdated =
+                        *of == owner.uid && graph.add_listed(kind, seen, of, follow_ups) == ListedDependent::Outdated;
+                    if is_outdated {
+                        result = ScanResult::Outdated;
+                    }
+                    is_outdated || *of != owner.uid
+                });
+            }
+        });
+        Ok(result)
+    }
+
+    /// Returns the resources that are not synced, and those of the owner's known dependents.
+    fn resources_to_scan(&self, request: &ScanRequest) -> Result<Vec<Resource>, RequestError> {
+        let known: HashSet<_> = {
+            let served = self.served.borrow();
+            let served = served.as_ref();
+            let kinds = request.kinds.iter();
+            let known = kinds.filter_map(|(api_version, kind)| served?.lookup(api_version, kind));
+            known.map(resource_name).collect()
+        };
+        let states = self.watched.borrow();
+        if states.is_empty() {
+            // Discovery has not answered yet, so the dependents may be of any resource.
+            return Err(RequestError::other("the collector does not watch any resource yet"));
+        }
+        let listed = states
+            .iter()
+            .filter(|state| !state.is_synced() || known.contains(&resource_name(&state.resource)));
+        let listed = listed.map(|state| state.resource.clone());
+        let is_namespaced = request.owner.namespace.is_some();
+        Ok(listed
+            .filter(|resource| !is_namespaced || resource.scope == Scope::Namespaced)
+            .collect())
+    }
+
+    /// Lists those of the resources whose last list began before the owner waited. Returns those
+    /// that cannot be listed.
+    async fn list_for(
+        &self,
+        lists: &mut HashMap<Resource, Listed>,
+        request: &ScanRequest,
+        resources: Vec<Resource>,
+        page: &(dyn Fn() + Sync),
+    ) -> HashMap<Resource, RequestError> {
+        let is_valid = |listed: &Listed| request.since.is_some_and(|since| listed.began > since);
+        let missing: Vec<_> = resources
+            .into_iter()
+            .filter(|resource| !lists.get(resource).is_some_and(is_valid))
+            .collect();
+        let requests = missing.into_iter().map(|resource| async move {
+            let listed = self.list_blocking(&resource, request, page).await;
+            (resource, listed)
+        });
+        let mut requests = stream::iter(requests).buffer_unordered(LISTS);
+        let mut unlisted = HashMap::new();
+        while let Some((resource, listed)) = requests.next().await {
+            match listed {
+                Ok(listed) => drop(lists.insert(resource, listed)),
+                Err(failure) => drop(unlisted.insert(resource, failure)),
+            }
+        }
+        unlisted
+    }
+
+    /// Lists a resource in the owner's namespace. Keeps the dependents that block a waiting owner
+    /// and that the graph lacks.
+    async fn list_blocking(
+        &self,
+        resource: &Resource,
+        request: &ScanRequest,
+        page: &(dyn Fn() + Sync),
+    ) -> Result<Listed, RequestError> {
+        if let Some(failure) = self.list_failures.recent(resource, Instant::now()) {
+            return Err(failure);
+        }
+        let owner = &request.owner;
+        let began = self.graph.lock().next_moment();
+        let mut found = Vec::new();
+        let take = |items: Vec<PartialObject>| {
+            page();
+            let graph = self.graph.lock();
+            for seen in items {
+                let owners = graph.unknown_blocked_owners(&seen, &owner.uid);
+                found.extend(owners.into_iter().map(|owner| (owner, seen.clone())));
+            }
+        };
+        let listed = requests::list_all(&self.client, resource, owner.namespace.as_deref(), take).await;
+        // A page that fails takes time too, so report it as progress.
+        page();
+        self.report_list(resource, listed.map_err(|failure| failure.in_list_of(resource)))?;
+        Ok(Listed { began, found })
+    }
+}
