@@ -116,7 +116,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
         Scenario::Idle | Scenario::Quiet => schedules::measure_idle(&run).await,
         Scenario::Handover | Scenario::Crash => Box::pin(failover::measure(&run)).await,
         Scenario::Standby => failover::measure_standby(&run).await,
-        Scenario::Cascade(propagation) => garbage::measure_cascade(&run, *propagation).await,
+        Scenario::Cascade(policy) => garbage::measure_cascade(&run, *policy).await,
         Scenario::Load { bytes } => garbage::measure_load(&run, *bytes).await,
         Scenario::Definitions => garbage::measure_definitions(&run).await,
         Scenario::Everything => garbage::measure_everything(&run).await,

@@ -124,13 +124,9 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
         let is_clean = status.success() || is_crash || subject.is_peer();
         ensure!(is_clean, "the leader exited with {status} after SIGTERM");
         let controller = Controller::start(run, Some(&leader.account)).await?;
-        replicas = Replicas {
-            leader: standby,
-            standby: Replica {
-                account: leader.account,
-                controller,
-            },
-        };
+        let account = leader.account;
+        let (leader, standby) = (standby, Replica { account, controller });
+        replicas = Replicas { leader, standby };
     }
     Ok(values)
 }

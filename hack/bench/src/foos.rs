@@ -190,11 +190,8 @@ impl Round {
         // controller.
         let (sender, created) = mpsc::channel(self.names.len());
         let write = |Created { name, uid, version }: Created| async move {
-            post(
-                &self.deployments,
-                object("foo-deployment", &[("name", &name), ("uid", &uid)]),
-            )
-            .await?;
+            let deployment = object("foo-deployment", &[("name", &name), ("uid", &uid)]);
+            post(&self.deployments, deployment).await?;
             if has_status {
                 let status = object("foo-status", &[("uid", &uid), ("version", &version)]);
                 write_status(&self.foos, &name, &status).await?;

@@ -5,23 +5,21 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryFutureExt, TryStreamExt, stream};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, WatchParams};
 use kube::{Api, Client};
 use portreeve_testing::eventually;
 use serde_json::{Value as Json, json};
 
 use crate::controller::Controller;
-use crate::objects::{CONFIG_MAP, CRON_JOB, Created, JOB, api, create_all, create_far_schedules};
-use crate::objects::{create_sample_definitions, definitions, object, post};
+use crate::objects::{CONCURRENT_CREATES, CONFIG_MAP, CRON_JOB, Created, JOB, api, create_all};
+use crate::objects::{create_far_schedules, create_sample_definitions, definitions, object, post, resource};
 use crate::run::{Run, log};
 use crate::statistics::{Unit, Value, number};
 use crate::tables::Propagation;
 use crate::usage::{CpuTime, Memory, connections, open_files};
 use crate::watch::{Change, Watch};
 
-/// The label of the owner and its dependents.
-const PART: &str = "family";
 /// The time limit of a deletion, four times as long as kube-controller-manager takes for 1,000
 /// dependents with its default limits.
 const CASCADE_LIMIT: Duration = Duration::from_mins(4);
@@ -30,9 +28,10 @@ const DEFINITIONS_LIMIT: Duration = Duration::from_mins(10);
 /// The number of groups that share the definitions.
 const GROUPS: usize = 50;
 
-/// Measures the deletion of an owner.
-pub(crate) async fn measure_cascade(run: &Run<'_>, propagation: Propagation) -> Result<Vec<Value>> {
-    let cascade = Cascade::create(run, propagation).await?;
+/// Measures the deletion of an owner, or of one owner for each dependent.
+pub(crate) async fn measure_cascade(run: &Run<'_>, policy: Propagation) -> Result<Vec<Value>> {
+    create_definitions(run, run.step.row.definitions).await?;
+    let cascade = Cascade::create(run, policy).await?;
     if run.step.subject.is_floor() {
         run.idle(None).await?;
         let took = cascade.took(cascade.collect(run.concurrency())).await?;
@@ -50,103 +49,114 @@ pub(crate) async fn measure_cascade(run: &Run<'_>, propagation: Propagation) -> 
     ])
 }
 
-/// An owner and its dependents: small ConfigMaps, so that the kind adds little work.
+/// Owners and their dependents: small ConfigMaps, so that the kind adds little work.
 struct Cascade {
-    api: Api<DynamicObject>,
-    owner: Created,
-    dependents: Vec<Created>,
-    propagation: Propagation,
+    client: Client,
+    owners: Vec<Member>,
+    dependents: Vec<Member>,
+    policy: Propagation,
 }
 
+/// An object and the API of its namespace.
+type Member = (Api<DynamicObject>, Created);
+
 impl Cascade {
-    async fn create(run: &Run<'_>, propagation: Propagation) -> Result<Self> {
-        let api = api(&run.client, CONFIG_MAP);
-        let parent = post(&api, dependent("owner", PART, None)).await?;
-        let blocks = Json::Bool(propagation == Propagation::Foreground);
-        let dependents = (0..run.count()).map(|index| {
-            let mut dependent = dependent(&format!("dependent-{index:05}"), PART, Some(&parent));
-            dependent["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = blocks.clone();
-            dependent
-        });
+    async fn create(run: &Run<'_>, policy: Propagation) -> Result<Self> {
+        let mut apis = vec![api(&run.client, CONFIG_MAP)];
+        if run.step.row.spread {
+            let names: Vec<_> = (0..run.count()).map(|index| format!("bench-{index:05}")).collect();
+            let of_namespace = |name: &String| Api::namespaced_with(run.client.clone(), name, &resource(CONFIG_MAP));
+            apis = names.iter().map(of_namespace).collect();
+            let namespaces = names.iter().map(|name| object("namespace", &[("name", name)]));
+            let all = Api::all_with(run.client.clone(), &resource(("v1", "Namespace")));
+            create_all(&all, namespaces).await?;
+        }
+        let owners = apis.iter().map(|api| member(api, "owner", None));
+        let owners: Vec<Member> = stream::iter(owners).buffered(CONCURRENT_CREATES).try_collect().await?;
+        let names: Vec<_> = (0..run.count()).map(|index| format!("dependent-{index:05}")).collect();
+        let dependents = names.iter().zip(owners.iter().cycle());
+        let dependents = dependents.map(|(name, (api, owner))| member(api, name, Some(owner)));
+        let dependents = stream::iter(dependents).buffered(CONCURRENT_CREATES);
         Ok(Self {
-            dependents: create_all(&api, dependents).await?,
-            owner: parent,
-            api,
-            propagation,
+            client: run.client.clone(),
+            dependents: dependents.try_collect().await?,
+            owners,
+            policy,
         })
     }
 
-    /// Deletes the owner, runs `work`, and returns the seconds from the deletion until the owner is
-    /// gone and every dependent is deleted or orphaned.
+    /// Deletes the owners, runs `work`, and returns the seconds from the first deletion until the
+    /// owners are gone and every dependent is deleted or orphaned.
     async fn took(&self, work: impl Future<Output = Result<()>>) -> Result<f64> {
-        let members = WatchParams::default().labels(&format!("bench={PART}"));
-        let watch = Watch::start(&self.api, members).await?;
-        let all = self.dependents.iter().chain([&self.owner]);
-        let mut left: HashSet<String> = all.map(|member| member.uid.clone()).collect();
-        let (owner, is_orphaning) = (self.owner.uid.clone(), self.propagation == Propagation::Orphan);
-        let watch = watch.until(CASCADE_LIMIT, move |change| {
-            let Change { object, is_deleted } = change;
+        let all = Api::all_with(self.client.clone(), &resource(CONFIG_MAP));
+        let watch = Watch::start(&all, WatchParams::default().labels("bench=family")).await?;
+        let uids = |members: &[Member]| members.iter().map(|(_, member)| member.uid.clone()).collect();
+        let (owners, mut left): (HashSet<String>, HashSet<String>) = (uids(&self.owners), uids(&self.dependents));
+        left.extend(owners.iter().cloned());
+        let is_orphaning = self.policy == Propagation::Orphan;
+        let watch = watch.until(CASCADE_LIMIT, move |Change { object, is_deleted }| {
             let metadata = object.metadata;
             let uid = metadata.uid.context("the watch received an object without a UID")?;
-            let is_owner = uid == owner;
-            let is_unexpected = is_deleted && is_orphaning && !is_owner;
-            ensure!(!is_unexpected, "{:?} was deleted instead of orphaned", metadata.name);
+            let is_owner = owners.contains(&uid);
+            let is_lost = is_deleted && is_orphaning && !is_owner;
+            ensure!(!is_lost, "{:?} was deleted instead of orphaned", metadata.name);
             let has_no_owner = metadata.owner_references.is_none_or(|owners| owners.is_empty());
             if is_deleted || is_orphaning && has_no_owner && !is_owner {
                 left.remove(&uid);
             }
             Ok(left.is_empty())
         });
-        let policy = match self.propagation {
+        let policy = match self.policy {
             Propagation::Background => DeleteParams::background(),
             Propagation::Foreground => DeleteParams::foreground(),
             Propagation::Orphan => DeleteParams::orphan(),
         };
         let started = Instant::now();
-        let deleted = self.api.delete(&self.owner.name, &policy).await;
-        deleted.context("failed to delete the owner")?;
+        let deletions = self.owners.iter().map(|(api, owner)| api.delete(&owner.name, &policy));
+        let deletions = stream::iter(deletions).map(Ok);
+        let deleted = deletions.try_for_each_concurrent(CONCURRENT_CREATES, |deletion| deletion.map_ok(drop));
+        deleted.await.context("failed to delete the owners")?;
         work.await?;
         watch.last(started).await
     }
 
     /// Sends the requests that a collector has to send, from a client that knows all dependents.
     async fn collect(&self, concurrency: u16) -> Result<()> {
-        let dependents = stream::iter(&self.dependents).map(Ok);
-        let written = dependents.try_for_each_concurrent(usize::from(concurrency), |dependent| self.write(dependent));
-        written.await.context("failed to write what a collector writes")?;
-        // After background deletion, the owner is gone and has no finalizer to remove.
-        if self.propagation != Propagation::Background {
-            let patch = Patch::Merge(json!({"metadata": {"uid": self.owner.uid, "finalizers": null}}));
-            let patched = self.api.patch(&self.owner.name, &PatchParams::default(), &patch).await;
-            patched.context("failed to remove the owner's finalizer")?;
+        // After background deletion, the owners are gone and have no finalizers to remove.
+        let owners = (self.policy != Propagation::Background).then_some(&self.owners);
+        for members in [&self.dependents].into_iter().chain(owners) {
+            let writes = stream::iter(members).map(Ok);
+            let written = writes.try_for_each_concurrent(usize::from(concurrency), |member| self.write(member));
+            written.await.context("failed to write what a collector writes")?;
         }
         Ok(())
     }
 
-    async fn write(&self, Created { name, uid, version }: &Created) -> kube::Result<()> {
-        if self.propagation == Propagation::Orphan {
-            let metadata = json!({"uid": uid, "resourceVersion": version, "ownerReferences": null});
-            let patch = Patch::Merge(json!({"metadata": metadata}));
-            self.api.patch(name, &PatchParams::default(), &patch).await?;
+    async fn write(&self, (api, Created { name, uid, version }): &Member) -> kube::Result<()> {
+        let metadata = if name == "owner" {
+            json!({"uid": uid, "finalizers": null})
+        } else if self.policy == Propagation::Orphan {
+            json!({"uid": uid, "resourceVersion": version, "ownerReferences": null})
         } else {
             let delete = DeleteParams::background().preconditions(Preconditions {
                 resource_version: Some(version.clone()),
                 uid: Some(uid.clone()),
             });
-            self.api.delete(name, &delete).await?;
-        }
-        Ok(())
+            return api.delete(name, &delete).await.map(drop);
+        };
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        api.patch(name, &PatchParams::default(), &patch).await.map(drop)
     }
 }
 
-/// Returns a small ConfigMap with an owner, or without if it is an owner itself.
-fn dependent(name: &str, part: &str, owner: Option<&Created>) -> Json {
-    let mut object = object("dependent", &[("name", &name), ("part", &part)]);
+/// Creates a small ConfigMap: an owner, or a dependent of `owner`.
+async fn member(api: &Api<DynamicObject>, name: &str, owner: Option<&Created>) -> Result<Member> {
+    let mut member = object("dependent", &[("name", &name)]);
     if let Some(Created { name, uid, .. }) = owner {
-        let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid});
-        object["metadata"]["ownerReferences"] = json!([reference]);
+        let reference = object("reference", &[("name", name), ("uid", uid)]);
+        member["metadata"]["ownerReferences"] = json!([reference]);
     }
-    object
+    Ok((api.clone(), post(api, member).await?))
 }
 
 /// Creates an owner with a dependent, deletes the owner, and waits until the collector has deleted
@@ -154,8 +164,8 @@ fn dependent(name: &str, part: &str, owner: Option<&Created>) -> Json {
 /// queues keep their order.
 async fn wait_for_canary(controller: &Controller, client: &Client) -> Result<()> {
     let api = api(client, CONFIG_MAP);
-    let parent = post(&api, dependent("canary-owner", "canary", None)).await?;
-    let canary = post(&api, dependent("canary", "canary", Some(&parent))).await?;
+    let (_, parent) = member(&api, "canary-owner", None).await?;
+    let (_, canary) = member(&api, "canary", Some(&parent)).await?;
     let deleted = api.delete(&parent.name, &DeleteParams::background()).await;
     deleted.context("failed to delete the owner of the canary")?;
     controller.guard(wait_until_gone(api, &canary.name)).await
@@ -219,13 +229,7 @@ fn connections_of(run: &Run<'_>, controller: &Controller) -> Result<Value> {
 /// Measures a garbage collector that watches many custom resources, and the apiserver that serves
 /// the watches.
 pub(crate) async fn measure_definitions(run: &Run<'_>) -> Result<Vec<Value>> {
-    let kinds: Vec<Custom> = (0..run.count()).map(Custom::new).collect();
-    let api = definitions(&run.client);
-    let established = Watch::start(&api, WatchParams::default()).await?;
-    let established = established.until_all(DEFINITIONS_LIMIT, kinds.len(), is_established);
-    create_all(&api, kinds.iter().map(|kind| kind.object("definition"))).await?;
-    established.last(Instant::now()).await?;
-    log("  all definitions are established");
+    let kinds = create_definitions(run, run.count()).await?;
     // The collector deletes these objects once it watches their kinds.
     for kind in &kinds {
         post(&kind.api(&run.client), kind.object("absent-owner")).await?;
@@ -246,6 +250,20 @@ pub(crate) async fn measure_definitions(run: &Run<'_>) -> Result<Vec<Value>> {
     values.push(Unit::Kibibytes.of("growth of the apiserver's memory", growth));
     values.push(Unit::Count.of("open files of the apiserver", number(open_files(apiserver)?.len())));
     Ok(values)
+}
+
+/// Creates definitions and waits until the apiserver has established them.
+async fn create_definitions(run: &Run<'_>, count: usize) -> Result<Vec<Custom>> {
+    let kinds: Vec<Custom> = (0..count).map(Custom::new).collect();
+    if count > 0 {
+        let api = definitions(&run.client);
+        let established = Watch::start(&api, WatchParams::default()).await?;
+        let established = established.until_all(DEFINITIONS_LIMIT, count, is_established);
+        create_all(&api, kinds.iter().map(|kind| kind.object("definition"))).await?;
+        established.last(Instant::now()).await?;
+        log("  all definitions are established");
+    }
+    Ok(kinds)
 }
 
 fn is_established(definition: &DynamicObject) -> bool {

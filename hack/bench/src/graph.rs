@@ -30,16 +30,9 @@ const KINDS: [(&str, &str); 4] = [
     ("v1", "Pod"),
     ("v1", "ConfigMap"),
 ];
-/// The objects of an application, as indexes into [`KINDS`]: a Deployment, an old ReplicaSet, the
+/// The objects of an application, as indexes into [`KINDS`]: a Deployment, its old ReplicaSet, its
 /// current one with six Pods, and a ConfigMap without an owner.
 const PARTS: [usize; 10] = [0, 1, 1, 2, 2, 2, 2, 2, 2, 3];
-/// The index of the owner of each object of an application.
-const OWNERS: [Option<usize>; 10] = {
-    let (root, current) = (Some(0), Some(2));
-    [
-        None, root, root, current, current, current, current, current, current, None,
-    ]
-};
 /// The number of applications in a namespace.
 const APPLICATIONS_PER_NAMESPACE: usize = 100;
 
@@ -121,7 +114,7 @@ fn batch(start: usize, count: usize, round: usize) -> Vec<Event> {
 
 fn event(index: usize, version: usize) -> Event {
     let (application, part) = (index / PARTS.len(), index % PARTS.len());
-    let owner = OWNERS[part].map(|part| {
+    let owner = [None, Some(0), Some(2), None][PARTS[part]].map(|part: usize| {
         let (api_version, kind) = KINDS[PARTS[part]];
         collector::Reference {
             api_version: api_version.into(),

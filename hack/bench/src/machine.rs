@@ -13,21 +13,16 @@ pub(crate) fn detect() -> BTreeMap<&'static str, String> {
     let kibibytes = field("/proc/meminfo", "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse().ok());
     let memory = kibibytes.map(|kibibytes: f64| format!("{:.1} GiB", kibibytes / 1024.0 / 1024.0));
     let server = |name| output(&server_binary(name).ok()?, &["--version"]);
+    let without = |prefix: &str, line: Option<String>| line.map(|line| line.replace(prefix, ""));
     let commit = ["describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"];
     let found = [
         ("cores", cores),
         ("cpu", field("/proc/cpuinfo", "model name")),
         ("memory", memory),
         ("kernel", output(Path::new("uname"), &["-sr"])),
-        (
-            "kubernetes",
-            server("kube-apiserver").map(|line| line.replace("Kubernetes ", "")),
-        ),
-        ("etcd", server("etcd").map(|line| line.replace("etcd Version: ", ""))),
-        (
-            "rustc",
-            output(Path::new("rustc"), &["--version"]).map(|line| line.replace("rustc ", "")),
-        ),
+        ("kubernetes", without("Kubernetes ", server("kube-apiserver"))),
+        ("etcd", without("etcd Version: ", server("etcd"))),
+        ("rustc", without("rustc ", output(Path::new("rustc"), &["--version"]))),
         ("commit", output(Path::new("git"), &commit)),
     ];
     let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());

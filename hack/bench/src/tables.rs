@@ -105,6 +105,12 @@ pub(crate) struct Row {
     /// The number of schedules, dependents or other objects.
     #[serde(default)]
     pub(crate) count: usize,
+    /// Whether each dependent has its own owner and namespace.
+    #[serde(default)]
+    pub(crate) spread: bool,
+    /// The number of definitions of custom resources that exist before the start.
+    #[serde(default)]
+    pub(crate) definitions: usize,
     /// The number of objects that a subject with lifted limits works on at a time.
     #[serde(default)]
     pub(crate) concurrency: u16,

@@ -196,10 +196,8 @@ mod tests {
     #[test]
     fn cpu_time_is_the_sum_over_the_threads_if_that_is_complete_and_ticks_otherwise() {
         let cpu = |ticks, threads: &[(u32, u64)]| {
-            let threads = threads
-                .iter()
-                .map(|(id, time)| (id.to_string().into(), *time))
-                .collect();
+            let threads = threads.iter().map(|(id, time)| (id.to_string().into(), *time));
+            let threads = threads.collect();
             CpuTime { ticks, threads }
         };
         let earlier = cpu(100, &[(1, 900_000_000), (2, 100_000_000)]);
